@@ -1,0 +1,84 @@
+"""What is running: replicas, their ranks and phases, and the endpoint table that gateways are given."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ("Endpoint", "EndpointTable", "Phase", "RankState", "ReplicaState")
+
+
+class Phase(enum.StrEnum):
+    """The life of a replica. ``Suspect`` is a ready replica of which a part is silent."""
+
+    PLANNED = "planned"
+    PLACING = "placing"
+    STARTING = "starting"
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """One node rank as its agent sees it. pid is None before the engine process exists and after it ended."""
+
+    node_rank: int
+    node_id: str
+    address: str
+    hostname: str = ""
+    pid: int | None = None
+    agent_pid: int | None = None
+    log_path: str = ""
+    started_by: str = ""  # "zygote" | "plain"
+    rss_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """One replica as its supervisor announces it. Times are seconds; ``phase_s`` is the time spent in each past phase."""
+
+    model: str
+    replica: str
+    generation: int
+    phase: Phase
+    url: str = ""
+    ranks: tuple[RankState, ...] = ()
+    phase_s: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+    shape: str = ""
+    supervisor_pid: int | None = None
+    announced_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An engine's API that requests for ``model`` may be sent to.
+
+    api_key: sent as ``Authorization: Bearer`` to the engine; never logged
+    """
+
+    model: str
+    replica: str
+    generation: int
+    url: str
+    api_key: str = field(default="", repr=False)
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointTable:
+    """All endpoints at one moment. A table with a lower version than the one in hand is ignored.
+
+    models: every model the fleet serves, also those with no endpoint right now
+    """
+
+    version: int
+    models: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...]
