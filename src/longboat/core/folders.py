@@ -1,0 +1,37 @@
+"""Where Longboat keeps things on a node: what lasts (home) and what belongs to running processes (run)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ("home_folder", "log_path", "run_folder")
+
+
+def home_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """``LONGBOAT_HOME``, else the user's data folder: engine environments, overlays, generated models."""
+    if explicit := env.get("LONGBOAT_HOME"):
+        return Path(explicit).absolute()
+    data = env.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "longboat"
+
+
+def run_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """``LONGBOAT_RUN``, else a folder of this user under /tmp: logs, sockets, process records. Mode 0700."""
+    explicit = env.get("LONGBOAT_RUN")
+    folder = Path(explicit).absolute() if explicit else Path("/tmp") / f"longboat-{os.getuid()}"  # noqa: S108
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stat = folder.stat()
+    if stat.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to user {stat.st_uid}, not to us: set LONGBOAT_RUN to another folder")
+    if stat.st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def log_path(run: Path, model: str, replica: str, node_rank: int) -> Path:
+    """Log file of one rank; its folder is made."""
+    folder = run / "logs" / model / replica
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"rank{node_rank}.log"
