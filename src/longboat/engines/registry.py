@@ -1,0 +1,24 @@
+"""The engines Longboat knows, by the name used in the fleet file."""
+
+from __future__ import annotations
+
+import importlib
+
+from longboat.core.errors import UserInputError
+from longboat.engines.contract import EngineAdapter
+
+__all__ = ("ENGINES", "adapter_for")
+
+ENGINES = {"vllm": "longboat.engines.vllm:VllmAdapter", "fake": "longboat.engines.fake:FakeAdapter"}
+
+
+def adapter_for(kind: str) -> EngineAdapter:
+    """The adapter of engine ``kind``.
+
+    Raises UserInputError for a name that is not in the registry.
+    """
+    if kind not in ENGINES:
+        raise UserInputError(f"no engine is called {kind!r}", hint=f"known engines: {', '.join(sorted(ENGINES))}")
+    module, _, name = ENGINES[kind].partition(":")
+    adapter: EngineAdapter = getattr(importlib.import_module(module), name)()
+    return adapter
