@@ -102,6 +102,10 @@ class EngineAdapter(Protocol):
         """Command of one rank. ``overlay``: folder put first on the engine's import path (empty: none)."""
         ...
 
+    def preload_env(self, environment: EngineEnvironment) -> Mapping[str, str]:
+        """What the engine reads at import, for a zygote that is started before any plan exists (empty: no zygote)."""
+        ...
+
     def probe(self, plan: GangPlan) -> Probe:
         """The readiness request, sent to rank 0's API port."""
         ...

@@ -1,0 +1,245 @@
+"""NodeAgent: the actor that owns one node rank of a gang: finds ports and files, starts the rank, watches it, ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longboat.cluster.messages import AgentFacts, RankHealth, RankLoss
+from longboat.cluster.nic import interface_of, route_source
+from longboat.cluster.proc_usage import group_usage
+from longboat.core.errors import EngineError
+from longboat.core.plan import GangPlan
+from longboat.core.states import RankState
+from longboat.engines.registry import adapter_for
+from longboat.folders import home_folder, log_path, run_folder
+
+if TYPE_CHECKING:
+    from longboat.engines.contract import EngineEnvironment
+    from longboat.engines.process import RankProcess
+    from longboat.engines.zygote_client import ZygoteClient
+
+__all__ = ("LEASE_S", "NodeAgent", "read_tail")
+
+LEASE_S = 10.0
+"""A rank whose supervisor is silent for this long stops itself."""
+
+ZYGOTE_WAIT_S = 20.0
+"""How long a start waits for a zygote that is still importing; longer than that, a plain start is tried."""
+
+
+class NodeAgent:
+    """Owns one node rank. All methods are called by the gang's supervisor; none blocks the loop."""
+
+    def __init__(self, model: Mapping[str, Any], node_rank: int, lease_s: float = LEASE_S) -> None:
+        self._model = model
+        self._node_rank = node_rank
+        self._lease_s = lease_s
+        self._renewed_at_s = time.monotonic()
+        self._rank: RankProcess | None = None
+        self._log: Path | None = None
+        self._phase = ""
+        self._lost: asyncio.Future[RankLoss] | None = None
+        self._reserved: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
+        """Say where this rank runs and find what it needs: free ports, the model's folder, the engine.
+
+        peer: address of the gang's head; our address is the one the route to it leaves by.
+        Raises UserInputError or ClusterError when the model or the engine is not on this node.
+        """
+        import ray
+
+        from longboat.cluster.node_facts import engine_title, visible_gpus
+
+        context = ray.get_runtime_context()
+        address = route_source(peer) if peer else ray.util.get_node_ip_address()
+        model_path = await asyncio.to_thread(self._find_model)
+        return AgentFacts(
+            node_id=context.get_node_id(),
+            hostname=socket.gethostname(),
+            address=address,
+            interface=interface_of(address),
+            pid=os.getpid(),
+            gpu_ids=visible_gpus(),
+            ports={purpose: self._reserve_port(address) for purpose in purposes},
+            model_path=model_path,
+            engine=await asyncio.to_thread(engine_title, self._model),
+        )
+
+    async def start(self, plan: GangPlan) -> RankState:
+        """Start this agent's rank of ``plan`` and keep its lease from now on.
+
+        Raises EngineError when no process came up.
+        """
+        self._renewed_at_s = time.monotonic()
+        run = run_folder()
+        self._log = log_path(run, plan.model, plan.replica, self._node_rank)
+        self._lost = asyncio.get_running_loop().create_future()
+        started_by = await self._start_rank(plan, run)
+        self._spawn(self._watch_exit())
+        self._spawn(self._watch_lease())
+        self._spawn(self._follow_phase(plan))
+        return self._state(plan, started_by)
+
+    async def renew(self) -> RankHealth:
+        """The supervisor is alive; say how the rank is."""
+        self._renewed_at_s = time.monotonic()
+        pid = self._rank.keeper_pid if self._rank else None
+        usage = group_usage(pid) if pid else None
+        return RankHealth(
+            node_rank=self._node_rank,
+            alive=self._rank is not None and not (self._lost and self._lost.done()),
+            phase=self._phase,
+            rss_bytes=usage.rss_bytes if usage else 0,
+            cpu_s=usage.cpu_s if usage else 0.0,
+        )
+
+    async def wait_lost(self) -> RankLoss:
+        """Return when the rank is gone, whoever ended it."""
+        if self._lost is None:
+            raise EngineError("the rank was never started", hint="call start() first")
+        return await asyncio.shield(self._lost)
+
+    async def tail(self, num_lines: int) -> tuple[str, ...]:
+        """Last lines of the rank's log, oldest first."""
+        return read_tail(self._log, num_lines) if self._log else ()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the rank: politely, and by force after ``grace_s`` seconds. Returns when no process of it is left."""
+        rank, self._rank = self._rank, None
+        if rank is None:
+            return
+        if grace_s > 0:
+            rank.terminate(grace_s)
+        else:
+            rank.kill()
+        try:
+            await asyncio.wait_for(rank.wait(), grace_s + 10.0)
+        except TimeoutError:
+            rank.kill()
+
+    async def _start_rank(self, plan: GangPlan, run: Path) -> str:
+        from longboat.cluster.launch import rank_command, rank_marks
+        from longboat.engines.process import start_rank
+
+        assert self._log is not None
+        command, environment = await asyncio.to_thread(rank_command, self._model, plan, self._node_rank)
+        marks = rank_marks(plan, self._node_rank, run)
+        zygote = await self._zygote(environment, command.zygote.preload_env, run) if command.zygote else None
+        self._release_ports()
+        if zygote is not None:
+            try:
+                self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=zygote)
+                return self._rank.started_by
+            except (OSError, EngineError) as error:
+                with self._log.open("a") as log:
+                    log.write(f"longboat: the zygote did not fork ({error}); starting plainly\n")
+        self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=None)
+        return self._rank.started_by
+
+    async def _zygote(
+        self, environment: EngineEnvironment | None, preload_env: Mapping[str, str], run: Path
+    ) -> ZygoteClient | None:
+        from longboat.cluster.launch import warm_zygote
+
+        startup = str(self._model["engine"].get("startup", "auto"))
+        if environment is None or startup == "plain" or (startup == "auto" and environment.platform != "cpu"):
+            return None
+        return await warm_zygote(environment, preload_env, run, wait_s=ZYGOTE_WAIT_S)
+
+    def _find_model(self) -> str:
+        from longboat.cluster.node_facts import model_folder
+
+        return model_folder(str(self._model["source"]), home_folder())
+
+    def _reserve_port(self, address: str) -> int:
+        """A port the kernel says is free; held until just before the engine starts, so that no sibling gets it too."""
+        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, 0))
+        self._reserved.append(holder)
+        port: int = holder.getsockname()[1]
+        return port
+
+    def _release_ports(self) -> None:
+        for holder in self._reserved:
+            holder.close()
+        self._reserved.clear()
+
+    def _state(self, plan: GangPlan, started_by: str) -> RankState:
+        rank = plan.ranks[self._node_rank]
+        return RankState(
+            node_rank=self._node_rank,
+            node_id=rank.node_id,
+            address=rank.address,
+            hostname=socket.gethostname(),
+            pid=self._rank.pid if self._rank else None,
+            agent_pid=os.getpid(),
+            log_path=str(self._log or ""),
+            started_by=started_by,
+        )
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch_exit(self) -> None:
+        rank = self._rank
+        assert rank is not None
+        ended = await rank.wait()
+        self._report_lost(f"exited with {ended}")
+
+    async def _watch_lease(self) -> None:
+        """Without a word from the supervisor the gang is broken or replaced: what runs here must not go on."""
+        while self._rank is not None:
+            silent_s = time.monotonic() - self._renewed_at_s
+            if silent_s > self._lease_s:
+                self._report_lost(f"no word from the supervisor for {silent_s:.0f} s")
+                await self.stop(0.0)
+                os._exit(0)
+            await asyncio.sleep(min(1.0, self._lease_s / 4))
+
+    async def _follow_phase(self, plan: GangPlan) -> None:
+        adapter = adapter_for(str(self._model["engine"]["kind"]))
+        position = 0
+        while self._rank is not None and self._log is not None:
+            text, position = await asyncio.to_thread(_read_from, self._log, position)
+            for line in text.splitlines():
+                if phase := adapter.phase_of(line):
+                    self._phase = phase.value
+            await asyncio.sleep(0.1 if self._phase != "ready" else 2.0)
+
+    def _report_lost(self, reason: str) -> None:
+        if self._lost is not None and not self._lost.done():
+            tail = read_tail(self._log, 30) if self._log else ()
+            self._lost.set_result(RankLoss(node_rank=self._node_rank, reason=reason, log_tail=tail))
+
+
+def read_tail(path: Path, num_lines: int, max_bytes: int = 65536) -> tuple[str, ...]:
+    """The last lines of a file, oldest first; nothing when it does not exist."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            return tuple(file.read().decode(errors="replace").splitlines()[-num_lines:])
+    except FileNotFoundError:
+        return ()
+
+
+def _read_from(path: Path, position: int) -> tuple[str, int]:
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            data = file.read(1 << 20)
+    except FileNotFoundError:
+        return "", position
+    whole = data.rfind(b"\n") + 1
+    return data[:whole].decode(errors="replace"), position + whole

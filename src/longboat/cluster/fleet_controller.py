@@ -1,0 +1,168 @@
+"""FleetController: the one deployment that knows the whole fleet; it keeps gateways equal to nodes and feeds them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from longboat.cluster.membership import Membership
+from longboat.cluster.messages import (
+    Announcement,
+    FleetReport,
+    GatewayReport,
+    GatewaySettings,
+    NodeOrder,
+    NodeReport,
+    Verdict,
+    WarmEnvironment,
+)
+
+__all__ = ("FleetController",)
+
+log = logging.getLogger("longboat.controller")
+
+ORDER_EVERY_S = 1.0
+ORDER_TIMEOUT_S = 8.0
+HOLD_OFF_S = 3.0
+"""A controller that just started has heard nobody yet: for this long it takes no endpoint away from the gateways."""
+
+
+class FleetController:
+    """Lives in Serve, so it comes back by itself; what it knows, it hears again within a second."""
+
+    async def __init__(self) -> None:
+        self._membership = Membership()
+        self._document: Mapping[str, Any] = {}
+        self._epoch = f"{time.time_ns():x}"
+        self._started_at_s = time.monotonic()
+        self._changed = asyncio.Event()
+        self._nodes: dict[str, asyncio.Task[None]] = {}
+        self._reports: dict[str, NodeReport] = {}
+        self._stopping = False
+        self._loop = asyncio.create_task(self._follow_nodes())
+
+    async def reconfigure(self, document: Mapping[str, Any]) -> None:
+        """Serve hands over the desired fleet: ``{"fleet", "text", "models": [...], "gateway": {...}, "warm": [...]}``."""
+        self._document = document
+        self._wake()
+
+    async def announce(self, announcement: Announcement) -> Verdict:
+        """A supervisor says how its gang is."""
+        before = self._table_version()
+        verdict = self._membership.hear(announcement, time.time())
+        if self._table_version() != before:
+            self._wake()
+        return verdict
+
+    async def report(self) -> FleetReport:
+        """Everything known, for people."""
+        now_s = time.time()
+        self._membership.expire(now_s)
+        return FleetReport(
+            fleet=str(self._document.get("fleet", "")),
+            document=str(self._document.get("text", "")),
+            at_s=now_s,
+            replicas=self._membership.states(now_s),
+            gateways=tuple(report.gateway for report in self._reports.values()),
+            failures=self._membership.failures(),
+            problems=tuple(r.problem for r in self._reports.values() if r.problem),
+        )
+
+    async def shutdown(self) -> int:
+        """End gateways, zygotes and keepers on all nodes; the models' applications are taken down by whoever calls this."""
+        self._stopping = True
+        self._loop.cancel()
+        for task in self._nodes.values():
+            task.cancel()
+        return await self._end_keepers()
+
+    def _table_version(self) -> int:
+        return self._membership.table(self._models(), time.time()).version
+
+    def _models(self) -> tuple[str, ...]:
+        return tuple(self._document.get("models", ()))
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _follow_nodes(self) -> None:
+        while True:
+            try:
+                alive = await asyncio.to_thread(_alive_nodes)
+            except Exception as error:
+                log.warning("cannot list the nodes: %r", error)
+                alive = set(self._nodes)
+            for node_id in alive - set(self._nodes):
+                self._nodes[node_id] = asyncio.create_task(self._follow_node(node_id))
+            for node_id in set(self._nodes) - alive:
+                self._nodes.pop(node_id).cancel()
+                self._reports.pop(node_id, None)
+            await asyncio.sleep(ORDER_EVERY_S)
+
+    async def _follow_node(self, node_id: str) -> None:
+        """One loop per node: a node that does not answer delays nobody else."""
+        while not self._stopping:
+            changed = self._changed
+            if self._document:
+                await self._order(node_id)
+            try:
+                await asyncio.wait_for(changed.wait(), ORDER_EVERY_S)
+            except TimeoutError:
+                continue
+
+    async def _order(self, node_id: str) -> None:
+        from longboat.cluster.actors import keeper_of
+
+        try:
+            keeper = await asyncio.to_thread(keeper_of, node_id)
+            self._reports[node_id] = await asyncio.wait_for(keeper.order.remote(self._node_order()), ORDER_TIMEOUT_S)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.warning("node %s does not take orders: %r", node_id[:8], error)
+            self._reports[node_id] = _silent(node_id, self._reports.get(node_id), error)
+
+    def _node_order(self) -> NodeOrder:
+        now_s = time.time()
+        self._membership.expire(now_s)
+        held = time.monotonic() - self._started_at_s < HOLD_OFF_S
+        gateway = self._document["gateway"]
+        return NodeOrder(
+            fleet=str(self._document["fleet"]),
+            epoch=self._epoch,
+            table=self._membership.table(self._models(), now_s),
+            table_is_partial=held,
+            gateway=GatewaySettings(**gateway),
+            warm=tuple(WarmEnvironment(**entry) for entry in self._document.get("warm", ())),
+        )
+
+    async def _end_keepers(self) -> int:
+        from longboat.cluster.actors import end_keeper
+
+        ended = await asyncio.gather(*(end_keeper(node_id) for node_id in self._nodes), return_exceptions=True)
+        return sum(1 for answer in ended if answer is True)
+
+
+def _alive_nodes() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def _silent(node_id: str, last: NodeReport | None, error: Exception) -> NodeReport:
+    gateway = last.gateway if last else None
+    return NodeReport(
+        gateway=GatewayReport(
+            node_id=node_id,
+            address=gateway.address if gateway else "",
+            hostname=gateway.hostname if gateway else "",
+            url=gateway.url if gateway else "",
+            pid=gateway.pid if gateway else None,
+            table_version=gateway.table_version if gateway else 0,
+            problem=f"node does not answer ({type(error).__name__})",
+        )
+    )

@@ -1,0 +1,21 @@
+"""Names under which Longboat's parts are found in Ray."""
+
+from __future__ import annotations
+
+__all__ = ("CONTROLLER_APP", "CONTROLLER_DEPLOYMENT", "NAMESPACE", "SUPERVISOR_DEPLOYMENT", "keeper_name", "model_app_name")
+
+NAMESPACE = "longboat"
+CONTROLLER_APP = "longboat"
+CONTROLLER_DEPLOYMENT = "FleetController"
+SUPERVISOR_DEPLOYMENT = "EngineSupervisor"
+MODEL_APP_PREFIX = "longboat-model-"
+
+
+def model_app_name(model: str) -> str:
+    """Serve application of a model."""
+    return f"{MODEL_APP_PREFIX}{model}"
+
+
+def keeper_name(node_id: str) -> str:
+    """Named actor of a node's keeper."""
+    return f"longboat-node-{node_id}"

@@ -1,0 +1,120 @@
+"""NodeKeeper: one actor per node; it keeps the node's gateway running and fed, its zygotes warm, and reads its logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+
+from longboat.cluster.agent import read_tail
+from longboat.cluster.gateway_process import GatewayProcess
+from longboat.cluster.messages import GatewayReport, NodeOrder, NodeReport, WarmEnvironment
+from longboat.core.errors import ClusterError, LongboatError
+from longboat.folders import run_folder
+
+__all__ = ("NodeKeeper",)
+
+log = logging.getLogger("longboat.keeper")
+
+
+class NodeKeeper:
+    """Outlives the controller that made it. Its gateway and zygotes outlive it in turn, and are adopted by the next."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self._node_id: str = ray.get_runtime_context().get_node_id()
+        self._address: str = ray.util.get_node_ip_address()
+        self._run = run_folder()
+        self._gateway = GatewayProcess(self._run / "gateway", self._node_id, self._address)
+        self._warming: dict[WarmEnvironment, asyncio.Task[str]] = {}
+        self._lock = asyncio.Lock()
+
+    async def order(self, order: NodeOrder) -> NodeReport:
+        """Make this node what the controller wants; never raises for what is this node's own trouble."""
+        async with self._lock:
+            self._keep_warm(order.warm)
+            try:
+                gateway = await self._gateway.ensure(order)
+            except LongboatError as error:
+                gateway = self._report(order, str(error))
+            return NodeReport(gateway=gateway, zygotes=self._warm_names())
+
+    async def shutdown(self) -> None:
+        """Stop the gateway and the zygotes of this node."""
+        async with self._lock:
+            for task in self._warming.values():
+                task.cancel()
+            await self._gateway.stop()
+            await asyncio.to_thread(_stop_zygotes, self._run)
+
+    async def read_log(self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int) -> tuple[int, str]:
+        """Text of a rank's log from byte ``offset`` on (None: the last ``num_lines``), and the offset to go on from.
+
+        Raises ClusterError when there is no such log on this node.
+        """
+        path = self._log_file(model, replica, node_rank)
+        if offset is None:
+            return path.stat().st_size, "\n".join(read_tail(path, num_lines))
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(1 << 20)
+        return offset + len(data), data.decode(errors="replace")
+
+    async def list_logs(self, model: str) -> tuple[tuple[str, int, float], ...]:
+        """(replica, node rank, time of last change) of every log of ``model`` on this node, newest first."""
+        folder = self._log_folder(model)
+        found = [(p.parent.name, int(p.stem.removeprefix("rank")), p.stat().st_mtime) for p in folder.glob("*/rank*.log")]
+        return tuple(sorted(found, key=lambda entry: -entry[2]))
+
+    def _log_folder(self, model: str) -> Path:
+        if "/" in model or model.startswith("."):
+            raise ClusterError(f"{model!r} is no model name", hint="longboat status lists the models")
+        return self._run / "logs" / model
+
+    def _log_file(self, model: str, replica: str, node_rank: int) -> Path:
+        if "/" in replica or replica.startswith("."):
+            raise ClusterError(f"{replica!r} is no replica", hint="longboat status lists the replicas")
+        path = self._log_folder(model) / replica / f"rank{node_rank}.log"
+        if not path.is_file():
+            raise ClusterError(f"node {socket.gethostname()} has no log of {model}/{replica} rank {node_rank}")
+        return path
+
+    def _keep_warm(self, wanted: tuple[WarmEnvironment, ...]) -> None:
+        for environment in wanted:
+            task = self._warming.get(environment)
+            if task is None or task.done():
+                self._warming[environment] = asyncio.create_task(self._warm(environment))
+
+    async def _warm(self, wanted: WarmEnvironment) -> str:
+        """Title of the zygote that is warm now, or why none is."""
+        from longboat.cluster.launch import warm_environment
+
+        try:
+            await asyncio.sleep(0)
+            return await warm_environment(wanted, self._run, lifeline_pid=os.getppid())
+        except LongboatError as error:
+            return f"none: {error}"
+
+    def _warm_names(self) -> tuple[str, ...]:
+        done = (task for task in self._warming.values() if task.done() and not task.cancelled())
+        return tuple(task.result() for task in done if task.exception() is None)
+
+    def _report(self, order: NodeOrder, problem: str) -> GatewayReport:
+        return GatewayReport(
+            node_id=self._node_id,
+            address=self._address,
+            hostname=socket.gethostname(),
+            url="",
+            pid=None,
+            table_version=order.table.version,
+            problem=problem,
+        )
+
+
+def _stop_zygotes(run: Path) -> None:
+    from longboat.engines.zygote_client import stop_all
+
+    stop_all(run)

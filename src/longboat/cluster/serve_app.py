@@ -1,0 +1,50 @@
+"""The Serve applications: one per model, one for the fleet controller; built on the cluster from plain arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+
+from longboat.cluster.fleet_controller import FleetController
+from longboat.cluster.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
+from longboat.cluster.supervisor import EngineSupervisor
+
+__all__ = ("controller_app", "model_app")
+
+HEALTH_PERIOD_S = 1.0
+HEALTH_TIMEOUT_S = 5.0
+
+
+def model_app(args: Mapping[str, Any]) -> serve.Application:
+    """``args``: fleet, model (its entry in the fleet file), shape, bundles, strategy, labels."""
+    labels = [dict(args["labels"])] * len(args["bundles"]) if args["labels"] else None
+    deployment = serve.deployment(EngineSupervisor).options(
+        name=SUPERVISOR_DEPLOYMENT,
+        ray_actor_options={"num_cpus": 0},
+        placement_group_bundles=list(args["bundles"]),
+        placement_group_strategy=args["strategy"],
+        **({"placement_group_bundle_label_selector": labels} if labels else {}),
+        max_ongoing_requests=100,
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=30.0,
+    )
+    return deployment.bind(args["fleet"], args["model"], args["shape"])
+
+
+def controller_app(args: Mapping[str, Any]) -> serve.Application:
+    """The controller takes what it must know by ``user_config``, so that a changed fleet does not restart it."""
+    del args
+    deployment = serve.deployment(FleetController).options(
+        name=CONTROLLER_DEPLOYMENT,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=10_000,
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=20.0,
+    )
+    return deployment.bind()

@@ -1,0 +1,239 @@
+"""EngineSupervisor: one Serve replica = one gang. It brings the gang up, tells the truth about it, and ends it whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from longboat.cluster.gang import Gang
+from longboat.cluster.messages import Announcement, RankLoss
+from longboat.cluster.ports import AgentPort, ControllerPort
+from longboat.cluster.probe import ask, wait_for_token
+from longboat.core.errors import EngineError, LongboatError
+from longboat.core.plan import GangShape, RankResources
+from longboat.core.states import Phase, ReplicaState
+from longboat.engines.registry import adapter_for
+
+__all__ = ("EngineSupervisor", "GangRunner")
+
+log = logging.getLogger("longboat.supervisor")
+
+ANNOUNCE_EVERY_S = 1.0
+STOP_GRACE_S = 5.0
+
+
+class GangRunner:
+    """The supervisor without Serve and Ray: agents, the controller and the way to die are given to it."""
+
+    def __init__(
+        self,
+        *,
+        fleet: str,
+        model: Mapping[str, Any],
+        shape: GangShape,
+        replica: str,
+        slot: Callable[[], int],
+        agents: Sequence[AgentPort],
+        controller: ControllerPort,
+        die: Callable[[str], None],
+    ) -> None:
+        self._model = model
+        self._shape = shape
+        self._slot = slot
+        self._controller = controller
+        self._die = die
+        self._adapter = adapter_for(str(model["engine"]["kind"]))
+        self._gang = Gang(agents, self._adapter)
+        self._identity = {
+            "fleet": fleet,
+            "replica": replica,
+            "generation": time.time_ns() // 1_000_000,
+            "api_key": secrets.token_urlsafe(24),
+        }
+        self.phase = Phase.PLACING
+        self._phase_since_s = time.monotonic()
+        self._phase_s: dict[str, float] = {}
+        self._detail = ""
+        self._log_tail: tuple[str, ...] = ()
+        self._changed = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._announce_always())]
+
+    @property
+    def url(self) -> str:
+        plan = self._gang.plan
+        return f"http://{plan.head.address}:{plan.head.ports['api']}" if plan else ""
+
+    async def bring_up(self) -> None:
+        """Place, start, load and warm the gang; return when it has made a token.
+
+        Raises EngineError when a rank is lost on the way; nothing of the gang is left then.
+        """
+        try:
+            plan = await self._gang.prepare(self._model, self._shape, self._identity)
+            self._enter(Phase.STARTING)
+            await self._gang.start()
+            loss = asyncio.create_task(self._gang.first_loss())
+            ready = asyncio.create_task(wait_for_token(self.url, self._adapter.probe(plan), plan.api_key))
+            phases = asyncio.create_task(self._follow_phases())
+            try:
+                await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
+                if loss.done():
+                    raise _lost(loss.result())
+            except BaseException:
+                loss.cancel()
+                raise
+            finally:
+                ready.cancel()
+                phases.cancel()
+        except BaseException as error:
+            await self._fail(error)
+            raise
+        self._enter(Phase.READY)
+        self._tasks.append(asyncio.create_task(self._end_with(loss)))
+
+    def check(self) -> None:
+        """Raise when the gang is not whole."""
+        if self.phase is Phase.FAILED:
+            raise EngineError(self._detail, hint=f"longboat logs {self._model['name']}")
+
+    async def drain(self, patience_s: float) -> None:
+        """Tell the gateways to send nothing more, wait until the engine is idle, end the gang."""
+        self._enter(Phase.DRAINING)
+        await self._announce()
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s and await self._is_busy():
+            await asyncio.sleep(0.25)
+        await self._close()
+        self._enter(Phase.GONE)
+        await self._announce()
+
+    async def _is_busy(self) -> bool:
+        plan = self._gang.plan
+        try:
+            headers = {"Authorization": f"Bearer {plan.api_key}"} if plan else {}
+            _, text = await ask(self.url, "/metrics", headers=headers, timeout_s=2.0)
+        except OSError:
+            return False
+        load = self._adapter.load(text.decode(errors="replace"))
+        return bool((load.num_running or 0) + (load.num_waiting or 0))
+
+    async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
+        lost = _lost(await loss)
+        log.error("%s/%s: %s", self._model["name"], self._identity["replica"], lost)
+        await self._fail(lost)
+        self._die(str(lost))
+
+    async def _fail(self, error: BaseException) -> None:
+        self._detail = str(error) or type(error).__name__
+        self._log_tail = getattr(error, "log_tail", ())
+        self._enter(Phase.FAILED)
+        await asyncio.gather(self._announce(), self._gang.stop(0.0), return_exceptions=True)
+
+    async def _close(self) -> None:
+        for task in self._tasks[1:]:
+            task.cancel()
+        await self._gang.stop(STOP_GRACE_S)
+
+    async def _follow_phases(self) -> None:
+        """While starting, the gang is as far as its slowest rank that says anything."""
+        order = [Phase.STARTING, Phase.LOADING, Phase.WARMING]
+        while True:
+            told = [Phase(h.phase) for h in self._gang.health.values() if h.phase in {p.value for p in order}]
+            if told and order.index(slowest := min(told, key=order.index)) > order.index(self.phase):
+                self._enter(slowest)
+            await asyncio.sleep(0.1)
+
+    def _enter(self, phase: Phase) -> None:
+        now_s = time.monotonic()
+        self._phase_s[self.phase.value] = round(now_s - self._phase_since_s, 3)
+        self.phase, self._phase_since_s = phase, now_s
+        self._changed.set()
+
+    async def _announce_always(self) -> None:
+        while True:
+            self._changed.clear()
+            await self._announce()
+            try:
+                await asyncio.wait_for(self._changed.wait(), ANNOUNCE_EVERY_S)
+            except TimeoutError:
+                continue
+
+    async def _announce(self) -> None:
+        """Never raises: the gang serves on when the controller, or the cluster's head, is away."""
+        try:
+            verdict = await self._controller.announce(self._announcement())
+        except Exception as error:
+            log.debug("the controller did not hear us: %r", error)
+            return
+        if verdict.stop and self.phase is not Phase.DRAINING:
+            self._detail = verdict.reason
+            await self._gang.stop(0.0)
+            self._die(verdict.reason)
+
+    def _announcement(self) -> Announcement:
+        phase_s = {**self._phase_s, self.phase.value: round(time.monotonic() - self._phase_since_s, 3)}
+        state = ReplicaState(
+            model=str(self._model["name"]),
+            replica=str(self._identity["replica"]),
+            generation=int(self._identity["generation"]),
+            phase=self.phase,
+            url=self.url,
+            ranks=self._gang.states(),
+            phase_s=phase_s,
+            detail=self._detail,
+            shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
+            supervisor_pid=os.getpid(),
+        )
+        return Announcement(
+            state=state, slot=self._slot(), api_key=str(self._identity["api_key"]), log_tail=self._log_tail
+        )
+
+
+class EngineSupervisor:
+    """The Serve deployment. Ready, in Serve's sense, when ``__init__`` returns: a real token has come back."""
+
+    async def __init__(self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+        from ray import serve
+
+        from longboat.cluster.actors import create_agents
+        from longboat.cluster.names import CONTROLLER_APP
+        from longboat.cluster.ports import ServeController
+
+        context = serve.get_replica_context()
+        gang_shape = GangShape(**{**shape, "resources": RankResources(**shape["resources"])})
+        self._drain_s = float(model.get("drain_s", 20.0))
+        self._runner = GangRunner(
+            fleet=fleet,
+            model=model,
+            shape=gang_shape,
+            replica=context.replica_tag,
+            slot=lambda: int(serve.get_replica_context().rank.rank),
+            agents=create_agents(model, gang_shape),
+            controller=ServeController(CONTROLLER_APP),
+            die=_exit_process,
+        )
+        await self._runner.bring_up()
+
+    async def check_health(self) -> None:
+        """Serve asks every second; three failures replace the replica. A dead rank ends this process before that."""
+        self._runner.check()
+
+    async def __del__(self) -> None:
+        """Serve calls it when the replica is stopped."""
+        if runner := getattr(self, "_runner", None):
+            await runner.drain(self._drain_s)
+
+
+def _exit_process(reason: str) -> None:
+    """Dying is the quickest way to tell Serve, which skips its three strikes for a dead actor."""
+    log.error("supervisor ends: %s", reason)
+    os._exit(1)
+
+
+def _lost(loss: RankLoss) -> LongboatError:
+    return EngineError(f"rank {loss.node_rank} is lost: {loss.reason}", log_tail=loss.log_tail)
