@@ -1,0 +1,347 @@
+"""Keeps one rank: starts the engine's main process, ends everything of it when its owner goes, and says how it ended.
+
+Runs as a script without anything installed (``python -I keeper.py --lifeline FD --status FD -- argv…``) and, after a
+zygote's fork, as a function (:func:`keep`). Standard library only, one thread.
+
+    owner ──lifeline pipe──► keeper (session leader, subreaper) ──► main (own process group) ──► its children
+          ◄──status pipe───
+
+Commands on the lifeline are bytes: ``T`` or ``T seconds`` ends the rank gently, ``K`` at once; so does end of file.
+The status pipe carries one JSON object a line: ``started`` first, ``exit`` when nothing of the rank is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ("DEFAULT_GRACE_S", "descendants", "die_with_parent", "keep", "reap")
+
+DEFAULT_GRACE_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.005
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
+_REAP_ROUNDS = 200
+
+
+def _prctl(option: int, value: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def set_name(name: str) -> None:
+    """Name this process for ``ps`` and ``top`` (15 bytes at most)."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Let the kernel SIGKILL this process when the thread that forked it ends. Dies at once if it already did."""
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def _stat_fields(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def _process_table() -> dict[int, tuple[int, int]]:
+    """Parent and session of every process that is alive (no zombies)."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                state, parent, _group, session = _stat_fields(int(name))[:4]
+                if state not in "ZX":
+                    table[int(name)] = (int(parent), int(session))
+    return table
+
+
+def descendants(root: int, table: Mapping[int, tuple[int, int]] | None = None) -> set[int]:
+    """Living processes below ``root``, at any depth, without ``root``."""
+    table = _process_table() if table is None else table
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _session) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    front = [root]
+    while front:
+        fresh = [pid for parent in front for pid in children.get(parent, ()) if pid not in found]
+        found.update(fresh)
+        front = fresh
+    return found - {root}
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+# --- keeping ---------------------------------------------------------------------------------------------------------
+
+
+class _Keeper:
+    """The loop of one keeper. ``main_status`` is the wait status of the main process once it ended."""
+
+    def __init__(self, lifeline_fd: int, status_fd: int, grace_s: float) -> None:
+        self.lifeline_fd = lifeline_fd
+        self.status_fd = status_fd
+        self.grace_s = grace_s
+        self.main_pid = 0
+        self.main_status: int | None = None
+        self.kill_at_s: float | None = None
+        self.wake_read_fd, self.wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self, main: Callable[[], None], on_started: Callable[[int], None]) -> None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+        set_name("longboat-keeper")
+        self._listen_to_signals()
+        self.main_pid = self._fork(main)
+        self._say({"event": "started", "pid": self.main_pid, "keeper_pid": os.getpid()})
+        on_started(self.main_pid)
+        why = self._watch()
+        self._wipe()
+        if why:
+            print(f"longboat keeper: {why}; the rank was ended", file=sys.stderr, flush=True)
+        self._say(self._exit_event())
+
+    def _listen_to_signals(self) -> None:
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_write_fd, warn_on_full_buffer=False)
+
+    def _fork(self, main: Callable[[], None]) -> int:
+        keeper_pid = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (*_IGNORED, signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.setpgid(0, 0)  # signals to its own group do not reach the keeper
+            die_with_parent(keeper_pid)
+            for fd in (self.lifeline_fd, self.status_fd, self.wake_read_fd, self.wake_write_fd):
+                os.close(fd)
+            main()
+        except BaseException as error:  # a forked child never returns into its parent's stack
+            print(f"longboat keeper: cannot start the engine: {error!r}", file=sys.stderr, flush=True)
+        os._exit(127)
+
+    def _watch(self) -> str:
+        """Wait until the main process ended ("") or everything must end now (the reason)."""
+        poll = select.poll()
+        poll.register(self.lifeline_fd, select.POLLIN)
+        poll.register(self.wake_read_fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll(self._patience_ms())}
+            if self.wake_read_fd in ready and signal.SIGTERM in os.read(self.wake_read_fd, 4096):
+                self._end_gently(self.grace_s)
+            if self.lifeline_fd in ready and (why := self._obey(os.read(self.lifeline_fd, 4096))):
+                return why
+            self._collect()
+            if self.main_status is not None:
+                return ""
+            if self.kill_at_s is not None and time.monotonic() >= self.kill_at_s:
+                return "it did not end within its grace time"
+
+    def _patience_ms(self) -> float | None:
+        return None if self.kill_at_s is None else max(0.0, self.kill_at_s - time.monotonic()) * 1000 + 1
+
+    def _obey(self, data: bytes) -> str:
+        """Follow the commands in ``data``; the reason when everything must end now, else ""."""
+        if not data:
+            return "its owner is gone"
+        if b"K" in data:
+            return "it was told to end now"
+        for seconds in re.findall(rb"T *(\d+(?:\.\d+)?)?", data):
+            self._end_gently(float(seconds) if seconds else self.grace_s)
+        return ""
+
+    def _end_gently(self, grace_s: float) -> None:
+        at_s = time.monotonic() + grace_s
+        self.kill_at_s = at_s if self.kill_at_s is None else min(at_s, self.kill_at_s)
+        _kill(self.main_pid, signal.SIGTERM)
+
+    def _collect(self) -> bool:
+        """Take the ended children (orphans of the rank become ours). False: no child is left."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return True
+                if pid == self.main_pid:
+                    self.main_status = status
+        except ChildProcessError:
+            return False
+
+    def _wipe(self) -> None:
+        """SIGKILL the rank until nothing of it is left. Who called ``setsid`` lands on us: we are the subreaper."""
+        while self._collect():
+            for pid in descendants(os.getpid()):
+                _kill(pid, signal.SIGKILL)
+            time.sleep(_POLL_S)
+
+    def _exit_event(self) -> dict[str, object]:
+        code = os.waitstatus_to_exitcode(self.main_status or 0)
+        return {"event": "exit", "returncode": code if code >= 0 else None, "signal": -code if code < 0 else None}
+
+    def _say(self, event: Mapping[str, object]) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more
+            os.write(self.status_fd, json.dumps(event).encode() + b"\n")
+
+
+def keep(
+    main: Callable[[], None],
+    *,
+    lifeline_fd: int,
+    status_fd: int,
+    grace_s: float = DEFAULT_GRACE_S,
+    on_started: Callable[[int], None] = lambda _pid: None,
+) -> None:
+    """Be the keeper of ``main`` until nothing of it is left. Call it in a fresh process of one thread.
+
+    main: runs in its own process; must end that process (exec or ``os._exit``), returning counts as failure
+    on_started: told the main process's pid, in the keeper
+    """
+    _Keeper(lifeline_fd, status_fd, grace_s).run(main, on_started)
+
+
+# --- reaping ---------------------------------------------------------------------------------------------------------
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Environment that ``pid`` shows in /proc; empty where it may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            rows = file.read().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (row.decode(errors="replace").partition("=") for row in rows if b"=" in row)
+    return {name: value for name, _, value in pairs}
+
+
+def _is_marked(pid: int, marks: Mapping[str, str], older_than: int | None) -> bool:
+    env = environment_of(pid)
+    if any(env.get(name) != value for name, value in marks.items()):
+        return False
+    generation = env.get("LONGBOAT_GENERATION", "")
+    return older_than is None or (generation.isdigit() and int(generation) < older_than)
+
+
+def _lineage(pid: int, table: Mapping[int, tuple[int, int]]) -> set[int]:
+    line = set()
+    while pid in table and pid not in line:
+        line.add(pid)
+        pid = table[pid][0]
+    return line
+
+
+def _find_marked(marks: Mapping[str, str], older_than: int | None) -> set[int]:
+    table = _process_table()
+    spared = _lineage(os.getpid(), table)
+    marked = {pid for pid in table if pid not in spared and _is_marked(pid, marks, older_than)}
+    sessions = {table[pid][1] for pid in marked}
+    # A child may have hidden its environment; it still is in its keeper's session, or below a marked process.
+    sessions -= {session for session in sessions if session in table and session not in marked}
+    found = marked | {pid for pid, (_, session) in table.items() if session in sessions}
+    for pid in marked:
+        found |= descendants(pid, table)
+    return found - spared
+
+
+def reap(marks: Mapping[str, str], older_than_generation: int | None = None) -> list[int]:
+    """SIGKILL every process that carries all ``marks`` in its environment, and what belongs to it.
+
+    marks: at least one (``LONGBOAT_GANG=model/replica``…); the caller and its ancestors are spared
+    older_than_generation: only those whose ``LONGBOAT_GENERATION`` is below it
+    Returns the pids, ascending. Raises ValueError for no marks, TimeoutError if something cannot be killed.
+    """
+    if not marks:
+        raise ValueError("no marks: that would be every process")
+    killed: set[int] = set()
+    for _ in range(_REAP_ROUNDS):
+        found = _find_marked(marks, older_than_generation)
+        if not found:
+            return sorted(killed)
+        for pid in found:
+            _kill(pid, signal.SIGKILL)
+        killed |= found
+        time.sleep(_POLL_S)
+    raise TimeoutError(f"these processes do not die: {sorted(found)}")
+
+
+# --- script ----------------------------------------------------------------------------------------------------------
+
+
+def _detach() -> None:
+    """Leave the parent: nobody's child, so that what kills the owner's children does not kill the keeper."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+
+
+def _keep_command(argv: Sequence[str], lifeline_fd: int, status_fd: int, grace_s: float) -> None:
+    for fd in (lifeline_fd, status_fd):
+        os.set_inheritable(fd, False)
+    _detach()
+    keep(lambda: os.execvp(argv[0], list(argv)), lifeline_fd=lifeline_fd, status_fd=status_fd, grace_s=grace_s)  # noqa: S606
+
+
+def _detach_command(argv: Sequence[str]) -> None:
+    _detach()
+    os.execvp(argv[0], list(argv))  # noqa: S606
+
+
+def _marks(words: Iterable[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="keeper.py", description="Keep one rank of an engine, or reap orphans.")
+    parser.add_argument("--lifeline", type=int, metavar="FD", help="the rank ends when this reaches end of file")
+    parser.add_argument("--status", type=int, metavar="FD", help="where events are written as JSON lines")
+    parser.add_argument("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help="seconds from TERM to KILL")
+    parser.add_argument("--detach", action="store_true", help="just run the command in a session of its own")
+    parser.add_argument("--reap", nargs="+", metavar="NAME=VALUE", help="kill every process that carries these marks")
+    parser.add_argument("--older-than-generation", type=int, metavar="N")
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    """Command line of the script; see the module's docstring."""
+    split = words.index("--") if "--" in words else len(words)
+    options, argv = _parser().parse_args(words[:split]), list(words[split + 1 :])
+    if options.reap:
+        print(*reap(_marks(options.reap), options.older_than_generation))
+    elif options.detach and argv:
+        _detach_command(argv)
+    elif options.lifeline is not None and options.status is not None and argv:
+        _keep_command(argv, options.lifeline, options.status, options.grace)
+    else:
+        _parser().error("give --lifeline FD --status FD -- argv…, --detach -- argv… or --reap NAME=VALUE…")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""The keeper: nothing of a rank outlives its owner, and its end is reported truthfully."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from longboat_vllm import keeper
+
+KEEPER = keeper.__file__
+DEADLINE_S = 20.0
+
+FAMILY = """
+import os, subprocess, sys, time
+folder = sys.argv[1]
+def child(name, **how):
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], **how)
+    open(os.path.join(folder, name), "w").write(str(process.pid))
+child("plain")
+child("own_session", start_new_session=True)
+open(os.path.join(folder, "main"), "w").write(str(os.getpid()))
+time.sleep(float(sys.argv[2]))
+sys.exit(int(sys.argv[3]))
+"""
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"still waiting: {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Rank:
+    lifeline_fd: int
+    status: Iterator[str]
+    started: dict[str, object]
+
+    @property
+    def keeper_pid(self) -> int:
+        return int(str(self.started["keeper_pid"]))
+
+    @property
+    def pid(self) -> int:
+        return int(str(self.started["pid"]))
+
+    def exit_event(self) -> dict[str, object]:
+        event: dict[str, object] = json.loads(next(self.status))
+        return event
+
+
+@contextlib.contextmanager
+def kept(argv: list[str], *, grace_s: float = 10.0, env: dict[str, str] | None = None) -> Iterator[Rank]:
+    lifeline_read, lifeline_write = os.pipe()
+    status_read, status_write = os.pipe()
+    words = [sys.executable, "-I", KEEPER, "--lifeline", str(lifeline_read), "--status", str(status_write)]
+    subprocess.run(
+        [*words, "--grace", str(grace_s), "--", *argv],
+        pass_fds=(lifeline_read, status_write),
+        env={**os.environ, **(env or {})},
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    os.close(lifeline_read)
+    os.close(status_write)
+    with os.fdopen(status_read) as status:
+        rank = Rank(lifeline_write, iter(status), json.loads(status.readline()))
+        try:
+            yield rank
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(lifeline_write)
+            for _ in status:
+                pass
+
+
+def family(folder: Path, *, lives_s: float = 600, returncode: int = 0) -> list[str]:
+    return [sys.executable, "-c", FAMILY, str(folder), str(lives_s), str(returncode)]
+
+
+def family_pids(folder: Path) -> dict[str, int]:
+    names = ("main", "plain", "own_session")
+    wait_until(lambda: all((folder / name).exists() and (folder / name).read_text() for name in names), "family")
+    return {name: int((folder / name).read_text()) for name in names}
+
+
+def test_lifeline_end_kills_main_and_children_in_other_sessions(tmp_path: Path) -> None:
+    with kept(family(tmp_path)) as rank:
+        pids = family_pids(tmp_path)
+        os.close(rank.lifeline_fd)
+        assert rank.exit_event() == {"event": "exit", "returncode": None, "signal": signal.SIGKILL}
+        assert not [name for name, pid in pids.items() if is_alive(pid)]
+        wait_until(lambda: not is_alive(rank.keeper_pid), "keeper ends")
+
+
+def test_sigkill_of_the_owner_kills_the_rank(tmp_path: Path) -> None:
+    owner_code = (
+        "import os, subprocess, sys, time\n"
+        "r, w = os.pipe(); s, t = os.pipe()\n"
+        f"subprocess.run([sys.executable, '-I', {KEEPER!r}, '--lifeline', str(r), '--status', str(t), '--',"
+        " *sys.argv[1:]],"
+        " pass_fds=(r, t), check=True)\n"
+        "os.close(r); print(os.read(s, 1000).decode(), end='', flush=True); time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", owner_code, *family(tmp_path)], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    started = json.loads(owner.stdout.readline())
+    pids = [*family_pids(tmp_path).values(), started["keeper_pid"]]
+    owner.kill()
+    owner.wait(DEADLINE_S)
+    owner.stdout.close()
+    wait_until(lambda: not any(map(is_alive, pids)), "rank ends with its owner")
+
+
+@pytest.mark.parametrize("returncode", [0, 3])
+def test_exit_code_of_main_is_reported_after_its_children_are_gone(tmp_path: Path, returncode: int) -> None:
+    with kept(family(tmp_path, lives_s=0, returncode=returncode)) as rank:
+        assert rank.exit_event() == {"event": "exit", "returncode": returncode, "signal": None}
+        assert not [name for name, pid in family_pids(tmp_path).items() if is_alive(pid)]
+
+
+def test_signal_that_ended_main_is_reported(tmp_path: Path) -> None:
+    with kept(["sleep", "600"]) as rank:
+        os.kill(rank.pid, signal.SIGSEGV)
+        assert rank.exit_event() == {"event": "exit", "returncode": None, "signal": signal.SIGSEGV}
+
+
+def test_command_that_does_not_exist_ends_with_127() -> None:
+    with kept(["/no/such/program"]) as rank:
+        assert rank.exit_event()["returncode"] == 127
+
+
+@pytest.mark.parametrize("how", ["command", "signal"])
+def test_gentle_end_lets_main_finish(how: str) -> None:
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); time.sleep(600)"
+    with kept([sys.executable, "-c", code], grace_s=60) as rank:
+        wait_until(lambda: caught_signals(rank.pid) & (1 << (signal.SIGTERM - 1)) != 0, "handler is set")
+        if how == "command":
+            os.write(rank.lifeline_fd, b"T 50")
+        else:
+            os.kill(rank.keeper_pid, signal.SIGTERM)
+        assert rank.exit_event() == {"event": "exit", "returncode": 7, "signal": None}
+
+
+def caught_signals(pid: int) -> int:
+    return status_mask(pid, "SigCgt")
+
+
+def ignored_signals(pid: int) -> int:
+    return status_mask(pid, "SigIgn")
+
+
+def status_mask(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def test_gentle_end_becomes_a_kill_after_the_grace_time() -> None:
+    with kept([sys.executable, "-c", STUBBORN], grace_s=60) as rank:
+        wait_until(lambda: ignored_signals(rank.pid) & (1 << (signal.SIGTERM - 1)) != 0, "signal is ignored")
+        os.write(rank.lifeline_fd, b"T 0.1")
+        assert rank.exit_event()["signal"] == signal.SIGKILL
+
+
+def test_kill_command_does_not_wait_for_the_grace_time() -> None:
+    with kept([sys.executable, "-c", STUBBORN], grace_s=600) as rank:
+        os.write(rank.lifeline_fd, b"T")
+        os.write(rank.lifeline_fd, b"K")
+        assert rank.exit_event()["signal"] == signal.SIGKILL
+
+
+def test_main_starts_with_default_signals_and_no_extra_descriptors() -> None:
+    with kept(["sleep", "600"]) as rank:
+        assert ignored_signals(rank.pid) & (1 << (signal.SIGPIPE - 1)) == 0
+        assert set(os.listdir(f"/proc/{rank.pid}/fd")) == {"0", "1", "2"}
+
+
+def test_signals_to_the_engines_group_spare_the_keeper() -> None:
+    code = "import os, signal; os.killpg(os.getpgrp(), signal.SIGKILL)"
+    with kept([sys.executable, "-c", code]) as rank:
+        assert rank.exit_event()["signal"] == signal.SIGKILL
+
+
+def test_main_dies_with_a_killed_keeper() -> None:
+    with kept(["sleep", "600"]) as rank:
+        os.kill(rank.keeper_pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(rank.pid), "main ends with its keeper")
+
+
+def reap(*words: str) -> list[int]:
+    done = subprocess.run(
+        [sys.executable, "-I", KEEPER, "--reap", *words], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_reap_kills_orphans_of_a_killed_keeper_and_prints_them(tmp_path: Path) -> None:
+    marks = {"LONGBOAT_GANG": f"test/{uuid.uuid4()}", "LONGBOAT_GENERATION": "4"}
+    with kept(family(tmp_path), env=marks) as rank:
+        pids = family_pids(tmp_path)
+        os.kill(rank.keeper_pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pids["main"]), "main ends with its keeper")
+        assert is_alive(pids["own_session"])
+        assert reap(f"LONGBOAT_GANG={marks['LONGBOAT_GANG']}") == sorted((pids["plain"], pids["own_session"]))
+        assert not any(map(is_alive, pids.values()))
+
+
+def test_reap_finds_a_child_that_hides_its_environment(tmp_path: Path) -> None:
+    gang = f"test/{uuid.uuid4()}"
+    with kept(["sh", "-c", "env -i sleep 600 & wait"], env={"LONGBOAT_GANG": gang}) as rank:
+        wait_until(lambda: len(keeper.descendants(rank.pid)) == 1, "child runs")
+        pids = {rank.pid, rank.keeper_pid, *keeper.descendants(rank.pid)}
+        assert set(reap(f"LONGBOAT_GANG={gang}")) <= pids
+        assert not any(map(is_alive, pids))
+
+
+def test_reap_by_generation_spares_the_newer(tmp_path: Path) -> None:
+    gang = f"test/{uuid.uuid4()}"
+    old, new = ({"LONGBOAT_GANG": gang, "LONGBOAT_GENERATION": number} for number in ("9", "10"))
+    with kept(["sleep", "600"], env=old) as old_rank, kept(["sleep", "600"], env=new) as new_rank:
+        reap(f"LONGBOAT_GANG={gang}", "--older-than-generation", "10")
+        assert not is_alive(old_rank.pid)
+        assert is_alive(new_rank.pid)
+
+
+def test_reap_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no marks"):
+        keeper.reap({})
