@@ -85,6 +85,7 @@ class GatewayProcess:
             "socket": str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
             "token": secrets.token_urlsafe(24),
             "digest": digest,
+            "port": order.gateway.port,
         }
         config = {
             **asdict(order.gateway),

@@ -1,0 +1,140 @@
+"""``longboat``: the commands and what is common to them, errors above all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longboat import __version__
+from longboat.cli.engines import engines_app
+from longboat.cli.node import node_app
+from longboat.core.errors import LongboatError, UserInputError
+
+__all__ = ("app", "main")
+
+app = typer.Typer(
+    name="longboat",
+    help="Serve large language models on several machines: one file, one address, real engines placed by Ray.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(engines_app, name="engines", help="Install and list engine environments on this node.")
+app.add_typer(node_app, name="node", help="Start and stop this machine's part of the cluster.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command()
+def up(
+    target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A fleet file, or a model (builtin:tiny).")],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when everything is ready.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for readiness.")] = 1800.0,
+) -> None:
+    """Serve a fleet: check it, place it, start it, and print its address."""
+    from longboat.cli.up import run_up
+
+    run_up(target, detach=detach, timeout_s=timeout_s)
+
+
+@app.command()
+def down() -> None:
+    """End the fleet: models, gateways, and the local cluster if `up` started it."""
+    from longboat.cli.down import run_down
+
+    run_down()
+
+
+@app.command()
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it.")] = False, as_json: Json = False
+) -> None:
+    """Show what runs where."""
+    from longboat.cli.status import run_status
+
+    run_status(watch=watch, as_json=as_json)
+
+
+@app.command()
+def logs(
+    model: str,
+    rank: Annotated[int | None, typer.Option("--rank", help="One rank of each replica; all when left out.")] = None,
+    replica: Annotated[str | None, typer.Option("--replica", help="One replica (a prefix of its name).")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines to begin with.")] = 50,
+) -> None:
+    """Show the engine logs of a model, from whichever node they are on."""
+    from longboat.cli.logs import run_logs
+
+    run_logs(model, rank=rank, replica=replica, follow=follow, num_lines=lines)
+
+
+@app.command()
+def chat(
+    model: Annotated[str | None, typer.Argument(help="A model of the fleet; the first one when left out.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Ask this once instead of talking.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="A gateway's address; found by itself when left out.")] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 512,
+) -> None:
+    """Talk to a model in the terminal; answers stream in."""
+    from longboat.cli.chat import run_chat
+
+    run_chat(model, prompt=prompt, url=url, max_tokens=max_tokens)
+
+
+@app.command()
+def demo(
+    file: Annotated[Path, typer.Argument(help="The fleet file to show.")] = Path("examples/demo.yaml"),
+    once: Annotated[bool, typer.Option("--once", help="End after the answer instead of staying up.")] = False,
+) -> None:
+    """Install what is missing, serve the built-in model, and ask it a question."""
+    from longboat.cli.demo import run_demo
+
+    run_demo(file, once=once)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the fleet file, for editors."""
+    from longboat.cli.schema import print_schema
+
+    print_schema()
+
+
+@app.command()
+def version() -> None:
+    """Print Longboat's version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: every error of ours becomes what was wrong, where, and what to do next."""
+    try:
+        app()
+    except LongboatError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def print_error(error: LongboatError) -> None:
+    """Error on stderr: the message, each problem with its place, log lines, and the hint."""
+    out = sys.stderr
+    if isinstance(error, UserInputError):
+        if len(error.problems) > 1 or error.problems[0].where:
+            print(f"error: {error.message}", file=out)
+            for problem in error.problems:
+                print(f"  {problem}", file=out)
+                if problem.hint:
+                    print(f"    → {problem.hint}", file=out)
+            return
+    print(f"error: {error.message}", file=out)
+    for line in getattr(error, "log_tail", ()):
+        print(f"  | {line}", file=out)
+    if error.hint:
+        print(f"  → {error.hint}", file=out)

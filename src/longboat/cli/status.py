@@ -1,0 +1,86 @@
+"""``longboat status``: what runs where, once or again and again, for people or machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+from longboat.cli.cluster_at_hand import connect
+from longboat.cluster.messages import FleetReport
+from longboat.cluster.session import Session
+from longboat.core.errors import ClusterError
+
+__all__ = ("run_status", "wanted_replicas")
+
+WATCH_EVERY_S = 0.5
+
+
+def run_status(*, watch: bool, as_json: bool) -> None:
+    """Print the fleet's state. Raises ClusterError when there is no cluster or no fleet."""
+    with connect() as session:
+        if as_json:
+            print(json.dumps(_document(session, _report(session)), indent=2))
+        elif watch:
+            _watch(session)
+        else:
+            _show(session)
+
+
+def wanted_replicas(report: FleetReport) -> dict[str, int]:
+    """Model → replicas that the fleet file asks for."""
+    from longboat.spec.load import load_fleet
+
+    fleet = load_fleet(report.document, "the running fleet")
+    return {model.name: model.replicas for model in fleet.models}
+
+
+def _report(session: Session) -> FleetReport:
+    report = session.report()
+    if report is None:
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+    return report
+
+
+def _show(session: Session) -> None:
+    from rich.console import Console
+
+    from longboat.cli.tables import fleet_view
+
+    report = _report(session)
+    console = Console()
+    console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
+    console.print(fleet_view(report, wanted_replicas(report)))
+
+
+def _watch(session: Session) -> None:
+    from rich.live import Live
+
+    from longboat.cli.tables import fleet_view
+
+    report = _report(session)
+    with Live(refresh_per_second=4) as live:
+        while True:
+            live.update(fleet_view(report, wanted_replicas(report)))
+            time.sleep(WATCH_EVERY_S)
+            report = _report(session)
+
+
+def _document(session: Session, report: FleetReport) -> dict[str, Any]:
+    return {
+        "fleet": report.fleet,
+        "nodes": [dataclasses.asdict(node) for node in session.nodes()],
+        "wanted": wanted_replicas(report),
+        "replicas": [_plain(state) for state in report.replicas],
+        "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
+        "failures": {model: list(a.log_tail) + [a.state.detail] for model, a in report.failures.items()},
+        "problems": list(report.problems),
+    }
+
+
+def _plain(state: Any) -> dict[str, Any]:
+    document: dict[str, Any] = dataclasses.asdict(state)
+    document["phase"] = state.phase.value
+    document["phase_s"] = dict(state.phase_s)
+    return document

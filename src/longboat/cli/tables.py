@@ -1,0 +1,87 @@
+"""Tables for the eye: plans, replicas with their phases, gateways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from longboat.cluster.messages import FleetReport, GatewayReport
+from longboat.core.states import Phase, ReplicaState
+
+__all__ = ("fleet_view", "gateway_table", "phase_times", "replica_table")
+
+COLOURS = {
+    Phase.READY: "green",
+    Phase.FAILED: "red",
+    Phase.SUSPECT: "yellow",
+    Phase.DRAINING: "yellow",
+    Phase.GONE: "dim",
+}
+
+
+def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:
+    """The whole fleet; wanted: model → replicas asked for."""
+    parts: list[RenderableType] = [replica_table(report.replicas, wanted), gateway_table(report.gateways)]
+    parts += [Text(f"! {problem}", style="yellow") for problem in report.problems]
+    return Group(*parts)
+
+
+def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int]) -> Table:
+    """One row per rank, grouped by replica; models without any replica get a row of their own."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("MODEL", "REPLICA", "SPLIT", "PHASE", "RANK", "NODE", "PID", "START", "MEMORY", "SECONDS IN EACH PHASE"):
+        table.add_column(column, no_wrap=column != "SECONDS IN EACH PHASE")
+    seen: set[str] = set()
+    for state in replicas:
+        seen.add(state.model)
+        _replica_rows(table, state)
+    for model, count in wanted.items():
+        if model not in seen:
+            note = "waiting for a place" if count else "0 replicas wanted"
+            table.add_row(model, "-", "", Text(note, style="dim"))
+    return table
+
+
+def phase_times(state: ReplicaState) -> str:
+    """``placing 1.2 · starting 0.8 · …`` without the phases that are over in no time or still run as ready."""
+    shown = [(name, s) for name, s in state.phase_s.items() if name not in ("ready", "suspect") and s >= 0.05]
+    return " · ".join(f"{name} {s:.1f}" for name, s in shown)
+
+
+def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
+    """One row per node."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GATEWAY", "NODE", "PID", "IN FLIGHT", "REQUESTS"):
+        table.add_column(column, no_wrap=True)
+    for gateway in gateways:
+        title = gateway.url or "-"
+        where = f"{gateway.hostname} ({gateway.address})"
+        if gateway.problem:
+            table.add_row(title, where, Text(gateway.problem, style="red"))
+            continue
+        table.add_row(title, where, str(gateway.pid or ""), str(gateway.in_flight), str(gateway.requests_total))
+    return table
+
+
+def _replica_rows(table: Table, state: ReplicaState) -> None:
+    name = state.replica[-8:]
+    phase = Text(state.phase.value, style=COLOURS.get(state.phase, "cyan"))
+    if not state.ranks:
+        table.add_row(state.model, name, state.shape, phase, "", "", "", "", "", state.detail or phase_times(state))
+    for rank in state.ranks:
+        first = rank.node_rank == 0
+        table.add_row(
+            state.model if first else "",
+            name if first else "",
+            state.shape if first else "",
+            phase if first else "",
+            str(rank.node_rank),
+            f"{rank.hostname} ({rank.address})",
+            str(rank.pid or "-"),
+            rank.started_by,
+            f"{rank.rss_bytes / 2**20:.0f} MiB" if rank.rss_bytes else "",
+            (state.detail or phase_times(state)) if first else "",
+        )

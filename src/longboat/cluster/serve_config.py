@@ -1,0 +1,107 @@
+"""The desired fleet as Serve's declarative document: one application per model and one for the controller. Pure.
+
+Serve compares each application's arguments with what runs: what is not in the arguments may change in flight. So replica
+counts travel as an override of ``num_replicas``, and what the controller must know travels as its ``user_config``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from longboat.cluster.names import (
+    CONTROLLER_APP,
+    CONTROLLER_DEPLOYMENT,
+    MODEL_APP_PREFIX,
+    SUPERVISOR_DEPLOYMENT,
+    model_app_name,
+)
+from longboat.core.plan import GangShape
+from longboat.planner.place import bundles, strategy
+from longboat.spec.fleet import Fleet, ModelSpec
+
+__all__ = ("ShapedModel", "controller_document", "is_ours", "model_names_in", "serve_document")
+
+IMPORT_ROOM = "longboat.cluster.serve_app"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedModel:
+    """A model of the fleet with the shape its gangs will have."""
+
+    spec: ModelSpec
+    shape: GangShape
+
+
+def serve_document(
+    fleet: Fleet, shaped: Iterable[ShapedModel], text: str, others: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Everything Serve is to run. others: applications on this cluster that are not Longboat's; they are left as they are."""
+    running = [entry for entry in shaped if entry.spec.replicas > 0]
+    return {
+        "proxy_location": "Disabled",
+        "applications": [
+            *others,
+            _application(CONTROLLER_APP, "controller_app", {}, CONTROLLER_DEPLOYMENT)
+            | {"deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text)}]},
+            *(_model_application(fleet.name, entry) for entry in running),
+        ],
+    }
+
+
+def controller_document(fleet: Fleet, text: str) -> dict[str, Any]:
+    """What the fleet controller is told (see ``FleetController.reconfigure``)."""
+    gateway = fleet.gateway
+    warm = {
+        (m.engine.kind, m.engine.version, m.engine.environment)
+        for m in fleet.models
+        if m.engine.kind != "fake" and m.engine.startup != "plain"
+    }
+    return {
+        "fleet": fleet.name,
+        "text": text,
+        "models": [model.name for model in fleet.models],
+        "gateway": {"host": gateway.host, "port": gateway.port, "processes": gateway.processes},
+        "warm": [{"kind": k, "version": v, "path": p} for k, v, p in sorted(warm, key=str)],
+    }
+
+
+def is_ours(app_name: str) -> bool:
+    """Whether a Serve application belongs to Longboat."""
+    return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
+
+
+def model_names_in(app_names: Iterable[str]) -> tuple[str, ...]:
+    """The models among Serve applications."""
+    return tuple(name.removeprefix(MODEL_APP_PREFIX) for name in app_names if name.startswith(MODEL_APP_PREFIX))
+
+
+def _model_application(fleet: str, entry: ShapedModel) -> dict[str, Any]:
+    spec = entry.spec
+    args = {
+        "fleet": fleet,
+        "model": _static_part(spec),
+        "shape": dataclasses.asdict(dataclasses.replace(entry.shape, reason="")),
+        "bundles": bundles(entry.shape),
+        "strategy": strategy(entry.shape),
+        "labels": dict(spec.placement.labels),
+    }
+    override = {"name": SUPERVISOR_DEPLOYMENT, "num_replicas": spec.replicas}
+    return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {"deployments": [override]}
+
+
+def _static_part(spec: ModelSpec) -> dict[str, Any]:
+    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas"})
+    return document
+
+
+def _application(name: str, builder: str, args: Mapping[str, Any], deployment: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "route_prefix": None,
+        "import_path": f"{IMPORT_ROOM}:{builder}",
+        "args": dict(args),
+        "deployments": [{"name": deployment}],
+    }

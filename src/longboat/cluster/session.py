@@ -1,0 +1,158 @@
+"""A connection of the command line to the cluster: nodes, Serve, the controller, work on single nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longboat.cluster.messages import FleetReport
+from longboat.cluster.names import CONTROLLER_APP, NAMESPACE, keeper_name
+from longboat.cluster.serve_config import is_ours
+from longboat.cluster.serve_rest import ServeRest
+from longboat.core.errors import ClusterError
+from longboat.core.topology import Node
+
+__all__ = ("Session",)
+
+CALL_TIMEOUT_S = 15.0
+
+
+class Session:
+    """Use as a context manager; leaving it ends nothing on the cluster."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """``env``: what ``cluster.ray_node.connect_env`` gives: address of the cluster and where its token is.
+
+        Raises ClusterError when there is no cluster at that address.
+        """
+        os.environ.update({**env, "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
+        import ray
+
+        try:
+            context = ray.init(
+                address=env["RAY_ADDRESS"],
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=True,
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise ClusterError(
+                f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}",
+                hint="longboat node start --head starts one here; longboat node start --join ADDRESS joins one",
+            ) from error
+        self._ray = ray
+        self.rest = ServeRest(f"http://{context.address_info['webui_url']}", _token(env))
+        self._controller: Any = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes that are alive."""
+        return tuple(_node(entry) for entry in self._ray.nodes() if entry["Alive"])
+
+    def report(self) -> FleetReport | None:
+        """The controller's report; None when no fleet is up.
+
+        Raises ClusterError when a fleet is up but its controller does not answer.
+        """
+        if not self.has_fleet():
+            return None
+        try:
+            report: FleetReport = self._controller_handle().report.remote().result(timeout_s=CALL_TIMEOUT_S)
+            return report
+        except Exception as error:
+            self._controller = None
+            raise ClusterError(
+                f"the fleet's controller does not answer ({type(error).__name__})",
+                hint="it restarts by itself within seconds; if it does not, look at longboat status --json",
+            ) from error
+
+    def has_fleet(self) -> bool:
+        """Whether a controller is deployed."""
+        return CONTROLLER_APP in self.applications()
+
+    def applications(self) -> dict[str, dict[str, Any]]:
+        """Serve's applications by name."""
+        found: dict[str, dict[str, Any]] = self.rest.details().get("applications", {})
+        return found
+
+    def foreign_applications(self) -> list[dict[str, Any]]:
+        """The declared configuration of applications that are not Longboat's."""
+        apps = self.applications()
+        return [app["deployed_app_config"] for name, app in apps.items() if not is_ours(name) and app.get("deployed_app_config")]
+
+    def shutdown_controller(self) -> None:
+        """Have the controller end gateways, zygotes and keepers."""
+        try:
+            self._controller_handle().shutdown.remote().result(timeout_s=30.0)
+        except Exception as error:
+            raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
+
+    def on_nodes(self, node_ids: Sequence[str], work: Callable[..., Any], *args: object) -> dict[str, Any]:
+        """Run ``work(*args)`` on each node; node id → its answer, or the exception.
+
+        Work that does not start within the deadline counts as an exception too.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        remote = self._ray.remote(work)
+        refs = {
+            node_id: remote.options(
+                num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+            ).remote(*args)
+            for node_id in node_ids
+        }
+        answers: dict[str, Any] = {}
+        for node_id, ref in refs.items():
+            try:
+                answers[node_id] = self._ray.get(ref, timeout=60.0)
+            except Exception as error:
+                answers[node_id] = error
+        return answers
+
+    def ask_keeper(self, node_id: str, method: str, *args: object) -> Any:
+        """Call the keeper of a node. Raises ClusterError when it has none or does not answer."""
+        try:
+            keeper = self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+            return self._ray.get(getattr(keeper, method).remote(*args), timeout=CALL_TIMEOUT_S)
+        except (ValueError, self._ray.exceptions.RayError) as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, ClusterError):
+                raise cause from None
+            raise ClusterError(f"node {node_id[:8]} does not answer: {type(error).__name__}") from error
+
+    def _controller_handle(self) -> Any:
+        if self._controller is None:
+            from ray import serve
+
+            self._controller = serve.get_app_handle(CONTROLLER_APP)
+        return self._controller
+
+
+def _node(entry: Mapping[str, Any]) -> Node:
+    resources = entry["Resources"]
+    return Node(
+        node_id=entry["NodeID"],
+        address=entry["NodeManagerAddress"],
+        hostname=entry.get("NodeManagerHostname", ""),
+        num_cpus=resources.get("CPU", 0.0),
+        num_gpus=resources.get("GPU", 0.0),
+        memory_bytes=int(resources.get("memory", 0)),
+        labels=dict(entry.get("Labels") or {}),
+        is_head="node:__internal_head__" in resources,
+    )
+
+
+def _token(env: Mapping[str, str]) -> str:
+    if token := env.get("RAY_AUTH_TOKEN"):
+        return token
+    path = env.get("RAY_AUTH_TOKEN_PATH")
+    return Path(path).read_text().strip() if path and env.get("RAY_AUTH_MODE") == "token" else ""
