@@ -1,0 +1,85 @@
+"""The adapter of the fake engine: our own process that answers like an engine and fails on request, for tests."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+import orjson
+
+from longboat.core.plan import GangPlan, GangShape
+from longboat.core.states import Phase
+from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
+
+__all__ = ("FAKE_OPTIONS", "FakeAdapter")
+
+FAKE_OPTIONS = ("ttft_ms", "itl_ms", "max_num_seqs", "kv_blocks", "start_s", "block_size")
+"""Options of the fleet file that the fake engine understands; each becomes a flag of the same name."""
+
+_PHASES = {"loading": Phase.LOADING, "warming": Phase.WARMING}
+_PHASE = re.compile(r"^phase=(\w+) ")
+_SAMPLE = re.compile(r"^(vllm:\w+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+
+
+class FakeAdapter:
+    """Plan to command lines of ``longboat.engines.fake_server``, run by the interpreter that runs us."""
+
+    kind = "fake"
+    starts_processes = True
+
+    def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
+        api = PortRequest(purpose="api", node_rank=0)
+        return (api,) if shape.num_nodes == 1 else (api, PortRequest(purpose="master", node_rank=0))
+
+    def command(
+        self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
+    ) -> RankCommand:
+        rank = plan.ranks[node_rank]
+        argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", plan.model, "--host", rank.address]
+        if node_rank == 0:
+            argv += ["--port", str(plan.head.ports["api"])]
+        argv += [*_gang_flags(plan, node_rank), *_option_flags(plan), *plan.extra_args]
+        return RankCommand(argv=tuple(argv), env={"LONGBOAT_ENGINE_API_KEY": plan.api_key or None})
+
+    def probe(self, plan: GangPlan) -> Probe:
+        body = orjson.dumps({"model": plan.model, "prompt": "row", "max_tokens": 1})
+        headers = {"content-type": "application/json"}
+        if plan.api_key:
+            headers["authorization"] = f"Bearer {plan.api_key}"
+        return Probe(path="/v1/completions", body=body, headers=headers)
+
+    def phase_of(self, log_line: str) -> Phase | None:
+        found = _PHASE.match(log_line)
+        return _PHASES.get(found.group(1)) if found else None
+
+    def load(self, metrics_text: str) -> EngineLoad:
+        values = {name: float(value) for name, value in _SAMPLE.findall(metrics_text)}
+        return EngineLoad(
+            num_running=_whole(values.get("vllm:num_requests_running")),
+            num_waiting=_whole(values.get("vllm:num_requests_waiting")),
+            kv_cache_used_ratio=values.get("vllm:kv_cache_usage_perc"),
+            prompt_tokens_total=_whole(values.get("vllm:prompt_tokens_total")),
+            generation_tokens_total=_whole(values.get("vllm:generation_tokens_total")),
+        )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _gang_flags(plan: GangPlan, node_rank: int) -> Iterator[str]:
+    if plan.shape.num_nodes == 1:
+        return
+    yield from ("--nnodes", str(plan.shape.num_nodes), "--node-rank", str(node_rank))
+    yield from ("--master-addr", plan.head.address, "--master-port", str(plan.head.ports["master"]))
+    if node_rank > 0:
+        yield "--headless"
+
+
+def _option_flags(plan: GangPlan) -> Iterator[str]:
+    if plan.context_tokens is not None:
+        yield from ("--max-model-len", str(plan.context_tokens))
+    for name in FAKE_OPTIONS:
+        if name in plan.options:
+            yield from (f"--{name.replace('_', '-')}", str(plan.options[name]))

@@ -1,0 +1,205 @@
+"""The fake engine without its HTTP edge: admission, pace, faults, and the tokens of each answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from longboat.engines.fake_blocks import BlockPool, KvEvent, Reservation
+from longboat.engines.fake_faults import Fault, StreamBroken
+from longboat.engines.fake_metrics import EngineMetrics
+from longboat.engines.fake_tokens import natural_length, prompt_digest, token_at
+
+__all__ = ("EngineSettings", "FakeEngine", "Job")
+
+_CATCH_UP_S = 0.1  # a token this late does not make the next ones come faster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How big and how fast the engine is.
+
+    num_blocks, block_tokens: KV memory; max_running: answers in progress at once, others wait;
+    context_tokens: limit of prompt and answer together
+    """
+
+    model: str
+    ttft_s: float = 0.0
+    itl_s: float = 0.0
+    max_running: int = 256
+    num_blocks: int = 4096
+    block_tokens: int = 32
+    context_tokens: int = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One answer to produce.
+
+    num_tokens: its whole length; None: the answer's natural length, ended by itself
+    prior: tokens of this answer that another replica has produced already; they come out again at once, first
+    """
+
+    prompt: tuple[int, ...]
+    num_tokens: int | None
+    choice: int = 0
+    prior: tuple[int, ...] = ()
+    fault: Fault | None = None
+    digest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", prompt_digest(self.prompt))
+
+    @property
+    def length_tokens(self) -> int:
+        return natural_length(self.digest) if self.num_tokens is None else self.num_tokens
+
+    @property
+    def total_tokens(self) -> int:
+        return len(self.prompt) + self.length_tokens
+
+
+class FakeEngine:
+    """Runs jobs: first come, first served, as far as sequences and KV blocks allow."""
+
+    def __init__(self, settings: EngineSettings, on_kv_event: Callable[[KvEvent], None] | None = None) -> None:
+        self.settings = settings
+        self.metrics = EngineMetrics(model=settings.model)
+        self.gates = {"fault": asyncio.Event(), "gang": asyncio.Event()}
+        for gate in self.gates.values():
+            gate.set()
+        self._pool = BlockPool(settings.num_blocks, settings.block_tokens, on_kv_event)
+        self._waiting: deque[tuple[Job, asyncio.Future[Reservation]]] = deque()
+        self._num_running = 0
+        self._armed: list[Fault] = []
+        self._slow_factor = 1.0
+
+    def metrics_text(self) -> str:
+        return self.metrics.text(
+            running=self._num_running,
+            waiting=len(self._waiting),
+            kv_used_ratio=self._pool.used_ratio,
+            num_blocks=self._pool.num_blocks,
+            block_tokens=self._pool.block_tokens,
+        )
+
+    def too_long(self, job: Job) -> str:
+        """Why this job can never run; empty: it can."""
+        room = min(self.settings.context_tokens, self._pool.num_blocks * self._pool.block_tokens)
+        if job.total_tokens <= room:
+            return ""
+        asked = f"{len(job.prompt)} prompt tokens and {job.length_tokens} tokens of answer"
+        return f"This model's maximum context length is {room} tokens, and the request asks for {asked}"
+
+    def arm(self, fault: Fault) -> None:
+        """Play ``fault`` at the next answer that reaches its token count; at once where that is 0 and it is global."""
+        if fault.kind == "none":
+            self._armed.clear()
+            self._slow_factor = 1.0
+            self.gates["fault"].set()
+        elif fault.after_tokens == 0 and fault.kind != "break":
+            self._play(fault)
+        else:
+            self._armed.append(fault)
+
+    async def generate(self, job: Job, is_stopped: Callable[[], bool]) -> AsyncGenerator[tuple[int, ...], None]:
+        """Token ids of the answer as they are made; the first batch repeats ``prior``.
+
+        ``is_stopped`` is asked after each batch: True ends the answer (a stop string came).
+        Raises StreamBroken where a fault says that the answer's connection is to be closed.
+        """
+        arrived_s = asyncio.get_running_loop().time()
+        produced = list(job.prior)
+        reservation = await self._admit(job)
+        reason = "abort"
+        try:
+            async for batch in self._tokens(job, produced, arrived_s):
+                yield batch
+                if is_stopped():
+                    break
+            reason = "stop" if job.num_tokens is None or is_stopped() else "length"
+        finally:
+            self.metrics.finished[reason] += 1
+            self._finish(reservation, (*job.prompt, *produced))
+
+    async def _tokens(self, job: Job, produced: list[int], arrived_s: float) -> AsyncGenerator[tuple[int, ...], None]:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self.settings.ttft_s * self._slow_factor
+        last_s = arrived_s
+        await self._play_due(job, len(produced))
+        while len(produced) < job.length_tokens:
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            for gate in self.gates.values():
+                await gate.wait()
+            now_s = loop.time()
+            first = len(produced) == len(job.prior)
+            (self.metrics.ttft if first else self.metrics.itl).observe(now_s - last_s)
+            last_s = now_s
+            due_s = (due_s if now_s - due_s < _CATCH_UP_S else now_s) + self.settings.itl_s * self._slow_factor
+            produced.append(token_at(job.digest, len(produced), job.choice))
+            self.metrics.generation_tokens += 1
+            yield tuple(produced) if first else (produced[-1],)
+            await self._play_due(job, len(produced))
+
+    async def _admit(self, job: Job) -> Reservation:
+        place: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
+        entry = (job, place)
+        self._waiting.append(entry)
+        self._admit_waiting()
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._finish(place.result(), job.prompt)
+            elif entry in self._waiting:
+                self._waiting.remove(entry)
+                self._admit_waiting()
+            self.metrics.finished["abort"] += 1
+            raise
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self._num_running < self.settings.max_running:
+            job, place = self._waiting[0]
+            if place.done():  # its client has gone
+                self._waiting.popleft()
+                continue
+            reservation = self._pool.reserve(job.prompt, job.total_tokens)
+            if reservation is None:
+                return
+            self._waiting.popleft()
+            self._num_running += 1
+            self.metrics.prompt_tokens += len(job.prompt)
+            self.metrics.prefix_queries_tokens += len(job.prompt)
+            self.metrics.prefix_hits_tokens += reservation.cached_tokens
+            place.set_result(reservation)
+
+    def _finish(self, reservation: Reservation, token_ids: tuple[int, ...]) -> None:
+        self._num_running -= 1
+        self._pool.release(reservation, token_ids)
+        self._admit_waiting()
+
+    async def _play_due(self, job: Job, num_produced: int) -> None:
+        if job.fault is not None and job.fault.after_tokens == num_produced:
+            await asyncio.sleep(0.02 if num_produced else 0)  # what was produced reaches the wire first
+            self._play(job.fault)
+        for fault in [fault for fault in self._armed if fault.after_tokens <= num_produced]:
+            self._armed.remove(fault)
+            await asyncio.sleep(0.02 if num_produced else 0)
+            self._play(fault)
+
+    def _play(self, fault: Fault) -> None:
+        match fault.kind:
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                self.gates["fault"].clear()
+            case "slow":
+                self._slow_factor = fault.factor
+            case "break":
+                raise StreamBroken
+            case "none":
+                self.arm(fault)
