@@ -1,0 +1,103 @@
+"""What ranks take and what nodes have, counted exactly (Ray counts resources in ten-thousandths)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longboat.core.plan import GangShape, RankResources
+from longboat.core.topology import Node
+from longboat.spec.fleet import ModelSpec
+from longboat.spec.sizes import canonical_size
+
+__all__ = (
+    "Amount",
+    "amount_of_node",
+    "amount_per_node",
+    "describe",
+    "fits",
+    "matches",
+    "rank_resources",
+    "shape_amount",
+    "sum_of",
+)
+
+PARTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """CPUs and GPUs in ten-thousandths, memory in bytes; memory None on a node that does not tell."""
+
+    cpus: int
+    gpus: int
+    memory_bytes: int | None
+
+    def __sub__(self, other: Amount) -> Amount:
+        left = None if self.memory_bytes is None else self.memory_bytes - (other.memory_bytes or 0)
+        return Amount(cpus=self.cpus - other.cpus, gpus=self.gpus - other.gpus, memory_bytes=left)
+
+
+def fits(need: Amount, room: Amount) -> bool:
+    """Whether a need finds room; a node that does not tell its memory has enough of it."""
+    enough_memory = room.memory_bytes is None or (need.memory_bytes or 0) <= room.memory_bytes
+    return need.cpus <= room.cpus and need.gpus <= room.gpus and enough_memory
+
+
+def rank_resources(model: ModelSpec, platform: str) -> RankResources:
+    """What one worker rank of the model takes. platform: ``cuda`` or ``cpu``, of the model's engine environment."""
+    asked = model.resources
+    automatic = 1.0 if platform == "cuda" and model.engine.kind != "fake" else 0.0
+    return RankResources(
+        num_cpus=asked.cpus, num_gpus=automatic if asked.gpus is None else asked.gpus, memory_bytes=asked.memory_bytes
+    )
+
+
+def amount_per_node(rank: RankResources, ranks_per_node: int) -> Amount:
+    """What a gang takes on each of its nodes."""
+    return Amount(
+        cpus=round(rank.num_cpus * PARTS) * ranks_per_node,
+        gpus=round(rank.num_gpus * PARTS) * ranks_per_node,
+        memory_bytes=rank.memory_bytes * ranks_per_node,
+    )
+
+
+def amount_of_node(node: Node) -> Amount:
+    """What the scheduler has in total on a node, taken or not: an unchanged file must give an unchanged plan."""
+    return Amount(
+        cpus=round(node.num_cpus * PARTS), gpus=round(node.num_gpus * PARTS), memory_bytes=node.memory_bytes or None
+    )
+
+
+def sum_of(rooms: Sequence[Amount]) -> Amount:
+    """Everything together; memory is None where a node does not tell its own."""
+    known = [room.memory_bytes for room in rooms if room.memory_bytes is not None]
+    return Amount(
+        cpus=sum(room.cpus for room in rooms),
+        gpus=sum(room.gpus for room in rooms),
+        memory_bytes=sum(known) if len(known) == len(rooms) else None,
+    )
+
+
+def describe(amount: Amount) -> str:
+    """``2 CPUs, 1 GPU, 4GiB``; a zero other than that of CPUs is left out."""
+    parts = [_count(amount.cpus, "CPU")]
+    if amount.gpus:
+        parts.append(_count(amount.gpus, "GPU"))
+    if amount.memory_bytes:
+        parts.append(canonical_size(amount.memory_bytes))
+    return ", ".join(parts)
+
+
+def _count(parts: int, word: str) -> str:
+    return f"{parts / PARTS:g} {word}" + ("" if parts == PARTS else "s")
+
+
+def matches(node: Node, labels: Mapping[str, str]) -> bool:
+    """Whether a node is alive and carries all labels."""
+    return node.alive and all(node.labels.get(key) == value for key, value in labels.items())
+
+
+def shape_amount(shape: GangShape) -> Amount:
+    """What a gang of this shape takes on each of its nodes."""
+    return amount_per_node(shape.resources, shape.ranks_per_node)

@@ -1,0 +1,266 @@
+"""The types of the fleet file: frozen, strict, no unknown fields; every default stands here."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+from longboat.spec.sizes import canonical_size, size_bytes
+from longboat.spec.source import MAX_NAME, check_source
+
+__all__ = (
+    "API_VERSION",
+    "EngineSpec",
+    "Fleet",
+    "GatewaySpec",
+    "ModelSpec",
+    "PlacementSpec",
+    "ResourcesSpec",
+    "SplitSpec",
+)
+
+API_VERSION: Final = "longboat/v1"
+MISTAKE = "longboat_mistake"
+LATER = "longboat_later"
+MAX_REPLICAS = 1000
+MAX_MODELS = 1000
+MAX_RANKS = 1024
+
+FLEET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+MODEL_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
+ENGINE_VERSION = re.compile(r"\d+(\.\d+)+([.+-]?[A-Za-z0-9]+)*")
+LABEL_KEY = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+def mistake(what: str, hint: str, *, later: bool = False) -> PydanticCustomError:
+    """A refusal of a value: what is wrong with it, and the nearest thing that works. later: a later version has it."""
+    return PydanticCustomError(LATER if later else MISTAKE, "{what}", {"what": what, "hint": hint})
+
+
+def _fleet_name(value: str) -> str:
+    if not FLEET_NAME.fullmatch(value):
+        near = re.sub(r"[^a-z0-9]+", "-", value.lower())[:MAX_NAME].strip("-") or "longboat"
+        raise mistake(f"{value!r} is not 1 to 63 of a-z, 0-9 and -, with no - at an end", f"write {near}")
+    return value
+
+
+def _model_name(value: str) -> str:
+    if not MODEL_NAME.fullmatch(value):
+        near = re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:MAX_NAME].strip("._-") or "model"
+        raise mistake(f"{value!r} cannot stand in a URL: 1 to 63 of letters, digits, '.', '_', '-'", f"write {near}")
+    return value
+
+
+def _source(value: str, info: ValidationInfo) -> str:
+    folder = info.context["folder"] if info.context else "/"
+    if wrong := check_source(value, folder):
+        raise mistake(wrong.what, wrong.hint, later=wrong.later)
+    return value
+
+
+def _version(value: str) -> str:
+    if not ENGINE_VERSION.fullmatch(value):
+        raise mistake(f"{value!r} is not a version", 'write it like "0.32.0"')
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise mistake(
+            f"{value!r} is not an absolute path", "write the environment's folder as the nodes see it: /opt/vllm"
+        )
+    return value
+
+
+def _memory(value: str) -> str:
+    try:
+        return canonical_size(size_bytes(value))
+    except ValueError as error:
+        raise mistake(str(error), 'write it like "4GiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+
+
+def _gpus(value: float) -> float:
+    if value > 1:
+        raise mistake(f"a worker rank computes on one GPU, not {value:g}", "write gpus: 1, and split.tensor for more")
+    return value
+
+
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    for key, text in value.items():
+        if not LABEL_KEY.fullmatch(key):
+            raise mistake(
+                f"{key!r} is not a label's name", "use letters, digits, '.', '_', '-': zone, or example.com/zone"
+            )
+        if not LABEL_VALUE.fullmatch(text):
+            raise mistake(f"{text!r} is not a label's value", f"use letters, digits, '.', '_', '-': {key}: fast")
+    return value
+
+
+def _host(value: str) -> str:
+    if not HOST_NAME.fullmatch(value) and not _is_address(value):
+        raise mistake(f"{value!r} is neither an IP address nor a host name", "write 127.0.0.1 or 0.0.0.0")
+    return value
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+class Section(BaseModel):
+    """Base of every part of the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+    )
+
+
+class EngineSpec(Section):
+    """Which program serves the model."""
+
+    kind: Literal["vllm", "fake"] = "vllm"
+    """The engine: vllm, or fake (answers without a model, for tests)."""
+    version: Annotated[str, AfterValidator(_version)] | None = None
+    """Version that the nodes' engine environment must have; null takes the newest installed one."""
+    environment: Annotated[str, AfterValidator(_absolute)] | None = None
+    """Folder of a Python environment of your own that holds the engine, as the nodes see it."""
+    startup: Literal["auto", "zygote", "plain"] = "auto"
+    """zygote forks from a process that has imported the engine; plain starts the engine's command; auto picks."""
+    args: tuple[str, ...] = Field(default=(), max_length=200)
+    """Extra command-line arguments for the engine, one list item each."""
+    options: dict[str, str | bool | int | float] = Field(default_factory=dict, max_length=50)
+    """Settings of the fake engine."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> EngineSpec:
+        if self.version is not None and self.environment is not None:
+            raise mistake(
+                "version and environment together: the environment has its own version", "write one of the two"
+            )
+        if self.options and self.kind != "fake":
+            raise mistake(f"options are for the fake engine, not for {self.kind}", "write engine.args instead")
+        return self
+
+
+class SplitSpec(Section):
+    """How one replica is split over worker ranks: tensor * pipeline of them."""
+
+    tensor: int = Field(default=1, ge=1, le=MAX_RANKS)
+    """Worker ranks that share each layer."""
+    pipeline: int = Field(default=1, ge=1, le=MAX_RANKS)
+    """Stages that the layers are divided into."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> SplitSpec:
+        if self.tensor * self.pipeline > MAX_RANKS:
+            ranks = self.tensor * self.pipeline
+            raise mistake(
+                f"{self.tensor} x {self.pipeline} are {ranks} worker ranks, the limit is {MAX_RANKS}", "split less"
+            )
+        return self
+
+
+class ResourcesSpec(Section):
+    """What one worker rank takes on its node."""
+
+    cpus: float = Field(default=1.0, ge=0.01, le=1024)
+    """CPUs of one worker rank."""
+    gpus: Annotated[float, Field(ge=0), AfterValidator(_gpus)] | None = None
+    """GPUs of one worker rank: 0, 1, or a part of one; null is 1 on a GPU platform and 0 on CPUs."""
+    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    """Memory of one worker rank with its unit ("4GiB"), reserved on the node; null reserves none."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of one worker rank in bytes; 0 where none is reserved."""
+        return size_bytes(self.memory) if self.memory else 0
+
+
+class PlacementSpec(Section):
+    """Where replicas may run."""
+
+    labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict, max_length=50)
+    """Labels that a node must carry to be chosen."""
+    nodes: int | None = Field(default=None, ge=1, le=MAX_RANKS)
+    """Number of nodes that one replica spans; null lets Longboat decide."""
+
+
+class ModelSpec(Section):
+    """One model and how it is served."""
+
+    name: Annotated[str, AfterValidator(_model_name)]
+    """Name that clients use; by default it follows from the source."""
+    source: Annotated[str, AfterValidator(_source)]
+    """builtin:NAME, a folder as the nodes see it (absolute), or hf:ORGANISATION/NAME."""
+    engine: EngineSpec = EngineSpec()
+    """The engine, or just its kind."""
+    replicas: int = Field(default=1, ge=0, le=MAX_REPLICAS)
+    """How many copies serve at the same time; 0 keeps the model known, but serves nothing."""
+    split: SplitSpec = SplitSpec()
+    """How one replica is split."""
+    context: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Longest request in tokens, prompt and answer together; null is what the model can do."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What one worker rank takes."""
+    placement: PlacementSpec = PlacementSpec()
+    """Where replicas may run."""
+
+
+class GatewaySpec(Section):
+    """The OpenAI-compatible address: one gateway on every node."""
+
+    host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
+    """Address that the gateways listen on."""
+    port: int = Field(default=8000, ge=1, le=65535)
+    """TCP port that the gateways listen on."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Gateway processes on each node."""
+    auth: Literal["none"] | None = None
+    """"none" says that everyone who reaches the address may use the models."""
+
+    @model_validator(mode="after")
+    def _open_on_purpose(self) -> GatewaySpec:
+        if self.auth is None and not is_loopback(self.host):
+            raise mistake(
+                f"host {self.host} is open to other machines, and no auth is set",
+                "write auth: none beside it if everyone who reaches it may use the models, or host: 127.0.0.1",
+            )
+        return self
+
+
+class Fleet(Section):
+    """A fleet: models and the gateway in front of them."""
+
+    api_version: Literal["longboat/v1"] = Field(default=API_VERSION, alias="apiVersion")
+    """Version of this file's format."""
+    name: Annotated[str, AfterValidator(_fleet_name)] = "longboat"
+    """Name of the fleet; a cluster runs one."""
+    models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=MAX_MODELS)
+    """The models, each a mapping or just its source."""
+    gateway: GatewaySpec = GatewaySpec()
+    """The address in front."""
+
+    def model_named(self, name: str) -> ModelSpec | None:
+        """The model that clients call ``name``."""
+        return next((model for model in self.models if model.name == name), None)

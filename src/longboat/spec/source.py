@@ -1,0 +1,82 @@
+"""Where a model comes from (``builtin:tiny``, a folder, ``hf:org/name``) and the name that follows from it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+
+__all__ = ("SourceMistake", "check_source", "is_local_path", "name_from_source")
+
+BUILTIN = re.compile(r"builtin:[a-z0-9][a-z0-9.-]{0,62}")
+HUB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+HUB = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}")
+BARE_HUB = re.compile(rf"{HUB_NAME}/{HUB_NAME}")
+LATER_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "oci://")
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+MAX_NAME = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceMistake:
+    """Why a source cannot be used. later: it is understood, but this version does not have it."""
+
+    what: str
+    hint: str
+    later: bool = False
+
+
+def is_local_path(source: str) -> bool:
+    """Whether the source is a folder on the nodes."""
+    return source.startswith("/")
+
+
+def check_source(source: str, folder: str) -> SourceMistake | None:
+    """What is wrong with a source. ``folder``: the absolute folder that a relative path is taken from, for the hint."""
+    if BUILTIN.fullmatch(source) or HUB.fullmatch(source):
+        return None
+    if is_local_path(source):
+        return _check_path(source)
+    if source.startswith(LATER_SCHEMES):
+        scheme = source.partition("://")[0]
+        return SourceMistake(
+            what=f"not yet: models from {scheme}://",
+            hint="copy it to a folder on the nodes, and write /that/folder",
+            later=True,
+        )
+    return _check_other(source, folder)
+
+
+def _check_path(source: str) -> SourceMistake | None:
+    if "\0" in source or "\n" in source:
+        return SourceMistake(what=f"{source!r} holds a character that no path has", hint="write one absolute path")
+    if posixpath.normpath(source).strip("/") == "":
+        return SourceMistake(what="/ is not a model's folder", hint="write the folder that holds config.json")
+    return None
+
+
+def _check_other(source: str, folder: str) -> SourceMistake:
+    scheme, colon, _ = source.partition(":")
+    if scheme == "builtin" and colon:
+        return SourceMistake(what=f"{source!r} names no built-in model", hint="write builtin:tiny")
+    if scheme == "hf" and colon:
+        return SourceMistake(what=f"{source!r} is not hf:ORGANISATION/NAME", hint="write it like hf:Qwen/Qwen3-0.6B")
+    if source.startswith("~"):
+        return SourceMistake(
+            what=f"{source!r} means another folder on each node", hint="write the absolute path, as the nodes see it"
+        )
+    if not source.strip():
+        return SourceMistake(what="the source is empty", hint="write builtin:tiny, /a/folder or hf:org/name")
+    absolute = posixpath.normpath(posixpath.join(folder, source))
+    hints = [f"write {absolute} (the nodes see absolute paths only)"]
+    if BARE_HUB.fullmatch(source):
+        hints.append(f"or hf:{source} for the Hugging Face hub")
+    elif "/" not in source and BUILTIN.fullmatch(f"builtin:{source}"):
+        hints.append(f"or builtin:{source} for a built-in model")
+    return SourceMistake(what=f"{source!r} is a relative path", hint=", ".join(hints))
+
+
+def name_from_source(source: str) -> str:
+    """Name that clients use when the file gives none; ``""`` where nothing usable follows from the source."""
+    last = source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    return NOT_IN_NAMES.sub("-", last)[:MAX_NAME].strip("._-")
