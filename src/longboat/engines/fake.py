@@ -11,6 +11,7 @@ import orjson
 from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
+from longboat.engines.metrics import largest_of, read_samples, total_of
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
 
@@ -19,7 +20,6 @@ FAKE_OPTIONS = ("ttft_ms", "itl_ms", "max_num_seqs", "kv_blocks", "start_s", "bl
 
 _PHASES = {"loading": Phase.LOADING, "warming": Phase.WARMING}
 _PHASE = re.compile(r"^phase=(\w+) ")
-_SAMPLE = re.compile(r"^(vllm:\w+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 class FakeAdapter:
@@ -54,13 +54,13 @@ class FakeAdapter:
         return _PHASES.get(found.group(1)) if found else None
 
     def load(self, metrics_text: str) -> EngineLoad:
-        values = {name: float(value) for name, value in _SAMPLE.findall(metrics_text)}
+        samples = list(read_samples(metrics_text))
         return EngineLoad(
-            num_running=_whole(values.get("vllm:num_requests_running")),
-            num_waiting=_whole(values.get("vllm:num_requests_waiting")),
-            kv_cache_used_ratio=values.get("vllm:kv_cache_usage_perc"),
-            prompt_tokens_total=_whole(values.get("vllm:prompt_tokens_total")),
-            generation_tokens_total=_whole(values.get("vllm:generation_tokens_total")),
+            num_running=_whole(total_of(samples, "vllm:num_requests_running")),
+            num_waiting=_whole(total_of(samples, "vllm:num_requests_waiting")),
+            kv_cache_used_ratio=largest_of(samples, "vllm:kv_cache_usage_perc"),
+            prompt_tokens_total=_whole(total_of(samples, "vllm:prompt_tokens_total")),
+            generation_tokens_total=_whole(total_of(samples, "vllm:generation_tokens_total")),
         )
 
 

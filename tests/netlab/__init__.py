@@ -1,0 +1,1 @@
+"""Hosts made of namespaces, for tests."""
