@@ -186,7 +186,7 @@ class ResourcesSpec(Section):
 
     cpus: float = Field(default=1.0, ge=0.01, le=1024)
     """CPUs of one worker rank."""
-    gpus: Annotated[float, Field(ge=0), AfterValidator(_gpus)] | None = None
+    gpus: Annotated[float, Field(ge=0, json_schema_extra={"maximum": 1}), AfterValidator(_gpus)] | None = None
     """GPUs of one worker rank: 0, 1, or a part of one; null is 1 on a GPU platform and 0 on CPUs."""
     memory: Annotated[str, AfterValidator(_memory)] | None = None
     """Memory of one worker rank with its unit ("4GiB"), reserved on the node; null reserves none."""

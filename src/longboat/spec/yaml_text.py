@@ -18,7 +18,7 @@ elif hasattr(yaml, "CSafeLoader"):
 else:
     from yaml import SafeLoader as BaseLoader
 
-__all__ = ("MAX_FILE_BYTES", "Plain", "parse_yaml")
+__all__ = ("MAX_FILE_BYTES", "RESOLVERS", "Plain", "parse_yaml")
 
 Plain = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
 
@@ -31,6 +31,15 @@ TAG = "tag:yaml.org,2002:"
 INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
+# What an unquoted scalar is: tag, pattern, first characters.
+RESOLVERS: tuple[tuple[str, re.Pattern[str], list[str]], ...] = (
+    (TAG + "null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""]),
+    (TAG + "bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")),
+    (TAG + "int", re.compile(rf"(?:{INT.pattern})\Z"), list("-+0123456789")),
+    (TAG + "float", re.compile(rf"(?:{FLOAT.pattern})\Z"), list("-+.0123456789")),
+    (TAG + "merge", re.compile(r"<<\Z"), ["<"]),
+)
+
 
 class StrictLoader(BaseLoader):
     """PyYAML's safe loader with YAML 1.2's idea of a scalar: ``yes``, ``1:30``, ``010`` and dates are just text."""
@@ -38,14 +47,8 @@ class StrictLoader(BaseLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
-for tag, pattern, first in (
-    ("null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
-    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF")),
-    ("int", re.compile(rf"(?:{INT.pattern})\Z"), list("-+0123456789")),
-    ("float", re.compile(rf"(?:{FLOAT.pattern})\Z"), list("-+.0123456789")),
-    ("merge", re.compile(r"<<"), ["<"]),
-):
-    StrictLoader.add_implicit_resolver(TAG + tag, re.compile(rf"(?:{pattern.pattern})\Z"), first)
+for resolver_tag, resolver_pattern, resolver_first in RESOLVERS:
+    StrictLoader.add_implicit_resolver(resolver_tag, resolver_pattern, resolver_first)
 
 
 class StopReadingError(Exception):

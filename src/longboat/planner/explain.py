@@ -1,0 +1,55 @@
+"""The plan in words: one row for each model, for the table that ``longboat up`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longboat.core.plan import GangShape
+from longboat.planner.resources import describe, shape_amount
+from longboat.spec.fleet import EngineSpec, Fleet, ModelSpec
+
+__all__ = ("PlanRow", "explain")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One model of the plan. nodes: of one replica; per_node: what one replica takes on each of them."""
+
+    model: str
+    source: str
+    replicas: str
+    engine: str
+    split: str
+    nodes: str
+    per_node: str
+    reason: str
+
+
+def explain(fleet: Fleet, shapes: Mapping[str, GangShape]) -> tuple[PlanRow, ...]:
+    """Rows in the order of the file; a model without a shape has no row."""
+    return tuple(_row(model, shapes[model.name]) for model in fleet.models if model.name in shapes)
+
+
+def _row(model: ModelSpec, shape: GangShape) -> PlanRow:
+    return PlanRow(
+        model=model.name,
+        source=model.source,
+        replicas=str(model.replicas),
+        engine=_engine(model.engine),
+        split=_split(shape),
+        nodes=str(shape.num_nodes),
+        per_node=describe(shape_amount(shape)),
+        reason=shape.reason,
+    )
+
+
+def _engine(engine: EngineSpec) -> str:
+    detail = engine.version or engine.environment
+    return f"{engine.kind} {detail}" if detail else engine.kind
+
+
+def _split(shape: GangShape) -> str:
+    parts = [f"tensor {shape.tensor}"] if shape.tensor > 1 else []
+    parts += [f"pipeline {shape.pipeline}"] if shape.pipeline > 1 else []
+    return ", ".join(parts) or "none"

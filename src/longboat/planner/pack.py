@@ -1,0 +1,71 @@
+"""Whether all replicas of a fleet fit on the nodes together: first-fit-decreasing bin packing.
+
+Ray chooses the real nodes; this answers before anything starts whether there is a choice. It is a heuristic: what it
+packs does fit, and what it cannot pack might fit in a rare arrangement that it does not try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longboat.core.plan import GangShape
+from longboat.core.topology import Node
+from longboat.planner.resources import Amount, amount_of_node, fits, matches, shape_amount
+
+__all__ = ("GangDemand", "Packing", "pack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangDemand:
+    """All replicas of one model: their shape and the labels that their nodes must carry."""
+
+    model: str
+    shape: GangShape
+    replicas: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """model → node ids of each replica that found room, and how many did not."""
+
+    placed: Mapping[str, tuple[tuple[str, ...], ...]]
+    unplaced: Mapping[str, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every replica found room."""
+        return not any(self.unplaced.values())
+
+
+def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
+    """Place the largest gangs first, each on the first nodes with room; nodes of one gang are all different."""
+    rooms = {node.node_id: amount_of_node(node) for node in nodes if node.alive}
+    placed: dict[str, tuple[tuple[str, ...], ...]] = {}
+    unplaced: dict[str, int] = {}
+    for demand in sorted(demands, key=_size, reverse=True):
+        candidates = [node.node_id for node in nodes if matches(node, demand.labels)]
+        gangs: list[tuple[str, ...]] = []
+        while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, rooms)):
+            gangs.append(chosen)
+        placed[demand.model] = tuple(gangs)
+        unplaced[demand.model] = demand.replicas - len(gangs)
+    return Packing(placed=placed, unplaced=unplaced)
+
+
+def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
+    """Large first; among equals, those with the fewest nodes to choose from."""
+    need = shape_amount(demand.shape)
+    return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, len(demand.labels)
+
+
+def _place(shape: GangShape, candidates: Sequence[str], rooms: dict[str, Amount]) -> tuple[str, ...]:
+    """Nodes of one gang, taken out of ``rooms``; empty where there is no room."""
+    need = shape_amount(shape)
+    chosen = [node_id for node_id in candidates if fits(need, rooms[node_id])][: shape.num_nodes]
+    if len(chosen) < shape.num_nodes:
+        return ()
+    for node_id in chosen:
+        rooms[node_id] -= need
+    return tuple(chosen)
