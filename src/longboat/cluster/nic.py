@@ -16,7 +16,7 @@ _SIOCGIFCONF = 0x8912  # linux/sockios.h: all IPv4 addresses with the names of t
 _ENTRY_BYTES = 40  # sizeof(struct ifreq) on 64-bit Linux
 _NAME_BYTES = 16
 _MAX_ADDRESSES = 1024
-_ELSEWHERE = "192.0.2.1"  # TEST-NET-1 (RFC 5737): nobody has it, so only the default route leads there
+_ELSEWHERE = "240.0.0.1"  # class E (RFC 1112): no network has it, so only the default route leads there
 
 
 def addresses() -> list[tuple[str, str]]:
