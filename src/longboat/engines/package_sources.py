@@ -1,0 +1,90 @@
+"""Where Python packages come from on this machine: pip's own configuration, told to uv, which does not read it.
+
+Imports the standard library only: the bootstrap of a checkout uses it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ("PackageSources", "package_sources", "parse_pip_config")
+
+_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSources:
+    """Indexes and folders to look for packages in. Empty: the package client's default.
+
+    index_url: replaces the default index; extra_index_urls: asked too; find_links: folders or pages with files
+    """
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    no_index: bool = False
+    certificate: str = ""
+
+    def uv_arguments(self) -> list[str]:
+        """The same sources as arguments of ``uv pip`` commands."""
+        words = ["--default-index", self.index_url] if self.index_url else []
+        words += ["--no-index"] if self.no_index else []
+        for flag, values in (
+            ("--index", self.extra_index_urls),
+            ("--find-links", self.find_links),
+            ("--allow-insecure-host", self.trusted_hosts),
+        ):
+            words += [word for value in values for word in (flag, value)]
+        # pip takes the best match of all its indexes; uv would stop at the first one that knows the name.
+        return [*words, "--index-strategy", "unsafe-best-match"] if self.extra_index_urls else words
+
+
+def package_sources(env: Mapping[str, str] = os.environ, python: str = sys.executable) -> PackageSources:
+    """What pip is told on this machine, by its files (where ``python`` has pip) and by its environment variables."""
+    return _sources({**parse_pip_config(_pip_config(python, env)), **_pip_variables(env)})
+
+
+def parse_pip_config(text: str) -> dict[str, str]:
+    """``pip config list`` as option → value; environment over ``[install]`` over ``[global]``, as pip has it."""
+    found: dict[str, str] = {}
+    for section in ("global.", "install.", ":env:."):
+        for line in text.splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.startswith(section):
+                found[name.removeprefix(section)] = " ".join(shlex.split(value))
+    return found
+
+
+def _pip_config(python: str, env: Mapping[str, str]) -> str:
+    command = [python, "-m", "pip", "config", "list"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False, env=dict(env))
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _pip_variables(env: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix("PIP_").lower().replace("_", "-"): env[key] for key in env if key.startswith("PIP_")}
+
+
+def _sources(options: Mapping[str, str]) -> PackageSources:
+    return PackageSources(
+        index_url=options.get("index-url", ""),
+        extra_index_urls=_words(options, "extra-index-url"),
+        find_links=_words(options, "find-links"),
+        trusted_hosts=_words(options, "trusted-host"),
+        no_index=options.get("no-index", "").lower() in ("1", "true", "yes", "on"),
+        certificate=options.get("cert", ""),
+    )
+
+
+def _words(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    words: Sequence[str] = options.get(name, "").split()
+    return tuple(dict.fromkeys(words))

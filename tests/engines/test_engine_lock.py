@@ -1,0 +1,97 @@
+"""The shipped locks, and how a missing CPU build of torch is told. uv is a script of ours here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import TransferError, UserInputError
+from longboat.engines.engine_lock import LOCKS, Uv, check_torch_cpu, num_packages, resolve, shipped_lock
+from longboat.engines.installer import DEFAULT_VERSIONS
+from longboat.engines.package_sources import PackageSources
+
+SHIPPED = sorted(LOCKS.glob("*.txt"))
+
+
+def make_uv(tmp_path: Path, script: str) -> Uv:
+    program = tmp_path / "uv"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return Uv(program=str(program), arguments=("--find-links", "/wheels"))
+
+
+def test_default_version_has_a_lock_for_each_platform() -> None:
+    for kind, version in DEFAULT_VERSIONS.items():
+        assert shipped_lock(kind, version, "cpu")
+        assert shipped_lock(kind, version, "cuda")
+    assert shipped_lock("vllm", "0.0.1", "cpu") is None
+
+
+@pytest.mark.parametrize("lock", SHIPPED, ids=lambda path: path.name)
+def test_lock_names_no_place_to_get_packages_from(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--find-links" not in text
+
+
+@pytest.mark.parametrize("lock", SHIPPED, ids=lambda path: path.name)
+def test_lock_pins_every_package_with_a_hash(lock: Path) -> None:
+    text = lock.read_text()
+    assert num_packages(lock) > 100
+    packages = [block for block in text.split("\n") if block and not block.startswith((" ", "#"))]
+    assert all(package.endswith(" \\") and "==" in package for package in packages)
+
+
+@pytest.mark.parametrize("lock", SHIPPED, ids=lambda path: path.name)
+def test_lock_has_the_torch_of_its_platform_and_nothing_that_binds_it(lock: Path) -> None:
+    text = f"\n{lock.read_text()}"
+    assert ("\ntorch==2.13.0+cpu " in text) == lock.stem.endswith("-cpu")
+    assert ("\nnvidia-" in text) == lock.stem.endswith("-cuda")
+    for name in ("torchvision", "torchaudio", "torchcodec"):
+        assert f"\n{name}==" not in text
+
+
+def test_missing_cpu_torch_is_told_with_the_variable_that_helps(tmp_path: Path) -> None:
+    lock = tmp_path / "x-cpu.txt"
+    lock.write_text("torch==2.13.0+cpu \\\n    --hash=sha256:00\ntqdm==1 \\\n    --hash=sha256:01\n")
+    with pytest.raises(UserInputError, match=r"torch==2\.13\.0\+cpu") as caught:
+        check_torch_cpu(lock, "/python", make_uv(tmp_path, "exit 1"))
+    assert "LONGBOAT_TORCH_CPU" in caught.value.hint
+
+
+def test_lock_without_cpu_torch_is_never_installed_on_a_cpu(tmp_path: Path) -> None:
+    lock = tmp_path / "x-cpu.txt"
+    lock.write_text("torch==2.13.0 \\\n    --hash=sha256:00\n")
+    with pytest.raises(UserInputError, match="does not pin a CPU build"):
+        check_torch_cpu(lock, "/python", make_uv(tmp_path, "exit 0"))
+
+
+@pytest.mark.parametrize(("platform", "torch"), [("cpu", "torch==2.9.1+cpu"), ("cuda", "torch==2.9.1,!=2.9.1+cpu")])
+def test_resolving_binds_torch_to_the_platform(tmp_path: Path, platform: str, torch: str) -> None:
+    script = f"""
+while [ "$1" ]; do [ "$1" = --override ] && cat "$2" >> {tmp_path}/overrides; shift; done
+echo torch==2.9.1"""
+    resolve("vllm", "0.30.0", platform, tmp_path / "lock", make_uv(tmp_path, script))
+    overrides = (tmp_path / "overrides").read_text().splitlines()
+    assert torch in overrides
+    assert "torchvision; sys_platform == 'never'" in overrides
+
+
+def test_uv_is_given_the_package_sources_only_where_it_takes_them(tmp_path: Path) -> None:
+    uv = make_uv(tmp_path, 'echo "$@"')
+    assert uv.run("pip", "sync", "lock", deadline_s=10).split() == ["pip", "sync", "--find-links", "/wheels", "lock"]
+    assert uv.run("venv", "folder", deadline_s=10).split() == ["venv", "folder"]
+
+
+def test_failure_of_uv_tells_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match="no route to host"):
+        make_uv(tmp_path, "echo no route to host >&2; exit 2").run("pip", "sync", deadline_s=10)
+
+
+def test_torch_cpu_may_be_a_folder_or_an_address(tmp_path: Path) -> None:
+    assert Uv.found(PackageSources(), str(tmp_path)).arguments == ("--find-links", str(tmp_path))
+    assert Uv.found(PackageSources(), "file:///index").arguments[:2] == ("--index", "file:///index")
+    with pytest.raises(UserInputError, match="no folder and no address"):
+        Uv.found(PackageSources(), str(tmp_path / "nothing"))

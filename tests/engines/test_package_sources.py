@@ -1,0 +1,47 @@
+"""pip's configuration as uv's arguments."""
+
+from __future__ import annotations
+
+import sys
+
+from longboat.engines.package_sources import PackageSources, package_sources, parse_pip_config
+
+
+def test_configuration_is_read_with_pips_precedence() -> None:
+    text = """
+:env:.find-links='/from/env'
+global.extra-index-url='file:///one file:///two'
+global.find-links='/from/global'
+install.timeout='3'
+"""
+    assert parse_pip_config(text) == {
+        "find-links": "/from/env",
+        "extra-index-url": "file:///one file:///two",
+        "timeout": "3",
+    }
+
+
+def test_environment_variables_count_even_without_pip() -> None:
+    env = {"PIP_FIND_LINKS": "/a /b", "PIP_NO_INDEX": "1", "HOME": "/nowhere"}
+    sources = package_sources(env, python="/no/such/python")
+    assert sources == PackageSources(find_links=("/a", "/b"), no_index=True)
+
+
+def test_an_empty_variable_overrides_a_file() -> None:
+    env = {"PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": "/dev/null"}
+    assert package_sources(env, python=sys.executable).find_links == ()
+
+
+def test_nothing_configured_gives_uv_nothing() -> None:
+    assert PackageSources().uv_arguments() == []
+
+
+def test_every_source_reaches_uv() -> None:
+    sources = PackageSources(
+        index_url="file:///main", extra_index_urls=("file:///more",), find_links=("/wheels",), no_index=True
+    )
+    words = sources.uv_arguments()
+    for pair in (("--default-index", "file:///main"), ("--index", "file:///more"), ("--find-links", "/wheels")):
+        assert words[words.index(pair[0]) + 1] == pair[1]
+    assert "--no-index" in words
+    assert words[words.index("--index-strategy") + 1] == "unsafe-best-match"

@@ -1,0 +1,55 @@
+"""Writes every lock of the project anew: ``make lock``; ``make lock UPGRADE=1`` also moves to newer versions."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from longboat.engines.engine_lock import LOCKS, TORCH_CPU_VARIABLE, Uv, resolve  # noqa: E402
+from longboat.engines.installer import DEFAULT_VERSIONS  # noqa: E402
+from longboat.engines.package_sources import package_sources  # noqa: E402
+
+REQUIREMENTS = {
+    "bootstrap": ("requirements/bootstrap.in",),
+    "dev": ("pyproject.toml", "requirements/dev.in", "--extra", "cluster"),
+}
+OPTIONS = ("--generate-hashes", "--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-header")
+
+
+def lock_requirements(uv: Uv, *, upgrade: bool) -> None:
+    """The locks of Longboat's own environment, for every Python and system it supports."""
+    for name, inputs in REQUIREMENTS.items():
+        output = f"requirements/{name}.txt"
+        more = ("--upgrade",) if upgrade else ()
+        uv.run("pip", "compile", "--quiet", *OPTIONS, *more, *inputs, "--output-file", output, deadline_s=600.0)
+        print(output)
+
+
+def lock_engines(uv: Uv) -> None:
+    """The locks of the engine environments that Longboat ships."""
+    LOCKS.mkdir(exist_ok=True)
+    for kind, version in DEFAULT_VERSIONS.items():
+        for platform in ("cpu", "cuda"):
+            output = LOCKS / f"{kind}-{version}-{platform}.txt"
+            with tempfile.TemporaryDirectory() as folder:
+                fresh = Path(folder) / output.name
+                resolve(kind, version, platform, fresh, uv)
+                output.write_text(fresh.read_text())
+            print(output.relative_to(ROOT))
+
+
+def main() -> None:
+    """Lock everything."""
+    os.chdir(ROOT)
+    uv = Uv.found(package_sources(), os.environ.get(TORCH_CPU_VARIABLE, ""))
+    lock_requirements(uv, upgrade=bool(os.environ.get("UPGRADE")))
+    lock_engines(uv)
+
+
+if __name__ == "__main__":
+    main()
