@@ -77,7 +77,9 @@ def logs(
 def chat(
     model: Annotated[str | None, typer.Argument(help="A model of the fleet; the first one when left out.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Ask this once instead of talking.")] = None,
-    url: Annotated[str | None, typer.Option("--url", help="A gateway's address; found by itself when left out.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="A gateway's address; found by itself when left out.")
+    ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 512,
 ) -> None:
     """Talk to a model in the terminal; answers stream in."""
@@ -125,14 +127,14 @@ def main() -> None:
 def print_error(error: LongboatError) -> None:
     """Error on stderr: the message, each problem with its place, log lines, and the hint."""
     out = sys.stderr
-    if isinstance(error, UserInputError):
-        if len(error.problems) > 1 or error.problems[0].where:
-            print(f"error: {error.message}", file=out)
-            for problem in error.problems:
-                print(f"  {problem}", file=out)
-                if problem.hint:
-                    print(f"    → {problem.hint}", file=out)
-            return
+    problems = error.problems if isinstance(error, UserInputError) else ()
+    if len(problems) > 1:
+        print(f"error: {error.message}", file=out)
+        for problem in problems:
+            print(f"  {problem}", file=out)
+            if problem.hint:
+                print(f"    → {problem.hint}", file=out)
+        return
     print(f"error: {error.message}", file=out)
     for line in getattr(error, "log_tail", ()):
         print(f"  | {line}", file=out)

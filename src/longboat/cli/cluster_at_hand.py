@@ -31,6 +31,6 @@ def connect() -> Session:
     if env is None:
         raise ClusterError(
             "this machine belongs to no cluster",
-            hint="longboat up FILE starts one here; on a node of a cluster run longboat node start --join ADDRESS first",
+            hint="longboat up FILE starts one here; longboat node start --join ADDRESS joins one",
         )
     return Session(env)

@@ -74,7 +74,7 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "wanted": wanted_replicas(report),
         "replicas": [_plain(state) for state in report.replicas],
         "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
-        "failures": {model: list(a.log_tail) + [a.state.detail] for model, a in report.failures.items()},
+        "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
         "problems": list(report.problems),
     }
 

@@ -32,7 +32,18 @@ def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType
 def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int]) -> Table:
     """One row per rank, grouped by replica; models without any replica get a row of their own."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("MODEL", "REPLICA", "SPLIT", "PHASE", "RANK", "NODE", "PID", "START", "MEMORY", "SECONDS IN EACH PHASE"):
+    for column in (
+        "MODEL",
+        "REPLICA",
+        "SPLIT",
+        "PHASE",
+        "RANK",
+        "NODE",
+        "PID",
+        "START",
+        "MEMORY",
+        "SECONDS IN EACH PHASE",
+    ):
         table.add_column(column, no_wrap=column != "SECONDS IN EACH PHASE")
     seen: set[str] = set()
     for state in replicas:

@@ -1,4 +1,4 @@
-"""NodeAgent: the actor that owns one node rank of a gang: finds ports and files, starts the rank, watches it, ends it."""
+"""NodeAgent: owns one node rank of a gang: finds ports and files, starts the rank, watches it, ends it."""
 
 from __future__ import annotations
 

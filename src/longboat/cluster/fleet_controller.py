@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ class FleetController:
         self._loop = asyncio.create_task(self._follow_nodes())
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
-        """Serve hands over the desired fleet: ``{"fleet", "text", "models": [...], "gateway": {...}, "warm": [...]}``."""
+        """Serve hands over the desired fleet, as ``serve_config.controller_document`` writes it."""
         self._document = document
         self._wake()
 
@@ -72,7 +73,7 @@ class FleetController:
         )
 
     async def shutdown(self) -> int:
-        """End gateways, zygotes and keepers on all nodes; the models' applications are taken down by whoever calls this."""
+        """End gateways, zygotes and keepers of all nodes; returns how many nodes answered."""
         self._stopping = True
         self._loop.cancel()
         for task in self._nodes.values():
@@ -109,10 +110,9 @@ class FleetController:
             changed = self._changed
             if self._document:
                 await self._order(node_id)
-            try:
-                await asyncio.wait_for(changed.wait(), ORDER_EVERY_S)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ORDER_EVERY_S):
+                    await changed.wait()
 
     async def _order(self, node_id: str) -> None:
         from longboat.cluster.actors import keeper_of

@@ -17,7 +17,7 @@ from longboat.engines.contract import EngineAdapter
 __all__ = ("AGENT_SILENCE_S", "Gang")
 
 AGENT_SILENCE_S = 5.0
-"""An agent that answers no renewal for this long is taken for lost; less than the lease, so that nobody answers twice."""
+"""An agent that answers no renewal for this long is taken for lost: shorter than the lease that it holds itself."""
 
 PREPARE_S = 600.0
 RENEW_EVERY_S = 1.0
@@ -139,5 +139,3 @@ def _with_health(rank: RankState, health: RankHealth | None) -> RankState:
     if health is None:
         return rank
     return dataclasses.replace(rank, rss_bytes=health.rss_bytes, cpu_s=health.cpu_s)
-
-

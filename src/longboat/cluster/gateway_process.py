@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -60,10 +61,8 @@ class GatewayProcess:
             await self._stop(record)
 
     async def _stop(self, record: dict[str, Any]) -> None:
-        try:
+        with contextlib.suppress(OSError, TimeoutError, ClusterError):
             await asyncio.wait_for(self._control(record).stop(), 10.0)
-        except (OSError, TimeoutError, ClusterError):
-            pass
         self._record_path.unlink(missing_ok=True)
 
     async def _state(self, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ class Membership:
         self._last: tuple[tuple[str, ...], tuple[Endpoint, ...]] | None = None
 
     def hear(self, announcement: Announcement, now_s: float) -> Verdict:
-        """Take one announcement in. A replica that was silent and comes back after a newer one took its slot is to stop."""
+        """Take one announcement in. Who was silent and comes back after a newer one took the slot is to stop."""
         state = announcement.state
         member = self._members.get(state.replica)
         if member is None:

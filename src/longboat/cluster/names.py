@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ("CONTROLLER_APP", "CONTROLLER_DEPLOYMENT", "NAMESPACE", "SUPERVISOR_DEPLOYMENT", "keeper_name", "model_app_name")
+__all__ = (
+    "CONTROLLER_APP",
+    "CONTROLLER_DEPLOYMENT",
+    "NAMESPACE",
+    "SUPERVISOR_DEPLOYMENT",
+    "keeper_name",
+    "model_app_name",
+)
 
 NAMESPACE = "longboat"
 CONTROLLER_APP = "longboat"

@@ -50,7 +50,9 @@ class NodeKeeper:
             await self._gateway.stop()
             await asyncio.to_thread(_stop_zygotes, self._run)
 
-    async def read_log(self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int) -> tuple[int, str]:
+    async def read_log(
+        self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int
+    ) -> tuple[int, str]:
         """Text of a rank's log from byte ``offset`` on (None: the last ``num_lines``), and the offset to go on from.
 
         Raises ClusterError when there is no such log on this node.
@@ -66,7 +68,9 @@ class NodeKeeper:
     async def list_logs(self, model: str) -> tuple[tuple[str, int, float], ...]:
         """(replica, node rank, time of last change) of every log of ``model`` on this node, newest first."""
         folder = self._log_folder(model)
-        found = [(p.parent.name, int(p.stem.removeprefix("rank")), p.stat().st_mtime) for p in folder.glob("*/rank*.log")]
+        found = [
+            (p.parent.name, int(p.stem.removeprefix("rank")), p.stat().st_mtime) for p in folder.glob("*/rank*.log")
+        ]
         return tuple(sorted(found, key=lambda entry: -entry[2]))
 
     def _log_folder(self, model: str) -> Path:

@@ -1,4 +1,4 @@
-"""The seams of the supervisor: how it reaches its agents and the controller; the Ray side of each is one small class."""
+"""The seams of the supervisor: how it reaches its agents and the controller, and the Ray side of each."""
 
 from __future__ import annotations
 

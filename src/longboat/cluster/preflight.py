@@ -16,7 +16,7 @@ __all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """paths: local model folders; engines: ``engine`` entries of the fleet file, by model; gateway: (host, port) or None."""
+    """paths: local model folders; engines: model → its ``engine`` entry; gateway: (host, port) or None."""
 
     paths: tuple[str, ...]
     engines: Mapping[str, Mapping[str, Any]]

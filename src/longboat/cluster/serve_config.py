@@ -1,7 +1,7 @@
 """The desired fleet as Serve's declarative document: one application per model and one for the controller. Pure.
 
-Serve compares each application's arguments with what runs: what is not in the arguments may change in flight. So replica
-counts travel as an override of ``num_replicas``, and what the controller must know travels as its ``user_config``.
+Serve compares each application's arguments with what runs: what is not in the arguments may change in flight. So
+replica counts travel as an override of ``num_replicas``, and what the controller must know as its ``user_config``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShapedModel:
 def serve_document(
     fleet: Fleet, shaped: Iterable[ShapedModel], text: str, others: Iterable[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Everything Serve is to run. others: applications on this cluster that are not Longboat's; they are left as they are."""
+    """Everything Serve is to run. others: applications on this cluster that are not Longboat's, left as they are."""
     running = [entry for entry in shaped if entry.spec.replicas > 0]
     return {
         "proxy_location": "Disabled",
@@ -89,7 +89,9 @@ def _model_application(fleet: str, entry: ShapedModel) -> dict[str, Any]:
         "labels": dict(spec.placement.labels),
     }
     override = {"name": SUPERVISOR_DEPLOYMENT, "num_replicas": spec.replicas}
-    return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {"deployments": [override]}
+    return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {
+        "deployments": [override]
+    }
 
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:

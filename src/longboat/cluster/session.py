@@ -87,7 +87,11 @@ class Session:
     def foreign_applications(self) -> list[dict[str, Any]]:
         """The declared configuration of applications that are not Longboat's."""
         apps = self.applications()
-        return [app["deployed_app_config"] for name, app in apps.items() if not is_ours(name) and app.get("deployed_app_config")]
+        return [
+            app["deployed_app_config"]
+            for name, app in apps.items()
+            if not is_ours(name) and app.get("deployed_app_config")
+        ]
 
     def shutdown_controller(self) -> None:
         """Have the controller end gateways, zygotes and keepers."""

@@ -1,8 +1,9 @@
-"""EngineSupervisor: one Serve replica = one gang. It brings the gang up, tells the truth about it, and ends it whole."""
+"""EngineSupervisor: one Serve replica, one gang; it brings the gang up, tells the truth about it, and ends it whole."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -106,7 +107,7 @@ class GangRunner:
         self._enter(Phase.DRAINING)
         await self._announce()
         deadline_s = time.monotonic() + patience_s
-        while time.monotonic() < deadline_s and await self._is_busy():
+        while time.monotonic() < deadline_s and await self._is_busy():  # noqa: ASYNC110 (the engine has no event for it)
             await asyncio.sleep(0.25)
         await self._close()
         self._enter(Phase.GONE)
@@ -135,7 +136,7 @@ class GangRunner:
         await asyncio.gather(self._announce(), self._gang.stop(0.0), return_exceptions=True)
 
     async def _close(self) -> None:
-        for task in self._tasks[1:]:
+        for task in self._tasks:
             task.cancel()
         await self._gang.stop(STOP_GRACE_S)
 
@@ -158,10 +159,9 @@ class GangRunner:
         while True:
             self._changed.clear()
             await self._announce()
-            try:
-                await asyncio.wait_for(self._changed.wait(), ANNOUNCE_EVERY_S)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANNOUNCE_EVERY_S):
+                    await self._changed.wait()
 
     async def _announce(self) -> None:
         """Never raises: the gang serves on when the controller, or the cluster's head, is away."""

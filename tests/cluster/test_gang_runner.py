@@ -1,0 +1,201 @@
+"""The supervisor without Serve: a gang comes up whole or not at all, and ends whole."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from longboat.cluster import gang as gang_module
+from longboat.cluster.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
+from longboat.cluster.supervisor import GangRunner
+from longboat.core.errors import EngineError
+from longboat.core.plan import GangPlan, GangShape, RankResources
+from longboat.core.states import Phase, RankState
+
+MODEL: dict[str, Any] = {
+    "name": "tiny",
+    "source": "builtin:tiny",
+    "engine": {"kind": "fake", "args": [], "options": {}},
+}
+SHAPE = GangShape(tensor=1, pipeline=2, num_nodes=2, resources=RankResources())
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """Answers every completion with 200, and says it is idle."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def engine_port() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+class Agent:
+    """An agent that obeys; tests break it."""
+
+    def __init__(self, rank: int, port: int) -> None:
+        self.rank, self.port = rank, port
+        self.stopped: list[float] = []
+        self.killed = False
+        self.lost: asyncio.Future[RankLoss] = asyncio.get_running_loop().create_future()
+        self.start_error: Exception | None = None
+        self.silent = False
+        self.peer: str | None = "unset"
+
+    async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
+        self.peer = peer
+        return AgentFacts(
+            node_id=f"n{self.rank}",
+            hostname=f"h{self.rank}",
+            address="127.0.0.1",
+            interface="lo",
+            pid=1,
+            gpu_ids=(),
+            ports=dict.fromkeys(purposes, self.port),
+            model_path="/m",
+        )
+
+    async def start(self, plan: GangPlan) -> RankState:
+        if self.start_error:
+            raise self.start_error
+        return RankState(node_rank=self.rank, node_id=f"n{self.rank}", address="127.0.0.1", pid=100 + self.rank)
+
+    async def renew(self) -> RankHealth:
+        if self.silent:
+            await asyncio.sleep(3600)
+        return RankHealth(node_rank=self.rank, alive=True, phase="", rss_bytes=5, cpu_s=1.0)
+
+    async def wait_lost(self) -> RankLoss:
+        return await self.lost
+
+    async def tail(self, num_lines: int) -> tuple[str, ...]:
+        return ()
+
+    async def stop(self, grace_s: float) -> None:
+        self.stopped.append(grace_s)
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Controller:
+    """Remembers what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[Announcement] = []
+        self.verdict = Verdict(stop=False)
+
+    async def announce(self, announcement: Announcement) -> Verdict:
+        self.heard.append(announcement)
+        return self.verdict
+
+    def phases(self) -> list[Phase]:
+        return [a.state.phase for a in self.heard]
+
+
+def build(port: int) -> tuple[GangRunner, list[Agent], Controller, asyncio.Future[str]]:
+    agents, controller = [Agent(rank, port) for rank in range(2)], Controller()
+    died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    runner = GangRunner(
+        fleet="f",
+        model=MODEL,
+        shape=SHAPE,
+        replica="r1",
+        slot=lambda: 0,
+        agents=agents,
+        controller=controller,
+        die=lambda reason: None if died.done() else died.set_result(reason),
+    )
+    return runner, agents, controller, died
+
+
+async def test_a_gang_is_ready_after_a_token_came_back(engine_port: int) -> None:
+    runner, agents, controller, _ = build(engine_port)
+    await runner.bring_up()
+    await asyncio.sleep(0.05)
+    last = controller.heard[-1]
+    assert last.state.phase is Phase.READY
+    assert last.state.url == f"http://127.0.0.1:{engine_port}"
+    assert last.api_key
+    assert [rank.pid for rank in last.state.ranks] == [100, 101]
+    assert agents[1].peer == "127.0.0.1"
+    runner.check()
+
+
+async def test_a_lost_rank_ends_the_whole_gang_and_the_supervisor(engine_port: int) -> None:
+    runner, agents, controller, died = build(engine_port)
+    await runner.bring_up()
+    agents[1].lost.set_result(RankLoss(node_rank=1, reason="signal 9", log_tail=("last words",)))
+    reason = await asyncio.wait_for(died, 5)
+    assert "rank 1" in reason
+    assert "signal 9" in reason
+    assert [agent.stopped for agent in agents] == [[0.0], [0.0]]
+    assert controller.heard[-1].log_tail == ("last words",)
+    assert Phase.FAILED in controller.phases()
+    with pytest.raises(EngineError):
+        runner.check()
+
+
+async def test_a_rank_lost_while_starting_fails_the_start(engine_port: int) -> None:
+    runner, agents, controller, _ = build(1)
+    agents[0].lost.set_result(RankLoss(node_rank=0, reason="exit 1", log_tail=("ValueError: no",)))
+    with pytest.raises(EngineError) as caught:
+        await asyncio.wait_for(runner.bring_up(), 5)
+    assert caught.value.log_tail == ("ValueError: no",)
+    assert agents[1].stopped == [0.0]
+    assert controller.phases()[-1] is Phase.FAILED
+
+
+async def test_a_rank_that_cannot_start_takes_its_sibling_down(engine_port: int) -> None:
+    runner, agents, _, _ = build(engine_port)
+    agents[1].start_error = EngineError("no such file")
+    with pytest.raises(EngineError, match="no such file"):
+        await asyncio.wait_for(runner.bring_up(), 5)
+    assert agents[0].stopped == [0.0]
+
+
+async def test_a_silent_agent_is_a_lost_rank(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_module, "AGENT_SILENCE_S", 0.2)
+    monkeypatch.setattr(gang_module, "RENEW_EVERY_S", 0.02)
+    runner, agents, _, died = build(engine_port)
+    await runner.bring_up()
+    agents[1].silent = True
+    assert "did not answer" in await asyncio.wait_for(died, 5)
+    assert agents[0].stopped == [0.0]
+
+
+async def test_a_verdict_to_stop_ends_the_gang(engine_port: int) -> None:
+    runner, agents, controller, died = build(engine_port)
+    await runner.bring_up()
+    controller.verdict = Verdict(stop=True, reason="a newer generation")
+    assert await asyncio.wait_for(died, 5) == "a newer generation"
+    assert agents[0].stopped
+
+
+async def test_drain_announces_first_and_stops_politely(engine_port: int) -> None:
+    runner, agents, controller, _ = build(engine_port)
+    await runner.bring_up()
+    await runner.drain(5.0)
+    phases = controller.phases()
+    assert phases.index(Phase.DRAINING) < phases.index(Phase.GONE)
+    assert all(agent.stopped and agent.stopped[0] > 0 for agent in agents)
