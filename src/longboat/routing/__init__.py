@@ -1,1 +1,4 @@
-"""TODO: routing."""
+"""Decides which endpoint gets a request, or that it waits, or that it is shed.
+
+Pure: no I/O, no clock, no randomness; imports core only.
+"""

@@ -1,0 +1,47 @@
+"""``python -m longboat.gateway``: reads one JSON document from stdin, serves until it is stopped."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+import orjson
+import uvloop
+
+from longboat.core.errors import LongboatError
+from longboat.gateway.config import GatewayConfig, decode_config
+from longboat.gateway.server import serve_until_stopped
+from longboat.gateway.workers import follow_parent, supervise_workers
+
+__all__ = ("main",)
+
+
+def main() -> int:
+    """Exit code: 0 after a stop, 2 where the configuration or the port cannot be used."""
+    try:
+        config = decode_config(sys.stdin.buffer.read())
+        _calm_collector()
+        if config.worker_index is not None:
+            follow_parent()
+        run = supervise_workers if config.processes > 1 and config.worker_index is None else serve_until_stopped
+        uvloop.run(run(config, lambda port: _announce(config, port)))
+    except LongboatError as error:
+        print(f"longboat gateway: {error.message}; {error.hint}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _announce(config: GatewayConfig, port: int) -> None:
+    line = {"event": "listening", "host": config.host, "port": port, "pid": os.getpid()}
+    print(orjson.dumps(line).decode(), flush=True)
+
+
+def _calm_collector() -> None:
+    """What a request makes is freed by counting references; the cycle collector only has to look now and then."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

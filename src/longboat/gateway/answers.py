@@ -1,0 +1,86 @@
+"""The bytes of whole answers that the gateway itself gives: JSON documents, and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+__all__ = ("Refusal", "error_document", "error_event", "json_answer", "status_line")
+
+_STATUS_LINES = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def status_line(status: int) -> bytes:
+    """First line of an answer with its line end."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
+
+
+def json_answer(
+    status: int,
+    document: Any,
+    *,
+    request_id: str = "",
+    close: bool = False,
+    headers: Sequence[tuple[str, str]] = (),
+    without_body: bool = False,
+) -> bytes:
+    """A whole HTTP answer. without_body: the headers only, as HEAD asks."""
+    body = orjson.dumps(document)
+    lines = [status_line(status), b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)]
+    if request_id:
+        lines.append(b"x-request-id: %b\r\n" % request_id.encode())
+    if close:
+        lines.append(b"connection: close\r\n")
+    lines.extend(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in headers)
+    lines.append(b"\r\n")
+    if not without_body:
+        lines.append(body)
+    return b"".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A request that gets an error. ``message`` says what was wrong and what to do.
+
+    code: a short word that programs can compare; param: the field of the body that is at fault
+    retry_after_s: when trying again may help; None where it will not
+    close: the connection cannot be used further (the rest of the request was not read)
+    """
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    retry_after_s: int | None = None
+    close: bool = False
+    allow: str = ""
+
+    def encode(self, *, request_id: str, close: bool, without_body: bool = False) -> bytes:
+        """The whole HTTP answer."""
+        headers = [("retry-after", str(self.retry_after_s))] if self.retry_after_s is not None else []
+        if self.allow:
+            headers.append(("allow", self.allow))
+        return json_answer(
+            self.status,
+            error_document(self.status, self.message, self.code, self.param),
+            request_id=request_id,
+            close=close or self.close,
+            headers=headers,
+            without_body=without_body,
+        )
+
+
+def error_document(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """OpenAI's error object."""
+    kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_event(message: str, code: str) -> bytes:
+    """A server-sent event that tells a client inside a running stream that it broke."""
+    return b"data: %b\n\n" % orjson.dumps(error_document(500, message, code))

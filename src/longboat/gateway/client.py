@@ -1,0 +1,371 @@
+"""A client's connection: reads requests within limits, answers them one after another in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections import deque
+from typing import Any
+
+import httptools
+
+from longboat.gateway import refusals
+from longboat.gateway.answers import Refusal
+from longboat.gateway.exchange import Exchange
+from longboat.gateway.request import Request
+from longboat.gateway.routes import Forward, decide
+from longboat.gateway.state import GatewayState
+from longboat.gateway.wire import NOTED, WITHHELD, connection_tokens, without_named
+
+__all__ = ("ClientConnection",)
+
+_MAX_QUEUED = 32  # pipelined requests that wait; what one read may bring beyond that is refused
+_MAX_FRAMING_RATIO = 8  # bytes on the wire per byte of chunked body
+_LINGER_S = 1.0
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+_ORDINARY_CONNECTION = frozenset((b"", b"close", b"keep-alive"))
+
+
+class ClientConnection(asyncio.Protocol):
+    """Reads on while an answer runs, so that a client that goes is noticed at once."""
+
+    __slots__ = (
+        "_deaf",
+        "_exchange",
+        "_head_bytes",
+        "_idle_since_s",
+        "_in_head",
+        "_parser",
+        "_paused_since_s",
+        "_queue",
+        "_request",
+        "_stalled_since_s",
+        "_state",
+        "_transport",
+        "_wire_bytes",
+        "closes_after",
+        "write_paused",
+    )
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._transport: Any = None
+        self._parser: Any = None
+        self._request: Request | None = None  # being read
+        self._queue: deque[Request] = deque()  # read, not answered
+        self._exchange: Exchange | None = None  # being answered
+        self._head_bytes = 0
+        self._wire_bytes = 0
+        self._in_head = False
+        self._deaf = False  # nothing more is read
+        self._idle_since_s = time.monotonic()
+        self._stalled_since_s = 0.0
+        self.write_paused = False
+        self.closes_after = False
+
+    # what the loop calls
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._parser = httptools.HttpRequestParser(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._state.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._wire_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(refusals.upgrade_refused())
+        except httptools.HttpParserError as error:
+            if not self._deaf:  # what follows a request that said `Connection: close` is nobody's
+                cause = error.__context__
+                self._refuse(cause.refusal if isinstance(cause, _RefusedError) else refusals.bad_http(str(error)))
+        else:
+            self._check_block()
+
+    def eof_received(self) -> bool:
+        if self._exchange is not None:
+            self._transport.abort()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._state.connections.discard(self)
+        self._transport = self._parser = None
+        self._deaf = True
+        if self._request is not None:
+            self._release(self._request)
+            self._request = None
+        while self._queue:
+            self._release(self._queue.popleft())
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.abort()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._stalled_since_s = time.monotonic()
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+        else:
+            self._answer_next()
+
+    # what the exchange calls
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def exchange_done(self, *, keep: bool) -> None:
+        self._exchange = None
+        self._answered(keep=keep)
+        self._answer_next()
+
+    # what the server calls
+
+    def sweep(self, now_s: float) -> None:
+        """Four times a second: every limit in seconds of this connection."""
+        limits = self._state.limits
+        if self.write_paused and now_s - self._stalled_since_s > limits.client_stall_s:
+            self._transport.abort()
+        elif self._exchange is not None:
+            self._exchange.sweep(limits.engine_silence_s * 4)
+        elif self._request is not None:
+            self._sweep_reading(self._request, now_s)
+        elif not self._queue and not self._deaf and now_s - self._idle_since_s > limits.keepalive_s:
+            self._close()
+
+    def stop_when_idle(self) -> None:
+        """Close now, or after the answers that are owed."""
+        if self._exchange is not None or self._queue or self._request is not None:
+            self.closes_after = True
+        else:
+            self._close()
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._deaf or len(self._queue) >= _MAX_QUEUED:
+            raise _RefusedError(refusals.bad_http(f"more than {_MAX_QUEUED} requests were sent ahead"))
+        self._request = Request()
+        self._head_bytes = self._wire_bytes = 0
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        assert self._request is not None
+        self._count_head(len(url))
+        self._request.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + 4)
+        request = self._request
+        assert request is not None
+        if not self._in_head:  # a trailer of a chunked body
+            return
+        lower = name.lower()
+        if lower in NOTED:
+            noted = request.noted
+            noted[lower] = noted[lower] + b"," + value if lower in noted else value
+        elif lower not in WITHHELD and not lower.startswith(b"x-longboat-"):
+            request.forwarded.append(b"%b: %b\r\n" % (name, value))
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        assert request is not None
+        self._in_head = False
+        self._complete_head(request)
+        if request.refusal is not None:
+            raise _RefusedError(request.refusal)
+        if request.noted.get(b"expect", b"").lower() == b"100-continue" and not self._queue and self._exchange is None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        request = self._request
+        assert request is not None
+        size = len(body)
+        request.held_bytes += size
+        self._state.held_bytes += size
+        if request.held_bytes > self._state.limits.max_body_bytes:
+            raise _RefusedError(refusals.body_too_large(self._state.limits.max_body_bytes))
+        if self._state.held_bytes > self._state.limits.max_held_bytes:
+            raise _RefusedError(refusals.overloaded_memory())
+        request.pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        self._queue.append(request)
+        if not request.keep_alive:
+            self._deaf = True
+        if self._exchange is None:
+            self._answer_next()
+        if self._queue and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    # reading
+
+    def _complete_head(self, request: Request) -> None:
+        parser, noted = self._parser, request.noted
+        request.method = parser.get_method().decode("latin-1")
+        version = parser.get_http_version()
+        request.http_1_0 = version == "1.0"
+        request.keep_alive = parser.should_keep_alive() and not request.http_1_0
+        request.request_id = self._request_id(noted.get(b"x-request-id"))
+        named = connection_tokens(noted.get(b"connection", b"")) - _ORDINARY_CONNECTION
+        if named:
+            request.forwarded = without_named(request.forwarded, named)
+        request.refusal = self._head_refusal(request, version)
+
+    def _head_refusal(self, request: Request, version: str) -> Refusal | None:
+        noted, limits = request.noted, self._state.limits
+        if version not in ("1.0", "1.1"):
+            return refusals.version_refused()
+        host = noted.get(b"host")
+        if (host is None and not request.http_1_0) or b"," in (host or b""):
+            return refusals.bad_http("it needs exactly one Host header")
+        coding = noted.get(b"transfer-encoding")
+        if coding is not None and coding.strip().lower() != b"chunked":
+            return refusals.coded_transfer()
+        if coding is not None and request.http_1_0:
+            return refusals.bad_http("HTTP/1.0 has no Transfer-Encoding")
+        length = noted.get(b"content-length")
+        if length is not None and int(length) > limits.max_body_bytes:
+            return refusals.body_too_large(limits.max_body_bytes)
+        return None
+
+    def _request_id(self, given: bytes | None) -> str:
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return given.decode("ascii")
+        return self._state.new_request_id()
+
+    def _count_head(self, num_bytes: int) -> None:
+        self._head_bytes += num_bytes
+        if self._head_bytes > self._state.limits.max_head_bytes:
+            raise _RefusedError(refusals.head_too_large(self._state.limits.max_head_bytes))
+
+    def _check_block(self) -> None:
+        """Bounds what the parser swallows without telling: unfinished header lines, chunk extensions."""
+        request, limits = self._request, self._state.limits
+        if request is None:
+            return
+        if self._in_head and self._wire_bytes > limits.max_head_bytes:
+            self._refuse(refusals.head_too_large(limits.max_head_bytes))
+        elif self._wire_bytes > 2 * limits.max_head_bytes + 262144 + _MAX_FRAMING_RATIO * request.held_bytes:
+            self._refuse(refusals.bad_http("its chunks are mostly framing"))
+
+    def _sweep_reading(self, request: Request, now_s: float) -> None:
+        limits = self._state.limits
+        spent_s = now_s - request.received_s
+        if self._in_head:
+            if spent_s > limits.head_timeout_s:
+                self._refuse(refusals.too_slow("request head", limits.head_timeout_s))
+        elif spent_s > limits.body_timeout_s + request.held_bytes / limits.min_body_bytes_per_s:
+            self._refuse(refusals.too_slow("request body", limits.body_timeout_s))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Queue the answer to a request that cannot be read to its end; nothing after it is read."""
+        request = self._request or Request()
+        self._request = None
+        self._deaf = True
+        self._release(request)
+        request.refusal = refusal
+        request.keep_alive = False
+        request.request_id = request.request_id or self._state.new_request_id()
+        self._queue.append(request)
+        if self._exchange is None:
+            self._answer_next()
+
+    # answering
+
+    def _answer_next(self) -> None:
+        while self._queue and self._exchange is None and not self.write_paused and self._transport is not None:
+            request = self._queue.popleft()
+            if not request.keep_alive or self._state.draining or self._state.stopping:
+                self.closes_after = True
+            self._answer(request)
+        if not self._queue and not self._deaf and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _answer(self, request: Request) -> None:
+        state = self._state
+        if request.url.startswith(b"/v1/"):
+            state.requests_total += 1
+        decision = decide(state, request, close=self.closes_after)
+        if isinstance(decision, Forward):
+            exchange = Exchange(state, self, request, decision.path, decision.model, decision.body)
+            self._exchange = exchange
+            exchange.start()
+            return
+        self._release(request)
+        if isinstance(decision, Refusal):
+            self.closes_after = self.closes_after or decision.close
+            bare = request.method == "HEAD"
+            self.write(decision.encode(request_id=request.request_id, close=self.closes_after, without_body=bare))
+            self._log(request, decision)
+        else:
+            self.write(decision)
+        self._answered(keep=True)
+
+    def _answered(self, *, keep: bool) -> None:
+        self._idle_since_s = time.monotonic()
+        if self.closes_after or not keep:
+            while self._queue:
+                self._release(self._queue.popleft())
+            self._linger()
+
+    def _log(self, request: Request, refusal: Refusal) -> None:
+        now_s = time.monotonic()
+        self._state.log(
+            {
+                "time": round(time.time(), 3),
+                "id": request.request_id,
+                "path": request.url.partition(b"?")[0][:200].decode("latin-1"),
+                "model": None,
+                "replica": "",
+                "status": refusal.status,
+                "bytes": 0,
+                "ttft_ms": None,
+                "total_ms": round((now_s - request.received_s) * 1e3, 2),
+                "retries": 0,
+                "error": refusal.code,
+            }
+        )
+
+    def _release(self, request: Request) -> None:
+        self._state.held_bytes -= request.held_bytes
+        request.held_bytes = 0
+        request.pieces.clear()
+
+    def _linger(self) -> None:
+        """Close so that the answer arrives: what the client still sends is read and dropped for a moment."""
+        transport = self._transport
+        self._deaf = True
+        if transport is None or transport.is_closing():
+            return
+        transport.resume_reading()
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
+
+    def _close(self) -> None:
+        self._deaf = True
+        if self._transport is not None:
+            self._transport.close()
+
+
+class _RefusedError(Exception):
+    """Carries a refusal out of a parser's callback."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.code)
+        self.refusal = refusal

@@ -1,0 +1,163 @@
+"""Every reason for which the gateway itself refuses a request, with its status and its advice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from longboat.gateway.answers import Refusal
+
+__all__ = (
+    "bad_http",
+    "bad_json",
+    "body_too_large",
+    "busy",
+    "coded_body",
+    "coded_transfer",
+    "engines_unreachable",
+    "head_too_large",
+    "length_required",
+    "method_not_allowed",
+    "model_missing",
+    "no_ready_endpoint",
+    "no_such_path",
+    "no_table",
+    "overloaded_memory",
+    "stopping",
+    "too_slow",
+    "unknown_model",
+    "upgrade_refused",
+    "upstream_silent",
+    "version_refused",
+)
+
+_MAX_NAMES = 20
+_MAX_NAME_CHARS = 100
+
+
+def bad_http(detail: str) -> Refusal:
+    message = f"The request is not valid HTTP/1.1: {detail}. Check the client or the proxy that sent it."
+    return Refusal(status=400, message=message, code="bad_http", close=True)
+
+
+def upgrade_refused() -> Refusal:
+    message = "This server speaks HTTP/1.1 only. Send the request without Upgrade headers (curl: --http1.1)."
+    return Refusal(status=400, message=message, code="upgrade_refused", close=True)
+
+
+def version_refused() -> Refusal:
+    message = "This server speaks HTTP/1.0 and HTTP/1.1 only."
+    return Refusal(status=505, message=message, code="http_version", close=True)
+
+
+def head_too_large(max_bytes: int) -> Refusal:
+    message = f"The request line and headers exceed {max_bytes} bytes. Send fewer or shorter headers."
+    return Refusal(status=431, message=message, code="headers_too_large", close=True)
+
+
+def body_too_large(max_bytes: int) -> Refusal:
+    message = f"The request body exceeds {max_bytes} bytes. Send a smaller one, or raise the gateway's max_body_bytes."
+    return Refusal(status=413, message=message, code="body_too_large", close=True)
+
+
+def overloaded_memory() -> Refusal:
+    message = "The gateway holds as many request bodies as it may. Try again in a moment."
+    return Refusal(status=503, message=message, code="gateway_memory", retry_after_s=1, close=True)
+
+
+def too_slow(what: str, timeout_s: float) -> Refusal:
+    message = f"The {what} did not arrive within {timeout_s:g} s. Send it faster."
+    return Refusal(status=408, message=message, code="request_timeout", close=True)
+
+
+def length_required() -> Refusal:
+    message = "The request has no body that the gateway can find. Send Content-Length, or Transfer-Encoding: chunked."
+    return Refusal(status=411, message=message, code="length_required")
+
+
+def coded_transfer() -> Refusal:
+    message = "The only transfer encoding that this server takes is 'chunked'."
+    return Refusal(status=501, message=message, code="transfer_encoding", close=True)
+
+
+def coded_body(coding: str) -> Refusal:
+    message = f"The content encoding {coding[:40]!r} is not supported. Send the body as plain JSON."
+    return Refusal(status=415, message=message, code="content_encoding")
+
+
+def no_such_path(path: str, known: Sequence[str]) -> Refusal:
+    message = f"There is no {path[:_MAX_NAME_CHARS]!r} here. Known: {', '.join(known)}."
+    return Refusal(status=404, message=message, code="unknown_url")
+
+
+def method_not_allowed(method: str, allow: str) -> Refusal:
+    message = f"{method[:20]} is not allowed here. Use {allow}."
+    return Refusal(status=405, message=message, code="method_not_allowed", allow=allow)
+
+
+def bad_json(detail: str) -> Refusal:
+    message = f"The request body is not a JSON object: {detail[:200]}. Send one JSON object in UTF-8."
+    return Refusal(status=400, message=message, code="invalid_json")
+
+
+def model_missing(models: Sequence[str]) -> Refusal:
+    message = f"'model' must be a string that names one of the models served here: {_names(models)}."
+    return Refusal(status=400, message=message, code="model_missing", param="model")
+
+
+def unknown_model(name: str, models: Sequence[str]) -> Refusal:
+    """Names the models that are served, the most similar first."""
+    asked = name[:_MAX_NAME_CHARS]
+    if not models:
+        message = f"The model {asked!r} is not served here: this fleet serves no model yet."
+    else:
+        message = f"The model {asked!r} is not served here. Served: {_names(_nearest(asked, models))}."
+    return Refusal(status=404, message=message, code="model_not_found", param="model")
+
+
+def no_table() -> Refusal:
+    message = "The gateway has not heard yet which models there are. Try again in a moment."
+    return Refusal(status=503, message=message, code="no_table", retry_after_s=2)
+
+
+def no_ready_endpoint(model: str) -> Refusal:
+    message = f"No replica of {model!r} is ready yet. Try again soon; `longboat status` shows how far it is."
+    return Refusal(status=503, message=message, code="model_not_ready", param="model", retry_after_s=2)
+
+
+def busy(model: str) -> Refusal:
+    message = f"Every replica of {model!r} is full. Try again in a moment."
+    return Refusal(status=503, message=message, code="model_busy", param="model", retry_after_s=1)
+
+
+def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
+    """reached: an engine took the request and lost it (502), else none could be connected to (503)."""
+    message = f"No replica of {model!r} answered: {detail}. Try again; `longboat logs` shows what the engine says."
+    if reached:
+        return Refusal(status=502, message=message, code="engine_lost")
+    return Refusal(status=503, message=message, code="engine_unreachable", retry_after_s=2)
+
+
+def upstream_silent(model: str, silence_s: float) -> Refusal:
+    message = f"The replica of {model!r} sent nothing for {silence_s:g} s. Try again, or ask for fewer tokens."
+    return Refusal(status=504, message=message, code="engine_silent")
+
+
+def stopping() -> Refusal:
+    message = "This gateway is stopping. Send the request again, to another gateway of the fleet if there is one."
+    return Refusal(status=503, message=message, code="gateway_stopping", retry_after_s=1, close=True)
+
+
+def _nearest(name: str, models: Sequence[str]) -> list[str]:
+    near = difflib.SequenceMatcher(b=name)
+
+    def likeness(model: str) -> float:
+        near.set_seq1(model[:_MAX_NAME_CHARS])
+        return near.ratio()
+
+    return sorted(models[:500], key=likeness, reverse=True)
+
+
+def _names(models: Sequence[str]) -> str:
+    listed = ", ".join(models[:_MAX_NAMES])
+    return listed + (f", and {len(models) - _MAX_NAMES} more" if len(models) > _MAX_NAMES else "")

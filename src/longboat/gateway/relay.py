@@ -1,0 +1,79 @@
+"""Frames an engine's response for the client. Pure: bytes in, bytes out."""
+
+from __future__ import annotations
+
+from longboat.gateway.answers import error_event
+from longboat.gateway.wire import Framing
+
+__all__ = ("Relay",)
+
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+_MAX_TAIL_BYTES = 1024 * 1024
+
+
+class Relay:
+    """One response body on its way. The head is held back until there is a body block to send with it, so that a
+    request whose engine dies before its first word can still go to another.
+
+    events: the body is a stream of server-sent events; only whole events are passed on, so that an error event can
+    be added between two of them when the engine dies
+    started: something was handed out; bytes_out: body bytes handed out
+    """
+
+    __slots__ = ("_framing", "_head", "_tail", "_torn", "bytes_out", "events", "started")
+
+    def __init__(self, head: bytes, framing: Framing, *, events: bool) -> None:
+        self._head = head
+        self._framing = framing
+        self._tail = b""
+        self._torn = False
+        self.events = events
+        self.started = False
+        self.bytes_out = 0
+
+    def block(self, body: bytes, *, last: bool) -> bytes:
+        """What the client gets for the bytes that arrived together; may be empty."""
+        if self.events and not last:
+            body = self._whole_events(body)
+            if not body:
+                return b""
+        elif self._tail:
+            body, self._tail = self._tail + body, b""
+        self.bytes_out += len(body)
+        if self._framing is Framing.CHUNKED:
+            body = _chunk(body, last=last)
+        if not self.started:
+            self.started = True
+            return self._head + body
+        return body
+
+    def broken(self, message: str, code: str) -> bytes:
+        """What ends a started stream of events whose engine died: an event that says so, and a proper end."""
+        event = error_event(message, code)
+        if self._torn:
+            event = b"\n\n" + event
+        self.bytes_out += len(event)
+        return _chunk(event, last=True) if self._framing is Framing.CHUNKED else event
+
+    def _whole_events(self, body: bytes) -> bytes:
+        if self._tail:
+            body, self._tail = self._tail + body, b""
+        if body.endswith(_EVENT_ENDS):
+            self._torn = False
+            return body
+        cut = max(_after_last(body, end) for end in _EVENT_ENDS)
+        if len(body) - cut > _MAX_TAIL_BYTES:
+            self._torn = True
+            return body
+        self._tail = body[cut:]
+        return body[:cut]
+
+
+def _after_last(body: bytes, end: bytes) -> int:
+    at = body.rfind(end)
+    return at + len(end) if at >= 0 else 0
+
+
+def _chunk(body: bytes, *, last: bool) -> bytes:
+    end = b"0\r\n\r\n" if last else b""
+    return b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end

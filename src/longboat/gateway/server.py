@@ -1,0 +1,157 @@
+"""One gateway process at work: its listener, its sweep, its drain and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+from longboat.core.errors import UserInputError
+from longboat.core.states import EndpointTable
+from longboat.gateway.client import ClientConnection
+from longboat.gateway.config import GatewayConfig
+from longboat.gateway.control import ControlServer
+from longboat.gateway.state import GatewayState
+
+__all__ = ("Gateway", "serve_until_stopped")
+
+SWEEP_S = 0.25
+_BACKLOG = 4096
+
+
+class Gateway:
+    """Serves clients in this process. Answers the control socket through the ``Steered`` methods."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.state = GatewayState(config)
+        self.port = config.port
+        self.stopped = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stopper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. :raises UserInputError: the address cannot be listened on."""
+        config = self.state.config
+        shared = config.worker_index is not None
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: ClientConnection(self.state), config.host, config.port, backlog=_BACKLOG, reuse_port=shared
+            )
+        except OSError as error:
+            raise listen_error(config.host, config.port, error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep_forever())
+
+    # what the control socket asks for
+
+    async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
+        return self.state.table.offer(epoch, table)
+
+    async def report(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "pid": os.getpid(),
+            "version": state.table.version,
+            "epoch": state.table.epoch,
+            "host": state.config.host,
+            "port": self.port,
+            "in_flight": state.in_flight,
+            "requests_total": state.requests_total,
+            "connections": len(state.connections),
+            "held_bytes": state.held_bytes,
+            "fleet": state.config.fleet,
+            "node": state.config.node,
+            "uptime_s": round(time.monotonic() - state.started_s, 3),
+            "draining": state.draining,
+            "stopping": state.stopping,
+            "models": list(state.table.models),
+            "processes": [os.getpid()],
+        }
+
+    async def drain(self) -> None:
+        """Not ready any more; requests are still answered, each on a connection that then closes."""
+        self.state.draining = True
+
+    def stop(self, deadline_s: float | None = None) -> None:
+        """Take nothing new, let running requests finish until the deadline, end."""
+        if self._stopper is None:
+            limit_s = self.state.limits.stop_deadline_s if deadline_s is None else deadline_s
+            self._stopper = asyncio.get_running_loop().create_task(self._stop(limit_s))
+
+    def heard(self) -> None:
+        """Somebody who knows the token is there."""
+        self.state.last_contact_s = time.monotonic()
+
+    # the end
+
+    async def _stop(self, deadline_s: float) -> None:
+        state = self.state
+        state.draining = state.stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(state.connections):
+            connection.stop_when_idle()
+        end_s = time.monotonic() + deadline_s
+        while state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 an event would cost every request
+            await asyncio.sleep(0.02)
+        if state.access_log is not None:
+            state.access_log.close()
+            state.access_log = None
+        self.stopped.set()
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._sweep(time.monotonic())
+
+    def _sweep(self, now_s: float) -> None:
+        state = self.state
+        for connection in tuple(state.connections):
+            connection.sweep(now_s)
+        for upstream in state.table.upstreams():
+            upstream.close_idle(now_s - state.limits.pool_idle_s)
+        if state.access_log is not None:
+            state.access_log.flush()
+        grace_s = state.config.orphan_grace_s
+        if grace_s is not None and now_s - state.last_contact_s > grace_s:
+            self.stop()
+
+
+def listen_error(host: str, port: int, error: OSError) -> UserInputError:
+    """What a person is told when the address cannot be had."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return UserInputError(
+        f"cannot listen on {host}:{port}: {reason}", hint="choose another port or host, or stop what listens there"
+    )
+
+
+async def serve_until_stopped(config: GatewayConfig, announce: Any) -> None:
+    """Run a gateway in this process until it was stopped. ``announce(port)`` is called when it listens.
+
+    :raises UserInputError: the port or the control socket cannot be had
+    """
+    gateway = Gateway(config)
+    await gateway.start()
+    control = ControlServer(gateway, config.control_socket, config.control_token)
+    await control.start()
+    stop_on_signals(gateway.stop)
+    announce(gateway.port)
+    await gateway.stopped.wait()
+    await control.close()
+
+
+def stop_on_signals(stop: Any) -> None:
+    """SIGTERM and SIGINT stop gracefully; a second one stops now."""
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, os._exit, 130)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, first)

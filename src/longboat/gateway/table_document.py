@@ -1,0 +1,60 @@
+"""The JSON document by which an endpoint table is pushed to a gateway."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import orjson
+
+from longboat.core.errors import UserInputError
+from longboat.core.states import Endpoint, EndpointTable
+
+__all__ = ("decode_table", "encode_table")
+
+_ENDPOINT_KINDS: dict[str, type] = {
+    "model": str,
+    "replica": str,
+    "generation": int,
+    "url": str,
+    "api_key": str,
+    "ready": bool,
+}
+_REQUIRED = ("model", "replica", "generation", "url")
+
+
+def encode_table(epoch: str, table: EndpointTable) -> bytes:
+    """The document that the control socket takes."""
+    return orjson.dumps({"epoch": epoch, **dataclasses.asdict(table)})
+
+
+def decode_table(document: bytes) -> tuple[str, EndpointTable]:
+    """Epoch and table. :raises UserInputError: the document is not what :func:`encode_table` writes."""
+    try:
+        values = orjson.loads(document)
+        epoch, version, models = values["epoch"], values["version"], values["models"]
+        endpoints = tuple(_endpoint(item) for item in values["endpoints"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise UserInputError(
+            f"the table cannot be read: {error!r}", hint="send epoch, version, models, endpoints"
+        ) from error
+    if not (isinstance(epoch, str) and isinstance(version, int) and _all_strings(models)):
+        raise UserInputError("epoch, version or models has the wrong type", hint="text, whole number, list of texts")
+    return epoch, EndpointTable(version=version, models=tuple(models), endpoints=endpoints)
+
+
+def _endpoint(item: Any) -> Endpoint:
+    for name, kind in _ENDPOINT_KINDS.items():
+        if name in item and not isinstance(item[name], kind):
+            raise TypeError(f"{name} is not {kind.__name__}")
+    for text in ("api_key", "url", "replica"):
+        if any(c in item.get(text, "") for c in "\r\n\0"):
+            raise TypeError(f"{text} has a line break")
+    missing = [name for name in _REQUIRED if name not in item]
+    if missing:
+        raise KeyError(missing[0])
+    return Endpoint(**{name: item[name] for name in _ENDPOINT_KINDS if name in item})
+
+
+def _all_strings(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(v, str) for v in values)

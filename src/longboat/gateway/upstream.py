@@ -1,0 +1,303 @@
+"""An engine as this process sees it: its address, its idle connections, and one connection's reading of responses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import deque
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import httptools
+
+from longboat.core.errors import UserInputError
+from longboat.core.states import Endpoint
+from longboat.gateway.config import GatewayLimits
+
+__all__ = ("ResponseSink", "Upstream", "UpstreamConnection")
+
+
+# A host that vanished without a word is noticed in about 11 s, though nothing is being sent to it.
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
+)
+
+
+class ResponseSink(Protocol):
+    """Who wants a response: told of its head, its body block by block, and its end."""
+
+    def on_head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> None:
+        """sized: the engine told the body's length. Raises nothing."""
+
+    def on_block(self, body: bytes, *, last: bool) -> None:
+        """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
+
+    def on_lost(self, detail: str) -> None:
+        """The connection ended, or spoke nonsense, before the response was complete."""
+
+
+class Upstream:
+    """One endpoint, live. Fits ``routing.pick.EndpointView``; counts only what this process sends."""
+
+    __slots__ = (
+        "_base_path",
+        "_idle",
+        "_own_lines",
+        "_target",
+        "api_key",
+        "capacity",
+        "gone",
+        "key",
+        "limits",
+        "model",
+        "outstanding",
+        "ready",
+        "replica",
+        "suspect",
+    )
+
+    def __init__(self, endpoint: Endpoint, limits: GatewayLimits) -> None:
+        """:raises UserInputError: the endpoint's URL is not http://HOST:PORT."""
+        parts = _split(endpoint.url)
+        self._target = (parts[0], parts[1])
+        self.model = endpoint.model
+        self.replica = endpoint.replica
+        self.key = f"{endpoint.replica}/{endpoint.generation}@{endpoint.url}"
+        self.api_key = endpoint.api_key
+        self.ready = endpoint.ready
+        self.limits = limits
+        self.capacity = limits.max_outstanding
+        self.outstanding = 0
+        self.suspect = False
+        self.gone = False
+        self._idle: deque[tuple[UpstreamConnection, float]] = deque()
+        authorization = f"authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
+        self._base_path = parts[2].encode("latin-1")
+        self._own_lines = f"host: {parts[3]}\r\n{authorization}".encode("latin-1")
+
+    def request_head(self, path: bytes, forwarded: list[bytes], request_id: str, body_bytes: int) -> bytes:
+        """The head of a POST to this engine, ours in place of the client's where the two differ."""
+        own = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), body_bytes)
+        first = b"POST %b%b HTTP/1.1\r\n" % (self._base_path, path)
+        return b"".join((first, self._own_lines, *forwarded, own))
+
+    def take_idle(self) -> UpstreamConnection | None:
+        """A pooled connection, the most recently used; None where there is none."""
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """:raises OSError: refused, unreachable; TimeoutError (an OSError) after connect_timeout_s."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self.limits.connect_timeout_s):
+            _, connection = await loop.create_connection(lambda: UpstreamConnection(self), *self._target)
+        self.suspect = False
+        return connection
+
+    def mark_suspect(self) -> None:
+        """Avoid this endpoint for a moment: a new connection to it failed."""
+        self.suspect = True
+        asyncio.get_running_loop().call_later(self.limits.suspect_s, self._trust)
+
+    def keep(self, connection: UpstreamConnection) -> None:
+        """Pool a connection whose response is complete, or close it where the endpoint has gone."""
+        if self.gone:
+            connection.close()
+        else:
+            self._idle.append((connection, time.monotonic()))
+
+    def close_idle(self, before_s: float) -> None:
+        """Close connections that were pooled before this time."""
+        while self._idle and self._idle[0][1] < before_s:
+            self._idle.popleft()[0].close()
+
+    def retire(self) -> None:
+        """The endpoint left the table: running responses go on, nothing is pooled any more."""
+        self.gone = True
+        self.close_idle(float("inf"))
+
+    def _trust(self) -> None:
+        self.suspect = False
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives."""
+
+    __slots__ = (
+        "_complete",
+        "_headers",
+        "_interim",
+        "_parser",
+        "_pieces",
+        "_reusable",
+        "_sink",
+        "_transport",
+        "_until_end",
+        "_upstream",
+        "quiet",
+        "used",
+    )
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: Any = None
+        self._parser: Any = None
+        self._sink: ResponseSink | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
+        self._complete = False
+        self._interim = False
+        self._until_end = False
+        self._reusable = False
+        self.quiet = 0  # sweeps since the last byte
+        self.used = False  # has carried a complete response
+
+    # what the exchange calls
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
+        """Send one request; its response goes to ``sink``."""
+        self._sink = sink
+        self._complete = self._interim = self._until_end = False
+        self.quiet = 0
+        if len(body) < 65536:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def pause(self) -> None:
+        if self.usable:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.usable:
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Give the response up: the engine sees the connection end at once."""
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        self._sink = None
+        if self._transport is not None:
+            self._transport.close()
+
+    # what the loop calls
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._parser = httptools.HttpResponseParser(self)
+        sock = transport.get_extra_info("socket")
+        for level, option, value in _SOCKET_OPTIONS:
+            sock.setsockopt(level, option, value)
+
+    def data_received(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:  # an idle engine has nothing to say: what follows could not be told from an answer
+            self.abort()
+            return
+        self.quiet = 0
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._lose(f"its answer is not HTTP: {error}")
+            return
+        pieces = self._pieces
+        if pieces:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._deliver(sink, body)
+        elif self._complete:
+            self._deliver(sink, b"")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._parser = None
+        sink = self._sink
+        if sink is None:
+            return
+        if self._until_end and error is None:
+            self._sink = None
+            sink.on_block(b"", last=True)
+        else:
+            self._lose(str(error) if error else "it closed the connection")
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise ValueError("a second answer to one request")
+        self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._interim = status < 200
+        if self._interim or self._sink is None:
+            return
+        sized = status in (204, 304)
+        self._until_end = not sized
+        for name, value in self._headers:
+            lower = name.lower()
+            if lower == b"content-length":
+                sized, self._until_end = True, False
+            elif lower == b"transfer-encoding":
+                if value.strip().lower() != b"chunked":
+                    raise ValueError("unknown transfer encoding")
+                self._until_end = False
+        self._reusable = not self._until_end and self._parser.should_keep_alive()
+        self._sink.on_head(status, self._headers, sized=sized)
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = not self._interim
+
+    def _deliver(self, sink: ResponseSink, body: bytes) -> None:
+        if self._complete:
+            self._release()
+        sink.on_block(body, last=self._complete)
+
+    def _release(self) -> None:
+        self._sink = None
+        self.used = True
+        if self._reusable and self.usable and not self._transport.get_write_buffer_size():
+            self._transport.resume_reading()
+            self._upstream.keep(self)
+        else:
+            self.close()
+
+    def _lose(self, detail: str) -> None:
+        sink = self._sink
+        self.abort()
+        self._pieces.clear()
+        if sink is not None:
+            sink.on_lost(detail)
+
+
+def _split(url: str) -> tuple[str, int, str, str]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "http" or not parts.hostname or port is None or parts.query or parts.username:
+        raise UserInputError(f"endpoint address {url!r} is not http://HOST:PORT", hint="give the engine's own address")
+    return parts.hostname, port, parts.path.rstrip("/").removesuffix("/v1"), parts.netloc

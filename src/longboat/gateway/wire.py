@@ -1,0 +1,58 @@
+"""Which headers cross the gateway, and how request and response heads are written."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+
+from longboat.gateway.answers import status_line
+
+__all__ = ("NOTED", "WITHHELD", "Framing", "connection_tokens", "response_head", "without_named")
+
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
+    b" transfer-encoding upgrade".split()
+)
+
+NOTED = frozenset(
+    b"host connection content-length content-encoding transfer-encoding expect upgrade x-request-id".split()
+)
+"""Request headers that the gateway itself reads; it writes its own in their place."""
+
+WITHHELD = _HOP_BY_HOP | frozenset(b"authorization api-key x-api-key cookie accept-encoding".split())
+"""Request headers that engines never see: hop-by-hop ones, the client's secrets, and what would let an engine
+compress (the gateway must be able to add an event to a stream)."""
+
+_KEPT_FROM_CLIENT = _HOP_BY_HOP | {b"x-request-id"}
+
+
+class Framing(enum.Enum):
+    """How the end of a response body is shown to the client."""
+
+    IDENTITY = "identity"  # content-length, or no body at all
+    CHUNKED = "chunked"
+    CLOSE = "close"  # the connection's end; for HTTP/1.0 clients
+
+
+def connection_tokens(value: bytes) -> frozenset[bytes]:
+    """The lower-case names in a Connection header."""
+    return frozenset(token.strip().lower() for token in value.split(b","))
+
+
+def without_named(lines: Iterable[bytes], names: frozenset[bytes]) -> list[bytes]:
+    """Header lines without those that the Connection header names."""
+    return [line for line in lines if line.partition(b":")[0].lower() not in names]
+
+
+def response_head(
+    status: int, headers: Sequence[tuple[bytes, bytes]], framing: Framing, *, request_id: str, replica: str, close: bool
+) -> bytes:
+    """The head that the client gets: the engine's end-to-end headers and our own."""
+    parts = [status_line(status)]
+    parts.extend(b"%b: %b\r\n" % item for item in headers if item[0].lower() not in _KEPT_FROM_CLIENT)
+    own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
+    parts.append(own)
+    if framing is Framing.CHUNKED:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    return b"".join(parts)

@@ -1,0 +1,227 @@
+"""Several gateway processes on one port: a parent that starts them, feeds them, counts for them, replaces them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import dataclasses
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import orjson
+
+from longboat.core.errors import ClusterError, EngineError, UserInputError
+from longboat.core.states import EndpointTable
+from longboat.gateway.config import GatewayConfig, encode_config
+from longboat.gateway.control import ControlServer
+from longboat.gateway.control_client import GatewayControl, gateway_command
+from longboat.gateway.server import SWEEP_S, listen_error, stop_on_signals
+from longboat.gateway.table import LiveTable
+
+__all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
+
+_START_TIMEOUT_S = 20.0
+_PR_SET_PDEATHSIG = 1
+_SUMMED = ("in_flight", "requests_total", "connections", "held_bytes")
+
+
+def follow_parent() -> None:
+    """Make this worker end (gracefully) when its parent does, however the parent ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if parent == 1 or os.getppid() != parent:
+        raise ClusterError("the parent of this worker has ended", hint="start the gateway again")
+
+
+class Worker:
+    """One worker process, started again by its parent when it ends."""
+
+    def __init__(self, config: GatewayConfig, index: int, port: int) -> None:
+        path = f"{config.control_socket}.{index}"
+        self._config = dataclasses.replace(
+            config, port=port, processes=1, worker_index=index, control_socket=path, orphan_grace_s=None
+        )
+        self.control = GatewayControl(path, config.control_token)
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Returns when it listens. :raises EngineError: it did not within 20 s; UserInputError: it must not."""
+        pipe = asyncio.subprocess.PIPE
+        self.process = await asyncio.create_subprocess_exec(*gateway_command(), stdin=pipe, stdout=pipe)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(encode_config(self._config))
+        self.process.stdin.close()
+        try:
+            line = await asyncio.wait_for(self.process.stdout.readline(), _START_TIMEOUT_S)
+        except TimeoutError as error:
+            self.process.kill()
+            raise EngineError("a gateway worker did not start in time", hint="see its messages above") from error
+        if not line or orjson.loads(line)["event"] != "listening":
+            raise UserInputError("a gateway worker could not start", hint="see its message above")
+
+
+class WorkerParent:
+    """Owns the workers. Answers the control socket for all of them."""
+
+    def __init__(self, config: GatewayConfig, port: int) -> None:
+        self._config = config
+        self._port = port
+        self._workers = [Worker(config, index, port) for index in range(config.processes)]
+        self._latest: tuple[str, EndpointTable] | None = None
+        self._rules = LiveTable(config.limits)
+        self._started_s = self._contact_s = time.monotonic()
+        self._draining = self._stopping = False
+        self._finished_total = 0  # requests of workers that ended
+        self._last_seen: dict[int, int] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stop_task: asyncio.Task[None] | None = None
+        self.stopped = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start all workers. :raises UserInputError, EngineError: one of them did not start; the others are ended."""
+        try:
+            await asyncio.gather(*(worker.start() for worker in self._workers))
+        except BaseException:
+            self._signal_all(signal.SIGKILL)
+            raise
+        loop = asyncio.get_running_loop()
+        self._keepers = [loop.create_task(self._keep(worker)) for worker in self._workers]
+        self._keepers.append(loop.create_task(self._watch_contact()))
+
+    # what the control socket asks for
+
+    async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
+        if not self._rules.offer(epoch, table):
+            return False
+        self._latest = (epoch, table)
+        await asyncio.gather(*(self._feed(worker) for worker in self._workers))
+        return True
+
+    async def report(self) -> dict[str, Any]:
+        reports = await self._reports()
+        total: dict[str, Any] = {name: sum(r[name] for r in reports.values()) for name in _SUMMED}
+        total["requests_total"] += self._finished_total
+        return {
+            "pid": os.getpid(),
+            "version": self._rules.version,
+            "epoch": self._rules.epoch,
+            "host": self._config.host,
+            "port": self._port,
+            **total,
+            "fleet": self._config.fleet,
+            "node": self._config.node,
+            "uptime_s": round(time.monotonic() - self._started_s, 3),
+            "draining": self._draining,
+            "stopping": self._stopping,
+            "models": list(self._rules.models),
+            "processes": [w.process.pid for w in self._workers if w.process and w.process.returncode is None],
+        }
+
+    async def drain(self) -> None:
+        self._draining = True
+        await asyncio.gather(*(self._feed(worker) for worker in self._workers))
+
+    def stop(self, deadline_s: float | None = None) -> None:
+        if self._stop_task is None:
+            limit_s = self._config.limits.stop_deadline_s if deadline_s is None else deadline_s
+            self._stop_task = asyncio.get_running_loop().create_task(self._stop(limit_s))
+
+    def heard(self) -> None:
+        self._contact_s = time.monotonic()
+
+    # the workers
+
+    async def _keep(self, worker: Worker) -> None:
+        while True:
+            assert worker.process is not None
+            pid = worker.process.pid
+            await worker.process.wait()
+            self._finished_total += self._last_seen.pop(pid, 0)
+            if self._stopping:
+                return
+            print(
+                f"longboat gateway: worker {pid} ended ({worker.process.returncode}); starting another", file=sys.stderr
+            )
+            await asyncio.sleep(0.1)
+            with contextlib.suppress(EngineError, UserInputError):
+                await worker.start()
+                await self._feed(worker)
+
+    async def _feed(self, worker: Worker) -> None:
+        """Bring one worker to where the others are. One that is ending gets it all when it was replaced."""
+        with contextlib.suppress(ClusterError):
+            if self._latest is not None:
+                await worker.control.put_table(*self._latest)
+            if self._draining:
+                await worker.control.drain()
+
+    async def _reports(self) -> dict[int, dict[str, Any]]:
+        answers = await asyncio.gather(*(w.control.state() for w in self._workers), return_exceptions=True)
+        reports = {a["pid"]: a for a in answers if isinstance(a, dict)}
+        self._last_seen.update({pid: report["requests_total"] for pid, report in reports.items()})
+        return reports
+
+    async def _watch_contact(self) -> None:
+        grace_s = self._config.orphan_grace_s
+        while grace_s is not None:
+            await asyncio.sleep(SWEEP_S)
+            if time.monotonic() - self._contact_s > grace_s:
+                self.stop()
+                return
+
+    async def _stop(self, deadline_s: float) -> None:
+        self._stopping = self._draining = True
+        calls = (w.control.stop(deadline_s) for w in self._workers)
+        await asyncio.gather(*calls, return_exceptions=True)
+        alive = [w.process.wait() for w in self._workers if w.process is not None]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*alive), deadline_s + 5.0)
+        self._signal_all(signal.SIGKILL)
+        self.stopped.set()
+
+    def _signal_all(self, number: int) -> None:
+        for worker in self._workers:
+            if worker.process is not None and worker.process.returncode is None:
+                worker.process.send_signal(number)
+
+
+async def supervise_workers(config: GatewayConfig, announce: Any) -> None:
+    """Run ``config.processes`` workers until stopped. ``announce(port)`` is called when all of them listen.
+
+    :raises UserInputError: the port or the control socket cannot be had
+    """
+    with _reserve(config.host, config.port) as held:
+        parent = WorkerParent(config, held.getsockname()[1])
+        control = ControlServer(parent, config.control_socket, config.control_token)
+        await control.start()
+        try:
+            await parent.start()
+            stop_on_signals(parent.stop)
+            announce(held.getsockname()[1])
+            await parent.stopped.wait()
+        finally:
+            await control.close()
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """A bound socket that never listens: it keeps the port for our workers while they come and go.
+
+    The port is first tried without SO_REUSEPORT, for with it another gateway's port would be shared in silence.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind((host, port))
+            port = alone.getsockname()[1]
+        held = socket.socket(family, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((host, port))
+    except OSError as error:
+        raise listen_error(host, port, error) from error
+    return held

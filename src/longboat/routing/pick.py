@@ -1,0 +1,86 @@
+"""Chooses one endpoint for a request: the least busy that is ready and was not tried yet."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ("Decision", "EndpointView", "Pick", "Shed", "ShedReason", "Wait", "pick")
+
+
+class EndpointView(Protocol):
+    """What a choice needs to know of an endpoint. The gateway's live endpoints have these attributes themselves.
+
+    key: unlike that of every other endpoint of the model
+    ready: takes new requests
+    suspect: a connection to it failed a moment ago; it is chosen only when nothing better is left
+    outstanding: requests sent to it by this gateway process and not finished
+    capacity: most requests it may have outstanding; None is no limit
+    """
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def suspect(self) -> bool: ...
+    @property
+    def outstanding(self) -> int: ...
+    @property
+    def capacity(self) -> int | None: ...
+
+
+E = TypeVar("E", bound=EndpointView)
+
+
+class ShedReason(enum.StrEnum):
+    """Why no endpoint can take the request, now or by waiting a moment."""
+
+    NONE_READY = "none_ready"
+    ALL_TRIED = "all_tried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick(Generic[E]):
+    """Send the request to ``endpoint``."""
+
+    endpoint: E
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Every endpoint that could take the request is full; ``num_full`` of them."""
+
+    num_full: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shed:
+    """Refuse the request; ``num_endpoints`` were looked at."""
+
+    reason: ShedReason
+    num_endpoints: int
+
+
+Decision = Pick[E] | Wait | Shed
+
+
+def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = ()) -> Decision[E]:
+    """The endpoint with the fewest outstanding requests; equals take turns.
+
+    turn: a counter that the caller raises with every request: the tie-break, so that equal input gives equal output
+    tried: keys of endpoints that failed for this request
+    """
+    usable = [e for e in endpoints if e.ready and e.key not in tried]
+    if not usable:
+        some_ready = any(e.ready for e in endpoints)
+        return Shed(reason=ShedReason.ALL_TRIED if some_ready else ShedReason.NONE_READY, num_endpoints=len(endpoints))
+    roomy = [e for e in usable if e.capacity is None or e.outstanding < e.capacity]
+    if not roomy:
+        return Wait(num_full=len(usable))
+    trusted = [e for e in roomy if not e.suspect] or roomy
+    least = min(e.outstanding for e in trusted)
+    equals = [e for e in trusted if e.outstanding == least]
+    return Pick(endpoint=equals[turn % len(equals)])
