@@ -24,9 +24,20 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ("DEFAULT_GRACE_S", "descendants", "die_with_parent", "keep", "reap")
+__all__ = (
+    "DEFAULT_GRACE_S",
+    "MARK_SPACE",
+    "descendants",
+    "die_with_parent",
+    "environment_of",
+    "keep",
+    "reap",
+    "set_name",
+    "show_marks",
+)
 
 DEFAULT_GRACE_S = 10.0
+MARK_SPACE = "LONGBOAT_MARK_SPACE"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,6 +63,21 @@ def die_with_parent(parent_pid: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def show_marks(marks: Mapping[str, str]) -> None:
+    """Write ``marks`` into what /proc shows as the environment of this process and of those that it forks.
+
+    The kernel shows the memory that the process was started with, whatever ``os.environ`` says later. A process that
+    is going to fork is therefore started with ``MARK_SPACE``: room to write in. Does nothing where that is missing.
+    """
+    start, end = (int(word) for word in _stat_fields(os.getpid())[47:49])
+    shown = ctypes.string_at(start, end - start)
+    at = shown.find(MARK_SPACE.encode() + b"=")
+    size = shown.find(b"\0", at) - at
+    text = b"\0".join(f"{name}={value}".encode() for name, value in marks.items())
+    if at >= 0 and len(text) <= size:
+        ctypes.memmove(start + at, text.ljust(size, b"\0"), size)
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
@@ -294,9 +320,10 @@ def reap(marks: Mapping[str, str], older_than_generation: int | None = None) -> 
 # --- script ----------------------------------------------------------------------------------------------------------
 
 
-def _detach() -> None:
+def _detach(on_leaving: Callable[[int], None] = lambda _pid: None) -> None:
     """Leave the parent: nobody's child, so that what kills the owner's children does not kill the keeper."""
-    if os.fork():
+    if pid := os.fork():
+        on_leaving(pid)
         os._exit(0)
     os.setsid()
 
@@ -308,8 +335,12 @@ def _keep_command(argv: Sequence[str], lifeline_fd: int, status_fd: int, grace_s
     keep(lambda: os.execvp(argv[0], list(argv)), lifeline_fd=lifeline_fd, status_fd=status_fd, grace_s=grace_s)  # noqa: S606
 
 
-def _detach_command(argv: Sequence[str]) -> None:
-    _detach()
+def _detach_command(argv: Sequence[str], log_path: str) -> None:
+    log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    _detach(lambda pid: print(pid, flush=True))
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    os.close(log_fd)
     os.execvp(argv[0], list(argv))  # noqa: S606
 
 
@@ -322,7 +353,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lifeline", type=int, metavar="FD", help="the rank ends when this reaches end of file")
     parser.add_argument("--status", type=int, metavar="FD", help="where events are written as JSON lines")
     parser.add_argument("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help="seconds from TERM to KILL")
-    parser.add_argument("--detach", action="store_true", help="just run the command in a session of its own")
+    parser.add_argument("--detach", metavar="LOG", help="just run the command, as nobody's child; its pid is printed")
     parser.add_argument("--reap", nargs="+", metavar="NAME=VALUE", help="kill every process that carries these marks")
     parser.add_argument("--older-than-generation", type=int, metavar="N")
     return parser
@@ -335,11 +366,11 @@ def main(words: Sequence[str]) -> int:
     if options.reap:
         print(*reap(_marks(options.reap), options.older_than_generation))
     elif options.detach and argv:
-        _detach_command(argv)
+        _detach_command(argv, options.detach)
     elif options.lifeline is not None and options.status is not None and argv:
         _keep_command(argv, options.lifeline, options.status, options.grace)
     else:
-        _parser().error("give --lifeline FD --status FD -- argv…, --detach -- argv… or --reap NAME=VALUE…")
+        _parser().error("give --lifeline FD --status FD -- argv…, --detach LOG -- argv… or --reap NAME=VALUE…")
     return 0
 
 

@@ -1,0 +1,168 @@
+"""A rank's processes: how it starts, what it sees, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import EngineError
+from longboat.engines.contract import RankCommand
+from longboat.engines.process import RankExit, RankProcess, reap, start_rank
+
+DEADLINE_S = 20.0
+WITH_CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
+
+
+def python(code: str, **env: str | None) -> RankCommand:
+    return RankCommand(argv=(sys.executable, "-c", code), env=env)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def marked(gang: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"LONGBOAT_GANG={gang}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return [pid for pid in found if is_alive(pid)]
+
+
+async def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"still waiting: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def ended(rank: RankProcess) -> RankExit:
+    return await asyncio.wait_for(rank.wait(), DEADLINE_S)
+
+
+@pytest.fixture
+def marks() -> dict[str, str]:
+    return {"LONGBOAT_GANG": f"test/{uuid.uuid4()}", "LONGBOAT_GENERATION": "3", "LONGBOAT_NODE_RANK": "0"}
+
+
+async def start(command: RankCommand, marks: dict[str, str], folder: Path) -> RankProcess:
+    return await start_rank(command, marks=marks, log_path=folder / "rank0.log", zygote=None)
+
+
+async def test_rank_reports_its_exit_code_and_writes_its_log(tmp_path: Path, marks: dict[str, str]) -> None:
+    command = python("import os, sys; print(os.environ['SAID'], flush=True); sys.exit(5)", SAID="hello")
+    async with await start(command, marks, tmp_path) as rank:
+        assert await ended(rank) == RankExit(returncode=5)
+        assert rank.started_by == "plain"
+        assert "hello" in (tmp_path / "rank0.log").read_text()
+
+
+async def test_rank_sees_marks_and_not_what_is_taken_away(
+    tmp_path: Path, marks: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNWANTED", "x")
+    command = python("import os; print(os.environ.get('UNWANTED'), os.environ['LONGBOAT_GENERATION'])", UNWANTED=None)
+    async with await start(command, marks, tmp_path) as rank:
+        await ended(rank)
+        assert (tmp_path / "rank0.log").read_text().split() == ["None", "3"]
+
+
+async def test_secrets_are_in_no_command_line(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(python("import time; time.sleep(600)", VLLM_API_KEY="tellnobody"), marks, tmp_path) as rank:
+        for pid in (rank.pid, rank.keeper_pid):
+            assert b"tellnobody" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_close_ends_the_rank_and_children_in_other_sessions(tmp_path: Path, marks: dict[str, str]) -> None:
+    rank = await start(python(WITH_CHILD), marks, tmp_path)
+    await wait_until(lambda: len(marked(marks["LONGBOAT_GANG"])) == 3, "keeper, main and child")
+    rank.close()
+    assert await ended(rank) == RankExit(signal=signal.SIGKILL)
+    await wait_until(lambda: not marked(marks["LONGBOAT_GANG"]), "nothing is left")
+
+
+async def test_terminate_lets_the_rank_finish(tmp_path: Path, marks: dict[str, str]) -> None:
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print(1, flush=True)"
+    async with await start(python(f"{code}; time.sleep(600)"), marks, tmp_path) as rank:
+        await wait_until(lambda: "1" in (tmp_path / "rank0.log").read_text(), "handler is set")
+        rank.terminate(60.0)
+        assert await ended(rank) == RankExit(returncode=9)
+
+
+async def test_terminate_kills_after_its_grace_time(tmp_path: Path, marks: dict[str, str]) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    async with await start(python(code), marks, tmp_path) as rank:
+        await wait_until(lambda: "1" in (tmp_path / "rank0.log").read_text(), "signal is ignored")
+        rank.terminate(0.1)
+        assert await ended(rank) == RankExit(signal=signal.SIGKILL)
+
+
+async def test_commands_to_an_ended_rank_do_nothing(tmp_path: Path, marks: dict[str, str]) -> None:
+    rank = await start(python("pass"), marks, tmp_path)
+    await ended(rank)
+    rank.terminate(1.0)
+    rank.kill()
+    rank.close()
+    rank.close()
+    assert rank.ended
+
+
+async def test_loss_of_the_keeper_ends_the_rank(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(python(WITH_CHILD), marks, tmp_path) as rank:
+        await wait_until(lambda: len(marked(marks["LONGBOAT_GANG"])) == 3, "keeper, main and child")
+        os.kill(rank.keeper_pid, signal.SIGKILL)
+        assert await ended(rank) == RankExit()
+        assert not marked(marks["LONGBOAT_GANG"])
+
+
+async def test_two_waiters_hear_of_one_end(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(python("import time; time.sleep(600)"), marks, tmp_path) as rank:
+        waiters = [asyncio.ensure_future(ended(rank)) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiters[0].cancel()
+        rank.kill()
+        assert await waiters[1] == RankExit(signal=signal.SIGKILL)
+
+
+async def test_ranks_do_not_hold_each_others_lifelines(tmp_path: Path, marks: dict[str, str]) -> None:
+    sleeper = python("import time; time.sleep(600)")
+    first = await start(sleeper, marks, tmp_path)
+    async with await start(sleeper, marks, tmp_path):
+        first.close()
+        assert await ended(first) == RankExit(signal=signal.SIGKILL)
+
+
+async def test_program_that_does_not_exist_is_an_exit_not_an_error(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(RankCommand(argv=("/no/such/engine",), env={}), marks, tmp_path) as rank:
+        assert await ended(rank) == RankExit(returncode=127)
+        assert (
+            "/no/such/engine" in (tmp_path / "rank0.log").read_text()
+            or "No such file" in (tmp_path / "rank0.log").read_text()
+        )
+
+
+async def test_reap_returns_what_it_killed(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(python("import time; time.sleep(600)"), marks, tmp_path) as rank:
+        killed = await reap({"LONGBOAT_GANG": marks["LONGBOAT_GANG"]}, older_than_generation=4)
+        assert {rank.pid, rank.keeper_pid} & set(killed)
+        assert not marked(marks["LONGBOAT_GANG"])
+        assert await reap({"LONGBOAT_GANG": marks["LONGBOAT_GANG"]}) == ()
+
+
+async def test_reap_without_marks_is_an_error() -> None:
+    with pytest.raises(EngineError):
+        await reap({})
