@@ -1,0 +1,71 @@
+# The front door: `make demo` and `make test` set up what they need. Needs Python 3.11 or newer, and nothing else.
+
+.DEFAULT_GOAL := help
+VENV := .venv
+LONGBOAT := $(VENV)/bin/longboat
+READY := $(VENV)/.ready
+
+# The machine's own Python if it is new enough, else a newer one beside it. `make PYTHON=…` chooses another.
+# A chosen one must also be able to make virtual environments (Debian keeps that in python3-venv).
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo $$python; break; }; done)
+
+# A virtual environment knows its own path: one that was moved with its folder is made anew.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
+
+$(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/bootstrap.py
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer with venv is needed and was not found."; \
+		echo "Install one (on Debian and Ubuntu: python3 and python3-venv), or say which: make PYTHON=/path/to/python"; \
+		exit 1; } >&2
+	@$(PYTHON) tools/bootstrap.py $(VENV)
+	@printf '%s\n' "$(CURDIR)" > $@
+
+##@ Run
+.PHONY: demo
+demo: venv engine  ## serve the built-in model with two real vLLM replicas; stays up until Ctrl-C
+	@$(LONGBOAT) demo
+
+.PHONY: bench-start
+bench-start: venv engine  ## measure how long a replica takes to start, part by part
+	@$(VENV)/bin/python -m longboat.bench.start
+
+##@ Check
+.PHONY: test
+test: venv  ## everything this machine allows; GROUPS="lint quick" runs only these
+	@$(VENV)/bin/python tools/run_tests.py $(GROUPS)
+
+.PHONY: quick
+quick: venv  ## the tests that need no engine, no cluster and no root
+	@$(VENV)/bin/pytest
+
+.PHONY: lint types
+lint types: venv  ## ruff and the import contracts; mypy
+	@$(VENV)/bin/python tools/run_tests.py $@
+
+##@ Set up
+.PHONY: venv
+venv: $(READY)  ## Longboat's own environment, in .venv
+
+.PHONY: engine
+engine: venv  ## the engine environment (vLLM), apart from .venv
+	@$(LONGBOAT) engines install vllm
+
+.PHONY: lock
+lock: venv  ## write the locks anew; UPGRADE=1 moves to newer versions
+	@UPGRADE=$(UPGRADE) $(VENV)/bin/python tools/lock.py
+
+.PHONY: tiny-model
+tiny-model: venv engine  ## train the built-in tiny model again
+	@$$($(LONGBOAT) engines python vllm) tools/tiny_model/train.py --out src/longboat/builtin/tiny
+
+.PHONY: clean
+clean:  ## remove .venv and caches; engine environments stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z].*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

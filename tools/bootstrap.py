@@ -1,0 +1,47 @@
+"""Makes Longboat's own virtual environment from the locks: ``python tools/bootstrap.py FOLDER``.
+
+pip installs uv, uv installs everything else. Every file is checked against a hash; only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from longboat.engines.package_sources import package_sources  # noqa: E402
+
+REQUIREMENTS = ROOT / "requirements"
+
+
+def main(folder: Path) -> None:
+    """Build the environment anew in ``folder``."""
+    shutil.rmtree(folder, ignore_errors=True)
+    python = folder / "bin" / "python"
+    step("making the environment", sys.executable, "-m", "venv", folder)
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
+    step("installing uv", *pip, "--only-binary", ":all:", "-r", REQUIREMENTS / "bootstrap.txt")
+    sources = package_sources(python=str(python)).uv_arguments()
+    uv = (folder / "bin" / "uv", "pip")
+    into = ("--quiet", "--python", python, *sources)
+    locked = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
+    step("installing Longboat's packages", *uv, "sync", *into, *locked)
+    step("installing Longboat itself", *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
+
+
+def step(text: str, *command: str | Path) -> None:
+    """Run one command and tell how long it took; its own messages pass through. Ends the program when it fails."""
+    started_s = time.monotonic()
+    code = subprocess.run([str(word) for word in command], cwd=ROOT, check=False).returncode
+    if code != 0:
+        sys.exit(f"{text}: failed. The lines above say why; the command was: {' '.join(map(str, command))}")
+    print(f"{text}: {time.monotonic() - started_s:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute())

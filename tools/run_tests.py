@@ -1,0 +1,190 @@
+"""Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
+
+Each group is a process of its own, so that a cluster or an engine of one cannot linger in the next. What cannot run
+here is told in one line with the reason. The last line adds all groups up, as pytest does for one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longboat.core.errors import LongboatError, UserInputError
+from longboat.engines.environment import default_platform, find_environment
+from longboat.engines.installer import DEFAULT_VERSIONS
+from longboat.folders import home_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+CODE = ("src", "tests", "tools")
+
+CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "lint": (("ruff", "check", "--quiet", *CODE), ("ruff", "format", "--quiet", "--check", *CODE), ("lint-imports",)),
+    "types": (("mypy",),),
+}
+TESTS = {
+    "quick": "not engine and not ray and not net and not slow",
+    "engine": "engine and not ray and not net and not slow",
+    "ray": "ray and not net and not slow",
+    "net": "net and not slow",
+    "slow": "slow",
+}
+TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 300, "net": 300, "slow": 1200}
+NO_TESTS = 5
+"""pytest's exit status when a group selects nothing."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one group went."""
+
+    group: str
+    passed: bool
+    seconds: float
+    num_passed: int = 0
+    num_skipped: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def main(groups: list[str]) -> int:
+    """Run the groups (none: all) and say what happened; the exit status."""
+    os.chdir(ROOT)
+    known = (*CHECKS, *TESTS)
+    if unknown := [group for group in groups if group not in known]:
+        print(f"no such group: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    chosen = [group for group in known if not groups or group in groups]
+    skipped = what_is_missing(chosen)
+    started_s = time.monotonic()
+    outcomes = run_groups(chosen, skipped)
+    tell(outcomes, skipped, time.monotonic() - started_s)
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def what_is_missing(chosen: list[str]) -> dict[str, str]:
+    """Mark → why tests with this mark cannot run here."""
+    missing = {}
+    if {"engine", "ray", "net", "slow"} & set(chosen) and (why := why_no_engine()):
+        missing["engine"] = why
+    if {"net", "slow"} & set(chosen) and (why := why_no_namespaces()):
+        missing["net"] = why
+    return missing
+
+
+def why_no_engine() -> str:
+    """Install the engine environment; the reason when this machine cannot have one. Other failures end the run."""
+    done = subprocess.run(
+        [BIN / "longboat", "engines", "install", "vllm"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    print(done.stderr, end="", file=sys.stderr, flush=True)
+    if done.returncode == UserInputError.exit_code:
+        return f"no engine environment: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'see above'}"
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    return ""
+
+
+def why_no_namespaces() -> str:
+    """Why this machine cannot make hosts out of network namespaces; empty when it can."""
+    if not shutil.which("ip") or not shutil.which("unshare"):
+        return "the programs ip (iproute2) and unshare (util-linux) are needed"
+    who = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    trial = ["unshare", *who, "--net", "--mount", "--pid", "--fork", "ip", "link", "set", "lo", "up"]
+    done = subprocess.run(trial, capture_output=True, text=True, check=False, timeout=30)
+    return "" if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
+
+
+def run_groups(chosen: list[str], missing: Mapping[str, str]) -> list[Outcome]:
+    """Every chosen group in turn; a failure does not stop the others."""
+    run = tempfile.mkdtemp(prefix="longboat-test-")
+    env = {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
+    outcomes = []
+    try:
+        for group in chosen:
+            if group not in missing:
+                print(f"\n── {group}", flush=True)
+                outcomes.append(run_checks(group) if group in CHECKS else run_tests(group, missing, env))
+    finally:
+        shutil.rmtree(run, ignore_errors=True)
+    return outcomes
+
+
+def engine_variables(missing: Mapping[str, str]) -> dict[str, str]:
+    """Where tests find the engine's interpreter; nothing where there is none."""
+    if "engine" in missing:
+        return {}
+    try:
+        environment = find_environment("vllm", version=DEFAULT_VERSIONS["vllm"], path=None, home=home_folder())
+    except LongboatError:
+        return {}
+    return {"LONGBOAT_TEST_ENGINE_PYTHON": environment.python, "LONGBOAT_TEST_PLATFORM": default_platform()}
+
+
+def run_checks(group: str) -> Outcome:
+    """The commands of a check, all of them."""
+    started_s = time.monotonic()
+    failures = []
+    for words in CHECKS[group]:
+        if subprocess.run([BIN / words[0], *words[1:]], check=False).returncode != 0:
+            failures.append(" ".join(words))
+    return Outcome(group, not failures, time.monotonic() - started_s, failures=failures)
+
+
+def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) -> Outcome:
+    """One pytest process."""
+    marks = " and ".join([f"({TESTS[group]})", *(f"not {mark}" for mark in missing)])
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        words = ["-q", "-m", marks, f"--timeout={TEST_DEADLINE_S[group]}", f"--junit-xml={report}"]
+        code = subprocess.run([BIN / "pytest", *words], check=False, env=dict(env)).returncode
+        outcome = Outcome(group, code in (0, NO_TESTS), time.monotonic() - started_s)
+        if report.exists():
+            count(report, outcome)
+    if not outcome.passed and not outcome.failures:
+        outcome.failures.append(f"pytest ended with status {code}")
+    return outcome
+
+
+def count(report: Path, outcome: Outcome) -> None:
+    """Add what pytest's report says."""
+    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcome.failures.append(f"{case.get('classname')}::{case.get('name')}")
+        elif case.find("skipped") is not None:
+            outcome.num_skipped += 1
+        else:
+            outcome.num_passed += 1
+
+
+def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) -> None:
+    """The table, a line for each group that was skipped, every failure, and the sum."""
+    print("\ngroup     result  passed skipped failed   seconds")
+    for item in outcomes:
+        result = "ok" if item.passed else "FAILED"
+        counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
+        print(f"{item.group:9} {result:7} {counts} {item.seconds:9.1f}")
+    for group, why in missing.items():
+        print(f"SKIPPED group {group}: {why}")
+    for item in outcomes:
+        for failure in item.failures:
+            print(f"FAILED {item.group}: {failure}")
+    parts = {
+        "failed": sum(len(item.failures) for item in outcomes),
+        "passed": sum(item.num_passed for item in outcomes),
+        "skipped": sum(item.num_skipped for item in outcomes),
+    }
+    words = ", ".join(f"{number} {what}" for what, number in parts.items() if number or what == "passed")
+    print(f" {words} in {seconds:.2f}s ".center(80, "="), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
