@@ -48,6 +48,7 @@ lint types: venv  ## ruff and the import contracts; mypy
 ##@ Set up
 .PHONY: venv
 venv: $(READY)  ## Longboat's own environment, in .venv
+	@:
 
 .PHONY: engine
 engine: venv  ## the engine environment (vLLM), apart from .venv

@@ -28,8 +28,8 @@ def main(folder: Path) -> None:
     step("installing uv", *pip, "--only-binary", ":all:", "-r", REQUIREMENTS / "bootstrap.txt")
     sources = package_sources(python=str(python)).uv_arguments()
     uv = (folder / "bin" / "uv", "pip")
-    into = ("--quiet", "--python", python, *sources)
-    locked = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
+    into: tuple[str | Path, ...] = ("--quiet", "--python", python, *sources)
+    locked: tuple[str | Path, ...] = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
     step("installing Longboat's packages", *uv, "sync", *into, *locked)
     step("installing Longboat itself", *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
 

@@ -81,14 +81,16 @@ def what_is_missing(chosen: list[str]) -> dict[str, str]:
 
 def why_no_engine() -> str:
     """Install the engine environment; the reason when this machine cannot have one. Other failures end the run."""
-    done = subprocess.run(
-        [BIN / "longboat", "engines", "install", "vllm"], stderr=subprocess.PIPE, text=True, check=False
-    )
-    print(done.stderr, end="", file=sys.stderr, flush=True)
-    if done.returncode == UserInputError.exit_code:
-        return f"no engine environment: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'see above'}"
-    if done.returncode != 0:
-        sys.exit(done.returncode)
+    command = [str(BIN / "longboat"), "engines", "install", "vllm"]
+    lines = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr or ():
+            print(line, end="", file=sys.stderr, flush=True)
+            lines += [line.strip()] if line.strip() else []
+    if process.returncode == UserInputError.exit_code:
+        return " ".join(["no engine environment:", *lines[-2:]])
+    if process.returncode != 0:
+        sys.exit(process.returncode)
     return ""
 
 
@@ -131,11 +133,13 @@ def engine_variables(missing: Mapping[str, str]) -> dict[str, str]:
 def run_checks(group: str) -> Outcome:
     """The commands of a check, all of them."""
     started_s = time.monotonic()
-    failures = []
-    for words in CHECKS[group]:
-        if subprocess.run([BIN / words[0], *words[1:]], check=False).returncode != 0:
-            failures.append(" ".join(words))
+    failures = [" ".join(words) for words in CHECKS[group] if not succeeds(words)]
     return Outcome(group, not failures, time.monotonic() - started_s, failures=failures)
+
+
+def succeeds(words: tuple[str, ...]) -> bool:
+    """Whether a program of our environment ends well; its output passes through."""
+    return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode == 0
 
 
 def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) -> Outcome:

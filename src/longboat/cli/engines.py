@@ -45,6 +45,18 @@ def install_command(
     typer.echo(f"{installed.name} is ready: {installed.environment.python}")
 
 
+@engines_app.command("python")
+def python_command(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="For example vllm.")] = "vllm",
+) -> None:
+    """Print the interpreter of an installed environment, for scripts."""
+    from longboat.engines.environment import find_environment
+    from longboat.folders import home_folder
+
+    kind, _, version = engine.partition("@")
+    typer.echo(find_environment(kind, version=version or None, path=None, home=home_folder()).python)
+
+
 @engines_app.command("list")
 def list_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
