@@ -78,27 +78,30 @@ class GatewayProcess:
         return GatewayControl(record["socket"], record["token"])
 
     async def _start(self, order: NodeOrder, digest: str) -> dict[str, Any]:
-        from longboat.gateway.control_client import gateway_command
+        from longboat.gateway.config import GatewayConfig
+        from longboat.gateway.control_client import gateway_command, gateway_stdin
 
-        record = {
+        record: dict[str, Any] = {
             "socket": str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
             "token": secrets.token_urlsafe(24),
             "digest": digest,
             "port": order.gateway.port,
         }
-        config = {
-            **asdict(order.gateway),
-            "control_socket": record["socket"],
-            "control_token": record["token"],
-            "fleet": order.fleet,
-            "node": self._node_id,
-            "orphan_grace_s": ORPHAN_GRACE_S,
-            "access_log": str(self._folder / "access.log"),
-        }
+        config = GatewayConfig(
+            host=order.gateway.host,
+            port=order.gateway.port,
+            processes=order.gateway.processes,
+            control_socket=record["socket"],
+            control_token=record["token"],
+            fleet=order.fleet,
+            node=self._node_id,
+            orphan_grace_s=ORPHAN_GRACE_S,
+            access_log=str(self._folder / "access.log"),
+        )
         output = self._folder / "gateway.log"
         with output.open("wb") as log:
             process = subprocess.Popen(  # noqa: ASYNC220 (a shell that ends at once)
-                ["/bin/sh", "-c", DETACH, "sh", *gateway_command(config)],
+                ["/bin/sh", "-c", DETACH, "sh", *gateway_command()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -107,7 +110,7 @@ class GatewayProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
             assert process.stdin is not None
-            process.stdin.write(json.dumps(config).encode())
+            process.stdin.write(gateway_stdin(config))
             process.stdin.close()
             await asyncio.to_thread(process.wait, 10.0)
         await self._wait_listening(output)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from longboat.cluster.messages import FleetReport
-from longboat.cluster.names import CONTROLLER_APP, NAMESPACE, keeper_name
+from longboat.cluster.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name, model_app_name
+from longboat.cluster.preflight import PreflightRequest, inspect_node
 from longboat.cluster.serve_config import is_ours
 from longboat.cluster.serve_rest import ServeRest
 from longboat.core.errors import ClusterError
@@ -99,6 +101,54 @@ class Session:
             self._controller_handle().shutdown.remote().result(timeout_s=30.0)
         except Exception as error:
             raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
+
+    def try_report(self) -> FleetReport | None:
+        """The controller's report, or None while it cannot be had."""
+        try:
+            return self.report()
+        except ClusterError:
+            return None
+
+    def expect(self, document: str, timeout_s: float = 60.0) -> None:
+        """Wait until the controller has taken over ``document``.
+
+        Raises ClusterError when it has not after ``timeout_s``.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            report = self.try_report()
+            if report is not None and report.document == document:
+                return
+            time.sleep(0.1)
+        raise ClusterError("the fleet's controller did not come up", hint="longboat status --json; ray status")
+
+    def has_given_up(self, model: str) -> str:
+        """Why Serve has stopped trying to start ``model``; empty while it has not."""
+        app = self.applications().get(model_app_name(model), {})
+        return str(app.get("message") or "deploy failed") if app.get("status") == "DEPLOY_FAILED" else ""
+
+    def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
+        """End the applications of all models, and wait until they are gone; the controller stays."""
+        apps = self.applications()
+        controller = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
+        kept = [*others, controller] if controller else others
+        self.rest.put({"proxy_location": "Disabled", "applications": kept})
+        self._wait_applications_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
+
+    def wait_gone(self, timeout_s: float = 60.0) -> None:
+        """Wait until nothing of Longboat is deployed."""
+        self._wait_applications_gone(timeout_s, is_ours)
+
+    def _wait_applications_gone(self, timeout_s: float, is_meant: Callable[[str], bool]) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while left := [name for name in self.applications() if is_meant(name)]:
+            if time.monotonic() > deadline_s:
+                raise ClusterError(f"{', '.join(left)} did not end in {timeout_s:.0f} s", hint="longboat node stop")
+            time.sleep(0.1)
+
+    def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+        """Ask nodes what is on them (see ``preflight.inspect_node``)."""
+        return self.on_nodes(node_ids, inspect_node, request)
 
     def on_nodes(self, node_ids: Sequence[str], work: Callable[..., Any], *args: object) -> dict[str, Any]:
         """Run ``work(*args)`` on each node; node id → its answer, or the exception.

@@ -1,0 +1,167 @@
+"""What the planner must know about the nodes and the models of a fleet, gathered before anything is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from longboat.builtin import describe, is_builtin
+from longboat.builtin.shapes import SHAPES
+from longboat.catalog.facts import ModelFacts
+from longboat.catalog.hf_config import facts_from_config, read_config
+from longboat.cluster.preflight import NodeFindings, PreflightRequest, inspect_node
+from longboat.core.errors import ClusterError, Problem, UserInputError
+from longboat.core.topology import Node
+from longboat.planner.check import FleetPlan, PathReport, PortReport, Surroundings, plan_fleet
+from longboat.planner.resources import matches
+from longboat.spec.fleet import Fleet, ModelSpec
+from longboat.spec.source import is_local_path
+
+__all__ = ("checked_plan", "this_machine")
+
+Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
+"""(node ids, request) → node id → NodeFindings, or the exception that came instead."""
+
+
+def this_machine() -> Node:
+    """This machine as the only node of a cluster that is still to be started."""
+    gpus = sum(1 for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit())
+    return Node(
+        node_id="local",
+        address="127.0.0.1",
+        hostname=socket.gethostname(),
+        num_cpus=float(os.cpu_count() or 1),
+        num_gpus=float(gpus),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        is_head=True,
+    )
+
+
+def inspect_here(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+    """Inspect for a cluster that does not exist yet."""
+    return {node_id: inspect_node(request) for node_id in node_ids}
+
+
+def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect_here) -> FleetPlan:
+    """Shapes for the whole fleet on these nodes.
+
+    Raises UserInputError with every problem found, ClusterError when a node cannot be asked. Starts nothing.
+    """
+    request = PreflightRequest(
+        paths=_paths(fleet),
+        engines={m.name: m.engine.model_dump(mode="json") for m in fleet.models},
+        gateway=(fleet.gateway.host, fleet.gateway.port),
+    )
+    findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
+    plan = plan_fleet(fleet, _surroundings(fleet, nodes, findings))
+    problems = [*plan.problems, *_engine_problems(fleet, nodes, findings), *_argument_problems(fleet)]
+    if problems:
+        message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
+        raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
+    return plan
+
+
+def _paths(fleet: Fleet) -> tuple[str, ...]:
+    sources = [model.source for model in fleet.models if is_local_path(model.source)]
+    return tuple(dict.fromkeys([*sources, *(m.engine.environment for m in fleet.models if m.engine.environment)]))
+
+
+def _answers(nodes: Sequence[Node], answers: Mapping[str, Any]) -> dict[str, NodeFindings]:
+    for node in nodes:
+        if not isinstance(answers[node.node_id], NodeFindings):
+            raise ClusterError(
+                f"node {node.hostname} ({node.address}) does not answer: {answers[node.node_id]!r}"[:500],
+                hint="longboat must be installed in the same version on every node",
+            )
+    return dict(answers)
+
+
+def _surroundings(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> Surroundings:
+    return Surroundings(
+        nodes=tuple(nodes),
+        facts=_facts(fleet, findings),
+        platforms=_platforms(fleet, nodes, findings),
+        paths=tuple(_path_reports(findings)),
+        ports=tuple(
+            PortReport(node_id=node_id, port=fleet.gateway.port, owner=found.port_problem)
+            for node_id, found in findings.items()
+            if found.port_problem
+        ),
+        builtin_names=("tiny", *(f"random-{size}" for size in SHAPES)),
+        unknown_builtins=frozenset(m.source for m in fleet.models if is_builtin(m.source) and not _is_known(m.source)),
+    )
+
+
+def _path_reports(findings: Mapping[str, NodeFindings]) -> list[PathReport]:
+    reports = []
+    for node_id, found in findings.items():
+        for path, finding in found.paths.items():
+            reports.append(PathReport(node_id=node_id, path=path, exists=finding.exists))
+    return reports
+
+
+def _is_known(source: str) -> bool:
+    try:
+        describe(source)
+    except UserInputError:
+        return False
+    return True
+
+
+def _facts(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> dict[str, ModelFacts]:
+    facts = {}
+    for model in fleet.models:
+        if is_builtin(model.source):
+            if _is_known(model.source):
+                facts[model.name] = facts_from_config(describe(model.source).config)
+        elif config := _config_of(model, findings):
+            facts[model.name] = read_config(config, f"{model.source}/config.json")
+    return facts
+
+
+def _config_of(model: ModelSpec, findings: Mapping[str, NodeFindings]) -> str | None:
+    for found in findings.values():
+        finding = found.paths.get(model.source)
+        if finding and finding.config:
+            return finding.config
+    return None
+
+
+def _candidates(model: ModelSpec, nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if matches(node, model.placement.labels)]
+
+
+def _platforms(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> dict[str, str]:
+    """Platform of each model's engine: that of the first node that may host it and has it."""
+    platforms = {}
+    for model in fleet.models:
+        found = [findings[node.node_id].engines[model.name].platform for node in _candidates(model, nodes)]
+        if known := [platform for platform in found if platform]:
+            platforms[model.name] = known[0]
+    return platforms
+
+
+def _engine_problems(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    problems = []
+    for index, model in enumerate(fleet.models):
+        for node in _candidates(model, nodes):
+            engine = findings[node.node_id].engines[model.name]
+            if engine.problem:
+                what = f"node {node.hostname or node.address}: {engine.problem}"
+                problems.append(Problem(where=f"models[{index}].engine", what=what, hint=engine.hint))
+    return problems
+
+
+def _argument_problems(fleet: Fleet) -> list[Problem]:
+    from longboat.engines.vllm import check_extra_args
+
+    problems = []
+    for index, model in enumerate(fleet.models):
+        if model.engine.kind != "vllm":
+            continue
+        for problem in check_extra_args(model.engine.args):
+            where = f"models[{index}].engine.args{problem.where}"
+            problems.append(Problem(where=where, what=problem.what, hint=problem.hint))
+    return problems
