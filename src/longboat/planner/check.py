@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -148,12 +149,8 @@ def _names(nodes: Sequence[Node]) -> str:
 
 def _room(fleet: Fleet, shapes: Mapping[str, GangShape], packing: Packing, nodes: Sequence[Node]) -> list[Problem]:
     """Models whose replicas did not all find room. A shape says that one replica alone would."""
-    needs = [
-        shape_amount(shapes[model.name])
-        for model in fleet.models
-        if model.name in shapes
-        for _ in range(model.replicas * shapes[model.name].num_nodes)
-    ]
+    placed = [(model, shapes[model.name]) for model in fleet.models if model.name in shapes]
+    needs = [shape_amount(shape) * (model.replicas * shape.num_nodes) for model, shape in placed]
     have = sum_of([amount_of_node(node) for node in nodes if node.alive])
     problems = []
     for index, model in enumerate(fleet.models):
@@ -193,5 +190,5 @@ def _ports(fleet: Fleet, around: Surroundings) -> list[Problem]:
     owner = f" (by {taken[0].owner})" if taken[0].owner else ""
     what = f"port {port} is in use on {_names([nodes[report.node_id] for report in taken])}{owner}"
     used = {report.port for report in around.ports}
-    free = next(other for other in (*range(port + 1, 65536), *range(1024, port)) if other not in used)
+    free = next(other for other in itertools.chain(range(port + 1, 65536), range(1024, port)) if other not in used)
     return [Problem(where="gateway.port", what=what, hint=f"write port: {free}, or end what has it")]

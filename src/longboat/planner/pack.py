@@ -40,7 +40,7 @@ class Packing:
 
 
 def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
-    """Place the largest gangs first, each on the first nodes with room; nodes of one gang are all different."""
+    """Place the largest gangs first, each on the first node with room; nodes of one gang are all different."""
     rooms = {node.node_id: amount_of_node(node) for node in nodes if node.alive}
     placed: dict[str, tuple[tuple[str, ...], ...]] = {}
     unplaced: dict[str, int] = {}
@@ -63,9 +63,12 @@ def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
 def _place(shape: GangShape, candidates: Sequence[str], rooms: dict[str, Amount]) -> tuple[str, ...]:
     """Nodes of one gang, taken out of ``rooms``; empty where there is no room."""
     need = shape_amount(shape)
-    chosen = [node_id for node_id in candidates if fits(need, rooms[node_id])][: shape.num_nodes]
-    if len(chosen) < shape.num_nodes:
+    able = [node_id for node_id in candidates if fits(need, rooms[node_id])]
+    if len(able) < shape.num_nodes:
         return ()
+    if shape.num_nodes > 1:  # gangs need pairs of different nodes: taking from the emptiest keeps most of them open
+        able.sort(key=lambda node_id: (rooms[node_id].gpus, rooms[node_id].cpus), reverse=True)
+    chosen = able[: shape.num_nodes]
     for node_id in chosen:
         rooms[node_id] -= need
     return tuple(chosen)

@@ -33,6 +33,10 @@ class Amount:
     gpus: int
     memory_bytes: int | None
 
+    def __mul__(self, count: int) -> Amount:
+        memory = None if self.memory_bytes is None else self.memory_bytes * count
+        return Amount(cpus=self.cpus * count, gpus=self.gpus * count, memory_bytes=memory)
+
     def __sub__(self, other: Amount) -> Amount:
         left = None if self.memory_bytes is None else self.memory_bytes - (other.memory_bytes or 0)
         return Amount(cpus=self.cpus - other.cpus, gpus=self.gpus - other.gpus, memory_bytes=left)

@@ -30,7 +30,7 @@ def dump_fleet(fleet: Fleet) -> str:
 
 
 def fleet_digest(fleet: Fleet) -> str:
-    """SHA-256 in hex of what the fleet means: the same for short and long forms, and for any order of models and keys."""
+    """SHA-256 in hex of what the fleet means: equal for short and long forms, and for any order of models and keys."""
     data = fleet.model_dump(mode="json", by_alias=True)
     data["models"].sort(key=lambda model: model["name"])
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

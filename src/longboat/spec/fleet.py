@@ -18,6 +18,7 @@ __all__ = (
     "Fleet",
     "GatewaySpec",
     "ModelSpec",
+    "OptionsSpec",
     "PlacementSpec",
     "ResourcesSpec",
     "SplitSpec",
@@ -136,6 +137,23 @@ class Section(BaseModel):
     )
 
 
+class OptionsSpec(Section):
+    """Settings of the fake engine; null leaves its own default."""
+
+    ttft_ms: float | None = Field(default=None, ge=0, le=3_600_000)
+    """Milliseconds to the first token."""
+    itl_ms: float | None = Field(default=None, ge=0, le=3_600_000)
+    """Milliseconds between tokens."""
+    start_s: float | None = Field(default=None, ge=0, le=3_600)
+    """Seconds that it pretends to load."""
+    max_num_seqs: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Answers at once; others wait."""
+    kv_blocks: int | None = Field(default=None, ge=1, le=100_000_000)
+    """KV blocks; requests wait when they are taken."""
+    block_size: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Tokens of a KV block."""
+
+
 class EngineSpec(Section):
     """Which program serves the model."""
 
@@ -149,8 +167,13 @@ class EngineSpec(Section):
     """zygote forks from a process that has imported the engine; plain starts the engine's command; auto picks."""
     args: tuple[str, ...] = Field(default=(), max_length=200)
     """Extra command-line arguments for the engine, one list item each."""
-    options: dict[str, str | bool | int | float] = Field(default_factory=dict, max_length=50)
+    options: OptionsSpec = OptionsSpec()
     """Settings of the fake engine."""
+
+    @property
+    def given_options(self) -> dict[str, int | float]:
+        """The options that the file sets, by name."""
+        return self.options.model_dump(exclude_none=True)
 
     @model_validator(mode="after")
     def _agree(self) -> EngineSpec:
@@ -158,7 +181,7 @@ class EngineSpec(Section):
             raise mistake(
                 "version and environment together: the environment has its own version", "write one of the two"
             )
-        if self.options and self.kind != "fake":
+        if self.given_options and self.kind != "fake":
             raise mistake(f"options are for the fake engine, not for {self.kind}", "write engine.args instead")
         return self
 

@@ -14,10 +14,12 @@ from longboat.spec.fleet import LATER, Fleet
 from longboat.spec.later import take_later
 from longboat.spec.location import Path, show
 from longboat.spec.mistakes import problem_of, shown
-from longboat.spec.source import name_from_source
+from longboat.spec.source import check_source, name_from_source
 from longboat.spec.yaml_text import Plain, parse_yaml
 
 __all__ = ("fleet_from", "fleet_from_source", "load_fleet")
+
+NO_NAME = "name is missing"
 
 
 def load_fleet(text: str, origin: str, *, folder: str | None = None) -> Fleet:
@@ -41,15 +43,16 @@ def fleet_from_source(source: str, *, folder: str) -> Fleet:
     return fleet_from({"models": [source]}, source, folder=folder)
 
 
-def fleet_from(data: Plain, origin: str, *, folder: str) -> Fleet:
-    """The fleet that plain values describe; ``data`` is not changed.
+def fleet_from(data: object, origin: str, *, folder: str) -> Fleet:
+    """The fleet that plain values (of JSON, or of YAML) describe; ``data`` is not changed.
 
     Raises UserInputError as load_fleet does.
     """
     spelled = _Spelled()
-    whole = spelled.file(data)
+    plain = _copy(data)
+    whole = spelled.file(plain)
     if whole is None:
-        problem = _not_a_fleet(data)
+        problem = _not_a_fleet(plain)
         raise _refusal([problem], origin, later=False)
     problems = take_later(whole)
     num_later = len(problems)
@@ -110,12 +113,12 @@ def _is_consequence(detail: ErrorDetails, data: dict[str, Plain]) -> bool:
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
     """A missing name follows from a source that cannot be used: the source is the mistake."""
-    places = {problem.where for problem in problems}
-    return [
-        problem
-        for problem in problems
-        if not (problem.what == "name is missing" and problem.where.removesuffix("name") + "source" in places)
-    ]
+    places = {problem.where for problem in problems if problem.what != NO_NAME}
+
+    def is_one(problem: Problem) -> bool:
+        return problem.what == NO_NAME and bool(places & {problem.where, problem.where.removesuffix("name") + "source"})
+
+    return [problem for problem in problems if not is_one(problem)]
 
 
 @dataclass(slots=True)
@@ -125,12 +128,12 @@ class _Spelled:
     sugar: dict[Path, Path] = field(default_factory=dict)
 
     def file(self, data: Plain) -> dict[str, Plain] | None:
-        """The whole file as a mapping, copied; None where it is none."""
+        """The whole file as a mapping; None where it is none."""
         if isinstance(data, str):
             self.sugar[("models",)] = ()
             self.sugar[("models", 0)] = ()
             return {"models": [data]}
-        return {key: _copy(value) for key, value in data.items()} if isinstance(data, dict) else None
+        return data if isinstance(data, dict) else None
 
     def models(self, data: dict[str, Plain]) -> None:
         models = data.get("models")
@@ -149,7 +152,8 @@ class _Spelled:
             model["engine"] = {"kind": engine}
             self.sugar[(*path, "engine", "kind")] = (*path, "engine")
         source = model.get("source")
-        if "name" not in model and isinstance(source, str) and (name := name_from_source(source)):
+        usable = isinstance(source, str) and check_source(source, "/") is None
+        if "name" not in model and usable and (name := name_from_source(str(source))):
             model["name"] = name
             self.sugar.setdefault((*path, "name"), (*path, "source"))
         return model
@@ -163,9 +167,10 @@ class _Spelled:
         return value
 
 
-def _copy(value: Plain) -> Plain:
-    if isinstance(value, list):
+def _copy(value: object) -> Plain:
+    """A copy of plain values; what is not plain becomes text, which no field but text takes."""
+    if isinstance(value, list | tuple):
         return [_copy(item) for item in value]
     if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return value
+        return {str(key): _copy(item) for key, item in value.items()}
+    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): fleet.Fleet,
     ("models",): fleet.ModelSpec,
     ("models", "engine"): fleet.EngineSpec,
+    ("models", "engine", "options"): fleet.OptionsSpec,
     ("models", "split"): fleet.SplitSpec,
     ("models", "resources"): fleet.ResourcesSpec,
     ("models", "placement"): fleet.PlacementSpec,
@@ -166,7 +168,7 @@ def _wrong_type(kind: str, value: object, path: Path, where: str) -> Problem:
         hint = f'put it in quotes: "{shown(value)}"'
     elif kind in ("int_type", "float_type") and isinstance(value, str) and value.strip().isdecimal():
         hint = f"write {int(value)} without quotes"
-    elif kind == "int_from_float" and isinstance(value, float):
+    elif kind in ("int_type", "int_from_float") and isinstance(value, float) and math.isfinite(value):
         hint = f"write {round(value)}"
     elif path == ("models",) and isinstance(value, str):
         hint = f"write models: [{value}]"

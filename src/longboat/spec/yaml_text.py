@@ -123,7 +123,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
     line = lines[mark.line] if mark and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return _problem(what, "indent with spaces: YAML does not take tabs")
-    if "single document" in what:
+    if "another document" in what:
         return _problem(what, "write one fleet a file, without --- in the middle")
     return _problem(what, "look at this line and the one above: indentation, brackets, quotes, a space after ':'")
 

@@ -1,0 +1,324 @@
+"""Mistakes in a fleet file: the place, the words of the message and the way out that the author gets to see."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longboat.core.errors import NotYetError, UserInputError
+from longboat.spec.fleet import Fleet
+from longboat.spec.load import fleet_from, load_fleet
+
+# text of the file, path, words in the message, words in the hint
+MISTAKES = {
+    "unknown field at the top": ("modles: [builtin:tiny]\nmodels: [builtin:tiny]", "modles", "no field", "models"),
+    "unknown field of a model": (
+        "models: [{source: builtin:tiny, replica: 2}]",
+        "models[0].replica",
+        "no field 'replica'",
+        "write replicas",
+    ),
+    "unknown field of a split": (
+        "models: [{source: builtin:tiny, split: {pipelin: 2}}]",
+        "models[0].split.pipelin",
+        "no field",
+        "write pipeline",
+    ),
+    "field of another section": (
+        "models: [{source: builtin:tiny, tensor: 2}]",
+        "models[0].tensor",
+        "no field 'tensor'",
+        "models[...].split",
+    ),
+    "name of another tool": (
+        "models: [{source: builtin:tiny, max_model_len: 512}]",
+        "models[0].max_model_len",
+        "no field",
+        "write context",
+    ),
+    "number in quotes": (
+        'models: [{source: builtin:tiny, replicas: "2"}]',
+        "models[0].replicas",
+        "'2' is not a whole number",
+        "write 2 without quotes",
+    ),
+    "half a replica": (
+        "models: [{source: builtin:tiny, replicas: 1.5}]",
+        "models[0].replicas",
+        "1.5 is not a whole number",
+        "write 2",
+    ),
+    "truth for a number": (
+        "models: [{source: builtin:tiny, replicas: true}]",
+        "models[0].replicas",
+        "true is not a whole number",
+        "number",
+    ),
+    "too many replicas": (
+        "models: [{source: builtin:tiny, replicas: 1001}]",
+        "models[0].replicas",
+        "1001 is more than the limit, 1000",
+        "write 1000",
+    ),
+    "no tensor rank": (
+        "models: [{source: builtin:tiny, split: {tensor: 0}}]",
+        "models[0].split.tensor",
+        "0 is less than the smallest allowed, 1",
+        "write 1",
+    ),
+    "too many ranks": (
+        "models: [{source: builtin:tiny, split: {tensor: 1024, pipeline: 2}}]",
+        "models[0].split",
+        "2048 worker ranks, the limit is 1024",
+        "split less",
+    ),
+    "version as a number": (
+        "models: [{source: builtin:tiny, engine: {version: 0.32}}]",
+        "models[0].engine.version",
+        "0.32 is not text",
+        '"0.32"',
+    ),
+    "version and environment": (
+        'models: [{source: builtin:tiny, engine: {version: "0.32.0", environment: /opt/vllm}}]',
+        "models[0].engine",
+        "version and environment together",
+        "one of the two",
+    ),
+    "relative environment": (
+        "models: [{source: builtin:tiny, engine: {environment: venv}}]",
+        "models[0].engine.environment",
+        "not an absolute path",
+        "as the nodes see it",
+    ),
+    "mistyped engine": (
+        "models: [{source: builtin:tiny, engine: vlm}]",
+        "models[0].engine",
+        "'vlm' is not one of",
+        "vllm",
+    ),
+    "options for a real engine": (
+        "models: [{source: builtin:tiny, engine: {kind: vllm, options: {ttft_ms: 5}}}]",
+        "models[0].engine",
+        "options are for the fake engine",
+        "engine.args",
+    ),
+    "unknown option of the fake engine": (
+        "models: [{source: builtin:tiny, engine: {kind: fake, options: {ttft: 5}}}]",
+        "models[0].engine.options.ttft",
+        "no field",
+        "write ttft_ms",
+    ),
+    "argument that is a number": (
+        "models: [{source: builtin:tiny, engine: {args: [--max-num-seqs, 8]}}]",
+        "models[0].engine.args[1]",
+        "8 is not text",
+        '"8"',
+    ),
+    "memory without a unit": (
+        "models: [{source: builtin:tiny, resources: {memory: 4G}}]",
+        "models[0].resources.memory",
+        "'4G' is not an amount",
+        "4GiB",
+    ),
+    "two GPUs for a rank": (
+        "models: [{source: builtin:tiny, resources: {gpus: 2}}]",
+        "models[0].resources.gpus",
+        "one GPU, not 2",
+        "split.tensor",
+    ),
+    "label that is a number": (
+        "models: [{source: builtin:tiny, placement: {labels: {rack: 7}}}]",
+        "models[0].placement.labels.rack",
+        "7 is not text",
+        '"7"',
+    ),
+    "label with an operator": (
+        'models: [{source: builtin:tiny, placement: {labels: {rack: "in(a,b)"}}}]',
+        "models[0].placement.labels",
+        "not a label's value",
+        "letters, digits",
+    ),
+    "relative path": (
+        "models: [models/qwen]",
+        "models[0]",
+        "'models/qwen' is a relative path",
+        "/srv/fleets/models/qwen",
+    ),
+    "hub model without hf:": ("models: [Qwen/Qwen3-0.6B]", "models[0]", "relative path", "hf:Qwen/Qwen3-0.6B"),
+    "built-in model without builtin:": ("tiny", "", "'tiny' is a relative path", "builtin:tiny"),
+    "home folder": ("models: [~/qwen]", "models[0]", "another folder on each node", "absolute path"),
+    "half a hub name": ("models: ['hf:Qwen3']", "models[0]", "is not hf:ORGANISATION/NAME", "hf:Qwen/Qwen3-0.6B"),
+    "no source": ("models: [{name: a}]", "models[0].source", "source is missing", "builtin:tiny"),
+    "name that no URL takes": (
+        "models: [{name: my model, source: builtin:tiny}]",
+        "models[0].name",
+        "'my model' cannot stand in a URL",
+        "write my-model",
+    ),
+    "same name twice": (
+        "models: [builtin:tiny, {source: builtin:tiny, replicas: 2}]",
+        "models[1].source",
+        "'tiny' is the name of models[0] already",
+        "tiny-2",
+    ),
+    "fleet name with capitals": (
+        "{name: My Fleet, models: [builtin:tiny]}",
+        "name",
+        "'My Fleet' is not",
+        "write my-fleet",
+    ),
+    "another version of the format": (
+        "{apiVersion: longboat/v2, models: [builtin:tiny]}",
+        "apiVersion",
+        "'longboat/v2' is not one of",
+        "longboat/v1",
+    ),
+    "no models": ("name: a", "models", "models is missing", "models: [builtin:tiny]"),
+    "an empty list of models": ("models: []", "models", "at least 1", "models: [builtin:tiny]"),
+    "models that are no list": ("models: builtin:tiny", "models", "is not a list", "models: [builtin:tiny]"),
+    "a model that is a number": ("models: [5]", "models[0]", "5 is not a model", "source"),
+    "open gateway": (
+        "{models: [builtin:tiny], gateway: {host: 0.0.0.0}}",
+        "gateway",
+        "host 0.0.0.0 is open to other machines",
+        "auth: none",
+    ),
+    "port that does not exist": (
+        "{models: [builtin:tiny], gateway: {port: 80000}}",
+        "gateway.port",
+        "80000 is more than the limit, 65535",
+        "write 65535",
+    ),
+    "an empty section": (
+        "{models: [builtin:tiny], gateway: }",
+        "gateway",
+        "null is not a mapping",
+        "leave the field out",
+    ),
+    "an empty file": ("# nothing\n", "", "the file is empty", "builtin:tiny"),
+    "a list": ("- builtin:tiny", "", "the file is a list", "models:"),
+    "a key twice": (
+        "models:\n- source: builtin:tiny\n  replicas: 1\n  replicas: 2",
+        "models[0].replicas",
+        "written twice, in lines 3 and 4",
+        "keep one",
+    ),
+    "an open bracket": ("models: [builtin:tiny\nname: a", "", "line 2, column 5", "brackets"),
+    "a tab": ("models:\n\t- builtin:tiny", "", "line 2, column 1", "spaces"),
+    "two documents": ("builtin:tiny\n---\nbuiltin:tiny", "", "line 2", "one fleet a file"),
+    "a tag": ("models: [!!python/name:os.system x]", "models[0]", "line 1, column 10", "no ! tags"),
+    "a key that is a number": ("8000: port", "", "the key 8000 is not text", '"8000"'),
+}
+
+# text of the file, path, words in the message
+NOT_YET = {
+    "TLS": ("{models: [builtin:tiny], gateway: {tls: {cert: a}}}", "gateway.tls", "TLS"),
+    "keys": ("{models: [builtin:tiny], gateway: {keys: [a]}}", "gateway.keys", "API keys"),
+    "auth by keys": ("{models: [builtin:tiny], gateway: {auth: keys}}", "gateway.auth", "API keys"),
+    "tenants": ("{models: [builtin:tiny], tenants: []}", "tenants", "tenants"),
+    "split: auto": ("models: [{source: builtin:tiny, split: auto}]", "models[0].split", "choosing a split"),
+    "tensor: auto": (
+        "models: [{source: builtin:tiny, split: {tensor: auto}}]",
+        "models[0].split.tensor",
+        "choosing a split",
+    ),
+    "data parallel": ("models: [{source: builtin:tiny, split: {data: 2}}]", "models[0].split.data", "data and expert"),
+    "prefill": ("models: [{source: builtin:tiny, split: {prefill: 1}}]", "models[0].split.prefill", "prefill"),
+    "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),
+    "replicas: auto": ("models: [{source: builtin:tiny, replicas: auto}]", "models[0].replicas", "autoscaling"),
+    "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),
+    "s3": ("models: ['s3://bucket/model']", "models[0]", "s3://"),
+    "engine in short": ("models: [{source: builtin:tiny, engine: sglang}]", "models[0].engine", "sglang"),
+    "engine in long": ("models: [{source: builtin:tiny, engine: {kind: tgi}}]", "models[0].engine.kind", "tgi"),
+    "slo": ("models: [{source: builtin:tiny, slo: {}}]", "models[0].slo", "service levels"),
+    "lora": ("models: [{source: builtin:tiny, lora: []}]", "models[0].lora", "LoRA"),
+    "aliases": ("models: [{source: builtin:tiny, aliases: [a]}]", "models[0].aliases", "aliases"),
+    "fallbacks": ("models: [{source: builtin:tiny, fallbacks: [a]}]", "models[0].fallbacks", "fallbacks"),
+    "canary": ("models: [{source: builtin:tiny, canary: {}}]", "models[0].canary", "canary"),
+}
+
+
+@pytest.mark.parametrize(("text", "where", "what", "hint"), MISTAKES.values(), ids=MISTAKES)
+def test_mistake_is_refused_with_its_place_and_a_way_out(text: str, where: str, what: str, hint: str) -> None:
+    with pytest.raises(UserInputError) as caught:
+        load_fleet(text, "fleet.yaml", folder="/srv/fleets")
+    (problem,) = caught.value.problems
+    assert problem.where == where
+    assert what in problem.what
+    assert hint in problem.hint
+    assert caught.value.exit_code == 2
+    assert "fleet.yaml" in str(caught.value)
+    assert not isinstance(caught.value, NotYetError)
+
+
+@pytest.mark.parametrize(("text", "where", "what"), NOT_YET.values(), ids=NOT_YET)
+def test_later_work_is_refused_as_not_yet(text: str, where: str, what: str) -> None:
+    with pytest.raises(NotYetError) as caught:
+        load_fleet(text, "fleet.yaml", folder="/srv/fleets")
+    (problem,) = caught.value.problems
+    assert problem.where == where
+    assert problem.what.startswith("not yet: ")
+    assert what in problem.what
+    assert problem.hint
+
+
+def test_mistakes_are_all_reported_at_once() -> None:
+    models = "[{source: tiny, replicas: -1}, {source: builtin:tiny, split: auto}]"
+    text = f"{{name: A, gateway: {{prot: 1, tls: x}}, models: {models}}}"
+    with pytest.raises(UserInputError) as caught:
+        load_fleet(text, "fleet.yaml", folder="/srv")
+    places = {problem.where for problem in caught.value.problems}
+    assert places == {
+        "name", "gateway.prot", "gateway.tls", "models[0].source", "models[0].replicas", "models[1].split",
+    }  # fmt: skip
+    assert "6 problems" in str(caught.value)
+
+
+def test_mistake_in_a_whole_file_that_is_one_source_points_at_the_file() -> None:
+    with pytest.raises(UserInputError) as caught:
+        load_fleet("builtin:Tiny", "fleet.yaml", folder="/srv")
+    assert [problem.where for problem in caught.value.problems] == [""]
+
+
+WORDS = st.sampled_from(
+    ["models", "name", "source", "builtin:tiny", "engine", "kind", "vllm", "fake", "split", "tensor", "auto", "gateway",
+     "host", "auth", "none", "resources", "memory", "4GiB", "placement", "labels", "replicas", "hf:a/b", "/m", "args"]
+)  # fmt: skip
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | WORDS
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=4), inner, max_size=4)
+)
+
+
+def fleet_or_refusal(load: object, *args: object, **kwargs: object) -> None:
+    assert callable(load)
+    try:
+        result = load(*args, **kwargs)
+    except UserInputError as error:
+        assert error.problems
+        assert all(problem.what and problem.hint for problem in error.problems)
+    else:
+        assert isinstance(result, Fleet)
+
+
+@given(VALUES)
+def test_any_values_are_a_fleet_or_a_refusal(data: object) -> None:
+    fleet_or_refusal(fleet_from, data, "x", folder="/")
+
+
+@given(
+    st.fixed_dictionaries({"models": st.lists(st.dictionaries(WORDS, VALUES) | WORDS)}, optional={"gateway": VALUES})
+)
+def test_anything_shaped_like_a_fleet_is_one_or_a_refusal(data: object) -> None:
+    fleet_or_refusal(fleet_from, data, "x", folder="/")
+
+
+@given(st.text())
+def test_any_text_is_a_fleet_or_a_refusal(text: str) -> None:
+    fleet_or_refusal(load_fleet, text, "x")
+
+
+@given(st.text(alphabet=" \n\t-:{}[]&*!|>'\"%@`#,?ab1<~\0\ud800", max_size=60))
+def test_any_punctuation_is_a_fleet_or_a_refusal(text: str) -> None:
+    fleet_or_refusal(load_fleet, text, "x")
