@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
+from longboat.engines.overlay import engine_package
 
 if TYPE_CHECKING:
     from longboat.engines.zygote_client import ZygoteClient
@@ -138,14 +138,8 @@ def rank_environment(command: RankCommand, marks: Mapping[str, str]) -> dict[str
 
 
 def keeper_path() -> str:
-    """File of the keeper, which runs without anything installed.
-
-    Raises EngineError where the package beside this one is missing.
-    """
-    spec = importlib.util.find_spec("longboat_vllm")
-    if spec is None or not spec.submodule_search_locations:
-        raise EngineError("the package longboat_vllm is not installed", hint="install longboat again")
-    return str(Path(spec.submodule_search_locations[0]) / "keeper.py")
+    """File of the keeper, which runs without anything installed."""
+    return str(engine_package() / "keeper.py")
 
 
 async def reap(marks: Mapping[str, str], *, older_than_generation: int | None = None) -> tuple[int, ...]:
