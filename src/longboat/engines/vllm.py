@@ -33,6 +33,8 @@ _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--enable-auto-tool-choice",),
         ("--tool-call-parser", "hermes"),
         ("--reasoning-parser", "qwen3"),
+        # Thinking on request only; the parser and the model's template must agree on that.
+        ("--default-chat-template-kwargs", '{"enable_thinking": false}'),
     ),
 }
 _PHASES = (
