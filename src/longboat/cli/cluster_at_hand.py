@@ -13,11 +13,11 @@ __all__ = ("cluster_env", "connect")
 
 def cluster_env() -> dict[str, str] | None:
     """Variables that lead to the cluster; None where this node belongs to none."""
-    from longboat.cluster.ray_node import connect_env, local_cluster
-
     if address := os.environ.get("RAY_ADDRESS"):
         keep = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
         return {"RAY_ADDRESS": address} | {name: os.environ[name] for name in keep if name in os.environ}
+    from longboat.cluster.ray_node import connect_env, local_cluster
+
     record = local_cluster(run_folder())
     return connect_env(record) if record else None
 

@@ -44,12 +44,10 @@ def _report(session: Session) -> FleetReport:
 
 
 def _show(session: Session) -> None:
-    from rich.console import Console
-
-    from longboat.cli.tables import fleet_view
+    from longboat.cli.tables import fleet_view, make_console
 
     report = _report(session)
-    console = Console()
+    console = make_console()
     console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
 

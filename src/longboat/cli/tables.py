@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from longboat.cluster.messages import FleetReport, GatewayReport
 from longboat.core.states import Phase, ReplicaState
 
-__all__ = ("fleet_view", "gateway_table", "phase_times", "replica_table")
+__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table")
 
 COLOURS = {
     Phase.READY: "green",
@@ -20,6 +20,15 @@ COLOURS = {
     Phase.DRAINING: "yellow",
     Phase.GONE: "dim",
 }
+
+
+WIDTH_WITHOUT_TERMINAL = 200
+
+
+def make_console() -> Console:
+    """A console that does not fold tables when nobody sees it live."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
 
 
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
 from longboat.cluster.messages import FleetReport
 from longboat.cluster.serve_config import ShapedModel, serve_document
 from longboat.cluster.session import Session
 from longboat.cluster.surroundings import checked_plan
-from longboat.core.errors import ClusterError, EngineError, UserInputError
+from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
 from longboat.core.states import Phase
 from longboat.planner.check import FleetPlan
 from longboat.spec.diff import FleetDiff, diff
@@ -50,24 +51,28 @@ def run_up(target: str, *, detach: bool, timeout_s: float) -> None:
 @contextmanager
 def up_in_foreground(target: str, *, timeout_s: float, detach: bool = False) -> Iterator[tuple[Session, Applied]]:
     """Bring ``target`` up; leaving the block takes down what this call started, unless it is detached and came up."""
-    from rich.console import Console
-
-    console = Console()
+    console = make_console()
     applied, session = apply_target(target, console)
-    came_up = False
-    try:
-        with session:
-            try:
-                wait_ready(session, applied, console, timeout_s)
-                came_up = True
-                print_addresses(session, applied.fleet, console)
-                yield session, applied
-            finally:
-                if not (detach and came_up):
-                    with _no_interrupt():
-                        take_down(session, applied, console)
-    finally:
-        if applied.started_cluster and not (detach and came_up):
+    with session:
+        try:
+            wait_ready(session, applied, console, timeout_s)
+            print_addresses(session, applied.fleet, console)
+            yield session, applied
+        except BaseException:
+            _undo(session, applied, console)
+            raise
+        if not detach:
+            _undo(session, applied, console)
+
+
+def _undo(session: Session, applied: Applied, console: Any) -> None:
+    """Never hides the error that led here."""
+    with _no_interrupt():
+        try:
+            take_down(session, applied, console)
+        except LongboatError as error:
+            console.print(f"[yellow]not everything could be taken down: {error}[/yellow]")
+        if applied.started_cluster:
             _stop_cluster(console)
 
 
@@ -100,11 +105,26 @@ def _deploy(session: Session, applied: Applied, console: Any) -> None:
     change = diff(running, applied.fleet) if running else None
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
-    if change is not None and not _show_change(change, console):
+    deployed = session.deployed_models()
+    is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
+    if change is not None and not _show_change(change, is_whole, console):
         return
-    shaped = [ShapedModel(spec=model, shape=plan.shapes[model.name]) for model in applied.fleet.models]
-    session.rest.put(serve_document(applied.fleet, shaped, applied.text, session.foreign_applications()))
+    _put(session, applied.fleet, plan, applied.text, _kept(change, deployed))
     session.expect(applied.text)
+
+
+def _put(session: Session, fleet: Fleet, plan: FleetPlan, text: str, kept: Mapping[str, Mapping[str, Any]]) -> None:
+    shaped = [ShapedModel(spec=model, shape=plan.shapes[model.name]) for model in fleet.models]
+    others = session.foreign_applications()
+    session.rest.put(serve_document(fleet, shaped, text, deployed=kept, others=others))
+
+
+def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Applications of models that go on as they are: at most their number of replicas changes."""
+    if change is None:
+        return {}
+    remade = {model.name for model in change.changed if not model.only_replicas} | {*change.added}
+    return {name: app for name, app in deployed.items() if name not in remade}
 
 
 def _running_fleet(session: Session, wanted: Fleet) -> Fleet | None:
@@ -120,9 +140,9 @@ def _running_fleet(session: Session, wanted: Fleet) -> Fleet | None:
     return running
 
 
-def _show_change(change: FleetDiff, console: Any) -> bool:
-    """Print what will change; False when nothing does."""
-    if change.empty:
+def _show_change(change: FleetDiff, is_whole: bool, console: Any) -> bool:
+    """Print what will change; False when nothing does. is_whole: every model of the running fleet is deployed."""
+    if change.empty and is_whole:
         console.print("nothing to change: this fleet is what runs")
         return False
     for line in change.lines():
@@ -210,7 +230,8 @@ def print_addresses(session: Session, fleet: Fleet, console: Any) -> None:
     for gateway in gateways:
         console.print(f"[green]ready[/green]  {gateway.url}/v1  on {gateway.hostname}", highlight=False, soft_wrap=True)
     if gateways:
-        body = f'{{"model":"{fleet.models[0].name}","stream":true,"messages":[{{"role":"user","content":"What is Longboat?"}}]}}'
+        message = '{"role":"user","content":"What is Longboat?"}'
+        body = f'{{"model":"{fleet.models[0].name}","stream":true,"messages":[{message}]}}'
         line = f"curl -N {gateways[0].url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
         console.print("\ntry it:", highlight=False)
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
@@ -230,7 +251,7 @@ def end_fleet(session: Session) -> None:
     """End models first, so that gateways answer to the last, then gateways, keepers and the controller."""
     others = session.foreign_applications()
     session.end_models(others)
-    session.shutdown_controller()
+    session.end_nodes()
     session.rest.put({"proxy_location": "Disabled", "applications": others})
     session.wait_gone()
 
@@ -244,8 +265,7 @@ def _remove_models(session: Session, applied: Applied) -> None:
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
     plan = checked_plan(fleet, session.nodes(), session.inspect)
-    shaped = [ShapedModel(spec=model, shape=plan.shapes[model.name]) for model in kept]
-    session.rest.put(serve_document(fleet, shaped, dump_fleet(fleet), session.foreign_applications()))
+    _put(session, fleet, plan, dump_fleet(fleet), session.deployed_models())
 
 
 def _print_hint() -> None:

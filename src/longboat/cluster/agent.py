@@ -56,10 +56,10 @@ class NodeAgent:
         """
         import ray
 
-        from longboat.cluster.node_facts import engine_title, visible_gpus
+        from longboat.cluster.node_facts import engine_title, node_address, visible_gpus
 
         context = ray.get_runtime_context()
-        address = route_source(peer) if peer else ray.util.get_node_ip_address()
+        address = route_source(peer) if peer else node_address()
         model_path = await asyncio.to_thread(self._find_model)
         return AgentFacts(
             node_id=context.get_node_id(),

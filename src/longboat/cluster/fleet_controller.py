@@ -72,7 +72,7 @@ class FleetController:
             problems=tuple(r.problem for r in self._reports.values() if r.problem),
         )
 
-    async def shutdown(self) -> int:
+    async def end_nodes(self) -> int:
         """End gateways, zygotes and keepers of all nodes; returns how many nodes answered."""
         self._stopping = True
         self._loop.cancel()

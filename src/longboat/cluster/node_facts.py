@@ -9,7 +9,7 @@ from typing import Any
 
 from longboat.core.errors import ClusterError
 
-__all__ = ("engine_title", "model_folder", "visible_gpus")
+__all__ = ("engine_title", "model_folder", "node_address", "visible_gpus")
 
 
 def model_folder(source: str, home: Path) -> str:
@@ -45,3 +45,11 @@ def visible_gpus() -> tuple[str, ...]:
 
     ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return tuple(str(gpu) for gpu in ids)
+
+
+def node_address() -> str:
+    """Address that this node has in the cluster, whatever other cards it has."""
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == node_id)

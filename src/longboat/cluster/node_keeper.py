@@ -25,8 +25,10 @@ class NodeKeeper:
     def __init__(self) -> None:
         import ray
 
+        from longboat.cluster.node_facts import node_address
+
         self._node_id: str = ray.get_runtime_context().get_node_id()
-        self._address: str = ray.util.get_node_ip_address()
+        self._address: str = node_address()
         self._run = run_folder()
         self._gateway = GatewayProcess(self._run / "gateway", self._node_id, self._address)
         self._warming: dict[WarmEnvironment, asyncio.Task[str]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from longboat.cluster.names import (
@@ -36,9 +37,19 @@ class ShapedModel:
 
 
 def serve_document(
-    fleet: Fleet, shaped: Iterable[ShapedModel], text: str, others: Iterable[Mapping[str, Any]] = ()
+    fleet: Fleet,
+    shaped: Iterable[ShapedModel],
+    text: str,
+    *,
+    deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Everything Serve is to run. others: applications on this cluster that are not Longboat's, left as they are."""
+    """Everything Serve is to run.
+
+    deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
+    today; only their replica count is taken from the file
+    others: applications on this cluster that are not Longboat's, left as they are
+    """
     running = [entry for entry in shaped if entry.spec.replicas > 0]
     return {
         "proxy_location": "Disabled",
@@ -46,7 +57,7 @@ def serve_document(
             *others,
             _application(CONTROLLER_APP, "controller_app", {}, CONTROLLER_DEPLOYMENT)
             | {"deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text)}]},
-            *(_model_application(fleet.name, entry) for entry in running),
+            *(_model_application(fleet.name, entry, deployed.get(entry.spec.name)) for entry in running),
         ],
     }
 
@@ -78,8 +89,11 @@ def model_names_in(app_names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.removeprefix(MODEL_APP_PREFIX) for name in app_names if name.startswith(MODEL_APP_PREFIX))
 
 
-def _model_application(fleet: str, entry: ShapedModel) -> dict[str, Any]:
+def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, Any] | None) -> dict[str, Any]:
     spec = entry.spec
+    override = {"name": SUPERVISOR_DEPLOYMENT, "num_replicas": spec.replicas}
+    if deployed is not None:
+        return {**deployed, "deployments": [override]}
     args = {
         "fleet": fleet,
         "model": _static_part(spec),
@@ -88,7 +102,6 @@ def _model_application(fleet: str, entry: ShapedModel) -> dict[str, Any]:
         "strategy": strategy(entry.shape),
         "labels": dict(spec.placement.labels),
     }
-    override = {"name": SUPERVISOR_DEPLOYMENT, "num_replicas": spec.replicas}
     return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {
         "deployments": [override]
     }
@@ -96,6 +109,7 @@ def _model_application(fleet: str, entry: ShapedModel) -> dict[str, Any]:
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
     document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas"})
+    document["engine"]["options"] = spec.engine.given_options
     return document
 
 

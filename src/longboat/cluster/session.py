@@ -46,6 +46,7 @@ class Session:
                 f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}",
                 hint="longboat node start --head starts one here; longboat node start --join ADDRESS joins one",
             ) from error
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         self._ray = ray
         self.rest = ServeRest(f"http://{context.address_info['webui_url']}", _token(env))
         self._controller: Any = None
@@ -86,6 +87,14 @@ class Session:
         found: dict[str, dict[str, Any]] = self.rest.details().get("applications", {})
         return found
 
+    def deployed_models(self) -> dict[str, dict[str, Any]]:
+        """Model → its application as it was declared."""
+        found = {}
+        for name, app in self.applications().items():
+            if name.startswith(MODEL_APP_PREFIX) and app.get("deployed_app_config") and app.get("status") != "DELETING":
+                found[name.removeprefix(MODEL_APP_PREFIX)] = app["deployed_app_config"]
+        return found
+
     def foreign_applications(self) -> list[dict[str, Any]]:
         """The declared configuration of applications that are not Longboat's."""
         apps = self.applications()
@@ -95,10 +104,10 @@ class Session:
             if not is_ours(name) and app.get("deployed_app_config")
         ]
 
-    def shutdown_controller(self) -> None:
+    def end_nodes(self) -> None:
         """Have the controller end gateways, zygotes and keepers."""
         try:
-            self._controller_handle().shutdown.remote().result(timeout_s=30.0)
+            self._controller_handle().end_nodes.remote().result(timeout_s=30.0)
         except Exception as error:
             raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
 

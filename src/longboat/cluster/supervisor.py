@@ -104,6 +104,8 @@ class GangRunner:
 
     async def drain(self, patience_s: float) -> None:
         """Tell the gateways to send nothing more, wait until the engine is idle, end the gang."""
+        if self.phase is Phase.FAILED:
+            return
         self._enter(Phase.DRAINING)
         await self._announce()
         deadline_s = time.monotonic() + patience_s
