@@ -25,7 +25,7 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 
 ##@ Run
 .PHONY: demo
-demo: venv engine  ## serve the built-in model with two real vLLM replicas; stays up until Ctrl-C
+demo: venv  ## serve the built-in model with two real vLLM replicas; stays up until Ctrl-C
 	@$(LONGBOAT) demo
 
 .PHONY: bench-start

@@ -30,6 +30,6 @@ def run_demo(file: Path, *, once: bool) -> None:
 
 
 def _install_engine() -> None:
-    from longboat.engines.installer import install
+    from longboat.cli.engines import run_install
 
-    install("vllm")
+    run_install("vllm")

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from longboat.engines.environment import InstalledEnvironment
 
-__all__ = ("engines_app",)
+__all__ = ("engines_app", "run_install")
 
 _PIPE_COLUMNS = 500
 
@@ -26,6 +26,12 @@ def install_command(
     name: Annotated[str, typer.Option(help="Name of the environment; default: ENGINE-VERSION-PLATFORM.")] = "",
 ) -> None:
     """Build an engine environment, apart from Longboat's own. A finished one is left as it is."""
+    installed = run_install(engine, platform=platform, python=python, name=name)
+    typer.echo(f"{installed.name} is ready: {installed.environment.python}")
+
+
+def run_install(engine: str, *, platform: str = "", python: str = "", name: str = "") -> InstalledEnvironment:
+    """Install with progress on stderr. Empty values mean the defaults of ``longboat engines install``."""
     from longboat.cli.engine_progress import Progress
     from longboat.engines.engine_lock import ENGINE_PYTHON, TORCH_CPU_VARIABLE
     from longboat.engines.installer import install, parse_engine, request_for
@@ -34,15 +40,9 @@ def install_command(
 
     kind, version = parse_engine(engine)
     request = request_for(kind, version, platform=platform, python=python or ENGINE_PYTHON, name=name)
+    torch_cpu = os.environ.get(TORCH_CPU_VARIABLE, "")
     with Progress() as progress:
-        installed = install(
-            request,
-            home=home_folder(),
-            sources=package_sources,
-            torch_cpu=os.environ.get(TORCH_CPU_VARIABLE, ""),
-            report=progress,
-        )
-    typer.echo(f"{installed.name} is ready: {installed.environment.python}")
+        return install(request, home=home_folder(), sources=package_sources, torch_cpu=torch_cpu, report=progress)
 
 
 @engines_app.command("python")

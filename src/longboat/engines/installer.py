@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.errors import ClusterError, TransferError, UserInputError
 from longboat.engines import engine_lock
 from longboat.engines.engine_lock import ENGINE_PYTHON, Uv
 from longboat.engines.environment import MARKER, InstalledEnvironment, default_platform, engines_folder, environment_at
@@ -31,6 +31,7 @@ DEFAULT_VERSIONS = {"vllm": "0.32.0"}
 
 _FREE_BYTES = {"cpu": 5 * 10**9, "cuda": 20 * 10**9}
 _INSTALL_DEADLINE_S = 3600.0
+_PYTHON_DEADLINE_S = 600.0  # uv may have to fetch the interpreter
 _COMPILE_DEADLINE_S = 1800.0
 
 
@@ -119,8 +120,7 @@ def install(
 
 def _build(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> None:
     report.step(f"making a Python {request.python} environment")
-    uv.run("venv", "--quiet", "--clear", "--no-project", "--python", request.python, str(folder), deadline_s=300.0)
-    python = str(folder / "bin" / "python")
+    python = _make_environment(request.python, folder, uv)
     lock = _lock(request, folder, uv, report)
     if request.platform == "cpu":
         report.step("looking for PyTorch's CPU build")
@@ -129,6 +129,17 @@ def _build(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> N
     uv.run("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock), deadline_s=_INSTALL_DEADLINE_S)
     report.step("compiling bytecode")
     _compile(python, folder)
+
+
+def _make_environment(python: str, folder: Path, uv: Uv) -> str:
+    """An empty virtual environment; its interpreter."""
+    words = ("--quiet", "--clear", "--no-project", "--python", python)
+    try:
+        uv.run("venv", *words, str(folder), deadline_s=_PYTHON_DEADLINE_S)
+    except TransferError as error:
+        hint = "install that Python on this machine, or name an interpreter with --python"
+        raise UserInputError(f"cannot make a Python {python} environment: {error.message}", hint=hint) from error
+    return str(folder / "bin" / "python")
 
 
 def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Path:
@@ -144,7 +155,7 @@ def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Pa
 
 def _compile(python: str, folder: Path) -> None:
     """Compile every module now: imports are three times faster after it. Files that are no Python 3 are passed over."""
-    command = [python, "-m", "compileall", "-q", "-j0", str(folder / "lib")]
+    command = [python, "-m", "compileall", "-q", "-j0", "-x", "/tests?/", str(folder / "lib")]
     engine_lock.run_quietly(command, deadline_s=_COMPILE_DEADLINE_S)
 
 
