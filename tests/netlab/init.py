@@ -1,8 +1,9 @@
 """The first process of a lab host: reaps what is orphaned, and ends, with the whole host, when its owner is gone.
 
-usage: init.py CONTROL_FD [FOLDER]
+usage: init.py CONTROL_FD NAME [FOLDER]
 
-CONTROL_FD is one end of a socket pair whose other end only the owner holds. FOLDER is removed at the end.
+CONTROL_FD is one end of a socket pair whose other end only the owner holds. NAME is the host's name. FOLDER is
+removed at the end.
 Runs alone, with the standard library only.
 """
 
@@ -39,13 +40,14 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, _reap)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    socket.sethostname(sys.argv[2])
     control = socket.socket(fileno=int(sys.argv[1]))
     control.send(b"ready")
     with contextlib.suppress(OSError):
         control.recv(1)  # returns when the owner closes its end, by will or by death
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 3:
         _end_everything()
-        shutil.rmtree(sys.argv[2], ignore_errors=True)
+        shutil.rmtree(sys.argv[3], ignore_errors=True)
 
 
 main()

@@ -39,11 +39,13 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 class _Namespaces:
     """A set of namespaces that a first process holds open, and the way into them."""
 
-    def __init__(self, unshare: Sequence[str], inside: _Namespaces | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, *, unshare: Sequence[str] = (), inside: _Namespaces | None = None, folder: Path | None = None
+    ) -> None:
         self._control, theirs = socket.socketpair()
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         argv = ["unshare", *unshare, "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
-        argv += [*_PYTHON, str(_HERE / "init.py"), str(theirs.fileno())]
+        argv += [*_PYTHON, str(_HERE / "init.py"), str(theirs.fileno()), name]
         argv += [str(folder)] if folder else []
         self._process = subprocess.Popen(
             [*(inside.way_in() if inside else ()), *argv],
@@ -194,10 +196,9 @@ ip link set lo up
 ip addr add "$1/24" dev eth0
 ip link set eth0 up
 ip route add default via "$2"
-echo "$3" >/proc/sys/kernel/hostname
 mount -t tmpfs tmpfs /dev/shm
-mount --bind "$4/hosts" /etc/hosts
-mount --bind "$4/resolv.conf" /etc/resolv.conf
+mount --bind "$3/hosts" /etc/hosts
+mount --bind "$3/resolv.conf" /etc/resolv.conf
 """
 _SWITCH_SETUP = """
 ip link set lo up
@@ -222,7 +223,7 @@ class Lab:
         self._forwards: list[subprocess.Popen[str]] = []
         self.hosts: list[Host] = []
         try:
-            self._switch = _Namespaces(_user_flags(), folder=self.folder)
+            self._switch = _Namespaces("switch", unshare=_user_flags(), folder=self.folder)
         except OSError:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -264,11 +265,11 @@ class Lab:
     def boot(self, host: Host) -> None:
         """Start a host (again, after a kill), with its cable plugged in and its disk as it was."""
         assert not host.is_up
-        host.namespaces = _Namespaces((), inside=self._switch)
+        host.namespaces = _Namespaces(host.name, inside=self._switch)
         peer = host.namespaces.pid_in_parent()
         cable = 'ip link add "$1" type veth peer name eth0 netns "$2"; ip link set "$1" master br0 up'
         self._switch.run(cable, host.port, peer)
-        host.namespaces.run(_HOST_SETUP, host.address, _GATEWAY, host.name, str(self.folder))
+        host.namespaces.run(_HOST_SETUP, host.address, _GATEWAY, str(self.folder))
 
     def cut(self, host: Host) -> None:
         """Packets from and to this host vanish; nobody is told: cards stay up, no connection is reset."""
