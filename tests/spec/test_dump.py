@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longboat.spec.dump import dump_fleet, fleet_digest
 from longboat.spec.fleet import Fleet
 from longboat.spec.load import fleet_from, load_fleet
+
+# A busy machine is no failure.
+PATIENT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 LABEL = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 MODELS = st.fixed_dictionaries(
@@ -31,6 +34,7 @@ FLEETS = st.builds(
 )
 
 
+@PATIENT
 @given(FLEETS)
 def test_dump_is_read_back_as_the_same_fleet(fleet: Fleet) -> None:
     assert load_fleet(dump_fleet(fleet), "dump") == fleet
@@ -41,6 +45,7 @@ def test_dump_leaves_defaults_out() -> None:
     assert text == "apiVersion: longboat/v1\nname: longboat\nmodels:\n- name: tiny\n  source: builtin:tiny\n"
 
 
+@PATIENT
 @given(FLEETS)
 def test_digest_ignores_how_the_fleet_is_written(fleet: Fleet) -> None:
     turned = fleet.model_copy(update={"models": tuple(reversed(fleet.models))})

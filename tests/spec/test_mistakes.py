@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longboat.core.errors import NotYetError, UserInputError
@@ -281,6 +281,9 @@ def test_mistake_in_a_whole_file_that_is_one_source_points_at_the_file() -> None
     assert [problem.where for problem in caught.value.problems] == [""]
 
 
+# A busy machine is no failure.
+PATIENT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
 WORDS = st.sampled_from(
     ["models", "name", "source", "builtin:tiny", "engine", "kind", "vllm", "fake", "split", "tensor", "auto", "gateway",
      "host", "auth", "none", "resources", "memory", "4GiB", "placement", "labels", "replicas", "hf:a/b", "/m", "args"]
@@ -302,11 +305,13 @@ def fleet_or_refusal(load: object, *args: object, **kwargs: object) -> None:
         assert isinstance(result, Fleet)
 
 
+@PATIENT
 @given(VALUES)
 def test_any_values_are_a_fleet_or_a_refusal(data: object) -> None:
     fleet_or_refusal(fleet_from, data, "x", folder="/")
 
 
+@PATIENT
 @given(
     st.fixed_dictionaries({"models": st.lists(st.dictionaries(WORDS, VALUES) | WORDS)}, optional={"gateway": VALUES})
 )
@@ -314,11 +319,13 @@ def test_anything_shaped_like_a_fleet_is_one_or_a_refusal(data: object) -> None:
     fleet_or_refusal(fleet_from, data, "x", folder="/")
 
 
+@PATIENT
 @given(st.text())
 def test_any_text_is_a_fleet_or_a_refusal(text: str) -> None:
     fleet_or_refusal(load_fleet, text, "x")
 
 
+@PATIENT
 @given(st.text(alphabet=" \n\t-:{}[]&*!|>'\"%@`#,?ab1<~\0\ud800", max_size=60))
 def test_any_punctuation_is_a_fleet_or_a_refusal(text: str) -> None:
     fleet_or_refusal(load_fleet, text, "x")

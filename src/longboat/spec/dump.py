@@ -13,6 +13,9 @@ from longboat.spec.yaml_text import RESOLVERS
 __all__ = ("dump_fleet", "fleet_digest")
 
 
+LINE_BREAKS = frozenset("\x85\u2028\u2029")
+
+
 class StrictDumper(yaml.SafeDumper):
     """Quotes what our reader, or a reader of YAML 1.1, would take for something else than text."""
 
@@ -25,7 +28,13 @@ def dump_fleet(fleet: Fleet) -> str:
     """The fleet as a file with what differs from the defaults; load_fleet gives the same fleet back."""
     data = fleet.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = {"apiVersion": fleet.api_version, "name": fleet.name} | data
-    text: str = yaml.dump(data, Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120)
+    text = _yaml(data, readable=True)
+    # Inside quotes the emitter writes these as they are, and a reader takes them for line breaks.
+    return _yaml(data, readable=False) if LINE_BREAKS & set(text) else text
+
+
+def _yaml(data: dict[str, object], *, readable: bool) -> str:
+    text: str = yaml.dump(data, Dumper=StrictDumper, sort_keys=False, allow_unicode=readable, width=120)
     return text
 
 

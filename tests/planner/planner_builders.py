@@ -1,0 +1,36 @@
+"""Builders of nodes, models and facts for the planner's tests."""
+
+from __future__ import annotations
+
+from longboat.catalog.facts import ModelFacts
+from longboat.core.topology import Node
+from longboat.spec.fleet import Fleet, ModelSpec
+from longboat.spec.load import fleet_from, load_fleet
+
+TINY = ModelFacts(
+    num_layers=4, num_heads=8, num_kv_heads=4, vocab_size=4096, intermediate_size=512, max_position_tokens=2048
+)
+
+
+def node(number: int, *, cpus: float = 2, gpus: float = 0, memory_bytes: int = 0, **labels: str) -> Node:
+    return Node(
+        node_id=f"n{number}",
+        address=f"10.0.0.{number}",
+        hostname=f"host{number}",
+        num_cpus=cpus,
+        num_gpus=gpus,
+        memory_bytes=memory_bytes,
+        labels=labels,
+    )
+
+
+def nodes(count: int, *, cpus: float = 2, gpus: float = 0, memory_bytes: int = 0) -> tuple[Node, ...]:
+    return tuple(node(number, cpus=cpus, gpus=gpus, memory_bytes=memory_bytes) for number in range(1, count + 1))
+
+
+def model(**fields: object) -> ModelSpec:
+    return fleet_from({"models": [{"source": "builtin:tiny"} | fields]}, "test", folder="/").models[0]
+
+
+def fleet(text: str) -> Fleet:
+    return load_fleet(text, "test", folder="/")

@@ -1,0 +1,76 @@
+"""Packing of all replicas onto nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from planner_builders import node, nodes
+
+from longboat.core.plan import GangShape, RankResources
+from longboat.core.topology import Node
+from longboat.planner.pack import GangDemand, pack
+
+
+def demand(name: str, *, replicas: int = 1, pipeline: int = 1, cpus: float = 1, gpus: float = 0) -> GangDemand:
+    rank = RankResources(num_cpus=cpus, num_gpus=gpus)
+    shape = GangShape(tensor=1, pipeline=pipeline, num_nodes=pipeline, resources=rank)
+    return GangDemand(model=name, shape=shape, replicas=replicas, labels={})
+
+
+def test_large_replicas_are_placed_first() -> None:
+    packing = pack([demand("small", replicas=2), demand("large", cpus=4)], [node(1, cpus=4), node(2, cpus=2)])
+    assert packing.complete
+    assert packing.placed == {"large": (("n1",),), "small": (("n2",), ("n2",))}
+
+
+def test_nodes_of_a_gang_are_different() -> None:
+    packing = pack([demand("a", pipeline=2)], [node(1, cpus=8)])
+    assert packing.unplaced == {"a": 1}
+
+
+def test_gangs_keep_pairs_of_nodes_open_for_each_other() -> None:
+    machines = [node(1, cpus=1), node(2, cpus=1), node(3, cpus=2)]
+    assert pack([demand("a", pipeline=2, replicas=2)], machines).complete
+
+
+def test_fractions_of_resources_add_up_exactly() -> None:
+    assert pack([demand("a", cpus=0.1, replicas=10)], nodes(1, cpus=1)).complete
+    assert pack([demand("a", cpus=0.1, replicas=11)], nodes(1, cpus=1)).unplaced == {"a": 1}
+
+
+def test_memory_counts_where_the_node_tells_it() -> None:
+    shape = GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources(memory_bytes=3))
+    demands = [GangDemand(model="a", shape=shape, replicas=2, labels={})]
+    assert pack(demands, [node(1, memory_bytes=5)]).unplaced == {"a": 1}
+    assert pack(demands, [node(1, memory_bytes=0)]).complete
+
+
+SIZES = st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(SIZES, max_size=4), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=4))
+def test_packing_never_takes_more_than_a_node_has(
+    sizes: list[tuple[int, int, int, int]], machines: list[tuple[int, int]]
+) -> None:
+    demands = [
+        demand(f"m{index}", replicas=replicas, pipeline=pipeline, cpus=cpus, gpus=gpus)
+        for index, (replicas, pipeline, cpus, gpus) in enumerate(sizes)
+    ]
+    cluster: list[Node] = [node(index, cpus=cpus, gpus=gpus) for index, (cpus, gpus) in enumerate(machines)]
+    packing = pack(demands, cluster)
+    cpus_taken: Counter[str] = Counter()
+    gpus_taken: Counter[str] = Counter()
+    for wanted in demands:
+        gangs = packing.placed[wanted.model]
+        assert len(gangs) + packing.unplaced[wanted.model] == wanted.replicas
+        for gang in gangs:
+            assert len(set(gang)) == wanted.shape.num_nodes
+            for node_id in gang:
+                cpus_taken[node_id] += int(wanted.shape.resources.num_cpus)
+                gpus_taken[node_id] += int(wanted.shape.resources.num_gpus)
+    for machine in cluster:
+        assert cpus_taken[machine.node_id] <= machine.num_cpus
+        assert gpus_taken[machine.node_id] <= machine.num_gpus
