@@ -34,6 +34,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_deaf",
         "_exchange",
+        "_first_bytes",
         "_head_bytes",
         "_idle_since_s",
         "_in_head",
@@ -57,7 +58,7 @@ class ClientConnection(asyncio.Protocol):
         self._queue: deque[Request] = deque()  # read, not answered
         self._exchange: Exchange | None = None  # being answered
         self._head_bytes = 0
-        self._wire_bytes = 0
+        self._wire_bytes = self._first_bytes = 0
         self._in_head = False
         self._deaf = False  # nothing more is read
         self._idle_since_s = time.monotonic()
@@ -79,6 +80,7 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf:
             return
         self._wire_bytes += len(data)
+        self._first_bytes = len(data) if self._request is None else 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -159,7 +161,8 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf or len(self._queue) >= _MAX_QUEUED:
             raise _RefusedError(refusals.bad_http(f"more than {_MAX_QUEUED} requests were sent ahead"))
         self._request = Request()
-        self._head_bytes = self._wire_bytes = 0
+        self._head_bytes = 0
+        self._wire_bytes, self._first_bytes = self._first_bytes, 0  # all of the block, where it began the block
         self._in_head = True
 
     def on_url(self, url: bytes) -> None:

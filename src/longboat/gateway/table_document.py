@@ -44,12 +44,14 @@ def decode_table(document: bytes) -> tuple[str, EndpointTable]:
 
 
 def _endpoint(item: Any) -> Endpoint:
+    if not isinstance(item, dict):
+        raise TypeError("an endpoint is not an object")
     for name, kind in _ENDPOINT_KINDS.items():
         if name in item and not isinstance(item[name], kind):
             raise TypeError(f"{name} is not {kind.__name__}")
-    for text in ("api_key", "url", "replica"):
-        if any(c in item.get(text, "") for c in "\r\n\0"):
-            raise TypeError(f"{text} has a line break")
+    for name in ("api_key", "url", "replica"):  # they become parts of header lines
+        if not (text := item.get(name, "")).isascii() or not text.isprintable():
+            raise TypeError(f"{name} is not plain printable text")
     missing = [name for name in _REQUIRED if name not in item]
     if missing:
         raise KeyError(missing[0])

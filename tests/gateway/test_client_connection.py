@@ -1,0 +1,240 @@
+"""A client's connection: order, keep-alive, limits, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event
+from gateway_lab import eventually, post_bytes
+
+ASK = {"model": "tiny", "messages": []}
+
+
+async def echo_number(seen: Seen) -> None:
+    body = seen.body
+    await asyncio.sleep(0.05 if b'"n": 0' in body else 0.0)
+    await seen.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+
+async def test_pipelined_requests_are_answered_in_order(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    asks = [{"model": "tiny", "n": n} for n in range(5)]
+    client.send(b"".join(map(post_bytes, asks)) + b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert [(await client.response()).json() for _ in asks] == asks
+    assert (await client.response()).json() == {"alive": True}
+
+
+async def test_pipelined_request_waits_for_the_first_answer(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(seen: Seen) -> None:
+        await go_on.wait()
+        await echo_number(seen)
+
+    upstream = await make_upstream(wait)
+    client = await connect(await make_gateway(upstream))
+    client.send(post_bytes(ASK) + post_bytes(ASK))
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    await asyncio.sleep(0.1)
+    assert len(upstream.seen) == 1
+    go_on.set()
+    assert [(await client.response()).status for _ in range(2)] == [200, 200]
+
+
+async def test_error_of_a_pipelined_request_comes_after_the_first_answer(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    client.send(post_bytes({"model": "tiny", "n": 0}) + b"NOT HTTP AT ALL\r\n\r\n")
+    assert (await client.response()).status == 200
+    last = await client.response()
+    assert (last.status, last.code, last.headers["connection"]) == (400, "bad_http", "close")
+    assert await client.at_end()
+
+
+async def test_too_many_pipelined_requests_are_refused(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    client.send(post_bytes({"model": "tiny", "n": 0}) * 200)
+    answers = [await client.response() for _ in range(34)]
+    assert [a.status for a in answers] == [200] * 33 + [400]
+    assert await client.at_end()
+
+
+async def test_chunked_request_body_is_gathered(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    upstream = await make_upstream(echo_number)
+    client = await connect(await make_gateway(upstream))
+    body = b'{"model": "tiny", "prompt": "' + b"p" * 5000 + b'"}'
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    for at in range(0, len(body), 999):
+        client.send(chunk(body[at : at + 999]))
+        await asyncio.sleep(0)
+    client.send(b"0\r\ntrailer: 1\r\n\r\n")
+    assert (await client.response()).body == body
+    assert upstream.seen[0].header("content-length") == str(len(body))
+    assert upstream.seen[0].header("transfer-encoding") is None
+    assert (await client.post(ASK)).status == 200
+
+
+async def test_request_in_single_bytes_is_read(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    wire = post_bytes(ASK)
+    for at in range(len(wire)):
+        client.send(wire[at : at + 1])
+        await asyncio.sleep(0)
+    assert (await client.response()).json() == ASK
+
+
+async def test_connection_close_is_honoured(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(await make_upstream()))
+    response = await client.post(ASK, headers="connection: close\r\n")
+    assert response.headers["connection"] == "close"
+    assert await client.at_end()
+
+
+async def test_expect_continue_is_answered(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(await make_upstream(echo_number)))
+    head, body = post_bytes(ASK, headers="expect: 100-continue\r\n").split(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    assert (await client.head())[0] == 100
+    client.send(body)
+    assert (await client.response()).json() == ASK
+
+
+BAD = {
+    "two lengths": (b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello", 400),
+    "length and chunked": (b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "odd coding": (b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+    "bad chunk size": (b"transfer-encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n", 400),
+    "negative length": (b"content-length: -5\r\n\r\n", 400),
+    "space in name": (b"x y: 1\r\ncontent-length: 2\r\n\r\n{}", 400),
+    "folded header": (b"x: 1\r\n 2\r\ncontent-length: 2\r\n\r\n{}", 400),
+    "bare line feeds": (b"x: 1\nh: 2\r\ncontent-length: 2\r\n\r\n{}", 400),
+    "null in value": (b"x: 1\x002\r\ncontent-length: 2\r\n\r\n{}", 400),
+    "upgrade": (b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\n{}", 400),
+    "second host": (b"host: y\r\ncontent-length: 2\r\n\r\n{}", 400),
+    "huge length": (b"content-length: 99999999999\r\n\r\n", 413),
+    "endless length": (b"content-length: 99999999999999999999999999\r\n\r\n", 400),
+    "no length": (b"\r\n", 411),
+    "compressed": (b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}", 415),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_bad_framing_gets_its_status_and_reaches_no_engine(
+    case: str, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    rest, status = BAD[case]
+    upstream = await make_upstream()
+    client = await connect(await make_gateway(upstream))
+    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + rest)
+    response = await client.response()
+    assert response.status == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert not upstream.seen
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        (b"GET /livez HTTP/1.1\r\n\r\n", 400),
+        (b"GET /livez HTTP/2.0\r\nhost: x\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"BREW /pot HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+    ],
+)
+async def test_what_is_not_http_1_is_refused(first: bytes, status: int, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway())
+    client.send(first)
+    response = await client.response()
+    assert response.status == status
+    assert await client.at_end()
+
+
+@pytest.mark.parametrize("part", ["one header", "many headers", "url", "unfinished line", "trailers"])
+async def test_endless_head_is_a_431(part: str, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(max_head_bytes=4096))
+    start = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
+    client.send(
+        {
+            "one header": start + b"x: " + b"y" * 5000 + b"\r\n\r\n",
+            "many headers": start + b"x: y\r\n" * 1000,
+            "url": b"GET /" + b"a" * 5000,
+            "unfinished line": start + b"x" * 5000,
+            "trailers": start + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"t: u\r\n" * 1000,
+        }[part]
+    )
+    assert (await client.response()).status == 431
+
+
+async def test_body_beyond_the_limit_is_a_413(make_gateway: Any, connect: Any) -> None:
+    gateway = await make_gateway(max_body_bytes=10_000)
+    told = await connect(gateway)
+    told.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10001\r\n\r\n")
+    assert (await told.response()).status == 413
+    untold = await connect(gateway)
+    untold.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    untold.send(chunk(b"x" * 6000) * 2)
+    assert (await untold.response()).status == 413
+    assert gateway.state.held_bytes == 0
+
+
+async def test_bodies_of_all_clients_share_one_budget(make_gateway: Any, connect: Any) -> None:
+    gateway = await make_gateway(max_held_bytes=10_000)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
+    first, second = await connect(gateway), await connect(gateway)
+    first.send(head + b"x" * 6000)
+    await eventually(lambda: gateway.state.held_bytes == 6000, "the first body is held")
+    second.send(head + b"x" * 6000)
+    response = await second.response()
+    assert (response.status, response.code) == (503, "gateway_memory")
+    first.abort()
+    await eventually(lambda: gateway.state.held_bytes == 0, "nothing is held")
+
+
+async def test_chunks_that_are_mostly_framing_are_refused(make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(max_head_bytes=4096))
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1")
+    client.send(b";" + b"x" * 1_000_000)
+    assert (await client.response()).status == 400
+
+
+@pytest.mark.parametrize(
+    "start", [b"GET /live", b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"]
+)
+async def test_slow_sender_is_a_408(start: bytes, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(head_timeout_s=0.3, body_timeout_s=0.3))
+    client.send(start)
+    assert (await client.response()).status == 408
+    assert await client.at_end()
+
+
+async def test_idle_connection_is_closed(make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(keepalive_s=0.3))
+    assert (await client.get("/livez")).status == 200
+    assert await client.at_end()
+
+
+async def test_client_that_never_reads_is_cut_off(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    async def flood(seen: Seen) -> None:
+        await seen.send(STREAM_HEAD)
+        while True:
+            await seen.send(chunk(event("x" * 65536)))
+
+    upstream = await make_upstream(flood)
+    gateway = await make_gateway(upstream, client_stall_s=0.5)
+    client = await connect(gateway)
+    client.writer.transport.pause_reading()
+    client.send(post_bytes(ASK))
+    await asyncio.wait_for(upstream.ended.wait(), DEADLINE_S)
+    await eventually(lambda: not gateway.state.connections, "the connection is gone")
+
+
+async def test_answer_arrives_though_the_client_is_still_sending(make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(max_body_bytes=1000))
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000\r\n\r\n" + b"x" * 4_000_000)
+    assert (await client.response()).status == 413

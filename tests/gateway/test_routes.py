@@ -1,0 +1,124 @@
+"""The API's own answers, and which requests are refused before an engine hears of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gateway_lab import config, endpoint, table
+
+from longboat.gateway.server import Gateway
+
+CHAT = "/v1/chat/completions"
+
+
+async def test_models_are_listed(make_gateway: Any, connect: Any) -> None:
+    gateway = await make_gateway("http://127.0.0.1:1")
+    gateway.state.table.offer("e", table(models=("tiny", "org/big model"), version=2))
+    client = await connect(gateway)
+    listed = (await client.get("/v1/models")).json()
+    assert listed["object"] == "list"
+    assert [m["id"] for m in listed["data"]] == ["tiny", "org/big model"]
+    assert (await client.get("/v1/models/org/big%20model")).json()["id"] == "org/big model"
+    missing = await client.get("/v1/models/tinny")
+    assert (missing.status, missing.code) == (404, "model_not_found")
+
+
+async def test_unknown_model_names_the_known_ones_nearest_first(make_gateway: Any, connect: Any) -> None:
+    gateway = await make_gateway()
+    gateway.state.table.offer("e", table(models=("zebra", "llama-8b", "qwen-0.6b"), version=2))
+    response = await (await connect(gateway)).post({"model": "lama-8b"})
+    error = response.json()["error"]
+    assert (response.status, error["param"], error["code"]) == (404, "model", "model_not_found")
+    assert error["message"].index("llama-8b") < min(error["message"].index(m) for m in ("zebra", "qwen-0.6b"))
+
+
+async def test_known_model_without_ready_endpoint_is_a_503_with_retry_after(make_gateway: Any, connect: Any) -> None:
+    gateway = await make_gateway()
+    gateway.state.table.offer("e", table(endpoint("http://127.0.0.1:1", ready=False), version=2))
+    response = await (await connect(gateway)).post({"model": "tiny"})
+    assert (response.status, response.code) == (503, "model_not_ready")
+    assert int(response.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b'{"model": "tiny"', "invalid_json"),
+        (b'["tiny"]', "invalid_json"),
+        (b'{"model": "\xff\xfe"}', "invalid_json"),
+        (b'{"model": "tiny", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
+        (b"{}", "model_missing"),
+        (b'{"model": 7}', "model_missing"),
+        (b'{"model": ""}', "model_missing"),
+    ],
+)
+async def test_bad_document_is_a_400(body: bytes, code: str, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway("http://127.0.0.1:1"))
+    response = await client.post(body)
+    assert (response.status, response.code) == (400, code)
+    assert (await client.get("/livez")).status == 200  # the connection goes on
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "allow"),
+    [
+        ("GET /v1/chat/completions", 405, "POST"),
+        ("DELETE /v1/models", 405, "GET, HEAD"),
+        ("GET /", 404, None),
+        ("GET /v1/embeddings", 404, None),
+        ("OPTIONS *", 404, None),
+    ],
+)
+async def test_wrong_path_or_method_is_told(
+    line: str, status: int, allow: str | None, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway())
+    client.send(f"{line} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    response = await client.response()
+    assert (response.status, response.headers.get("allow")) == (status, allow)
+    assert response.json()["error"]["type"] in ("invalid_request_error", "not_found_error")
+
+
+async def test_ready_says_why_not(make_gateway: Any, connect: Any) -> None:
+    gateway = Gateway(config())
+    await gateway.start()
+    client = await connect(gateway)
+    reasons = []
+    for step in (
+        lambda: None,
+        lambda: gateway.state.table.offer("e", table()),
+        lambda: gateway.state.table.offer("e", table(endpoint("http://127.0.0.1:1", ready=False), version=2)),
+    ):
+        step()
+        response = await client.get("/readyz")
+        reasons.append((response.status, response.json()["reason"]))
+    assert reasons == [(503, "no endpoint table yet")] + [(503, "no ready endpoint of any model")] * 2
+    gateway.state.table.offer("e", table(endpoint("http://127.0.0.1:1"), version=3))
+    assert (await client.get("/readyz")).status == 200
+    await gateway.drain()
+    draining = await client.get("/readyz")
+    assert (draining.status, draining.json()["reason"]) == (503, "draining")
+    assert draining.headers["connection"] == "close"
+    assert await client.at_end()
+    assert (await (await connect(gateway)).get("/livez")).status == 200
+    gateway.stop(0.0)
+    await gateway.stopped.wait()
+
+
+async def test_head_is_get_without_a_body(make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway("http://127.0.0.1:1"))
+    client.send(b"HEAD /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+    status, headers = await client.head()
+    assert status == 200 and int(headers["content-length"]) > 0
+    assert (await client.get("/livez")).json() == {"alive": True}
+
+
+async def test_no_table_yet_is_a_503(connect: Any) -> None:
+    gateway = Gateway(config())
+    await gateway.start()
+    response = await (await connect(gateway)).post({"model": "tiny"}, CHAT)
+    assert (response.status, response.code) == (503, "no_table")
+    gateway.stop(0.0)
+    await gateway.stopped.wait()

@@ -1,0 +1,74 @@
+"""Which pushed tables are taken, and how they are read."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from gateway_lab import endpoint, table
+
+from longboat.core.errors import UserInputError
+from longboat.gateway.config import GatewayLimits
+from longboat.gateway.table import LiveTable
+from longboat.gateway.table_document import decode_table, encode_table
+
+URL = "http://10.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "version", "taken"), [("e", 4, False), ("e", 5, True), ("e", 6, True), ("other", 1, True)]
+)
+def test_table_is_taken_unless_older_in_the_same_epoch(epoch: str, version: int, taken: bool) -> None:
+    live = LiveTable(GatewayLimits())
+    assert live.offer("e", table(version=5, models=("old",)))
+    assert live.offer(epoch, table(version=version, models=("new",))) is taken
+    assert live.models == (("new",) if taken else ("old",))
+
+
+def test_endpoint_that_stays_keeps_its_counts_and_one_that_changed_starts_anew() -> None:
+    live = LiveTable(GatewayLimits())
+    live.offer("e", table(endpoint(URL, "a"), endpoint(URL, "b")))
+    for upstream in live.upstreams():
+        upstream.outstanding = 7
+    live.offer("e", table(endpoint(URL, "a", ready=False), endpoint(URL, "b", generation=2), version=2))
+    assert [(u.replica, u.outstanding, u.ready) for u in live.upstreams()] == [("a", 7, False), ("b", 0, True)]
+
+
+def test_model_of_an_endpoint_is_known_though_not_listed() -> None:
+    live = LiveTable(GatewayLimits())
+    live.offer("e", table(endpoint(URL, model="b"), models=("a",)))
+    assert live.models == ("a", "b")
+    assert live.endpoints("a") == ()
+    assert live.endpoints("c") is None
+
+
+@pytest.mark.parametrize("url", ["https://h:1", "http://h", "h:1", "http://h:x", "http://u@h:1", "ftp://h:1"])
+def test_table_with_a_useless_address_changes_nothing(url: str) -> None:
+    live = LiveTable(GatewayLimits())
+    live.offer("e", table(endpoint(URL)))
+    with pytest.raises(UserInputError, match="http://HOST:PORT"):
+        live.offer("e", table(endpoint(url), version=2))
+    assert live.version == 1 and live.has_ready()
+
+
+def test_document_round_trips() -> None:
+    given = table(endpoint(URL, "a"), endpoint(URL, "b", ready=False), version=9, models=("tiny", "other"))
+    assert decode_table(encode_table("e", given)) == ("e", given)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 1},
+        {"version": "1"},
+        {"models": "tiny"},
+        {"endpoints": [{}]},
+        {"endpoints": ["x"]},
+        {"endpoints": [{"model": "m", "replica": "r", "generation": "1", "url": URL}]},
+        {"endpoints": [{"model": "m", "replica": "r\r\nx: y", "generation": 1, "url": URL}]},
+        {"endpoints": [{"model": "m", "replica": "r", "generation": 1, "url": URL, "api_key": "a\nb"}]},
+    ],
+)
+def test_document_with_a_wrong_value_is_refused(change: dict[str, object]) -> None:
+    good = {"epoch": "e", "version": 1, "models": [], "endpoints": []}
+    with pytest.raises(UserInputError):
+        decode_table(orjson.dumps({**good, **change}))
