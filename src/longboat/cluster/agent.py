@@ -46,6 +46,7 @@ class NodeAgent:
         self._phase = ""
         self._lost: asyncio.Future[RankLoss] | None = None
         self._reserved: list[socket.socket] = []
+        self._marks: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
@@ -131,7 +132,7 @@ class NodeAgent:
 
         assert self._log is not None
         command, environment = await asyncio.to_thread(rank_command, self._model, plan, self._node_rank)
-        marks = rank_marks(plan, self._node_rank, run)
+        marks = self._marks = rank_marks(plan, self._node_rank, run)
         zygote = await self._zygote(environment, command.zygote.preload_env, run) if command.zygote else None
         self._release_ports()
         if zygote is not None:
@@ -195,7 +196,15 @@ class NodeAgent:
         rank = self._rank
         assert rank is not None
         ended = await rank.wait()
+        if ended.returncode is None and ended.signal is None:
+            await self._reap_leftovers()
         self._report_lost(f"exited with {ended}")
+
+    async def _reap_leftovers(self) -> None:
+        """Without its keeper nobody promised that the rank ended whole."""
+        from longboat.engines.process import reap
+
+        await reap({name: self._marks[name] for name in ("LONGBOAT_RUN", "LONGBOAT_GANG", "LONGBOAT_NODE_RANK")})
 
     async def _watch_lease(self) -> None:
         """Without a word from the supervisor the gang is broken or replaced: what runs here must not go on."""

@@ -34,7 +34,7 @@ HOLD_OFF_S = 3.0
 class FleetController:
     """Lives in Serve, so it comes back by itself; what it knows, it hears again within a second."""
 
-    async def __init__(self) -> None:
+    async def __init__(self) -> None:  # type: ignore[misc] # Serve awaits it
         self._membership = Membership()
         self._document: Mapping[str, Any] = {}
         self._epoch = f"{time.time_ns():x}"

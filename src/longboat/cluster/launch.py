@@ -79,7 +79,7 @@ async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: 
     environment = await asyncio.to_thread(engine_environment, engine)
     if environment is None or environment.platform != "cpu":
         return "none needed"
-    preload = adapter_for(wanted.kind).preload_env(environment)
+    preload = adapter_for(wanted.kind).preload_env(environment, offline=wanted.offline)
     overlay = await asyncio.to_thread(overlay_folder, environment)
     client = await ensure_zygote(environment, overlay, preload, run, lifeline_pid=lifeline_pid, wait_s=60.0)
     return f"{environment.distribution} {environment.version}" if client else "still importing"

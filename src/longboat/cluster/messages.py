@@ -89,11 +89,12 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmEnvironment:
-    """An engine environment whose zygote a node keeps warm."""
+    """An engine environment whose zygote a node keeps warm. offline: for models that are folders, not a hub's."""
 
     kind: str
     version: str | None
     path: str | None
+    offline: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def controller_document(fleet: Fleet, text: str) -> dict[str, Any]:
     """What the fleet controller is told (see ``FleetController.reconfigure``)."""
     gateway = fleet.gateway
     warm = {
-        (m.engine.kind, m.engine.version, m.engine.environment)
+        (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
         for m in fleet.models
         if m.engine.kind != "fake" and m.engine.startup != "plain"
     }
@@ -75,7 +75,7 @@ def controller_document(fleet: Fleet, text: str) -> dict[str, Any]:
         "text": text,
         "models": [model.name for model in fleet.models],
         "gateway": {"host": gateway.host, "port": gateway.port, "processes": gateway.processes},
-        "warm": [{"kind": k, "version": v, "path": p} for k, v, p in sorted(warm, key=str)],
+        "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
     }
 
 

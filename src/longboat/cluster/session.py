@@ -30,7 +30,7 @@ class Session:
 
         Raises ClusterError when there is no cluster at that address.
         """
-        os.environ.update({**env, "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
+        os.environ.update({**env, "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
         import ray
 
         try:
@@ -46,7 +46,6 @@ class Session:
                 f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}",
                 hint="longboat node start --head starts one here; longboat node start --join ADDRESS joins one",
             ) from error
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         self._ray = ray
         self.rest = ServeRest(f"http://{context.address_info['webui_url']}", _token(env))
         self._controller: Any = None

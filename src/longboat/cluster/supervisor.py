@@ -50,7 +50,7 @@ class GangRunner:
         self._die = die
         self._adapter = adapter_for(str(model["engine"]["kind"]))
         self._gang = Gang(agents, self._adapter)
-        self._identity = {
+        self._identity: dict[str, Any] = {
             "fleet": fleet,
             "replica": replica,
             "generation": time.time_ns() // 1_000_000,
@@ -199,7 +199,9 @@ class GangRunner:
 class EngineSupervisor:
     """The Serve deployment. Ready, in Serve's sense, when ``__init__`` returns: a real token has come back."""
 
-    async def __init__(self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any]
+    ) -> None:
         from ray import serve
 
         from longboat.cluster.actors import create_agents

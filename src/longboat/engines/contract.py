@@ -98,12 +98,17 @@ class EngineAdapter(Protocol):
         """Ports to find free before the plan is complete."""
         ...
 
-    def command(self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str) -> RankCommand:
+    def command(
+        self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
+    ) -> RankCommand:
         """Command of one rank. ``overlay``: folder put first on the engine's import path (empty: none)."""
         ...
 
-    def preload_env(self, environment: EngineEnvironment) -> Mapping[str, str]:
-        """What the engine reads at import, for a zygote that is started before any plan exists (empty: no zygote)."""
+    def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> Mapping[str, str]:
+        """What the engine reads at import: a zygote is started with it before any plan exists.
+
+        offline: the model is a folder, so nothing may be asked of a hub
+        """
         ...
 
     def probe(self, plan: GangPlan) -> Probe:

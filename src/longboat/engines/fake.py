@@ -42,6 +42,9 @@ class FakeAdapter:
         argv += [*_gang_flags(plan, node_rank), *_option_flags(plan), *plan.extra_args]
         return RankCommand(argv=tuple(argv), env={"LONGBOAT_ENGINE_API_KEY": plan.api_key or None})
 
+    def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> dict[str, str]:
+        return {}
+
     def probe(self, plan: GangPlan) -> Probe:
         body = orjson.dumps({"model": plan.model, "prompt": "row", "max_tokens": 1})
         headers = {"content-type": "application/json"}

@@ -69,12 +69,17 @@ class VllmAdapter:
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
         args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu))
-        preload = _preload_env(plan, on_cpu)
+        preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
             env={**preload, **_rank_env(plan, rank, on_cpu), "PYTHONPATH": overlay or None},
             zygote=ZygoteRequest(argv=("vllm", *args), preload_env=preload),
         )
+
+    def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> dict[str, str]:
+        """What torch and the Hugging Face libraries read once, at import. A zygote must not start OpenMP's threads."""
+        env = {"OMP_NUM_THREADS": "1"} if environment.platform == "cpu" else {}
+        return {**env, "HF_HUB_OFFLINE": "1"} if offline else env
 
     def probe(self, plan: GangPlan) -> Probe:
         """One greedy token of a completion: the whole gang must compute for it."""
@@ -123,17 +128,6 @@ def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:
     return [*args, "--headless"] if rank.node_rank > 0 else args
 
 
-def _preload_env(plan: GangPlan, on_cpu: bool) -> dict[str, str]:
-    """What torch and the Hugging Face libraries read once, at import."""
-    env = {}
-    if on_cpu:
-        # More threads than cores cost an order of magnitude: the ranks of one machine share them.
-        env["OMP_NUM_THREADS"] = str(max(1, int(plan.shape.resources.num_cpus)))
-    if PurePath(plan.model_path).is_absolute():
-        env["HF_HUB_OFFLINE"] = "1"
-    return env
-
-
 def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | None]:
     single = plan.shape.tensor * plan.shape.pipeline == 1
     env: dict[str, str | None] = {
@@ -150,6 +144,8 @@ def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | N
     }
     if on_cpu:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else one NUMA node per local rank is required
+        # More threads than cores cost an order of magnitude: the ranks of one machine share them.
+        env["OMP_NUM_THREADS"] = str(max(1, int(plan.shape.resources.num_cpus)))
     if rank.gpu_ids:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(rank.gpu_ids)
     return env
