@@ -80,43 +80,34 @@ def _start_method() -> str:
 
 
 def mend_pipeline_on_cpu() -> None:
-    """Let a pipeline rank allocate the tensors that it receives from the rank before it.
+    """Let a pipeline rank have the tensors in which it receives from the rank before it.
 
     vLLM allocates them in its dummy run, and its CPU worker skips that run in eager mode with a given KV cache size;
-    the first request then fails with ``assert self.intermediate_tensors is not None``.
-    Can be dropped when CPUWorker warms up (or allocates them otherwise) for every pipeline_parallel_size above 1.
+    the first request then fails with ``assert self.intermediate_tensors is not None``. Here they are allocated, as the
+    dummy run does it, when the model is loaded. Can be dropped when vLLM allocates them without a dummy run.
     """
-    from vllm.config import CompilationMode
-    from vllm.v1.worker import cpu_model_runner
+    from vllm.distributed.parallel_state import get_pp_group
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
-    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    should_warm_up, warm_up = CPUWorker._should_warm_up_model, CPUModelRunner.warming_up_model
-    if hasattr(warm_up, _MENDED):
+    load_model = CPUModelRunner.load_model
+    if hasattr(load_model, _MENDED):
         return
-    settings = cpu_model_runner._set_global_compilation_settings
-    _expect(list(inspect.signature(should_warm_up).parameters) == ["self"], "CPUWorker._should_warm_up_model")
-    _expect(list(inspect.signature(warm_up).parameters) == ["self"], "CPUModelRunner.warming_up_model")
-    _expect("CompilationMode.NONE" in inspect.getsource(warm_up), "CPUModelRunner.warming_up_model runs in eager mode")
+    source = inspect.getsource(GPUModelRunner._dummy_run)
+    _expect("self.model.make_empty_intermediate_tensors(" in source, "the dummy run allocates no tensors")
 
-    @functools.wraps(should_warm_up)
-    def should_warm_up_in_a_pipeline(worker: Any) -> bool:
-        return worker.parallel_config.pipeline_parallel_size > 1 or bool(should_warm_up(worker))
-
-    @functools.wraps(warm_up)
-    def warm_up_in_a_pipeline(runner: Any) -> None:
-        config = runner.vllm_config
-        eager = config.compilation_config.mode == CompilationMode.NONE
-        if not (eager and config.parallel_config.pipeline_parallel_size > 1):
-            warm_up(runner)
+    @functools.wraps(load_model)
+    def load_model_and_allocate(runner: Any, *args: Any, **kwargs: Any) -> None:
+        load_model(runner, *args, **kwargs)
+        if get_pp_group().is_first_rank or runner.intermediate_tensors is not None:
             return
-        with settings(config):
-            runner.profile_run()
-        _log("pipeline mended: dummy run done (vLLM's CPU worker skips it in eager mode)")
+        runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+            batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
+        )
+        _log("pipeline mended: the tensors received from the rank before are allocated")
 
-    setattr(warm_up_in_a_pipeline, _MENDED, True)
-    CPUWorker._should_warm_up_model = should_warm_up_in_a_pipeline
-    CPUModelRunner.warming_up_model = warm_up_in_a_pipeline
+    setattr(load_model_and_allocate, _MENDED, True)
+    CPUModelRunner.load_model = load_model_and_allocate
 
 
 def mend_ranks_per_node_on_cpu() -> None:
