@@ -58,7 +58,8 @@ def _check_path(source: str) -> SourceMistake | None:
 def _check_other(source: str, folder: str) -> SourceMistake:
     scheme, colon, _ = source.partition(":")
     if scheme == "builtin" and colon:
-        return SourceMistake(what=f"{source!r} names no built-in model", hint="write builtin:tiny")
+        near = source.lower() if BUILTIN.fullmatch(source.lower()) else "builtin:tiny"
+        return SourceMistake(what=f"{source!r} names no built-in model", hint=f"write {near}")
     if scheme == "hf" and colon:
         return SourceMistake(what=f"{source!r} is not hf:ORGANISATION/NAME", hint="write it like hf:Qwen/Qwen3-0.6B")
     if source.startswith("~"):
