@@ -1,1 +1,10 @@
-"""TODO: builtin."""
+"""Models that need no download: ``builtin:tiny``, a small model of our own, and ``builtin:random-<size>``.
+
+This room writes model folders and describes them. It does not plan, start engines or import torch.
+"""
+
+from __future__ import annotations
+
+from longboat.builtin.models import BuiltinModel, describe, ensure, is_builtin, names
+
+__all__ = ("BuiltinModel", "describe", "ensure", "is_builtin", "names")

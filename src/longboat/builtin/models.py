@@ -1,0 +1,128 @@
+"""Which built-in models there are, what they look like, and where their folders are."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from longboat.builtin.random_folder import ensure_random
+from longboat.builtin.safetensors_file import data_bytes
+from longboat.builtin.shapes import SHAPES, Shape, nearest_shape, parse_size
+from longboat.core.errors import UserInputError
+
+__all__ = ("BuiltinModel", "describe", "ensure", "is_builtin", "names")
+
+PREFIX = "builtin:"
+TINY = Path(__file__).parent / "tiny"
+RANDOM_MAX_POSITIONS = 32_768
+_RANDOM = re.compile(r"random-(?P<size>[^-]+)(?:-seed(?P<seed>\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinModel:
+    """A built-in model, known without writing anything.
+
+    name: folder name, ``tiny`` or ``random-100m`` (``random-100m-seed7``); config: what stands in config.json
+    shape: None for ``tiny``, whose folder is part of the package; seed: of the random weights
+    weight_bytes: bytes of the weights as stored (bfloat16); num_parameters: how many weights
+    """
+
+    name: str
+    config: Mapping[str, Any] = field(repr=False)
+    weight_bytes: int
+    shape: Shape | None = None
+    seed: int = 0
+
+    @property
+    def num_parameters(self) -> int:
+        return self.weight_bytes // 2
+
+
+def is_builtin(source: str) -> bool:
+    """Whether a model's source names a built-in model, known or not."""
+    return source.startswith(PREFIX)
+
+
+def names() -> tuple[str, ...]:
+    """The models of the table, without the prefix; other sizes of random models stand for one of them."""
+    return ("tiny", *(f"random-{size}" for size in SHAPES))
+
+
+def describe(source: str) -> BuiltinModel:
+    """Facts of ``builtin:tiny`` or ``builtin:random-<size>[-seed<number>]``; writes nothing.
+
+    A size that is not in the table stands for the nearest one by ratio: ``random-300m`` is ``random-250m``.
+    Raises UserInputError for an unknown name or size, with the nearest name as the hint.
+    """
+    name = source.removeprefix(PREFIX)
+    if name == "tiny":
+        return _describe_tiny()
+    match = _RANDOM.fullmatch(name)
+    num_parameters = parse_size(match["size"]) if match else None
+    if match is None or num_parameters is None:
+        raise _unknown(name)
+    return _describe_random(num_parameters, int(match["seed"] or 0))
+
+
+def ensure(source: str, home: Path) -> Path:
+    """Folder to give to the engine: inside the package for ``tiny``, else under ``home/models``, written when missing.
+
+    Several processes may ask at the same time; one writes and the others wait for it. Raises UserInputError as
+    ``describe`` does, ClusterError when there is no room or another process takes too long.
+    """
+    model = describe(source)
+    if model.shape is None:
+        return TINY
+    return ensure_random(home / "models", model.name, model.shape, model.config, model.seed, tokenizer_from=TINY)
+
+
+def _describe_tiny() -> BuiltinModel:
+    with (TINY / "model.safetensors").open("rb") as file:
+        header_bytes = 8 + int.from_bytes(file.read(8), "little")
+        weight_bytes = file.seek(0, 2) - header_bytes
+    return BuiltinModel(name="tiny", config=_tiny_config(), weight_bytes=weight_bytes)
+
+
+def _tiny_config() -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads((TINY / "config.json").read_text(encoding="utf-8")))
+
+
+def _describe_random(num_parameters: int, seed: int) -> BuiltinModel:
+    size, shape = nearest_shape(num_parameters)
+    config = _random_config(shape)
+    return BuiltinModel(
+        name=f"random-{size}" + (f"-seed{seed}" if seed else ""),
+        config=config,
+        weight_bytes=data_bytes(shape.tensors(config["vocab_size"])),
+        shape=shape,
+        seed=seed,
+    )
+
+
+def _random_config(shape: Shape) -> dict[str, Any]:
+    """The tiny model's config (vocabulary, end tokens, …) with another shape."""
+    return _tiny_config() | {
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "layer_types": ["full_attention"] * shape.num_layers,
+        "max_window_layers": shape.num_layers,
+        "max_position_embeddings": RANDOM_MAX_POSITIONS,
+    }
+
+
+def _unknown(name: str) -> UserInputError:
+    nearest = difflib.get_close_matches(name.lower(), names(), n=1, cutoff=0.5)
+    advice = f"did you mean {PREFIX}{nearest[0]}? " if nearest else ""
+    return UserInputError(
+        f"there is no built-in model {name!r}",
+        hint=f"{advice}Known are {PREFIX}tiny and {PREFIX}random-SIZE with a size from 1m to 10b, such as random-100m.",
+    )

@@ -1,0 +1,89 @@
+"""Writes the folder of a random model once: under a lock, beside its final name, then renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from longboat.builtin.safetensors_file import data_bytes, write_random_weights
+from longboat.builtin.shapes import Shape
+from longboat.core.errors import ClusterError
+
+__all__ = ("ensure_random",)
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+LOCK_TIMEOUT_S = 900.0
+"""Longer than the largest model takes to write on a slow disk."""
+_SPARE_BYTES = 64 << 20
+
+
+def ensure_random(
+    folder: Path, name: str, shape: Shape, config: Mapping[str, Any], seed: int, *, tokenizer_from: Path
+) -> Path:
+    """``folder/name`` with a complete model in it; what exists is left as it is."""
+    target = folder / name
+    if target.is_dir():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / f".{name}.lock", LOCK_TIMEOUT_S):
+        if not target.is_dir():
+            _write(target, shape, config, seed, tokenizer_from)
+    return target
+
+
+def _write(target: Path, shape: Shape, config: Mapping[str, Any], seed: int, tokenizer_from: Path) -> None:
+    tensors = list(shape.tensors(config["vocab_size"]))
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # from a writer that died: we hold the lock
+    _check_room(target.parent, data_bytes(tensors))
+    unfinished.mkdir()
+    try:
+        write_random_weights(unfinished / "model.safetensors", tensors, seed)
+        (unfinished / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
+        for file in TOKENIZER_FILES:
+            shutil.copyfile(tokenizer_from / file, unfinished / file)
+        unfinished.rename(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _check_room(folder: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes + _SPARE_BYTES:
+        raise ClusterError(
+            f"a random model of {needed_bytes / 1e9:.1f} GB does not fit: {folder} has {free_bytes / 1e9:.1f} GB free",
+            hint="Choose a smaller size, free some disk, or set LONGBOAT_HOME to a folder on a larger disk.",
+        )
+
+
+@contextmanager
+def _locked(path: Path, timeout_s: float) -> Iterator[None]:
+    deadline = time.monotonic() + timeout_s
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while not _try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"another process has held {path} for more than {timeout_s:.0f} s",
+                    hint="Look for a process that hangs while it writes the model, and end it.",
+                )
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

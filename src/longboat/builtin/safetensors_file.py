@@ -1,0 +1,85 @@
+"""Writes random weights as a safetensors file, piece by piece, with the standard library alone.
+
+Format: https://huggingface.co/docs/safetensors (8 bytes of header length, a JSON header, then the raw numbers).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+__all__ = ("data_bytes", "write_random_weights")
+
+Tensor = tuple[str, tuple[int, ...]]
+
+BYTES_PER_WEIGHT = 2
+_CHUNK_WEIGHTS = 1 << 20
+_STANDARD_DEVIATION = 0.02
+_ONE = (0x3F80).to_bytes(2, "little")
+"""1.0 as bfloat16: the scales of the norms."""
+
+
+def data_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of all weights in bfloat16, without the header."""
+    return sum(math.prod(shape) for _, shape in tensors) * BYTES_PER_WEIGHT
+
+
+def write_random_weights(path: Path, tensors: Iterable[Tensor], seed: int) -> None:
+    """Write ``tensors`` in bfloat16; the bytes depend on names, shapes and ``seed`` only."""
+    tensors = list(tensors)
+    with path.open("wb") as file:
+        file.write(_header(tensors))
+        for name, shape in tensors:
+            for chunk in _weights(name, shape, seed):
+                file.write(chunk)
+
+
+def _header(tensors: Iterable[Tensor]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in tensors:
+        start, end = end, end + math.prod(shape) * BYTES_PER_WEIGHT
+        entries[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _weights(name: str, shape: tuple[int, ...], seed: int) -> Iterator[bytes]:
+    if len(shape) == 1:
+        yield _ONE * shape[0]
+        return
+    rng = random.Random(f"{seed}:{name}")
+    left = math.prod(shape)
+    while left:
+        count = min(left, _CHUNK_WEIGHTS)
+        yield _spread(rng.randbytes(count))
+        left -= count
+
+
+def _spread(raw: bytes) -> bytes:
+    """One random byte becomes one of 256 evenly spaced bfloat16 numbers: two table look-ups, in C."""
+    weights = bytearray(2 * len(raw))
+    weights[0::2] = raw.translate(_LOW_BYTES)
+    weights[1::2] = raw.translate(_HIGH_BYTES)
+    return bytes(weights)
+
+
+def _bfloat16(value: float) -> int:
+    """The upper half of a float32, rounded to nearest even."""
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+
+def _table() -> list[int]:
+    """A uniform distribution over ±√3 σ has the standard deviation σ."""
+    reach = math.sqrt(3) * _STANDARD_DEVIATION
+    return [_bfloat16(((byte + 0.5) / 128 - 1) * reach) for byte in range(256)]
+
+
+_LOW_BYTES = bytes(number & 0xFF for number in _table())
+_HIGH_BYTES = bytes(number >> 8 for number in _table())
