@@ -120,6 +120,12 @@ def test_port_in_use_is_refused_with_a_free_one() -> None:
     assert "port: 8002" in problem.hint
 
 
+def test_port_that_cannot_be_listened_on_is_refused_in_the_words_of_the_node() -> None:
+    ports = (PortReport(node_id="n1", port=8000, problem="10.9.9.9:8000 cannot be listened on at host1"),)
+    problem = only(plan_fleet(fleet("builtin:tiny"), Surroundings(nodes=nodes(1), ports=ports)))
+    assert problem.what == "10.9.9.9:8000 cannot be listened on at host1"
+
+
 def test_explain_has_a_row_for_each_model_that_has_a_shape() -> None:
     spec = fleet("models: [{source: builtin:tiny, replicas: 2, split: {tensor: 2, pipeline: 2}}, builtin:other]")
     plan = plan_fleet(spec, Surroundings(nodes=nodes(4, cpus=4)))

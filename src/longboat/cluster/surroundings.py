@@ -85,7 +85,7 @@ def _surroundings(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, No
         platforms=_platforms(fleet, nodes, findings),
         paths=tuple(_path_reports(findings)),
         ports=tuple(
-            PortReport(node_id=node_id, port=fleet.gateway.port, owner=found.port_problem)
+            PortReport(node_id=node_id, port=fleet.gateway.port, problem=found.port_problem)
             for node_id, found in findings.items()
             if found.port_problem
         ),

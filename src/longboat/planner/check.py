@@ -35,10 +35,15 @@ class PathReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReport:
-    """A port that is taken on a node by something that is not this fleet. owner: who has it, if known."""
+    """A port on which a node's gateway could not listen; what this fleet's own gateway has is not reported.
+
+    problem: why, in the node's words; empty where it is simply in use
+    owner: who has it, if known
+    """
 
     node_id: str
     port: int
+    problem: str = ""
     owner: str = ""
 
 
@@ -188,7 +193,8 @@ def _ports(fleet: Fleet, around: Surroundings) -> list[Problem]:
     if not taken:
         return []
     owner = f" (by {taken[0].owner})" if taken[0].owner else ""
-    what = f"port {port} is in use on {_names([nodes[report.node_id] for report in taken])}{owner}"
+    in_use = f"port {port} is in use on {_names([nodes[report.node_id] for report in taken])}{owner}"
+    what = "; ".join(dict.fromkeys(report.problem for report in taken if report.problem)) or in_use
     used = {report.port for report in around.ports}
     free = next(other for other in itertools.chain(range(port + 1, 65536), range(1024, port)) if other not in used)
     return [Problem(where="gateway.port", what=what, hint=f"write port: {free}, or end what has it")]
