@@ -95,16 +95,14 @@ class RawClient:
             return Response(status, headers, await self.reader.read())
 
     async def chunked_body(self) -> tuple[bytes, bool]:
-        body = b""
-        while True:
-            line = await self.reader.readline()
-            if not line:
-                return body, False
+        pieces: list[bytes] = []
+        while line := await self.reader.readline():
             size = int(line, 16)
-            body += await self.reader.readexactly(size)
+            pieces.append(await self.reader.readexactly(size))
             await self.reader.readexactly(2)
             if size == 0:
-                return body, True
+                return b"".join(pieces), True
+        return b"".join(pieces), False
 
     async def read_some(self) -> bytes:
         async with asyncio.timeout(DEADLINE_S):

@@ -22,8 +22,8 @@ def main() -> int:
     try:
         config = decode_config(sys.stdin.buffer.read())
         _calm_collector()
-        if config.worker_index is not None:
-            follow_parent()
+        if config.parent_pid is not None:
+            follow_parent(config.parent_pid)
         run = supervise_workers if config.processes > 1 and config.worker_index is None else serve_until_stopped
         uvloop.run(run(config, lambda port: _announce(config, port)))
     except LongboatError as error:

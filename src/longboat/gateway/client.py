@@ -85,10 +85,12 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._refuse(refusals.upgrade_refused())
+        except httptools.HttpParserCallbackError as error:
+            if not isinstance(error.__context__, _RefusedError):
+                raise  # a defect of ours: the loop reports it and closes the connection
+            self._refuse(error.__context__.refusal)
         except httptools.HttpParserError as error:
-            if not self._deaf:  # what follows a request that said `Connection: close` is nobody's
-                cause = error.__context__
-                self._refuse(cause.refusal if isinstance(cause, _RefusedError) else refusals.bad_http(str(error)))
+            self._refuse(refusals.bad_http(str(error)))
         else:
             self._check_block()
 
@@ -278,6 +280,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Queue the answer to a request that cannot be read to its end; nothing after it is read."""
+        if self._deaf:  # what follows a request that said `Connection: close` is nobody's
+            return
         request = self._request or Request()
         self._request = None
         self._deaf = True

@@ -56,7 +56,7 @@ class GatewayConfig:
     control_socket: path of a Unix socket, in a folder that only this user can enter
     orphan_grace_s: with no word on the control socket for so long, the gateway drains and ends; None waits for ever
     access_log: path of a file that gets one JSON line a request; None writes none
-    worker_index: set by the parent for its workers; they share the port and die with the parent
+    worker_index, parent_pid: set by the parent for its workers; they share the port and end with the parent
     """
 
     port: int
@@ -70,6 +70,7 @@ class GatewayConfig:
     access_log: str | None = None
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     worker_index: int | None = None
+    parent_pid: int | None = None
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {

@@ -79,6 +79,7 @@ class Gateway:
     def stop(self, deadline_s: float | None = None) -> None:
         """Take nothing new, let running requests finish until the deadline, end."""
         if self._stopper is None:
+            self.state.draining = self.state.stopping = True
             limit_s = self.state.limits.stop_deadline_s if deadline_s is None else deadline_s
             self._stopper = asyncio.get_running_loop().create_task(self._stop(limit_s))
 
@@ -90,7 +91,6 @@ class Gateway:
 
     async def _stop(self, deadline_s: float) -> None:
         state = self.state
-        state.draining = state.stopping = True
         if self._server is not None:
             self._server.close()
         for connection in tuple(state.connections):

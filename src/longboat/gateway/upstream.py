@@ -214,7 +214,10 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._lose(f"its answer is not HTTP: {error}")
+            cause = error.__context__
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, _AnswerError):
+                raise  # a defect of ours: the loop reports it and closes the connection
+            self._lose(f"its answer is not HTTP: {cause or error}")
             return
         pieces = self._pieces
         if pieces:
@@ -240,7 +243,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise ValueError("a second answer to one request")
+            raise _AnswerError("a second answer to one request")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -259,7 +262,7 @@ class UpstreamConnection(asyncio.Protocol):
                 sized, self._until_end = True, False
             elif lower == b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
-                    raise ValueError("unknown transfer encoding")
+                    raise _AnswerError("unknown transfer encoding")
                 self._until_end = False
         self._reusable = not self._until_end and self._parser.should_keep_alive()
         self._sink.on_head(status, self._headers, sized=sized)
@@ -290,6 +293,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces.clear()
         if sink is not None:
             sink.on_lost(detail)
+
+
+class _AnswerError(Exception):
+    """Well-formed HTTP that is no answer to what was asked."""
 
 
 def _split(url: str) -> tuple[str, int, str, str]:

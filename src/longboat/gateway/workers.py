@@ -26,15 +26,18 @@ from longboat.gateway.table import LiveTable
 __all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
 
 _START_TIMEOUT_S = 20.0
+_RESTART_PAUSE_S = 0.2
 _PR_SET_PDEATHSIG = 1
 _SUMMED = ("in_flight", "requests_total", "connections", "held_bytes")
 
 
-def follow_parent() -> None:
-    """Make this worker end (gracefully) when its parent does, however the parent ends."""
-    parent = os.getppid()
+def follow_parent(parent_pid: int) -> None:
+    """Make this worker end (gracefully) when its parent does, however the parent ends.
+
+    :raises ClusterError: the parent has ended already
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if parent == 1 or os.getppid() != parent:
+    if os.getppid() != parent_pid:
         raise ClusterError("the parent of this worker has ended", hint="start the gateway again")
 
 
@@ -44,7 +47,13 @@ class Worker:
     def __init__(self, config: GatewayConfig, index: int, port: int) -> None:
         path = f"{config.control_socket}.{index}"
         self._config = dataclasses.replace(
-            config, port=port, processes=1, worker_index=index, control_socket=path, orphan_grace_s=None
+            config,
+            port=port,
+            processes=1,
+            worker_index=index,
+            parent_pid=os.getpid(),
+            control_socket=path,
+            orphan_grace_s=None,
         )
         self.control = GatewayControl(path, config.control_token)
         self.process: asyncio.subprocess.Process | None = None
@@ -128,6 +137,7 @@ class WorkerParent:
 
     def stop(self, deadline_s: float | None = None) -> None:
         if self._stop_task is None:
+            self._stopping = self._draining = True
             limit_s = self._config.limits.stop_deadline_s if deadline_s is None else deadline_s
             self._stop_task = asyncio.get_running_loop().create_task(self._stop(limit_s))
 
@@ -147,8 +157,8 @@ class WorkerParent:
             print(
                 f"longboat gateway: worker {pid} ended ({worker.process.returncode}); starting another", file=sys.stderr
             )
-            await asyncio.sleep(0.1)
-            with contextlib.suppress(EngineError, UserInputError):
+            await asyncio.sleep(_RESTART_PAUSE_S)
+            with contextlib.suppress(EngineError, UserInputError):  # it said why; the next turn tries again
                 await worker.start()
                 await self._feed(worker)
 
@@ -175,7 +185,6 @@ class WorkerParent:
                 return
 
     async def _stop(self, deadline_s: float) -> None:
-        self._stopping = self._draining = True
         calls = (w.control.stop(deadline_s) for w in self._workers)
         await asyncio.gather(*calls, return_exceptions=True)
         alive = [w.process.wait() for w in self._workers if w.process is not None]
