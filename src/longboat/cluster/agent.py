@@ -29,8 +29,8 @@ __all__ = ("LEASE_S", "NodeAgent", "read_tail")
 LEASE_S = 10.0
 """A rank whose supervisor is silent for this long stops itself."""
 
-ZYGOTE_WAIT_S = 20.0
-"""How long a start waits for a zygote that is still importing; longer than that, a plain start is tried."""
+ZYGOTE_WAIT_S = 120.0
+"""How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
 
 
 class NodeAgent:
@@ -79,11 +79,11 @@ class NodeAgent:
 
         Raises EngineError when no process came up.
         """
-        self._renewed_at_s = time.monotonic()
         run = run_folder()
         self._log = log_path(run, plan.model, plan.replica, self._node_rank)
         self._lost = asyncio.get_running_loop().create_future()
         started_by = await self._start_rank(plan, run)
+        self._renewed_at_s = time.monotonic()  # the lease runs from here: waiting for a zygote is no silence
         self._spawn(self._watch_exit())
         self._spawn(self._watch_lease())
         self._spawn(self._follow_phase(plan))
