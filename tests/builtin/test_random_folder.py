@@ -21,10 +21,10 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def _header(folder: Path) -> tuple[dict[str, dict[str, object]], int]:
+def _header(folder: Path) -> tuple[dict[str, dict[str, list[int]]], int]:
     raw = (folder / "model.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8 : 8 + length])
+    header: dict[str, dict[str, list[int]]] = json.loads(raw[8 : 8 + length])
     header.pop("__metadata__")
     return header, len(raw) - 8 - length
 

@@ -30,7 +30,7 @@ class Session:
 
         Raises ClusterError when there is no cluster at that address.
         """
-        os.environ.update({**env, "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
+        os.environ.update({**env, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
         import ray
 
         try:
@@ -195,6 +195,7 @@ class Session:
         if self._controller is None:
             from ray import serve
 
+            logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its import sets it to INFO, on stderr
             self._controller = serve.get_app_handle(CONTROLLER_APP)
         return self._controller
 
