@@ -5,6 +5,7 @@ pip installs uv, uv installs everything else. Every file is checked against a ha
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -26,9 +27,10 @@ def main(folder: Path) -> None:
     step("making the environment", sys.executable, "-m", "venv", folder)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
     step("installing uv", *pip, "--only-binary", ":all:", "-r", REQUIREMENTS / "bootstrap.txt")
-    sources = package_sources(python=str(python)).uv_arguments()
+    sources = package_sources(python=str(python))
+    os.environ.update(sources.uv_variables())
     uv = (folder / "bin" / "uv", "pip")
-    into: tuple[str | Path, ...] = ("--quiet", "--python", python, *sources)
+    into: tuple[str | Path, ...] = ("--quiet", "--python", python, *sources.uv_arguments())
     locked: tuple[str | Path, ...] = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
     step("installing Longboat's packages", *uv, "sync", *into, *locked)
     step("installing Longboat itself", *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)

@@ -45,3 +45,9 @@ def test_every_source_reaches_uv() -> None:
         assert words[words.index(pair[0]) + 1] == pair[1]
     assert "--no-index" in words
     assert words[words.index("--index-strategy") + 1] == "unsafe-best-match"
+
+
+def test_certificate_of_pip_is_trusted_unless_the_environment_names_one() -> None:
+    sources = PackageSources(certificate="/site/ca.pem")
+    assert sources.uv_variables({}) == {"SSL_CERT_FILE": "/site/ca.pem"}
+    assert sources.uv_variables({"SSL_CERT_FILE": "/mine.pem"}) == {}

@@ -10,7 +10,8 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.core.errors import TransferError, UserInputError
@@ -42,11 +43,11 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uv:
-    """The uv program and where it looks for packages."""
+    """The uv program, where it looks for packages, and variables that it needs on top of the environment's."""
 
     program: str
     arguments: tuple[str, ...]
-    certificate: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def found(cls, sources: PackageSources, torch_cpu: str = "") -> Uv:
@@ -55,7 +56,7 @@ class Uv:
 
         extra = _torch_cpu_arguments(torch_cpu)
         arguments = (*sources.uv_arguments(), *extra)
-        return cls(program=uv.find_uv_bin(), arguments=arguments, certificate=sources.certificate)
+        return cls(program=uv.find_uv_bin(), arguments=arguments, variables=sources.uv_variables())
 
     def run(self, *words: str, deadline_s: float, stdin: str = "") -> str:
         """Run ``uv WORDS``; ``uv pip`` commands get the package sources. Returns stdout.
@@ -63,10 +64,8 @@ class Uv:
         Raises TransferError with uv's last lines when it fails or takes longer than ``deadline_s``.
         """
         sources = self.arguments if words[0] == "pip" else ()
-        env = dict(os.environ)
+        env = {**os.environ, **self.variables}
         env.pop("VIRTUAL_ENV", None)
-        if self.certificate:
-            env.setdefault("SSL_CERT_FILE", self.certificate)
         try:
             done = subprocess.run(
                 [self.program, *words[:2], *sources, *words[2:]],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,16 @@ class PackageSources:
         # pip takes the best match of all its indexes; uv would stop at the first one that knows the name.
         return [*words, "--index-strategy", "unsafe-best-match"] if self.extra_index_urls else words
 
+    def uv_variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Variables that make uv trust whom pip trusts; ``env`` wins over them.
+
+        uv brings a list of authorities of its own. pip asks the system's, which a site's own mirror may need.
+        """
+        found = {"SSL_CERT_FILE": self.certificate} if self.certificate else {}
+        if not found and _system_has_certificates():
+            found = {"UV_SYSTEM_CERTS": "1"}
+        return {name: value for name, value in found.items() if name not in env}
+
 
 def package_sources(env: Mapping[str, str] = os.environ, python: str = sys.executable) -> PackageSources:
     """What pip is told on this machine, by its files (where ``python`` has pip) and by its environment variables."""
@@ -59,6 +70,11 @@ def parse_pip_config(text: str) -> dict[str, str]:
             if equals and name.startswith(section):
                 found[name.removeprefix(section)] = " ".join(shlex.split(value))
     return found
+
+
+def _system_has_certificates() -> bool:
+    paths = ssl.get_default_verify_paths()
+    return bool(paths.cafile or (paths.capath and os.listdir(paths.capath)))
 
 
 def _pip_config(python: str, env: Mapping[str, str]) -> str:
