@@ -17,10 +17,19 @@ from typing import Any
 from longboat_vllm import lineage
 from longboat_vllm.forked import FORKED
 
-__all__ = ("SWITCH", "fork_children", "mend_pipeline_on_cpu", "mend_ranks_per_node_on_cpu", "register")
+__all__ = (
+    "SWITCH",
+    "fork_children",
+    "mend_eager_on_cpu",
+    "mend_pipeline_on_cpu",
+    "mend_ranks_per_node_on_cpu",
+    "register",
+)
 
 SWITCH = "LONGBOAT_VLLM_PLUGIN"
 _MENDED = "_longboat_mended"
+_RANKS_MENDED = "_longboat_mended_ranks"
+_EAGER_MENDED = "_longboat_mended_eager"
 
 
 def register() -> None:
@@ -36,6 +45,7 @@ def register() -> None:
     if current_platform.is_cpu():
         _apply(mend_pipeline_on_cpu)
         _apply(mend_ranks_per_node_on_cpu)
+        _apply(mend_eager_on_cpu)
 
 
 def _apply(mend: Callable[[], None]) -> None:
@@ -121,7 +131,7 @@ def mend_ranks_per_node_on_cpu() -> None:
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     init_device = CPUWorker.init_device
-    if hasattr(init_device, _MENDED):
+    if hasattr(init_device, _RANKS_MENDED):
         return
     _expect("device_count" not in vars(CpuPlatform), "CpuPlatform counts its devices itself")
     source = inspect.getsource(shm_broadcast.MessageQueue.create_from_process_group_single_reader)
@@ -134,5 +144,30 @@ def mend_ranks_per_node_on_cpu() -> None:
             CpuPlatform.device_count = classmethod(lambda _cls: num_ranks)
         return init_device(worker)
 
-    setattr(init_device_with_ranks_per_node, _MENDED, True)
+    setattr(init_device_with_ranks_per_node, _RANKS_MENDED, True)
     CPUWorker.init_device = init_device_with_ranks_per_node
+
+
+def mend_eager_on_cpu() -> None:
+    """Let ``--enforce-eager`` mean that nothing is compiled.
+
+    Small functions of vLLM (embeddings under tensor parallelism, log-probabilities, seeded sampling) are compiled at
+    their first use all the same: 10-30 s within the first request, while the other ranks spin.
+    Can be dropped when vLLM leaves ``torch.compile`` out of them in eager mode.
+    """
+    import torch
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    init_device = CPUWorker.init_device
+    if hasattr(init_device, _EAGER_MENDED):
+        return
+    set_stance = torch.compiler.set_stance
+
+    @functools.wraps(init_device)
+    def init_device_without_compiling(worker: Any) -> Any:
+        if worker.model_config.enforce_eager:
+            set_stance("force_eager")
+        return init_device(worker)
+
+    setattr(init_device_without_compiling, _EAGER_MENDED, True)
+    CPUWorker.init_device = init_device_without_compiling
