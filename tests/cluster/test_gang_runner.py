@@ -121,6 +121,7 @@ def build(port: int) -> tuple[GangRunner, list[Agent], Controller, asyncio.Futur
         model=MODEL,
         shape=SHAPE,
         replica="r1",
+        digest="d",
         slot=lambda: 0,
         agents=agents,
         controller=controller,

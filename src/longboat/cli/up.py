@@ -12,7 +12,7 @@ from typing import Any
 from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
 from longboat.cluster.messages import FleetReport
-from longboat.cluster.serve_config import ShapedModel, serve_document
+from longboat.cluster.serve_config import ShapedModel, digests_in, serve_document
 from longboat.cluster.session import Session
 from longboat.cluster.surroundings import checked_plan
 from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
@@ -30,13 +30,17 @@ GIVE_UP_AFTER_FAILURES = 3
 
 @dataclass(slots=True)
 class Applied:
-    """What one ``up`` did: everything that has to be undone when it is interrupted."""
+    """What one ``up`` did: everything that has to be undone when it is interrupted.
+
+    digests: model → what its replicas must have been started with to count as ready
+    """
 
     fleet: Fleet
     text: str
     started_cluster: bool = False
     started_fleet: bool = False
     added: tuple[str, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)
     failures_seen: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -108,15 +112,18 @@ def _deploy(session: Session, applied: Applied, console: Any) -> None:
     deployed = session.deployed_models()
     is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
     if change is not None and not _show_change(change, is_whole, console):
+        applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         return
-    _put(session, applied.fleet, plan, applied.text, _kept(change, deployed))
+    applied.digests = _put(session, applied.fleet, plan, applied.text, _kept(change, deployed))
     session.expect(applied.text)
 
 
 def _put(session: Session, fleet: Fleet, plan: FleetPlan, text: str, kept: Mapping[str, Mapping[str, Any]]) -> None:
     shaped = [ShapedModel(spec=model, shape=plan.shapes[model.name]) for model in fleet.models]
     others = session.foreign_applications()
-    session.rest.put(serve_document(fleet, shaped, text, deployed=kept, others=others))
+    document = serve_document(fleet, shaped, text, deployed=kept, others=others)
+    session.rest.put(document)
+    return digests_in(document)
 
 
 def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -182,7 +189,7 @@ def wait_ready(session: Session, applied: Applied, console: Any, timeout_s: floa
                 live.update(fleet_view(report, wanted))
                 if not console.is_terminal:
                     _tell_phases(report, told, console)
-                if _is_ready(report, wanted):
+                if _is_ready(report, wanted, applied.digests):
                     return
                 _check_failures(session, report, applied)
             if time.monotonic() > deadline_s:
@@ -190,10 +197,10 @@ def wait_ready(session: Session, applied: Applied, console: Any, timeout_s: floa
             time.sleep(POLL_S)
 
 
-def _is_ready(report: FleetReport, wanted: Mapping[str, int]) -> bool:
+def _is_ready(report: FleetReport, wanted: Mapping[str, int], digests: Mapping[str, str]) -> bool:
     ready = dict.fromkeys(wanted, 0)
     for state in report.replicas:
-        if state.phase is Phase.READY and state.model in ready:
+        if state.phase is Phase.READY and state.digest == digests.get(state.model):
             ready[state.model] += 1
     gateways_up = bool(report.gateways) and all(not gateway.problem for gateway in report.gateways)
     return gateways_up and all(ready[model] >= count for model, count in wanted.items())
@@ -218,9 +225,9 @@ def _check_failures(session: Session, report: FleetReport, applied: Applied) -> 
                 log_tail=failure.log_tail,
                 hint=f"longboat logs {model} shows the whole log; mend the cause and run longboat up again",
             )
-    for model in applied.fleet.models:
-        if model.name not in report.failures and (reason := session.has_given_up(model.name)):
-            raise EngineError(f"model {model.name} cannot be deployed: {reason}", hint="longboat status --json")
+    for name in applied.digests:
+        if name not in report.failures and (reason := session.has_given_up(name)):
+            raise EngineError(f"model {name} cannot be deployed: {reason}", hint="longboat status --json")
 
 
 def print_addresses(session: Session, fleet: Fleet, console: Any) -> None:

@@ -18,7 +18,7 @@ HEALTH_TIMEOUT_S = 5.0
 
 
 def model_app(args: Mapping[str, Any]) -> serve.Application:
-    """``args``: fleet, model (its entry in the fleet file), shape, bundles, strategy, labels."""
+    """``args``: fleet, model (its entry in the fleet file), shape, bundles, strategy, labels, digest."""
     labels = [dict(args["labels"])] * len(args["bundles"]) if args["labels"] else None
     deployment = serve.deployment(EngineSupervisor).options(
         name=SUPERVISOR_DEPLOYMENT,
@@ -32,7 +32,7 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=30.0,
     )
-    return deployment.bind(args["fleet"], args["model"], args["shape"])
+    return deployment.bind(args["fleet"], args["model"], args["shape"], args["digest"])
 
 
 def controller_app(args: Mapping[str, Any]) -> serve.Application:

@@ -7,6 +7,8 @@ replica counts travel as an override of ``num_replicas``, and what the controlle
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,7 +25,7 @@ from longboat.core.plan import GangShape
 from longboat.planner.place import bundles, strategy
 from longboat.spec.fleet import Fleet, ModelSpec
 
-__all__ = ("ShapedModel", "controller_document", "is_ours", "model_names_in", "serve_document")
+__all__ = ("ShapedModel", "controller_document", "digests_in", "is_ours", "serve_document")
 
 IMPORT_ROOM = "longboat.cluster.serve_app"
 
@@ -79,14 +81,18 @@ def controller_document(fleet: Fleet, text: str) -> dict[str, Any]:
     }
 
 
+def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
+    """Model → digest of what its replicas are started with."""
+    return {
+        app["name"].removeprefix(MODEL_APP_PREFIX): app["args"]["digest"]
+        for app in document["applications"]
+        if app["name"].startswith(MODEL_APP_PREFIX)
+    }
+
+
 def is_ours(app_name: str) -> bool:
     """Whether a Serve application belongs to Longboat."""
     return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
-
-
-def model_names_in(app_names: Iterable[str]) -> tuple[str, ...]:
-    """The models among Serve applications."""
-    return tuple(name.removeprefix(MODEL_APP_PREFIX) for name in app_names if name.startswith(MODEL_APP_PREFIX))
 
 
 def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -102,6 +108,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
         "strategy": strategy(entry.shape),
         "labels": dict(spec.placement.labels),
     }
+    args["digest"] = hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:16]
     return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {
         "deployments": [override]
     }

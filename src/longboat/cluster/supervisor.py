@@ -38,6 +38,7 @@ class GangRunner:
         model: Mapping[str, Any],
         shape: GangShape,
         replica: str,
+        digest: str,
         slot: Callable[[], int],
         agents: Sequence[AgentPort],
         controller: ControllerPort,
@@ -53,6 +54,7 @@ class GangRunner:
         self._identity: dict[str, Any] = {
             "fleet": fleet,
             "replica": replica,
+            "digest": digest,
             "generation": time.time_ns() // 1_000_000,
             "api_key": secrets.token_urlsafe(24),
         }
@@ -189,6 +191,7 @@ class GangRunner:
             phase_s=phase_s,
             detail=self._detail,
             shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
+            digest=str(self._identity["digest"]),
             supervisor_pid=os.getpid(),
         )
         return Announcement(
@@ -200,7 +203,7 @@ class EngineSupervisor:
     """The Serve deployment. Ready, in Serve's sense, when ``__init__`` returns: a real token has come back."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
-        self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any]
+        self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any], digest: str
     ) -> None:
         from ray import serve
 
@@ -216,6 +219,7 @@ class EngineSupervisor:
             model=model,
             shape=gang_shape,
             replica=context.replica_tag,
+            digest=digest,
             slot=lambda: int(serve.get_replica_context().rank.rank),
             agents=create_agents(model, gang_shape),
             controller=ServeController(CONTROLLER_APP),

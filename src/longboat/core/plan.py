@@ -64,7 +64,7 @@ class GangPlan:
     """Everything an engine adapter needs to write command lines for all ranks of one gang.
 
     model: name that clients use; source: the spec's source (``builtin:tiny``); model_path: folder or hub id that
-    the engine is given; replica: Serve's replica id (short); generation: grows with every start of a gang of this model;
+    the engine is given; replica: Serve's replica id; generation: grows with every start of a gang of this model;
     api_key: the secret the gateway shows to the engine (goes by environment, never by argv).
     """
 

@@ -42,7 +42,11 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """One replica as its supervisor announces it. Times are seconds; ``phase_s`` is the time spent in each past phase."""
+    """One replica as its supervisor announces it.
+
+    digest: of everything the replica was started with, so that it can be told from one of a changed model
+    phase_s: seconds spent in each phase so far
+    """
 
     model: str
     replica: str
@@ -53,6 +57,7 @@ class ReplicaState:
     phase_s: Mapping[str, float] = field(default_factory=dict)
     detail: str = ""
     shape: str = ""
+    digest: str = ""
     supervisor_pid: int | None = None
     announced_at_s: float = 0.0
 

@@ -1,0 +1,1 @@
+"""Whole fleets, run by the command line as a person runs them."""

@@ -1,0 +1,136 @@
+"""A fleet under test: the command line in a run folder of its own, and what tests want to know of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ("COMMAND", "FleetLab", "free_port", "wait_until")
+
+COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
+DEADLINE_S = 120.0
+
+
+def free_port() -> int:
+    """A TCP port that is free on loopback right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(what: str, condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> float:
+    """Wait for ``condition``; returns the seconds it took. Fails the test after a generous deadline."""
+    began_s = time.monotonic()
+    while not condition():
+        if time.monotonic() - began_s > deadline_s:
+            raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
+        time.sleep(0.1)
+    return time.monotonic() - began_s
+
+
+@dataclass
+class FleetLab:
+    """One machine's view: a run folder, a gateway port, and the commands."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self.env = {**inherited, "LONGBOAT_RUN": str(self.folder), "NO_COLOR": "1", **self.env}
+
+    def cli(self, *words: str, timeout_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [*COMMAND, *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            cwd=self.folder,
+        )
+
+    def must(self, *words: str, timeout_s: float = DEADLINE_S) -> str:
+        """Run a command that is to succeed; its output."""
+        done = self.cli(*words, timeout_s=timeout_s)
+        assert done.returncode == 0, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def popen(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command that stays."""
+        return subprocess.Popen(
+            [*COMMAND, *words],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def write(self, text: str, name: str = "fleet.yaml") -> str:
+        """A fleet file with this fleet's gateway port."""
+        path = self.folder / name
+        path.write_text(f"{text}\ngateway: {{port: {self.port}}}\n")
+        return str(path)
+
+    def status(self) -> dict[str, Any]:
+        """``longboat status --json``."""
+        document: dict[str, Any] = json.loads(self.must("status", "--json"))
+        return document
+
+    def replicas(self, model: str | None = None) -> list[dict[str, Any]]:
+        """Replicas that are ready."""
+        return [r for r in self.status()["replicas"] if r["phase"] == "ready" and model in (None, r["model"])]
+
+    def ask(self, model: str, prompt: str = "row", max_tokens: int = 3, timeout_s: float = 20.0) -> tuple[int, str]:
+        """A completion through the gateway: HTTP status (0: no answer) and text."""
+        body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}).encode()
+        url = f"http://127.0.0.1:{self.port}/v1/completions"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                return answer.status, json.load(answer)["choices"][0]["text"]
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+        except OSError as error:
+            return 0, str(error)
+
+    def answers(self, model: str) -> bool:
+        """Whether a completion comes back."""
+        return self.ask(model)[0] == 200
+
+    def processes(self, **marks: str) -> list[int]:
+        """Processes on this machine that belong to this run folder and carry these environment marks."""
+        wanted = [f"LONGBOAT_RUN={self.folder}", *(f"{name}={value}" for name, value in marks.items())]
+        return [pid for pid, env in _environments() if all(mark in env for mark in wanted)]
+
+    def end(self) -> None:
+        """Stop everything of this run folder, whatever state it is in."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.cli("node", "stop", timeout_s=60.0)
+        for pid in self.processes():
+            if pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _environments() -> Iterator[tuple[int, set[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), set((entry / "environ").read_bytes().decode(errors="replace").split("\0"))

@@ -1,0 +1,147 @@
+"""A fleet of fake engines on a local cluster, from `up` to `down`: what is started, kept, changed and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import openai
+import pytest
+
+from fleet.fleet_lab import FleetLab, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+ONE = "name: t\nmodels:\n  - {name: a, source: 'builtin:tiny', engine: fake, replicas: 1, resources: {cpus: 0.1}}"
+TWO = ONE.replace("replicas: 1", "replicas: 2")
+WITH_B = TWO + "\n  - {name: b, source: 'builtin:tiny', engine: fake, resources: {cpus: 0.1}}"
+
+
+@pytest.fixture(scope="module")
+def up(lab: FleetLab) -> FleetLab:
+    output = lab.must("up", lab.write(TWO), "--detach", timeout_s=240)
+    assert f"http://127.0.0.1:{lab.port}/v1" in output
+    assert "curl -N" in output
+    return lab
+
+
+def test_the_openai_client_lists_chats_streams_and_completes(up: FleetLab) -> None:
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{up.port}/v1", api_key="none", timeout=30, max_retries=0)
+    assert [model.id for model in client.models.list()] == ["a"]
+    messages = [{"role": "user", "content": "hello"}]
+    whole = client.chat.completions.create(model="a", messages=messages, max_tokens=5)
+    chunks = client.chat.completions.create(model="a", messages=messages, max_tokens=5, stream=True)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert whole.choices[0].message.content
+    assert streamed == whole.choices[0].message.content
+    assert client.completions.create(model="a", prompt="hello", max_tokens=5).choices[0].text
+
+
+def test_status_says_which_rank_runs_where(up: FleetLab) -> None:
+    ranks = [rank for replica in up.replicas() for rank in replica["ranks"]]
+    assert len(ranks) == 2
+    assert all(os.path.exists(f"/proc/{rank['pid']}") and rank["address"] for rank in ranks)
+    assert "ready" in up.must("status")
+
+
+def test_an_unchanged_file_is_a_no_op(up: FleetLab) -> None:
+    before = sorted(replica["replica"] for replica in up.replicas())
+    assert "nothing to change" in up.must("up", up.write(TWO), "--detach")
+    assert sorted(replica["replica"] for replica in up.replicas()) == before
+
+
+def test_a_fleet_of_another_name_is_refused(up: FleetLab) -> None:
+    done = up.cli("up", up.write(TWO.replace("name: t", "name: u"), "other.yaml"), "--detach")
+    assert done.returncode == 2
+    assert "fleet 't' is up" in done.stderr
+    assert up.answers("a")
+
+
+def test_a_second_model_comes_and_goes_without_a_restart_of_the_first(up: FleetLab) -> None:
+    before = sorted(replica["replica"] for replica in up.replicas("a"))
+    assert "+ b" in up.must("up", up.write(WITH_B), "--detach")
+    assert up.answers("b")
+    assert "- b" in up.must("up", up.write(TWO), "--detach")
+    wait_until("b is gone", lambda: not up.replicas("b"))
+    assert up.ask("b")[0] == 404
+    assert sorted(replica["replica"] for replica in up.replicas("a")) == before
+
+
+def test_replicas_are_added_and_removed_in_flight(up: FleetLab) -> None:
+    first = {replica["replica"] for replica in up.replicas("a")}
+    assert "replicas: 2 -> 3" in up.must("up", up.write(TWO.replace("replicas: 2", "replicas: 3")), "--detach")
+    assert first < {replica["replica"] for replica in up.replicas("a")}
+    up.must("up", up.write(TWO), "--detach")
+    wait_until("two replicas are left", lambda: len(up.replicas("a")) == 2)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("part", ["rank", "agent", "keeper", "supervisor"])
+def test_a_gang_that_lost_a_part_is_replaced_whole(up: FleetLab, part: str) -> None:
+    wait_until("two replicas are ready", lambda: len(up.replicas("a")) == 2)
+    victim = up.replicas("a")[0]
+    rank = victim["ranks"][0]
+    gang = f"a/{victim['replica']}"
+    members = up.processes(LONGBOAT_GANG=gang)
+    keeper = next(pid for pid in members if pid != rank["pid"])
+    kill(
+        {"rank": rank["pid"], "agent": rank["agent_pid"], "keeper": keeper, "supervisor": victim["supervisor_pid"]}[
+            part
+        ]
+    )
+    wait_until("no process of the old gang is left", lambda: not up.processes(LONGBOAT_GANG=gang), 30)
+    wait_until("another replica is ready", lambda: victim["replica"] not in _names(up) and len(_names(up)) == 2)
+    assert up.answers("a")
+
+
+def _names(up: FleetLab) -> list[str]:
+    return [replica["replica"] for replica in up.replicas("a")]
+
+
+def test_requests_are_answered_while_a_replica_dies(up: FleetLab) -> None:
+    wait_until("two replicas are ready", lambda: len(up.replicas("a")) == 2)
+    kill(up.replicas("a")[0]["ranks"][0]["pid"])
+    assert [up.ask("a")[0] for _ in range(30)] == [200] * 30
+
+
+def test_a_gateway_that_died_is_started_again(up: FleetLab) -> None:
+    gateway = up.status()["gateways"][0]
+    kill(gateway["pid"])
+    wait_until("the gateway answers again", lambda: up.answers("a"), 60)
+    assert up.status()["gateways"][0]["pid"] != gateway["pid"]
+
+
+def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing(up: FleetLab) -> None:
+    broken = WITH_B.replace("engine: fake, resources", "engine: {kind: fake, args: [--nonsense]}, resources")
+    done = up.cli("up", up.write(broken, "broken.yaml"), "--detach")
+    assert done.returncode == 4
+    assert "nonsense" in done.stderr
+    assert "longboat logs b" in done.stderr
+    wait_until("b is taken out again", lambda: up.ask("b")[0] == 404, 60)
+    assert up.answers("a")
+
+
+def test_logs_are_found_wherever_they_are(up: FleetLab) -> None:
+    assert "rank0 |" in up.must("logs", "a", "-n", "5") or "phase=" in up.must("logs", "a", "-n", "5")
+    assert up.cli("logs", "nobody").returncode == 2
+
+
+def test_chat_streams_in_the_terminal(up: FleetLab) -> None:
+    assert up.must("chat", "a", "-p", "hello", "--max-tokens", "4").strip()
+
+
+def test_down_leaves_nothing_behind(up: FleetLab) -> None:
+    assert "the fleet is down" in up.must("down")
+    assert not up.answers("a")
+    wait_until("no process is left", lambda: not [pid for pid in up.processes() if pid != os.getpid()], 60)
+
+
+def test_interrupting_up_takes_down_what_it_started(lab: FleetLab) -> None:
+    process = lab.popen("up", lab.write(ONE))
+    wait_until("the model answers", lambda: lab.answers("a"), 120)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=90)
+    wait_until("no process is left", lambda: not [pid for pid in lab.processes() if pid != os.getpid()], 60)

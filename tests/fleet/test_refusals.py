@@ -1,0 +1,113 @@
+"""Mistakes in the fleet file: each gets its own clear error, exit code 2, and nothing is started."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from fleet.fleet_lab import FleetLab
+
+MODEL = "{name: a, source: 'builtin:tiny', engine: fake%s}"
+
+MISTAKES = {
+    "unknown field": ("models: [{name: a, source: 'builtin:tiny', replica: 2}]", "models[0].replica", "replicas"),
+    "wrong type": ("models: [{source: 'builtin:tiny', replicas: two}]", "models[0].replicas", "number"),
+    "split that does not divide the heads": (
+        "models: [{source: 'builtin:tiny', engine: fake, split: {tensor: 3}}]",
+        "models[0].split.tensor",
+        "write",
+    ),
+    "more pipeline stages than layers": (
+        "models: [{source: 'builtin:tiny', engine: fake, split: {pipeline: 64}}]",
+        "models[0].split.pipeline",
+        "layers",
+    ),
+    "missing model path": ("models: [{source: /no/such/model, engine: fake}]", "models[0].source", "/no/such/model"),
+    "relative model path": ("models: [{source: ./model, engine: fake}]", "models[0].source", "absolute"),
+    "unknown built-in model": ("models: [{source: 'builtin:tinny', engine: fake}]", "models[0].source", "tiny"),
+    "no such node label": (
+        "models: [{source: 'builtin:tiny', engine: fake, placement: {labels: {zone: moon}}}]",
+        "models[0].placement",
+        "zone",
+    ),
+    "more GPUs than exist": (
+        "models: [{source: 'builtin:tiny', engine: fake, resources: {gpus: 1}, replicas: 9}]",
+        "models[0]",
+        "GPU",
+    ),
+    "more CPUs than exist": (
+        "models: [{source: 'builtin:tiny', engine: fake, resources: {cpus: 1000}}]",
+        "models[0]",
+        "CPU",
+    ),
+    "context beyond the model": (
+        "models: [{source: 'builtin:tiny', engine: fake, context: 9999999}]",
+        "models[0].context",
+        "",
+    ),
+    "two models of one name": ("models: ['builtin:tiny', 'builtin:tiny']", "models", "name"),
+    "a flag that Longboat sets": (
+        "models: [{source: 'builtin:tiny', engine: {kind: vllm, args: [--port, '1']}}]",
+        "models[0].engine.args",
+        "gateway.port",
+    ),
+    "an engine that is not installed": (
+        "models: [{source: 'builtin:tiny', engine: {kind: vllm, version: 9.9.9}}]",
+        "models[0].engine",
+        "longboat engines install",
+    ),
+    "an address open to all": ("models: ['builtin:tiny']\ngateway: {host: 0.0.0.0}", "gateway", "auth: none"),
+    "something for later": ("models: ['builtin:tiny']\ngateway: {tls: {cert: a}}", "gateway.tls", "not yet"),
+    "split auto": ("models: [{source: 'builtin:tiny', split: auto}]", "models[0].split", "not yet"),
+    "YAML that is none": ("models: [", "", "line"),
+    "another apiVersion": ("apiVersion: longboat/v9\nmodels: ['builtin:tiny']", "apiVersion", "longboat/v1"),
+}
+
+
+@pytest.fixture
+def bare_lab(tmp_path: Path) -> FleetLab:
+    return FleetLab(tmp_path, env={"LONGBOAT_HOME": str(tmp_path / "home")})
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_refused_before_anything_is_started(bare_lab: FleetLab, name: str) -> None:
+    text, where, words = MISTAKES[name]
+    path = bare_lab.folder / "fleet.yaml"
+    path.write_text(text)
+    done = bare_lab.cli("up", str(path), "--detach")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert where in done.stderr
+    assert words in done.stderr
+    assert "→" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (bare_lab.folder / "node.json").exists()
+    assert not (bare_lab.folder / "ray").exists()
+
+
+def test_a_port_in_use_is_refused_before_anything_is_started(bare_lab: FleetLab) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", bare_lab.port))
+        taken.listen()
+        done = bare_lab.cli("up", bare_lab.write("models: [{source: 'builtin:tiny', engine: fake}]"), "--detach")
+    assert done.returncode == 2
+    assert "gateway.port" in done.stderr
+    assert f"port {bare_lab.port} is in use" in done.stderr
+    assert not (bare_lab.folder / "node.json").exists()
+
+
+def test_a_missing_file_names_the_nearest(bare_lab: FleetLab) -> None:
+    (bare_lab.folder / "fleet.yaml").write_text("builtin:tiny")
+    done = bare_lab.cli("up", "flet.yaml")
+    assert done.returncode == 2
+    assert "fleet.yaml" in done.stderr
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(bare_lab: FleetLab) -> None:
+    path = bare_lab.folder / "fleet.yaml"
+    path.write_text("name: Bad Name\nmodels: [{source: 'builtin:tiny', replicas: -1}]\ngateway: {port: 99999}")
+    done = bare_lab.cli("up", str(path))
+    assert done.returncode == 2
+    for where in ("name", "models[0].replicas", "gateway.port"):
+        assert where in done.stderr
