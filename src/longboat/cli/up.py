@@ -118,7 +118,9 @@ def _deploy(session: Session, applied: Applied, console: Any) -> None:
     session.expect(applied.text)
 
 
-def _put(session: Session, fleet: Fleet, plan: FleetPlan, text: str, kept: Mapping[str, Mapping[str, Any]]) -> None:
+def _put(
+    session: Session, fleet: Fleet, plan: FleetPlan, text: str, kept: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
     shaped = [ShapedModel(spec=model, shape=plan.shapes[model.name]) for model in fleet.models]
     others = session.foreign_applications()
     document = serve_document(fleet, shaped, text, deployed=kept, others=others)
