@@ -20,11 +20,11 @@ class Relay:
     started: something was handed out; bytes_out: body bytes handed out
     """
 
-    __slots__ = ("_framing", "_head", "_tail", "_torn", "bytes_out", "events", "started")
+    __slots__ = ("_chunked", "_head", "_tail", "_torn", "bytes_out", "events", "started")
 
     def __init__(self, head: bytes, framing: Framing, *, events: bool) -> None:
         self._head = head
-        self._framing = framing
+        self._chunked = framing is Framing.CHUNKED
         self._tail = b""
         self._torn = False
         self.events = events
@@ -33,19 +33,17 @@ class Relay:
 
     def block(self, body: bytes, *, last: bool) -> bytes:
         """What the client gets for the bytes that arrived together; may be empty."""
-        if self.events and not last:
-            body = self._whole_events(body)
-            if not body:
+        if self._tail or not body or (self.events and not last and not body.endswith(_EVENT_ENDS)):
+            body = self._rejoined(body, last=last)
+            if not body and not last:
                 return b""
-        elif self._tail:
-            body, self._tail = self._tail + body, b""
         self.bytes_out += len(body)
-        if self._framing is Framing.CHUNKED:
-            body = _chunk(body, last=last)
-        if not self.started:
-            self.started = True
-            return self._head + body
-        return body
+        if self._chunked:
+            body = _last_chunk(body) if last else b"%x\r\n%b\r\n" % (len(body), body)
+        if self.started:
+            return body
+        self.started = True
+        return self._head + body
 
     def broken(self, message: str, code: str) -> bytes:
         """What ends a started stream of events whose engine died: an event that says so, and a proper end."""
@@ -53,12 +51,12 @@ class Relay:
         if self._torn:
             event = b"\n\n" + event
         self.bytes_out += len(event)
-        return _chunk(event, last=True) if self._framing is Framing.CHUNKED else event
+        return _last_chunk(event) if self._chunked else event
 
-    def _whole_events(self, body: bytes) -> bytes:
-        if self._tail:
-            body, self._tail = self._tail + body, b""
-        if body.endswith(_EVENT_ENDS):
+    def _rejoined(self, body: bytes, *, last: bool) -> bytes:
+        """The held-back tail with what followed it, up to the end of its last whole event."""
+        body, self._tail = self._tail + body, b""
+        if last or body.endswith(_EVENT_ENDS):
             self._torn = False
             return body
         cut = max(_after_last(body, end) for end in _EVENT_ENDS)
@@ -74,6 +72,5 @@ def _after_last(body: bytes, end: bytes) -> int:
     return at + len(end) if at >= 0 else 0
 
 
-def _chunk(body: bytes, *, last: bool) -> bytes:
-    end = b"0\r\n\r\n" if last else b""
-    return b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
+def _last_chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
