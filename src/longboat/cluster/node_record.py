@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from longboat.cluster.ray_command import LOOPBACK_ENV
+
 __all__ = ("ClusterRecord", "born_ticks", "connect_env", "load_record", "local_cluster", "save_record")
 
 _NAME = "node.json"
@@ -83,8 +85,9 @@ def local_cluster(run: Path) -> ClusterRecord | None:
 
 def connect_env(record: ClusterRecord) -> dict[str, str]:
     """Environment with which Ray, and everything of Longboat, on this node finds the cluster and may use it."""
-    return {
+    env = {
         "RAY_ADDRESS": record.gcs_address,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": record.token_file,
     }
+    return env | LOOPBACK_ENV if record.address == "127.0.0.1" else env

@@ -10,10 +10,13 @@ from typing import Literal
 
 from longboat.core.errors import UserInputError
 
-__all__ = ("NODE_MARK", "RayOptions", "parse_labels", "ray_argv", "ray_env")
+__all__ = ("LOOPBACK_ENV", "NODE_MARK", "RayOptions", "parse_labels", "ray_argv", "ray_env")
 
 NODE_MARK = "LONGBOAT_NODE"
 """Environment mark of everything that runs on behalf of a node; its value is the node's run folder."""
+
+LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""A node at 127.0.0.1 keeps that address, as where Ray makes no clusters; else it would take the default route's."""
 
 _RECONNECT_S = 3600
 _HEALTH = {
@@ -113,6 +116,8 @@ def ray_env(options: RayOptions) -> dict[str, str]:
         "LONGBOAT_RUN": options.run,
         NODE_MARK: options.run,
     }
+    if options.is_local:
+        env |= LOOPBACK_ENV
     if options.role == "head":
         env |= {**_HEALTH, "RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": options.storage}
     return env

@@ -1,0 +1,327 @@
+"""A machine becomes a node, stays one, and stops being one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longboat.cluster import node_choices
+from longboat.cluster.node_record import ClusterRecord, connect_env, load_record, local_cluster, save_record
+from longboat.cluster.node_runner import backoff_s, last_words
+from longboat.cluster.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
+from longboat.cluster.ray_node import NodeRequest, start_local, start_node, stop_node
+from longboat.core.errors import ClusterError, LongboatError, UserInputError
+from netlab.lab import Host
+from netlab.plugin import MakeLab
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """A run folder with a short path."""
+    with tempfile.TemporaryDirectory(prefix="lb", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def _options(**changes: object) -> RayOptions:
+    ports = {"metrics": 1, "dashboard_agent": 2, "dashboard": 3, "client": 4}
+    options = RayOptions(
+        role="head",
+        address="10.0.0.1",
+        gcs_address="10.0.0.1:6379",
+        run="/r",
+        temp_dir="/r/ray",
+        token_file="/t",
+        storage="/r/gcs",
+        ports=ports,
+    )
+    return replace(options, **changes)  # type: ignore[arg-type]
+
+
+def _record(run: Path, **changes: object) -> ClusterRecord:
+    record = ClusterRecord(
+        role="worker",
+        address="10.0.0.2",
+        interface="eth0",
+        gcs_address="10.0.0.1:6379",
+        run=str(run),
+        temp_dir=f"{run}/ray",
+        token_file="/t",
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_head_command_has_a_port_and_a_dashboard_and_a_worker_command_has_not() -> None:
+    head, worker = ray_argv(_options()), ray_argv(_options(role="worker"))
+    assert head[head.index("--port") + 1] == "6379"
+    assert head[head.index("--dashboard-host") + 1] == "10.0.0.1"
+    assert worker[worker.index("--address") + 1] == "10.0.0.1:6379"
+    assert not {"--head", "--port", "--include-dashboard"} & set(worker)
+
+
+def test_labels_and_resources_are_passed_on() -> None:
+    argv = ray_argv(_options(labels={"gpu": "h100", "zone": "a"}, num_cpus=2.0, num_gpus=0.0))
+    assert argv[argv.index("--labels") + 1] == "gpu=h100,zone=a"
+    assert (argv[argv.index("--num-cpus") + 1], argv[argv.index("--num-gpus") + 1]) == ("2", "0")
+
+
+def test_environment_turns_the_token_on_and_only_the_head_watches_nodes() -> None:
+    head, worker = ray_env(_options()), ray_env(_options(role="worker"))
+    for env in (head, worker):
+        assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"], env[NODE_MARK]) == ("token", "/t", "/r")
+        assert env["RAY_gcs_rpc_server_reconnect_timeout_s"] == "3600"
+    assert head["RAY_health_check_failure_threshold"] == "3" and head["RAY_gcs_storage"] == "rocksdb"
+    assert not [name for name in worker if "health" in name or "storage" in name]
+
+
+def test_only_a_local_cluster_lives_on_the_loopback() -> None:
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" in ray_env(_options(is_local=True, address="127.0.0.1"))
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in ray_env(_options())
+
+
+def test_labels_are_read_and_wrong_ones_refused() -> None:
+    assert parse_labels(["gpu=h100", "example.org/zone=a", "empty="]) == {
+        "gpu": "h100",
+        "example.org/zone": "a",
+        "empty": "",
+    }
+    for wrong in ("gpu", "=x", "a b=c", "a=b,c=d", "a=b=c"):
+        with pytest.raises(UserInputError, match="is no label"):
+            parse_labels([wrong])
+
+
+def test_record_survives_writing_and_reading(run: Path) -> None:
+    assert load_record(run) is None and local_cluster(run) is None
+    record = _record(run).with_runner(os.getpid())
+    save_record(record)
+    assert local_cluster(run) == record
+    assert connect_env(record)["RAY_ADDRESS"] == "10.0.0.1:6379"
+
+
+def test_record_of_an_ended_runner_is_no_cluster(run: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    record = _record(run).with_runner(ended.pid)
+    ended.wait()
+    save_record(record)
+    assert load_record(run) is not None and local_cluster(run) is None
+    save_record(replace(_record(run).with_runner(os.getpid()), runner_born=1))
+    assert local_cluster(run) is None, "another process has the pid now"
+
+
+def test_record_with_unknown_fields_is_read(run: Path) -> None:
+    save_record(_record(run))
+    path = run / "node.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
+    assert load_record(run) == _record(run)
+
+
+def test_token_is_made_once_for_our_eyes_only(run: Path) -> None:
+    path = run / "deep" / "token"
+    node_choices._ensure_token(path, may_make=True)
+    first = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600 and len(first) >= 64
+    node_choices._ensure_token(path, may_make=True)
+    assert path.read_text() == first
+
+
+def test_missing_or_readable_token_is_refused(run: Path) -> None:
+    with pytest.raises(UserInputError, match="token is not here"):
+        node_choices._ensure_token(run / "none", may_make=False)
+    (run / "open").write_text("x")
+    (run / "open").chmod(0o644)
+    with pytest.raises(UserInputError, match="others can read"):
+        node_choices._ensure_token(run / "open", may_make=True)
+
+
+def test_token_is_sought_where_ray_has_it_before_ours(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(run))
+    env = {"LONGBOAT_HOME": str(run / "ours")}
+    assert node_choices.token_path(env=env) == run / "ours" / "cluster_token"
+    (run / ".ray").mkdir()
+    (run / ".ray" / "auth_token").write_text("x")
+    assert node_choices.token_path(env=env) == run / ".ray" / "auth_token"
+    assert node_choices.token_path(env={**env, "RAY_AUTH_TOKEN_PATH": "/elsewhere"}) == Path("/elsewhere")
+    assert node_choices.token_path("/said", env=env) == Path("/said")
+
+
+def test_long_run_folder_gets_a_short_folder_for_sockets(run: Path) -> None:
+    long = run / ("x" * 80)
+    assert node_choices._temp_dir(run) == str(run / "ray")
+    short = node_choices._temp_dir(long)
+    try:
+        assert len(short) <= node_choices._MAX_TEMP_DIR
+        assert short == node_choices._temp_dir(long)
+    finally:
+        shutil.rmtree(short)
+
+
+def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        request = NodeRequest(is_local=True, port=taken.getsockname()[1])
+        with pytest.raises(UserInputError, match="cannot listen"):
+            start_node(request, run)
+    assert load_record(run) is None
+
+
+def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ClusterError, match="no cluster answers"):
+        start_node(NodeRequest(join=f"127.0.0.1:{port}"), run)
+    with pytest.raises(UserInputError, match="is no address"):
+        start_node(NodeRequest(join="host:http"), run)
+
+
+def test_stop_without_a_node_says_so(run: Path) -> None:
+    assert stop_node(run) is False
+
+
+def test_pauses_grow_to_a_limit() -> None:
+    assert [backoff_s(failures) for failures in (1, 2, 3, 9)] == [1.0, 2.0, 4.0, 30.0]
+
+
+def test_last_words_are_the_error_and_not_what_surrounds_it() -> None:
+    lines = [
+        "2026-01-01 00:00:00,000\tINFO scripts.py:1 -- \x1b[37mLocal node IP\x1b[39m: 10.0.0.1\n",
+        "Traceback (most recent call last):\n",
+        "RuntimeError: Version mismatch: the cluster was started with Ray 1\n",
+        "\n",
+    ]
+    assert last_words(lines) == "RuntimeError: Version mismatch: the cluster was started with Ray 1"
+    assert last_words(lines[:1]) == "Local node IP: 10.0.0.1"
+    assert last_words([]) == ""
+
+
+# With real Ray
+
+
+_ALIVE = """
+import os, sys, time, ray
+ray.init(log_to_driver=False, logging_level="ERROR")
+expected, end = sorted(sys.argv[1].split(",")), time.monotonic() + float(sys.argv[2])
+while True:
+    alive = sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
+    if alive == expected or time.monotonic() > end:
+        break
+    time.sleep(0.2)
+print(",".join(alive))
+"""
+
+
+def _alive(env: dict[str, str], expected: str, deadline_s: float) -> str:
+    argv = [sys.executable, "-c", _ALIVE, expected, str(deadline_s)]
+    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=deadline_s + 60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(400)
+def test_local_cluster_starts_answers_and_stops(run: Path) -> None:
+    record = start_local(run)
+    try:
+        assert record.started_by_up and record.role == "head" and local_cluster(run) == record
+        assert _alive(connect_env(record), "127.0.0.1", 30) == "127.0.0.1"
+        with pytest.raises(LongboatError, match="already"):
+            start_local(run)
+        os.kill(record.runner_pid, 9)
+        with pytest.raises(ClusterError, match="left processes"):
+            start_local(run)
+    finally:
+        assert stop_node(run) is True
+    assert local_cluster(run) is None and not Path(record.storage).exists()
+    assert _processes_of(run) == []
+
+
+def _processes_of(run: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"{NODE_MARK}={run}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+_LONGBOAT = [sys.executable, "-c", "from longboat.cli.app import main; main()"]
+
+
+def _longboat(host: Host, *words: str, timeout: float = 240.0) -> str:
+    output: str = host.run([*_LONGBOAT, *words], timeout=timeout).stdout
+    return output
+
+
+def _alive_at(host: Host, token: Path, expected: str, deadline_s: float) -> str:
+    env = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    argv = [sys.executable, "-c", _ALIVE, expected, str(deadline_s)]
+    return host.run(argv, env=env, timeout=deadline_s + 60).stdout.strip().splitlines()[-1]
+
+
+def _eventually(check: Callable[[], bool], what: str, deadline_s: float) -> None:
+    end_s = time.monotonic() + deadline_s
+    while not check():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.3)
+
+
+_SERVE = """
+import ray, sys
+from ray import serve
+ray.init(log_to_driver=False, logging_level="ERROR")
+
+@serve.deployment(num_replicas=2, max_replicas_per_node=1, ray_actor_options={"num_cpus": 0.1})
+class Where:
+    def __call__(self):
+        return ray.util.get_node_ip_address()
+
+serve.start(proxy_location="Disabled")
+handle = serve.run(Where.bind(), name="where", route_prefix=None)
+print(",".join(sorted({handle.remote().result(timeout_s=20) for _ in range(40)})))
+serve.shutdown()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_hosts_form_a_cluster_and_a_cut_off_one_comes_back(netlab: MakeLab) -> None:
+    lab = netlab(2)
+    one, two = lab.hosts
+    token = lab.folder / "token"
+    told = _longboat(one, "node", "start", "--head", "--num-cpus", "2", "--token-file", str(token))
+    assert "--join 10.77.0.1" in told and str(token) in told
+    _longboat(two, "node", "start", "--join", one.address, "--num-cpus", "2", "--token-file", str(token))
+    both = f"{one.address},{two.address}"
+    assert _alive_at(one, token, both, 30) == both
+    env = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    assert two.run([sys.executable, "-c", _SERVE], env=env, timeout=150).stdout.strip().splitlines()[-1] == both
+
+    marks = {"LONGBOAT_RUN": two.env["LONGBOAT_RUN"]}
+    two.run(["sh", "-c", "setsid sleep 1001 >/dev/null 2>&1 &"], env={**marks, "LONGBOAT_GANG": "m/r"})
+    two.run(["sh", "-c", "setsid sleep 1002 >/dev/null 2>&1 &"], env=marks)
+    lab.cut(two)
+    assert _alive_at(one, token, one.address, 30) == one.address
+    time.sleep(20)
+    assert "sleep 1001" in two.processes().values()
+    lab.restore(two)
+    assert _alive_at(one, token, both, 150) == both
+    assert "sleep 1001" not in two.processes().values(), "an engine of before the cut lives on"
+    assert "sleep 1002" in two.processes().values(), "what is no engine was ended"
+
+    assert "stopped" in _longboat(two, "node", "stop")
+    assert set(two.processes().values()) == {"sleep 1002"}
+    assert _alive_at(one, token, one.address, 30) == one.address
+    _longboat(one, "node", "stop")
+    assert one.processes() == {}
