@@ -34,8 +34,8 @@ bench-start: venv engine  ## measure how long a replica takes to start, part by 
 
 ##@ Check
 .PHONY: test
-test: venv  ## everything this machine allows; GROUPS="lint quick" runs only these
-	@$(VENV)/bin/python tools/run_tests.py $(GROUPS)
+test: venv  ## everything this machine allows; ONLY="lint quick" runs only these
+	@$(VENV)/bin/python tools/run_tests.py $(ONLY)
 
 .PHONY: quick
 quick: venv  ## the tests that need no engine, no cluster and no root
