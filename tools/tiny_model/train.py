@@ -28,14 +28,14 @@ from muon import Muon
 from tiny_tokenizer import MAX_POSITIONS, VOCABULARY, make_tokenizer
 
 SHAPE = {
-    "hidden_size": 192,
-    "intermediate_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 384,
     "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
-    "head_dim": 64,
+    "head_dim": 32,
 }
-BATCH_TOKENS = 2560
+BATCH_TOKENS = 1600
 WARM_UP_RATIO = 0.03
 WEIGHT_DECAY = 0.05
 PRINT_EVERY_STEPS = 20
@@ -61,8 +61,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--seed", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=14, help="passes over the corpus, each worded differently")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=9, help="passes over the corpus, each worded differently")
     parser.add_argument("--peak-rate", type=float, default=4e-3, help="highest learning rate")
     return parser.parse_args()
 
