@@ -16,11 +16,9 @@ keeper's lifeline, never on the zygote: when the zygote ends, for whatever reaso
 from __future__ import annotations
 
 import argparse
-import array
 import contextlib
 import gc
 import hmac
-import json
 import os
 import select
 import signal
@@ -34,18 +32,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longboat_vllm import forked, keeper, preload
+from longboat_vllm.zygote_socket import RefusedError, listen, receive, send
 
 __all__ = ("Zygote", "main")
 
-_MAX_REQUEST_BYTES = 1 << 20
 _NUM_FORK_FDS = 3
 _TALK_S = 3.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _STRAY_FD = 3  # the first that is not standard input, output or error
-
-
-class RefusedError(Exception):
-    """The request is not one that this zygote will serve."""
 
 
 @dataclass
@@ -69,7 +63,7 @@ class Zygote:
 
     def serve(self) -> None:
         """Answer requests until told to stop or until the lifeline process ends."""
-        listener = _listen(self.socket_path)
+        listener = listen(self.socket_path)
         own_file = os.stat(self.socket_path).st_ino
         wake_fd = _wake_on_signals()
         try:
@@ -103,12 +97,12 @@ class Zygote:
         fds: list[int] = []
         with connection:
             try:
-                answer = self._answer(connection, _receive(connection, fds), fds)
+                answer = self._answer(connection, receive(connection, fds), fds)
                 if answer is not None:
-                    _send(connection, answer)
+                    send(connection, answer)
             except (RefusedError, ValueError, KeyError, TypeError) as error:
                 with contextlib.suppress(OSError):
-                    _send(connection, {"error": str(error) or repr(error)})
+                    send(connection, {"error": str(error) or repr(error)})
             except OSError as error:  # the caller went away or is too slow
                 print(f"longboat zygote: request dropped: {error}", file=sys.stderr, flush=True)
             finally:
@@ -167,7 +161,7 @@ class Zygote:
     ) -> None:
         def answer(main_pid: int) -> None:
             with contextlib.suppress(OSError):
-                _send(connection, {"keeper_pid": os.getpid(), "pid": main_pid})
+                send(connection, {"keeper_pid": os.getpid(), "pid": main_pid})
             connection.close()
 
         signal.set_wakeup_fd(-1)
@@ -208,58 +202,6 @@ def close_all_but(kept: set[int]) -> None:
         if fd >= _STRAY_FD:
             with contextlib.suppress(OSError):
                 os.close(fd)
-
-
-# --- socket ----------------------------------------------------------------------------------------------------------
-
-
-def _listen(path: str) -> socket.socket:
-    """Listen at ``path`` (its folder is ours alone); a socket file left by a dead zygote is replaced."""
-    folder, name = os.path.split(path)
-    os.chmod(folder, 0o700)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    old_mask = os.umask(0o177)
-    try:
-        # Socket paths are limited to 107 bytes; through the folder's descriptor any folder is near. The name appears
-        # at once with a listener behind it, so nobody ever meets a socket that refuses.
-        near = f"/proc/self/fd/{folder_fd}/"
-        listener.bind(f"{near}{name}.{os.getpid()}")
-        listener.listen(64)
-        os.replace(f"{near}{name}.{os.getpid()}", f"{near}{name}")
-    finally:
-        os.umask(old_mask)
-        os.close(folder_fd)
-    return listener
-
-
-def _receive(connection: socket.socket, fds: list[int]) -> dict[str, Any]:
-    """One request. Received descriptors are put into ``fds`` at once, so that they are closed whatever happens."""
-    data, ancillary, _flags, _address = connection.recvmsg(65536, socket.CMSG_SPACE(8 * array.array("i").itemsize))
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            numbers = array.array("i")
-            numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-            fds.extend(numbers)
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    size = int.from_bytes(data[:4], "big")
-    if len(data) < 4 or size > _MAX_REQUEST_BYTES:
-        raise RefusedError("not a request")
-    while len(data) < 4 + size:
-        more = connection.recv(65536)
-        if not more:
-            raise RefusedError("the request ends early")
-        data += more
-    request = json.loads(data[4 : 4 + size])
-    if not isinstance(request, dict):
-        raise RefusedError("a request is a JSON object")
-    return request
-
-
-def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
-    data = json.dumps(answer).encode()
-    connection.sendall(len(data).to_bytes(4, "big") + data)
 
 
 def _wake_on_signals() -> int:

@@ -190,7 +190,10 @@ async def _reader(fd: int) -> asyncio.StreamReader:
 
 
 async def _started(status: asyncio.StreamReader, log_path: Path) -> dict[str, Any]:
-    line = await asyncio.wait_for(status.readline(), START_DEADLINE_S)
+    try:
+        line = await asyncio.wait_for(status.readline(), START_DEADLINE_S)
+    except TimeoutError:
+        line = b""
     if not line:
         raise EngineError("the engine's keeper did not start", hint=f"look into {log_path}")
     started: dict[str, Any] = json.loads(line)

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import functools
-import hashlib
 import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +25,25 @@ from typing import Any
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, RankCommand
 from longboat.engines.process import keeper_path, rank_environment
+from longboat.engines.zygote_files import (
+    born_at,
+    is_alive,
+    is_running,
+    locked,
+    namespaces,
+    read_record,
+    tail,
+    zygote_key,
+    zygotes_folder,
+)
+from longboat.engines.zygote_wire import connected, receive, send
 
 __all__ = ("ZygoteClient", "ZygoteState", "ensure_zygote", "list_all", "stop_all")
 
 PING_DEADLINE_S = 2.0
 FORK_DEADLINE_S = 10.0
 STOP_DEADLINE_S = 5.0
+IMPORT_DEADLINE_S = 300.0
 _POLL_S = 0.05
 _MARK_SPACE = "LONGBOAT_MARK_SPACE"
 _MARK_SPACE_BYTES = 1024
@@ -111,9 +121,9 @@ class ZygoteClient:
     def _talk(self, request: Mapping[str, Any], fds: tuple[int, ...], deadline_s: float) -> dict[str, Any]:
         data = json.dumps({**request, "token": self.token}).encode()
         try:
-            with _connected(self.socket_path, deadline_s) as connection:
-                _send(connection, len(data).to_bytes(4, "big") + data, fds)
-                answer: dict[str, Any] = json.loads(_receive(connection))
+            with connected(self.socket_path, deadline_s) as connection:
+                send(connection, len(data).to_bytes(4, "big") + data, fds)
+                answer: dict[str, Any] = json.loads(receive(connection))
         except (OSError, ValueError) as error:
             raise EngineError(f"the zygote at {self.socket_path} does not answer: {error}") from error
         if "error" in answer:
@@ -145,9 +155,9 @@ async def ensure_zygote(
         with contextlib.suppress(EngineError):
             await client.ping()
             return client
-        if pid is not None and not _is_alive(pid):
+        if pid is not None and not is_alive(pid):
             log = client.socket_path.with_suffix(".log")
-            raise EngineError(f"the zygote ended while starting; see {log}", log_tail=_tail(log))
+            raise EngineError(f"the zygote ended while starting; see {log}", log_tail=tail(log))
         if time.monotonic() >= deadline_s:
             return None
         await asyncio.sleep(_POLL_S)
@@ -155,13 +165,17 @@ async def ensure_zygote(
 
 def list_all(run: Path) -> dict[str, ZygoteState]:
     """Every zygote of ``run`` that answers, by key."""
-    return {path.stem: state for path in sorted(_folder(run).glob("*.sock")) if (state := _ping_now(path)) is not None}
+    return {
+        path.stem: state
+        for path in sorted(zygotes_folder(run).glob("*.sock"))
+        if (state := _ping_now(path)) is not None
+    }
 
 
 def stop_all(run: Path) -> None:
     """End every zygote of ``run``, also those that still import; their engines stay."""
-    for path in sorted(_folder(run).glob("*.json")):
-        with _locked(path):
+    for path in sorted(zygotes_folder(run).glob("*.json")):
+        with locked(path):
             _end(path)
 
 
@@ -177,18 +191,28 @@ def _begin(
     options: tuple[str, ...],
 ) -> tuple[ZygoteClient, int]:
     """A zygote that fits and lives, maybe still importing, with its pid. One caller at a time."""
-    path = _folder(run) / f"{_key(environment, overlay, preload_env, options)}.json"
-    with _locked(path):
-        record = _read_record(path)
-        if record is not None and _fits(record, environment) and _is_useful(path):
+    path = zygotes_folder(run) / f"{zygote_key(environment, overlay, preload_env, options)}.json"
+    with locked(path):
+        record = read_record(path)
+        if record is not None and _fits(record, environment) and _is_useful(path, record):
             return _client(path), int(record["pid"])
         _end(path)
         token = path.with_suffix(".token")
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         pid = _spawn(path, environment, overlay, preload_env, lifeline_pid, options)
-        record = {"pid": pid, "born": _born(pid), "lifeline_pid": lifeline_pid, "fingerprint": environment.fingerprint}
-        record |= {"python": environment.python, "overlay": overlay, "namespaces": _namespaces()}
+        record = {
+            "pid": pid,
+            "born": born_at(pid),
+            "lifeline_pid": lifeline_pid,
+            "fingerprint": environment.fingerprint,
+        }
+        record |= {
+            "started_at_s": time.time(),
+            "python": environment.python,
+            "overlay": overlay,
+            "namespaces": namespaces(),
+        }
         path.write_text(json.dumps(record))
         return _client(path), pid
 
@@ -218,22 +242,24 @@ def _spawn(
 
 def _fits(record: Mapping[str, Any], environment: EngineEnvironment) -> bool:
     same = record.get("fingerprint") == environment.fingerprint
-    return same and _is_running(record) and _is_alive(int(record["lifeline_pid"]))
+    return same and is_running(record) and is_alive(int(record["lifeline_pid"]))
 
 
-def _is_useful(path: Path) -> bool:
-    """It answers, or it still imports (there is no socket yet)."""
-    return not path.with_suffix(".sock").exists() or _ping_now(path.with_suffix(".sock")) is not None
+def _is_useful(path: Path, record: Mapping[str, Any]) -> bool:
+    """It answers, or it still imports (there is no socket yet) and may take the time for it."""
+    if path.with_suffix(".sock").exists():
+        return _ping_now(path.with_suffix(".sock")) is not None
+    return time.time() - float(record["started_at_s"]) < IMPORT_DEADLINE_S
 
 
 def _end(path: Path) -> None:
     """End the zygote of this record, gently if it answers, and remove its files. Its engines stay."""
-    record = _read_record(path)
-    if record is not None and record.get("namespaces") != _namespaces():
+    record = read_record(path)
+    if record is not None and record.get("namespaces") != namespaces():
         return  # it runs on another host that shares this folder
-    if record is not None and _is_running(record):
+    if record is not None and is_running(record):
         _client(path).stop_now()
-        if _is_running(record):
+        if is_running(record):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(record["pid"]), signal.SIGKILL)
             _wait_gone(int(record["pid"]))
@@ -243,41 +269,8 @@ def _end(path: Path) -> None:
 
 def _wait_gone(pid: int) -> None:
     deadline_s = time.monotonic() + STOP_DEADLINE_S
-    while _is_alive(pid) and time.monotonic() < deadline_s:
+    while is_alive(pid) and time.monotonic() < deadline_s:
         time.sleep(0.01)
-
-
-# --- files and processes ---------------------------------------------------------------------------------------------
-
-
-def _folder(run: Path) -> Path:
-    folder = run / "zygotes"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
-def _key(environment: EngineEnvironment, overlay: str, preload_env: Mapping[str, str], options: tuple[str, ...]) -> str:
-    parts = [environment.python, overlay, sorted(preload_env.items()), options, _namespaces()]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _namespaces() -> list[str]:
-    return [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid")]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.with_suffix(".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return record
 
 
 def _client(path: Path) -> ZygoteClient:
@@ -293,63 +286,6 @@ def _ping_now(path: Path) -> ZygoteState | None:
         return _state(_client(path)._talk({"op": "ping"}, (), PING_DEADLINE_S))
     except EngineError:
         return None
-
-
-def _born(pid: int) -> str:
-    """Start time of a process in clock ticks, "" if there is none: tells it from a later one with the same number."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def _is_alive(pid: int) -> bool:
-    return _born(pid) != ""
-
-
-def _is_running(record: Mapping[str, Any]) -> bool:
-    born = _born(int(record["pid"]))
-    return born != "" and born == record.get("born")
-
-
-def _tail(log: Path, num_lines: int = 20) -> tuple[str, ...]:
-    try:
-        return tuple(log.read_text(errors="replace").splitlines()[-num_lines:])
-    except FileNotFoundError:
-        return ()
-
-
-# --- talking ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _connected(path: Path, deadline_s: float) -> Iterator[socket.socket]:
-    """A connection to the socket at ``path``, of any length: it is reached through its folder's descriptor."""
-    folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(deadline_s)
-            connection.connect(f"/proc/self/fd/{folder_fd}/{path.name}")
-            yield connection
-    finally:
-        os.close(folder_fd)
-
-
-def _send(connection: socket.socket, data: bytes, fds: tuple[int, ...]) -> None:
-    sent = socket.send_fds(connection, [data], list(fds)) if fds else connection.send(data)
-    if sent < len(data):  # an empty send fails when the answer is here and the other end closed already
-        connection.sendall(data[sent:])
-
-
-def _receive(connection: socket.socket) -> bytes:
-    data = b""
-    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-        more = connection.recv(65536)
-        if not more:
-            raise OSError("it closed the connection")
-        data += more
-    return data[4:]
 
 
 def _state(answer: Mapping[str, Any]) -> ZygoteState:

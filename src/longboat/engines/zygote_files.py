@@ -1,0 +1,91 @@
+"""What is kept on disk about a node's zygotes, and how their processes are told apart."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from longboat.engines.contract import EngineEnvironment
+
+__all__ = (
+    "born_at",
+    "is_alive",
+    "is_running",
+    "locked",
+    "namespaces",
+    "read_record",
+    "tail",
+    "zygote_key",
+    "zygotes_folder",
+)
+
+
+def zygotes_folder(run: Path) -> Path:
+    """The folder of a run folder's zygotes; made when missing, for this user alone."""
+    folder = run / "zygotes"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def zygote_key(
+    environment: EngineEnvironment, overlay: str, preload_env: Mapping[str, str], options: tuple[str, ...]
+) -> str:
+    """What tells zygotes apart: two calls with the same key can share one."""
+    parts = [environment.python, overlay, sorted(preload_env.items()), options, namespaces()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def namespaces() -> list[str]:
+    """The host as the kernel sees it: process numbers and addresses mean something only inside these."""
+    return [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid")]
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of one zygote's files; starting and ending one takes seconds, so waiting is short."""
+    with path.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """What the zygote of this record was started as; None if there is no record."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return record
+
+
+def born_at(pid: int) -> str:
+    """Start time of a process in clock ticks, "" if there is none: tells it from a later one with the same number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    return born_at(pid) != ""
+
+
+def is_running(record: Mapping[str, Any]) -> bool:
+    """Whether the very process of this record runs, and not a later one with its number."""
+    born = born_at(int(record["pid"]))
+    return born != "" and born == record.get("born")
+
+
+def tail(log: Path, num_lines: int = 20) -> tuple[str, ...]:
+    """The last lines of a log, oldest first; nothing when there is none."""
+    try:
+        return tuple(log.read_text(errors="replace").splitlines()[-num_lines:])
+    except FileNotFoundError:
+        return ()

@@ -1,0 +1,69 @@
+"""The zygote's socket: listening at a private place, and one request and answer as length and JSON each."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from typing import Any
+
+__all__ = ("RefusedError", "listen", "receive", "send")
+
+_MAX_REQUEST_BYTES = 1 << 20
+_MAX_FDS = 8
+
+
+class RefusedError(Exception):
+    """The request is not one that a zygote will serve."""
+
+
+def listen(path: str) -> socket.socket:
+    """Listen at ``path`` (its folder is ours alone); a socket file left by a dead zygote is replaced."""
+    folder, name = os.path.split(path)
+    os.chmod(folder, 0o700)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    old_mask = os.umask(0o177)
+    try:
+        # Socket paths are limited to 107 bytes; through the folder's descriptor any folder is near. The name appears
+        # at once with a listener behind it, so nobody ever meets a socket that refuses.
+        near = f"/proc/self/fd/{folder_fd}/"
+        listener.bind(f"{near}{name}.{os.getpid()}")
+        listener.listen(64)
+        os.replace(f"{near}{name}.{os.getpid()}", f"{near}{name}")
+    finally:
+        os.umask(old_mask)
+        os.close(folder_fd)
+    return listener
+
+
+def receive(connection: socket.socket, fds: list[int]) -> dict[str, Any]:
+    """One request. Received descriptors are put into ``fds`` at once, so that they are closed whatever happens."""
+    data, ancillary, _flags, _address = connection.recvmsg(
+        65536, socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
+    )
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array.array("i")
+            numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+            fds.extend(numbers)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    size = int.from_bytes(data[:4], "big")
+    if len(data) < 4 or size > _MAX_REQUEST_BYTES:
+        raise RefusedError("not a request")
+    while len(data) < 4 + size:
+        more = connection.recv(65536)
+        if not more:
+            raise RefusedError("the request ends early")
+        data += more
+    request = json.loads(data[4 : 4 + size])
+    if not isinstance(request, dict):
+        raise RefusedError("a request is a JSON object")
+    return request
+
+
+def send(connection: socket.socket, answer: dict[str, Any]) -> None:
+    data = json.dumps(answer).encode()
+    connection.sendall(len(data).to_bytes(4, "big") + data)

@@ -1,0 +1,87 @@
+"""The plugin beside vLLMs that are not the one it was written for: it stays off, says so, and spares GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOGGER = """
+class _Logger:
+    def info(self, text, *args): print(text % args)
+def init_logger(name): return _Logger()
+"""
+
+
+@pytest.fixture
+def fake_vllm(tmp_path: Path) -> Path:
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "logger.py").write_text(LOGGER)
+    (package / "envs.py").write_text("environment_variables = {}\n")
+    return package
+
+
+def platform(package: Path, *, is_cpu: bool) -> None:
+    source = f"class current_platform:\n    @staticmethod\n    def is_cpu(): return {is_cpu}\n"
+    (package / "platforms.py").write_text(source)
+
+
+def run(package: Path, code: str, *words: str, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={"PYTHONPATH": str(package.parent), "PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+REGISTER = "from longboat_vllm.plugin import register; register(); register()"
+START_METHOD = REGISTER + "; import vllm.envs as e; print(e.environment_variables['VLLM_WORKER_MULTIPROC_METHOD']())"
+
+
+def test_plugin_switched_off_does_not_look_at_vllm(fake_vllm: Path) -> None:
+    (fake_vllm / "platforms.py").write_text("raise SystemExit('imported')")
+    assert run(fake_vllm, REGISTER, LONGBOAT_VLLM_PLUGIN="0") == ""
+
+
+def test_mends_stay_off_and_say_so_where_vllm_looks_otherwise(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=True)
+    told = run(fake_vllm, REGISTER)
+    assert "Longboat: mend pipeline on cpu is off: this vLLM looks otherwise" in told
+    assert "Longboat: mend ranks per node on cpu is off" in told
+
+
+def test_nothing_is_mended_on_gpus(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    assert run(fake_vllm, REGISTER) == ""
+
+
+def test_children_of_a_plain_start_keep_vllms_start_method(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    assert run(fake_vllm, REGISTER + "; import vllm.envs as e; print(e.environment_variables)").strip() == "{}"
+
+
+def test_children_of_a_forked_server_are_forked(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    assert run(fake_vllm, START_METHOD, LONGBOAT_FORKED="1").strip() == "fork"
+
+
+def test_children_that_bind_to_numa_nodes_are_spawned(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    assert run(fake_vllm, START_METHOD, "--numa-bind", LONGBOAT_FORKED="1").strip() == "spawn"
+
+
+def test_children_of_a_process_with_a_device_in_use_are_spawned(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    torch = "class cuda:\n    @staticmethod\n    def is_initialized(): return True\n"
+    (fake_vllm.parent / "torch.py").write_text(torch)
+    assert run(fake_vllm, "import torch; " + START_METHOD, LONGBOAT_FORKED="1").strip() == "spawn"
