@@ -122,6 +122,18 @@ async def test_refused_connection_is_tried_elsewhere(make_upstream: Any, make_ga
         assert (await client.post(ASK)).headers["x-longboat-replica"] == "r1"
 
 
+async def test_engine_that_hangs_up_at_once_is_replaced(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    rude = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{rude.sockets[0].getsockname()[1]}"
+    client = await connect(await make_gateway(url, "http://no..such..name:1", await make_upstream()))
+    for _ in range(6):
+        assert (await client.post(ASK)).headers["x-longboat-replica"] == "r2"
+    rude.close()
+
+
 async def test_engine_that_dies_before_its_first_word_is_replaced(
     make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:

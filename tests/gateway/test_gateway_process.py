@@ -182,6 +182,19 @@ async def test_access_log_has_a_line_a_request_and_no_prompt(start: Start, make_
     assert (two["id"], two["status"], two["error"]) == ("two", 404, "model_not_found")
 
 
+async def test_full_disk_does_not_end_the_serving(start: Start) -> None:
+    running = await start(access_log="/dev/full")
+    await running.control.put_table("e", table())
+    client = await RawClient.to(running.port)
+    for dropped in (1, 2):
+        assert (await client.post(ASK)).status == 503
+        await came_true(lambda n=dropped: _dropped(running, n))
+
+
+async def _dropped(running: Running, num_lines: int) -> bool:
+    return bool((await running.control.state())["log_lines_dropped"] == num_lines)
+
+
 async def test_gateway_loads_nothing_heavy() -> None:
     program = "import sys, longboat.gateway.__main__; print(sorted({m.split('.')[0] for m in sys.modules}))"
     argv = [gateway_command()[0], "-P", "-c", program]

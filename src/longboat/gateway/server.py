@@ -69,6 +69,7 @@ class Gateway:
             "draining": state.draining,
             "stopping": state.stopping,
             "models": list(state.table.models),
+            "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
             "processes": [os.getpid()],
         }
 
@@ -104,9 +105,13 @@ class Gateway:
         self.stopped.set()
 
     async def _sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._sweep(time.monotonic())
+            try:
+                self._sweep(time.monotonic())
+            except Exception as error:  # the limits must outlive a defect
+                loop.call_exception_handler({"message": "the gateway's sweep failed", "exception": error})
 
     def _sweep(self, now_s: float) -> None:
         state = self.state
@@ -123,7 +128,7 @@ class Gateway:
 
 def listen_error(host: str, port: int, error: OSError) -> UserInputError:
     """What a person is told when the address cannot be had."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return UserInputError(
         f"cannot listen on {host}:{port}: {reason}", hint="choose another port or host, or stop what listens there"
     )

@@ -96,10 +96,18 @@ class Upstream:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """:raises OSError: refused, unreachable; TimeoutError (an OSError) after connect_timeout_s."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self.limits.connect_timeout_s):
-            _, connection = await loop.create_connection(lambda: UpstreamConnection(self), *self._target)
+        """:raises OSError: refused, unreachable, closed at once; TimeoutError (an OSError) after connect_timeout_s."""
+        connection = UpstreamConnection(self)
+        try:
+            async with asyncio.timeout(self.limits.connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(lambda: connection, *self._target)
+        except UnicodeError as error:  # from the name look-up
+            raise OSError(f"{self._target[0]!r} is no host name") from error
+        except asyncio.CancelledError:
+            connection.abort()  # it may have been made in the meantime
+            raise
+        if not connection.usable:
+            raise ConnectionResetError("the engine closed the connection at once")
         self.suspect = False
         return connection
 

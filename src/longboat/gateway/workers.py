@@ -28,7 +28,7 @@ __all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
 _START_TIMEOUT_S = 20.0
 _RESTART_PAUSE_S = 0.2
 _PR_SET_PDEATHSIG = 1
-_SUMMED = ("in_flight", "requests_total", "connections", "held_bytes")
+_SUMMED = ("in_flight", "requests_total", "connections", "held_bytes", "log_lines_dropped")
 
 
 def follow_parent(parent_pid: int) -> None:
