@@ -30,7 +30,7 @@ def lock_requirements(uv: Uv, *, upgrade: bool) -> None:
         print(output)
 
 
-def lock_engines(uv: Uv) -> None:
+def lock_engines(uv: Uv, *, upgrade: bool) -> None:
     """The locks of the engine environments that Longboat ships."""
     LOCKS.mkdir(exist_ok=True)
     for kind, version in DEFAULT_VERSIONS.items():
@@ -38,7 +38,7 @@ def lock_engines(uv: Uv) -> None:
             output = LOCKS / f"{kind}-{version}-{platform}.txt"
             with tempfile.TemporaryDirectory() as folder:
                 fresh = Path(folder) / output.name
-                resolve(kind, version, platform, fresh, uv)
+                resolve(kind, version, platform, fresh, uv, keep=output if output.exists() and not upgrade else None)
                 output.write_text(fresh.read_text())
             print(output.relative_to(ROOT))
 
@@ -47,8 +47,9 @@ def main() -> None:
     """Lock everything."""
     os.chdir(ROOT)
     uv = Uv.found(package_sources(), os.environ.get(TORCH_CPU_VARIABLE, ""))
-    lock_requirements(uv, upgrade=bool(os.environ.get("UPGRADE")))
-    lock_engines(uv)
+    upgrade = bool(os.environ.get("UPGRADE"))
+    lock_requirements(uv, upgrade=upgrade)
+    lock_engines(uv, upgrade=upgrade)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,11 @@ def test_lock_without_cpu_torch_is_never_installed_on_a_cpu(tmp_path: Path) -> N
 @pytest.mark.parametrize(("platform", "torch"), [("cpu", "torch==2.9.1+cpu"), ("cuda", "torch==2.9.1,!=2.9.1+cpu")])
 def test_resolving_binds_torch_to_the_platform(tmp_path: Path, platform: str, torch: str) -> None:
     script = f"""
-while [ "$1" ]; do [ "$1" = --override ] && cat "$2" >> {tmp_path}/overrides; shift; done
-echo torch==2.9.1"""
+while [ "$1" ]; do
+  [ "$1" = --override ] && cat "$2" >> {tmp_path}/overrides
+  [ "$1" = --output-file ] && echo torch==2.9.1 > "$2"
+  shift
+done"""
     resolve("vllm", "0.30.0", platform, tmp_path / "lock", make_uv(tmp_path, script))
     overrides = (tmp_path / "overrides").read_text().splitlines()
     assert torch in overrides

@@ -110,17 +110,28 @@ def check_torch_cpu(lock: Path, python: str, uv: Uv) -> None:
         raise UserInputError(f"{version} is not where this machine looks for packages", hint=_torch_hint()) from error
 
 
-def resolve(kind: str, version: str, platform: str, output: Path, uv: Uv, *, python: str = ENGINE_PYTHON) -> None:
+def resolve(
+    kind: str,
+    version: str,
+    platform: str,
+    output: Path,
+    uv: Uv,
+    *,
+    python: str = ENGINE_PYTHON,
+    keep: Path | None = None,
+) -> None:
     """Resolve an engine version to a lock with hashes. On ``cpu`` torch is pinned to its CPU build.
 
+    keep: a lock whose versions stay as they are
     Raises UserInputError when there is no such version for this platform, TransferError when resolving fails.
     """
     package = f"{_DISTRIBUTION[kind, platform]}=={version}"
     overrides = [f"{name}; sys_platform == 'never'" for name in _NEVER]
-    torch = _torch_version(package, overrides, uv, python)
+    kept = keep.read_text() if keep else ""
+    torch = _torch_version(_compiled(package, overrides, uv, python, kept), package)
     # A plain "==" would also accept the CPU build, where a folder of this machine offers it.
     overrides.append(f"torch=={torch}+cpu" if platform == "cpu" else f"torch=={torch},!={torch}+cpu")
-    output.write_text(_compiled(package, overrides, uv, python))
+    output.write_text(_compiled(package, overrides, uv, python, kept))
 
 
 def run_quietly(command: list[str], *, deadline_s: float) -> int:
@@ -129,21 +140,24 @@ def run_quietly(command: list[str], *, deadline_s: float) -> int:
     return done.returncode
 
 
-def _torch_version(package: str, overrides: list[str], uv: Uv, python: str) -> str:
-    text = _compiled(package, overrides, uv, python)
-    match = re.search(r"^torch==([0-9.]+)", text, flags=re.MULTILINE)
+def _torch_version(lock: str, package: str) -> str:
+    match = re.search(r"^torch==([0-9.]+)", lock, flags=re.MULTILINE)
     if match is None:
         raise UserInputError(f"{package} does not depend on torch", hint="choose another version")
     return match[1]
 
 
-def _compiled(package: str, overrides: list[str], uv: Uv, python: str) -> str:
+def _compiled(package: str, overrides: list[str], uv: Uv, python: str, kept: str) -> str:
+    """The lock of ``package``. uv keeps versions and hashes of ``kept``, an earlier lock, where they still fit."""
     options = ("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("\n".join(overrides) + "\n")
-        file.flush()
-        words = ("pip", "compile", "--quiet", *options, "--override", file.name, "--python-version", python, "-")
-        return uv.run(*words, stdin=package + "\n", deadline_s=_RESOLVE_DEADLINE_S)
+    with tempfile.TemporaryDirectory() as folder:
+        override, output = Path(folder) / "overrides.txt", Path(folder) / "lock.txt"
+        override.write_text("\n".join(overrides) + "\n")
+        output.write_text(kept)
+        words = ("--quiet", *options, "--override", str(override), "--python-version", python)
+        stdin = f"{package}\n"
+        uv.run("pip", "compile", *words, "--output-file", str(output), "-", stdin=stdin, deadline_s=_RESOLVE_DEADLINE_S)
+        return output.read_text()
 
 
 def _torch_cpu_arguments(torch_cpu: str) -> list[str]:
