@@ -193,6 +193,7 @@ def test_kill_command_does_not_wait_for_the_grace_time() -> None:
 
 def test_main_starts_with_default_signals_and_no_extra_descriptors() -> None:
     with kept(["sleep", "600"]) as rank:
+        wait_until(lambda: Path(f"/proc/{rank.pid}/comm").read_text() == "sleep\n", "the program runs")
         assert ignored_signals(rank.pid) & (1 << (signal.SIGPIPE - 1)) == 0
         assert set(os.listdir(f"/proc/{rank.pid}/fd")) == {"0", "1", "2"}
 
