@@ -157,8 +157,11 @@ class _Keeper:
 
     def _fork(self, main: Callable[[], None]) -> int:
         keeper_pid = os.getpid()
+        # A signal for the child that comes before it has let go of our handlers waits until it has.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
             return pid
         try:
             signal.set_wakeup_fd(-1)

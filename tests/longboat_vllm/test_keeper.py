@@ -151,19 +151,16 @@ def test_command_that_does_not_exist_ends_with_127() -> None:
 
 
 @pytest.mark.parametrize("how", ["command", "signal"])
-def test_gentle_end_lets_main_finish(how: str) -> None:
-    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); time.sleep(600)"
-    with kept([sys.executable, "-c", code], grace_s=60) as rank:
-        wait_until(lambda: caught_signals(rank.pid) & (1 << (signal.SIGTERM - 1)) != 0, "handler is set")
+def test_gentle_end_lets_main_finish(how: str, tmp_path: Path) -> None:
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
+    code += "open(sys.argv[1], 'w').close(); time.sleep(600)"
+    with kept([sys.executable, "-c", code, str(tmp_path / "set")], grace_s=60) as rank:
+        wait_until((tmp_path / "set").exists, "handler is set")
         if how == "command":
             os.write(rank.lifeline_fd, b"T 50")
         else:
             os.kill(rank.keeper_pid, signal.SIGTERM)
         assert rank.exit_event() == {"event": "exit", "returncode": 7, "signal": None}
-
-
-def caught_signals(pid: int) -> int:
-    return status_mask(pid, "SigCgt")
 
 
 def ignored_signals(pid: int) -> int:
@@ -182,6 +179,13 @@ def test_gentle_end_becomes_a_kill_after_the_grace_time() -> None:
         wait_until(lambda: ignored_signals(rank.pid) & (1 << (signal.SIGTERM - 1)) != 0, "signal is ignored")
         os.write(rank.lifeline_fd, b"T 0.1")
         assert rank.exit_event()["signal"] == signal.SIGKILL
+
+
+def test_gentle_end_right_after_the_start_is_not_lost() -> None:
+    for _ in range(10):
+        with kept(["sleep", "600"], grace_s=600) as rank:
+            os.write(rank.lifeline_fd, b"T")
+            assert rank.exit_event()["signal"] == signal.SIGTERM
 
 
 def test_kill_command_does_not_wait_for_the_grace_time() -> None:
