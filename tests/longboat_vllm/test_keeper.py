@@ -190,6 +190,7 @@ def test_gentle_end_right_after_the_start_is_not_lost() -> None:
 
 def test_kill_command_does_not_wait_for_the_grace_time() -> None:
     with kept([sys.executable, "-c", STUBBORN], grace_s=600) as rank:
+        wait_until(lambda: ignored_signals(rank.pid) & (1 << (signal.SIGTERM - 1)) != 0, "signal is ignored")
         os.write(rank.lifeline_fd, b"T")
         os.write(rank.lifeline_fd, b"K")
         assert rank.exit_event()["signal"] == signal.SIGKILL
