@@ -320,3 +320,44 @@ def test_two_hosts_form_a_cluster_and_a_cut_off_one_comes_back(netlab: MakeLab) 
     assert _alive_at(one, token, one.address, 30) == one.address
     _longboat(one, "node", "stop")
     assert one.processes() == {}
+
+
+@pytest.mark.ray
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_lost_raylet_is_replaced_and_a_lost_head_is_taken_up_again(netlab: MakeLab) -> None:
+    lab = netlab(2)
+    one, two = lab.hosts
+    token = lab.folder / "token"
+    head = ("node", "start", "--head", "--num-cpus", "2", "--token-file", str(token))
+    join = ("node", "start", "--join", one.address, "--num-cpus", "2", "--token-file")
+    both = f"{one.address},{two.address}"
+    _longboat(one, *head)
+    (lab.folder / "wrong").write_text("b" * 64)
+    (lab.folder / "wrong").chmod(0o600)
+    refused = two.run([*_LONGBOAT, *join, str(lab.folder / "wrong")], timeout=240, check=False)
+    assert refused.returncode == 3 and "does not take the token" in refused.stdout
+    assert two.processes() == {}
+    _longboat(two, *join, str(token))
+    assert _alive_at(one, token, both, 30) == both
+
+    two.run(["kill", "-KILL", str(_raylet(two))])
+    assert _alive_at(one, token, one.address, 30) == one.address
+    assert _alive_at(one, token, both, 150) == both
+
+    raylet = _raylet(two)
+    lab.kill_host(one)
+    time.sleep(10)
+    lab.boot(one)
+    _longboat(one, *head)
+    assert _alive_at(one, token, both, 60) == both
+    assert _raylet(two) == raylet, "the worker's node did not live on"
+
+    _longboat(one, "node", "stop")
+    _longboat(two, "node", "stop")
+    assert one.processes() == two.processes() == {}
+
+
+def _raylet(host: Host) -> int:
+    return next(pid for pid, command in host.processes().items() if "/raylet/raylet" in command)

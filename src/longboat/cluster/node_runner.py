@@ -23,15 +23,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from longboat.cluster.node_record import ClusterRecord, load_record, save_record
-from longboat.cluster.ray_command import NODE_MARK
+from longboat.cluster.node_record import ClusterRecord, born_ticks, load_record, save_record
+from longboat.cluster.ray_processes import all_pids, child_named, end_processes_of_ray
+from longboat.core.errors import ClusterError
 from longboat.engines.process import keeper_path
 
 __all__ = ("backoff_s", "last_words", "main")
 
 _UP = "Ray runtime started."
 _POLL_S = 0.2
-_GRACE_S = 15.0
+_GRACE_S = 10.0
 _STEADY_S = 60.0
 _MAX_BACKOFF_S = 30.0
 _REAP_DEADLINE_S = 30.0
@@ -116,13 +117,13 @@ class _Runner:
         )
         run = _Run(process)
         threading.Thread(target=run.read, daemon=True).start()
-        told = False
+        raylet: int | None = None
         while process.poll() is None and not self._is_stopping:
-            if run.is_up.is_set() and not told:
+            if run.is_up.is_set() and raylet is None:
+                raylet = child_named(process.pid, "raylet") or 0
                 self._tell("up", "")
-                told = True
-            if told and not _has_child(process.pid, "raylet"):
-                break
+            if raylet is not None and not born_ticks(raylet):
+                process.kill()  # there is nothing left to end gently, and Ray takes its time
             time.sleep(_POLL_S)
         _end(process)
         time.sleep(_POLL_S)  # the reader takes in the last lines
@@ -148,9 +149,8 @@ class _Runner:
 
     def _end_leftovers(self) -> None:
         """End Ray's own processes and engines that lost their agents. This node's gateway is neither: it goes on."""
-        for pid in _processes_of_ray(self._record.run, self._record.temp_dir):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ClusterError):
+            end_processes_of_ray(self._record.temp_dir)
         for gang in _gangs_here(self._record.run):
             argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", f"LONGBOAT_GANG={gang}"]
             argv.append(f"LONGBOAT_RUN={self._record.run}")
@@ -169,23 +169,6 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _has_child(parent: int, name: str) -> bool:
-    return any(comm == name and ppid == parent for comm, ppid in map(_name_and_parent, _pids()))
-
-
-def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-
-
-def _name_and_parent(pid: int) -> tuple[str, int]:
-    try:
-        head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    except OSError:
-        return "", 0
-    state, parent = tail.split()[:2]
-    return ("" if state == "Z" else head.partition("(")[2]), int(parent)
-
-
 def _environment(pid: int) -> dict[bytes, bytes]:
     try:
         rows = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -194,21 +177,9 @@ def _environment(pid: int) -> dict[bytes, bytes]:
     return dict(row.split(b"=", 1) for row in rows if b"=" in row)
 
 
-def _processes_of_ray(run: str, temp_dir: str) -> list[int]:
-    """Raylet, workers and what else Ray runs for this node, told by their names and by Ray's folder."""
-    found = []
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            is_ray = command.startswith(b"ray::") or f"{temp_dir}/session_".encode() in command
-            if is_ray and _environment(pid).get(NODE_MARK.encode()) == run.encode():
-                found.append(pid)
-    return found
-
-
 def _gangs_here(run: str) -> set[str]:
     """Gangs that have processes on this node."""
-    environments = map(_environment, _pids())
+    environments = map(_environment, all_pids())
     here = (env for env in environments if env.get(b"LONGBOAT_RUN") == run.encode())
     return {env[b"LONGBOAT_GANG"].decode() for env in here if b"LONGBOAT_GANG" in env}
 

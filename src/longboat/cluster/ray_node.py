@@ -17,6 +17,7 @@ from longboat.cluster.nic import interface_of
 from longboat.cluster.node_choices import NodeRequest, decide, token_path
 from longboat.cluster.node_record import ClusterRecord, connect_env, load_record, local_cluster, save_record
 from longboat.cluster.ray_command import NODE_MARK, RayOptions, ray_argv, ray_env
+from longboat.cluster.ray_processes import end_processes_of_ray
 from longboat.core.errors import ClusterError
 from longboat.engines.process import keeper_path
 from longboat.folders import run_folder
@@ -90,7 +91,8 @@ def _end_all(run: Path) -> list[int]:
     record = load_record(run)
     if record is not None and record.is_kept:
         _end_runner(record)
-    killed = _reap({NODE_MARK: str(run)})
+    killed = end_processes_of_ray(record.temp_dir) if record is not None else []
+    killed += _reap({NODE_MARK: str(run)})
     (run / "node.json").unlink(missing_ok=True)
     return killed
 
@@ -143,7 +145,13 @@ def _wait_until_up(run: Path, runner: subprocess.Popen[bytes], on_progress: Call
 
 
 def _failure(run: Path, detail: str) -> ClusterError:
+    record = load_record(run)
     _end_all(run)
+    if record is not None and "AuthToken" in detail:
+        return ClusterError(
+            f"the cluster at {record.gcs_address} does not take the token in {record.token_file}",
+            hint="copy the token file that longboat node start --head named there, and give it with --token-file",
+        )
     return ClusterError(f"Ray did not start: {detail or 'it said nothing'}", hint=f"its output is in {_log(run)}")
 
 
