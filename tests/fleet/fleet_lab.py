@@ -48,6 +48,7 @@ class FleetLab:
     folder: Path
     port: int = field(default_factory=free_port)
     env: dict[str, str] = field(default_factory=dict)
+    _watcher: subprocess.Popen[str] | None = None
 
     def __post_init__(self) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -89,9 +90,22 @@ class FleetLab:
         return str(path)
 
     def status(self) -> dict[str, Any]:
-        """``longboat status --json``."""
-        document: dict[str, Any] = json.loads(self.must("status", "--json"))
-        return document
+        """The newest line of ``longboat status --watch --json``, which goes on running: each start costs seconds."""
+        if self._watcher is None or self._watcher.poll() is not None:
+            self._watcher = self._watch()
+        asked_at_s = time.time()
+        while True:
+            lines = (self.folder / "status.jsonl").read_text().split("\n")
+            if len(lines) > 1 and (document := json.loads(lines[-2]))["at_s"] > asked_at_s:
+                return dict(document)
+            assert self._watcher.poll() is None, f"longboat status --watch --json ended: {lines[-3:]}"
+            assert time.time() - asked_at_s < DEADLINE_S, "no status"
+            time.sleep(0.05)
+
+    def _watch(self) -> subprocess.Popen[str]:
+        words = (*COMMAND, "status", "--watch", "--json")
+        with (self.folder / "status.jsonl").open("w") as output:
+            return subprocess.Popen(words, env=self.env, stdout=output, stderr=output, text=True, cwd=self.folder)
 
     def replicas(self, model: str | None = None) -> list[dict[str, Any]]:
         """Replicas that are ready."""
@@ -119,8 +133,16 @@ class FleetLab:
         wanted = [f"LONGBOAT_RUN={self.folder}", *(f"{name}={value}" for name, value in marks.items())]
         return [pid for pid, env in _environments() if all(mark in env for mark in wanted)]
 
+    def stop_watching(self) -> None:
+        """End the status process."""
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
+
     def end(self) -> None:
         """Stop everything of this run folder, whatever state it is in."""
+        self.stop_watching()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.cli("node", "stop", timeout_s=60.0)
         for pid in self.processes():

@@ -134,6 +134,7 @@ def test_chat_streams_in_the_terminal(up: FleetLab) -> None:
 
 
 def test_down_leaves_nothing_behind(up: FleetLab) -> None:
+    up.stop_watching()
     assert "the fleet is down" in up.must("down")
     assert not up.answers("a")
     wait_until("no process is left", lambda: not [pid for pid in up.processes() if pid != os.getpid()], 60)

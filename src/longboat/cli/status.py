@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from longboat.cli.cluster_at_hand import connect
@@ -18,14 +19,18 @@ WATCH_EVERY_S = 0.5
 
 
 def run_status(*, watch: bool, as_json: bool) -> None:
-    """Print the fleet's state. Raises ClusterError when there is no cluster or no fleet."""
+    """Print the fleet's state; watched as JSON, one document a line.
+
+    Raises ClusterError when there is no cluster or no fleet.
+    """
     with connect() as session:
-        if as_json:
-            print(json.dumps(_document(session, _report(session)), indent=2))
-        elif watch:
-            _watch(session)
+        if not watch:
+            _show(session, as_json)
+        elif as_json:
+            for report in _reports(session):
+                print(json.dumps(_document(session, report)), flush=True)
         else:
-            _show(session)
+            _watch(session)
 
 
 def wanted_replicas(report: FleetReport) -> dict[str, int]:
@@ -43,10 +48,13 @@ def _report(session: Session) -> FleetReport:
     return report
 
 
-def _show(session: Session) -> None:
+def _show(session: Session, as_json: bool) -> None:
     from longboat.cli.tables import fleet_view, make_console
 
     report = _report(session)
+    if as_json:
+        print(json.dumps(_document(session, report), indent=2))
+        return
     console = make_console()
     console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
@@ -57,17 +65,24 @@ def _watch(session: Session) -> None:
 
     from longboat.cli.tables import fleet_view
 
-    report = _report(session)
     with Live(refresh_per_second=4) as live:
-        while True:
+        for report in _reports(session):
             live.update(fleet_view(report, wanted_replicas(report)))
-            time.sleep(WATCH_EVERY_S)
-            report = _report(session)
+
+
+def _reports(session: Session) -> Iterator[FleetReport]:
+    """Reports without end; moments at which the controller is being replaced are left out."""
+    yield _report(session)
+    while True:
+        time.sleep(WATCH_EVERY_S)
+        if report := session.try_report():
+            yield report
 
 
 def _document(session: Session, report: FleetReport) -> dict[str, Any]:
     return {
         "fleet": report.fleet,
+        "at_s": report.at_s,
         "nodes": [dataclasses.asdict(node) for node in session.nodes()],
         "wanted": wanted_replicas(report),
         "replicas": [_plain(state) for state in report.replicas],

@@ -118,7 +118,7 @@ class FleetController:
         from longboat.cluster.actors import keeper_of
 
         try:
-            keeper = await asyncio.to_thread(keeper_of, node_id)
+            keeper = await asyncio.wait_for(asyncio.to_thread(keeper_of, node_id), ORDER_TIMEOUT_S)
             self._reports[node_id] = await asyncio.wait_for(keeper.order.remote(self._node_order()), ORDER_TIMEOUT_S)
         except asyncio.CancelledError:
             raise

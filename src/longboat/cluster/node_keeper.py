@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -17,6 +19,8 @@ from longboat.folders import run_folder
 __all__ = ("NodeKeeper",)
 
 log = logging.getLogger("longboat.keeper")
+
+HOLD_EVERY_S = 2.0
 
 
 class NodeKeeper:
@@ -33,10 +37,14 @@ class NodeKeeper:
         self._gateway = GatewayProcess(self._run / "gateway", self._node_id, self._address)
         self._warming: dict[WarmEnvironment, asyncio.Task[str]] = {}
         self._lock = asyncio.Lock()
+        self._order: NodeOrder | None = None
+        self._holding: asyncio.Task[None] | None = None
 
     async def order(self, order: NodeOrder) -> NodeReport:
         """Make this node what the controller wants; never raises for what is this node's own trouble."""
         async with self._lock:
+            self._order = order
+            self._holding = self._holding or asyncio.create_task(self._hold())
             self._keep_warm(order.warm)
             try:
                 gateway = await self._gateway.ensure(order)
@@ -44,9 +52,22 @@ class NodeKeeper:
                 gateway = self._report(order, str(error))
             return NodeReport(gateway=gateway, zygotes=self._warm_names())
 
+    async def _hold(self) -> None:
+        """Keep the gateway, as last ordered, while no controller can be heard: with the head lost, nodes serve on."""
+        while True:
+            await asyncio.sleep(HOLD_EVERY_S)
+            async with self._lock:
+                if self._order is None:
+                    continue
+                with contextlib.suppress(LongboatError):
+                    await self._gateway.ensure(dataclasses.replace(self._order, table_is_partial=True))
+
     async def shutdown(self) -> None:
         """Stop the gateway and the zygotes of this node."""
+        if self._holding:
+            self._holding.cancel()
         async with self._lock:
+            self._order = None
             for task in self._warming.values():
                 task.cancel()
             await self._gateway.stop()
