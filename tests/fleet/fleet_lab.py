@@ -43,21 +43,28 @@ def wait_until(what: str, condition: Callable[[], object], deadline_s: float = D
 
 @dataclass
 class FleetLab:
-    """One machine's view: a run folder, a gateway port, and the commands."""
+    """One machine's view: a run folder, a gateway port, and the commands.
+
+    way_in: words in front of every command, which lead into a host of the network lab
+    local_port: where the gateway is reached from the test's side
+    """
 
     folder: Path
     port: int = field(default_factory=free_port)
     env: dict[str, str] = field(default_factory=dict)
+    way_in: tuple[str, ...] = ()
+    local_port: int = 0
     _watcher: subprocess.Popen[str] | None = None
 
     def __post_init__(self) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self.env = {**inherited, "LONGBOAT_RUN": str(self.folder), "NO_COLOR": "1", **self.env}
+        self.local_port = self.local_port or self.port
 
     def cli(self, *words: str, timeout_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
-            [*COMMAND, *words],
+            [*self.way_in, *COMMAND, *words],
             env=self.env,
             capture_output=True,
             text=True,
@@ -75,7 +82,7 @@ class FleetLab:
     def popen(self, *words: str) -> subprocess.Popen[str]:
         """Start a command that stays."""
         return subprocess.Popen(
-            [*COMMAND, *words],
+            [*self.way_in, *COMMAND, *words],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -103,7 +110,7 @@ class FleetLab:
             time.sleep(0.05)
 
     def _watch(self) -> subprocess.Popen[str]:
-        words = (*COMMAND, "status", "--watch", "--json")
+        words = (*self.way_in, *COMMAND, "status", "--watch", "--json")
         with (self.folder / "status.jsonl").open("w") as output:
             return subprocess.Popen(words, env=self.env, stdout=output, stderr=output, text=True, cwd=self.folder)
 
@@ -111,14 +118,17 @@ class FleetLab:
         """Replicas that are ready."""
         return [r for r in self.status()["replicas"] if r["phase"] == "ready" and model in (None, r["model"])]
 
-    def ask(self, model: str, prompt: str = "row", max_tokens: int = 3, timeout_s: float = 20.0) -> tuple[int, str]:
-        """A completion through the gateway: HTTP status (0: no answer) and text."""
-        body = json.dumps({"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}).encode()
-        url = f"http://127.0.0.1:{self.port}/v1/completions"
+    def ask(
+        self, model: str, prompt: str = "row", max_tokens: int = 3, timeout_s: float = 20.0, **more: object
+    ) -> tuple[int, Any]:
+        """A completion through the gateway: HTTP status (0: no answer), and the choice or what went wrong."""
+        values = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+        body = json.dumps(values).encode()
+        url = f"http://127.0.0.1:{self.local_port}/v1/completions"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-                return answer.status, json.load(answer)["choices"][0]["text"]
+                return answer.status, json.load(answer)["choices"][0]
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")
         except OSError as error:

@@ -133,16 +133,17 @@ class NodeAgent:
         assert self._log is not None
         command, environment = await asyncio.to_thread(rank_command, self._model, plan, self._node_rank)
         marks = self._marks = rank_marks(plan, self._node_rank, run)
-        zygote = await self._zygote(environment, command.zygote.preload_env, run) if command.zygote else None
-        self._release_ports()
-        if zygote is not None:
-            try:
-                self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=zygote)
-                return self._rank.started_by
-            except (OSError, EngineError) as error:
-                with self._log.open("a") as log:
-                    log.write(f"longboat: the zygote did not fork ({error}); starting plainly\n")
-        self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=None)
+        try:
+            zygote = await self._zygote(environment, command.zygote.preload_env, run) if command.zygote else None
+            self._release_ports()
+            self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=zygote)
+        except (OSError, EngineError) as error:
+            if command.zygote is None:
+                raise
+            self._release_ports()
+            with self._log.open("a") as log:
+                log.write(f"longboat: the zygote did not fork ({error}); starting plainly\n")
+            self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=None)
         return self._rank.started_by
 
     async def _zygote(

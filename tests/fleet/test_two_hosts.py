@@ -1,0 +1,195 @@
+"""One model split over two hosts: real vLLM, real Ray, hosts of the network lab."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from netlab.lab import Host, Lab, why_unavailable
+
+pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(600)]
+
+PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
+GATEWAY_PORT = 8000
+
+
+def model(name: str, more: str) -> str:
+    environment = Path(PYTHON).parent.parent
+    engine = f"engine: {{environment: {environment}}}"
+    return f"  - {{name: {name}, source: 'builtin:tiny', {engine}, context: 1024, resources: {{cpus: 1}}, {more}}}\n"
+
+
+ONE = model("one", "placement: {labels: {host: a}}")
+PIPELINE = model("pipeline", "split: {pipeline: 2}")
+TENSOR = model("tensor", "split: {tensor: 2}, placement: {nodes: 2}")
+FAR = model("far", "placement: {labels: {host: b}}")
+
+
+@dataclass
+class TwoHosts:
+    """Two hosts with Ray on both, and the command line on the first."""
+
+    lab: Lab
+    fleet: FleetLab
+    far: FleetLab
+
+    @property
+    def hosts(self) -> list[Host]:
+        return self.lab.hosts
+
+    def up(self, *models: str) -> str:
+        text = "name: t\nmodels:\n" + "".join(models)
+        path = self.fleet.folder / "fleet.yaml"
+        path.write_text(text)
+        return self.fleet.must("up", str(path), "--detach", timeout_s=400)
+
+    def gang_processes(self, name: str, replica: str) -> list[int]:
+        """Processes of a gang, on both hosts."""
+        gang = f"{name}/{replica}"
+        return [*self.fleet.processes(LONGBOAT_GANG=gang), *self.far.processes(LONGBOAT_GANG=gang)]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[TwoHosts]:
+    if not PYTHON:
+        pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with Lab(2) as lab:
+        first, second = lab.hosts
+        token = lab.folder / "token"
+        common = ("--num-cpus", "4", "--token-file", str(token))
+        first.run([*COMMAND, "node", "start", "--head", "--label", "host=a", *common], timeout=240)
+        second.run([*COMMAND, "node", "start", "--join", first.address, "--label", "host=b", *common], timeout=240)
+        yield TwoHosts(lab, *(_fleet_at(lab, host) for host in lab.hosts))
+
+
+def _fleet_at(lab: Lab, host: Host) -> FleetLab:
+    fleet = FleetLab(
+        Path(host.env["LONGBOAT_RUN"]),
+        port=GATEWAY_PORT,
+        env=host.env,
+        way_in=tuple(host._inside().way_in()),
+        local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
+    )
+    return fleet
+
+
+def tokens(fleet: FleetLab, name: str, prompt: str) -> list[int]:
+    status, choice = fleet.ask(name, prompt, 24, timeout_s=120, return_token_ids=True)
+    assert status == 200, choice
+    ids: list[int] = choice["token_ids"]
+    assert ids
+    return ids
+
+
+def only(two: TwoHosts, name: str) -> dict[str, Any]:
+    (replica,) = two.fleet.replicas(name)
+    return replica
+
+
+def test_a_model_split_over_two_hosts_answers_like_one_host(two: TwoHosts) -> None:
+    two.up(ONE, PIPELINE)
+    for prompt in PROMPTS:
+        assert tokens(two.fleet, "pipeline", prompt) == tokens(two.fleet, "one", prompt)
+        assert tokens(two.far, "pipeline", prompt) == tokens(two.far, "one", prompt)
+
+
+def test_status_shows_which_rank_runs_where(two: TwoHosts) -> None:
+    ranks = only(two, "pipeline")["ranks"]
+    assert [(rank["node_rank"], rank["address"]) for rank in ranks] == [
+        (0, two.hosts[0].address),
+        (1, two.hosts[1].address),
+    ] or [(rank["node_rank"], rank["address"]) for rank in ranks] == [
+        (0, two.hosts[1].address),
+        (1, two.hosts[0].address),
+    ]
+    table = two.fleet.must("status")
+    assert "TP1 PP2" in table
+    assert all(f"({host.address})" in table for host in two.hosts)
+
+
+def test_a_second_model_joins_and_leaves_without_a_restart_of_the_first(two: TwoHosts) -> None:
+    before = {name: only(two, name)["replica"] for name in ("one", "pipeline")}
+    two.up(ONE, PIPELINE, TENSOR)
+    for prompt in PROMPTS:
+        assert tokens(two.fleet, "tensor", prompt) == tokens(two.fleet, "one", prompt)
+    assert {rank["address"] for rank in only(two, "tensor")["ranks"]} == {host.address for host in two.hosts}
+    two.up(ONE, PIPELINE)
+    assert two.fleet.ask("tensor")[0] == 404
+    assert {name: only(two, name)["replica"] for name in ("one", "pipeline")} == before
+
+
+def kill(two: TwoHosts, rank: dict[str, Any], pid: int) -> None:
+    host = next(host for host in two.hosts if host.address == rank["address"])
+    host.run(["kill", "-KILL", str(pid)])
+
+
+@pytest.mark.parametrize("part", ["rank 0", "rank 1", "agent of rank 1", "supervisor"])
+def test_a_gang_that_lost_a_part_is_replaced(two: TwoHosts, part: str) -> None:
+    wait_until("the gang answers", lambda: two.fleet.answers("pipeline"))
+    victim = only(two, "pipeline")
+    rank = victim["ranks"][0 if part in ("rank 0", "supervisor") else 1]
+    pid = {"supervisor": victim["supervisor_pid"], "agent of rank 1": rank["agent_pid"]}.get(part, rank["pid"])
+    kill(two, rank, pid)
+    wait_until("no process of the old gang is left", lambda: not two.gang_processes("pipeline", victim["replica"]), 40)
+    wait_until("the gang answers again", lambda: two.fleet.answers("pipeline"), 120)
+    assert only(two, "pipeline")["replica"] != victim["replica"]
+
+
+def test_losing_the_zygotes_harms_no_engine_and_they_come_back(two: TwoHosts) -> None:
+    before = only(two, "pipeline")
+    for host in two.hosts:
+        for pid, command in host.processes().items():
+            if "longboat_vllm.zygote" in command:
+                host.run(["kill", "-KILL", str(pid)])
+    assert two.fleet.answers("pipeline")
+    assert only(two, "pipeline")["replica"] == before["replica"]
+    rank = before["ranks"][1]
+    kill(two, rank, rank["pid"])
+    wait_until("the gang answers again", lambda: _replaced(two, before["replica"]), 180)
+    assert {r["started_by"] for r in only(two, "pipeline")["ranks"]} == {"zygote"}
+
+
+def _replaced(two: TwoHosts, replica: str) -> bool:
+    names = [r["replica"] for r in two.fleet.replicas("pipeline")]
+    return bool(names) and replica not in names and two.fleet.answers("pipeline")
+
+
+def test_a_cut_link_stops_the_split_gang_and_spares_whole_ones(two: TwoHosts) -> None:
+    two.up(ONE, PIPELINE, FAR)
+    split, far = only(two, "pipeline"), only(two, "far")
+    two.lab.cut(two.hosts[1])
+    cut_at_s = time.monotonic()
+    wait_until("the split gang has stopped itself", lambda: not two.gang_processes("pipeline", split["replica"]), 60)
+    assert two.fleet.answers("one"), "the whole gang on the head's side"
+    assert two.far.answers("far"), "the whole gang on the side that lost the head"
+    time.sleep(max(0.0, 30.0 - (time.monotonic() - cut_at_s)))
+    assert two.far.answers("far"), "still, after 30 s"
+    two.lab.restore(two.hosts[1])
+    wait_until("the split gang answers again", lambda: two.fleet.answers("pipeline"), 180)
+    wait_until("the far model answers again", lambda: two.fleet.answers("far"), 180)
+    wait_until("one gang of each is left", lambda: len(two.fleet.replicas("far")) == 1, 60)
+    left = only(two, "far")["replica"]
+    if left != far["replica"]:
+        assert not two.gang_processes("far", far["replica"]), "an old generation lives beside the new one"
+
+
+def test_down_and_stop_leave_nothing_on_either_host(two: TwoHosts) -> None:
+    two.fleet.stop_watching()
+    two.fleet.must("down", timeout_s=180)
+    for host in reversed(two.hosts):
+        host.run([*COMMAND, "node", "stop"], timeout=120)
+    wait_until("no process is left", lambda: not any(_processes(host) for host in two.hosts), 60)
+
+
+def _processes(host: Host) -> dict[int, str]:
+    return {pid: command for pid, command in host.processes().items() if "relay.py" not in command}
