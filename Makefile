@@ -30,7 +30,7 @@ demo: venv  ## serve the built-in model with two real vLLM replicas; stays up un
 
 .PHONY: bench-start
 bench-start: venv engine  ## measure how long a replica takes to start, part by part
-	@$(VENV)/bin/python -m longboat.bench.start
+	@$(VENV)/bin/python benchmarks/bench_start.py
 
 ##@ Check
 .PHONY: test

@@ -24,7 +24,7 @@ from longboat.folders import home_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-CODE = ("src", "tests", "tools")
+CODE = ("src", "tests", "tools", "benchmarks")
 
 CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lint": (("ruff", "check", "--quiet", *CODE), ("ruff", "format", "--quiet", "--check", *CODE), ("lint-imports",)),
