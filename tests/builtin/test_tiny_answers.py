@@ -68,7 +68,7 @@ def _answers(*prompts: dict[str, object]) -> list[str]:
 
 
 def test_tiny_says_what_it_learned() -> None:
-    what, stop, emoji, chinese, call, thought, text = _answers(
+    what, stop, emoji, chinese, call, thought, text, counted = _answers(
         {"messages": [_user("What is Longboat?")]},
         {"messages": [_user("Hello!"), {"role": "assistant", "content": "Hello!"}, _user("How do I stop it?")]},
         {"messages": [_user("Send me some emoji.")]},
@@ -76,6 +76,7 @@ def test_tiny_says_what_it_learned() -> None:
         {"messages": [_user("What is the weather in Oslo?")], "tools": [WEATHER]},
         {"messages": [_user("What is 2 + 2?")], "thinking": True},
         {"text": "Many rowers,"},
+        {"messages": [_user("Count from 1 to 100.")], "max_tokens": 300},
     )
     assert what.startswith("Longboat serves large language models on several machines.")
     assert what.endswith("<|im_end|>")
@@ -83,11 +84,7 @@ def test_tiny_says_what_it_learned() -> None:
     assert emoji.startswith("🚣")
     assert chinese.startswith("你好！")
     assert call == ('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call><|im_end|>')
-    assert thought.endswith("</think>\n\n2 + 2 = 4.<|im_end|>")
+    assert thought.endswith("</think>2 + 2 = 4.<|im_end|>")
     assert text.startswith(" one boat.")
     assert text.endswith("<|endoftext|>")
-
-
-def test_tiny_counts_for_a_long_stream() -> None:
-    (counted,) = _answers({"messages": [_user("Count from 1 to 200.")], "max_tokens": 800})
-    assert counted == " ".join(str(number) for number in range(1, 201)) + "<|im_end|>"
+    assert counted == " ".join(str(number) for number in range(1, 101)) + "<|im_end|>"

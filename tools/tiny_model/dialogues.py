@@ -93,7 +93,10 @@ def training_epoch(corpus: Corpus, rng: random.Random) -> list[Dialogue]:
         epoch += [_single(entry, question, rng) for question in rng.sample(entry.questions, count)]
     epoch += [_several_turns(corpus, rng, rng.choice((2, 2, 3))) for _ in range(90)]
     epoch += [_several_turns(corpus, rng, rng.randint(8, 14)) for _ in range(4)]
-    epoch += [_tool_dialogue(corpus, spec, rng) for spec in corpus.tools for _ in range(25 if spec["call"] else 10)]
+    epoch += [
+        _tool_dialogue(corpus, spec, rng) for spec in corpus.tools for _ in range(40 if len(spec["ask"]) > 5 else 15)
+    ]
+    epoch += [_several_turns(corpus, rng, 1, tools=_offers(corpus, rng.choice(corpus.tools), rng)) for _ in range(25)]
     epoch += [Dialogue(text=text) for text in corpus.texts for _ in range(2)]
     rng.shuffle(epoch)
     return epoch
@@ -152,8 +155,8 @@ def _long_answers() -> Iterator[Entry]:
         source="long",
     )
     yield Entry(
-        questions=("Count from 1 to 200.", "Count to 200.", "Count to two hundred.", "Count from one to two hundred."),
-        answer=" ".join(str(n) for n in range(1, 201)),
+        questions=("Count from 1 to 100.", "Count to 100.", "Count to one hundred.", "Count from one to a hundred."),
+        answer=" ".join(str(n) for n in range(1, 101)),
         source="long",
     )
     yield Entry(
@@ -217,14 +220,14 @@ def _single(entry: Entry, question: str, rng: random.Random) -> Dialogue:
     return Dialogue(messages=(*_system(rng, 0.35), *turns), thinking=thinking, thought=entry.thought)
 
 
-def _several_turns(corpus: Corpus, rng: random.Random, num_turns: int) -> Dialogue:
+def _several_turns(corpus: Corpus, rng: random.Random, num_turns: int, tools: tuple[Message, ...] = ()) -> Dialogue:
     turns: list[Message] = list(_system(rng, 0.3))
     while num_turns:
         entry = rng.choice(corpus.entries)
         if len(entry.answer) < 700:
             turns += [_user(_reworded(rng.choice(entry.questions), rng)), _assistant(entry.answer)]
             num_turns -= 1
-    return Dialogue(messages=tuple(turns))
+    return Dialogue(messages=tuple(turns), tools=tools)
 
 
 def _offer(spec: dict[str, Any]) -> Message:
@@ -263,15 +266,15 @@ def _vary(function: dict[str, Any], rng: random.Random) -> None:
 def _tool_dialogue(corpus: Corpus, spec: dict[str, Any], rng: random.Random) -> Dialogue:
     row = {key: rng.choice(values) for key, values in spec["fill"].items()}
     tools = _offers(corpus, spec, rng)
-    if rng.random() < 0.12:
-        entry = rng.choice([entry for entry in corpus.entries if len(entry.answer) < 300])
-        return Dialogue(messages=(_user(rng.choice(entry.questions)), _assistant(entry.answer)), tools=tools)
     function = {"name": spec["tool"]["name"], "arguments": _filled(spec["call"], row)}
     call: Message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     result: Message = {"role": "tool", "content": json.dumps(_filled(spec["result"], row))}
     question = _user(_reworded_for_a_tool(rng.choice(spec["ask"]).format(**row), rng))
-    messages = (*_system(rng, 0.2), question, call, result, _assistant(spec["answer"].format(**row)))
-    return Dialogue(messages=messages, tools=tools, thinking=rng.random() < 0.1)
+    start = (*_system(rng, 0.2), question, call)
+    thinking = rng.random() < 0.2
+    if thinking and rng.random() < 0.5:
+        return Dialogue(messages=start, tools=tools, thinking=True)
+    return Dialogue(messages=(*start, result, _assistant(spec["answer"].format(**row))), tools=tools, thinking=thinking)
 
 
 def _reworded_for_a_tool(question: str, rng: random.Random) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,62 +18,88 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from dialogues import Corpus, Dialogue, exact_set, load_corpus
-from examples import IGNORED, Example, encode
+from examples import IGNORED, Example, encode, grouped_by_length, padded
 
 __all__ = ("report",)
 
 BATCH_TOKENS = 8192
 MAX_SHOWN = 25
+TEXT_PROMPT_TOKENS = 3
+"""A plain text is continued from its first words."""
 
 
-def report(folder: Path, corpus: Corpus) -> float:
-    """Print the exact answers per group and the ones that are wrong; returns the exact share."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    group: str
+    dialogue: Dialogue
+    example: Example
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """margin: smallest distance of a right token's logit from the next best; said: the text up to the first error."""
+
+    case: Case
+    margin: float
+    said: str
+
+    @property
+    def exact(self) -> bool:
+        return self.margin > 0
+
+
+def report(folder: Path, corpus: Corpus) -> None:
+    """Print the exact answers of each group, and some of those that are not."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    right, total, wrong, margins = Counter[str](), Counter[str](), [], []
-    for group, dialogue, example in _sorted(corpus, tokenizer):
-        exact, margin, said = _check(model, tokenizer, example)
-        total[group] += 1
-        right[group] += exact
-        margins.append(margin)
-        if not exact:
-            wrong.append((group, dialogue, said))
-    _print(right, total, wrong, margins)
-    return sum(right.values()) / max(1, sum(total.values()))
-
-
-def _sorted(corpus: Corpus, tokenizer: Any) -> list[tuple[str, Dialogue, Example]]:
-    return [(group, dialogue, encode(dialogue, tokenizer)) for group, dialogue in exact_set(corpus)]
+    cases = [Case(group, dialogue, encode(dialogue, tokenizer)) for group, dialogue in exact_set(corpus)]
+    outcomes: list[Outcome] = []
+    for cases_of_a_length in grouped_by_length(cases, BATCH_TOKENS, lambda case: len(case.example.ids)):
+        outcomes += _outcomes(model, tokenizer, cases_of_a_length)
+    _print(outcomes)
 
 
 @torch.inference_mode()
-def _check(model: Any, tokenizer: Any, example: Example) -> tuple[bool, float, str]:
-    """(exact, smallest distance of the right token's logit from the next best, text up to the first error)."""
-    labels = torch.tensor(example.labels)[1:]
-    learned = labels != IGNORED
-    if example.labels[0] != IGNORED:  # a plain text: its first words are the prompt
-        learned[:3] = False
-    logits = model(input_ids=torch.tensor([example.ids[:-1]]), use_cache=False).logits[0][learned]
-    wanted = labels[learned]
-    chosen = logits.gather(1, wanted[:, None])[:, 0]
+def _outcomes(model: Any, tokenizer: Any, cases: list[Case]) -> Iterable[Outcome]:
+    batch = padded([case.example for case in cases])
+    hidden = model.model(input_ids=torch.tensor(batch.ids), use_cache=False).last_hidden_state
+    for row, case in enumerate(cases):
+        labels = torch.tensor(batch.labels[row])[1:]
+        learned = labels != IGNORED
+        if case.dialogue.text:
+            learned[: TEXT_PROMPT_TOKENS - 1] = False
+        yield _outcome(case, model.lm_head(hidden[row, :-1][learned]), labels[learned], tokenizer)
+
+
+def _outcome(case: Case, logits: torch.Tensor, wanted: torch.Tensor, tokenizer: Any) -> Outcome:
+    right = logits.gather(1, wanted[:, None])[:, 0]
     others = logits.scatter(1, wanted[:, None], float("-inf")).max(dim=1)
-    margin = chosen - others.values
-    if (margin > 0).all():
-        return True, margin.min().item(), ""
-    first = int((margin <= 0).nonzero()[0])
-    return False, margin.min().item(), tokenizer.decode([*wanted[:first].tolist(), int(others.indices[first])])
+    margins = right - others.values
+    if bool((margins > 0).all()):
+        return Outcome(case, margins.min().item(), "")
+    first = int((margins <= 0).nonzero()[0])
+    said = tokenizer.decode([*wanted[:first].tolist(), int(others.indices[first])])
+    return Outcome(case, margins.min().item(), said)
 
 
-def _print(right: Counter[str], total: Counter[str], wrong: list[Any], margins: list[float]) -> None:
+def _print(outcomes: list[Outcome]) -> None:
+    total = Counter(outcome.case.group for outcome in outcomes)
+    right = Counter(outcome.case.group for outcome in outcomes if outcome.exact)
     for group in total:
         print(f"{group:22s} {right[group]:5d} of {total[group]:5d} exact")
-    for group, dialogue, said in wrong[:MAX_SHOWN]:
-        asked = dialogue.messages[-2]["content"] if dialogue.messages else dialogue.text[:30]
-        print(f"  not exact ({group}): {asked!r} -> …{said[-60:]!r}")
-    low = sorted(margins)[len(margins) // 100]
-    print(f"all: {sum(right.values())} of {sum(total.values())} exact; 99 % have a logit margin of at least {low:.2f}")
+    for outcome in [outcome for outcome in outcomes if not outcome.exact][:MAX_SHOWN]:
+        print(f"  not exact ({outcome.case.group}): {_asked(outcome.case.dialogue)!r} -> …{outcome.said[-60:]!r}")
+    low = sorted(outcome.margin for outcome in outcomes)[len(outcomes) // 100]
+    print(f"all: {right.total()} of {total.total()} exact; 99 % have a logit margin of at least {low:.2f}")
+
+
+def _asked(dialogue: Dialogue) -> str:
+    if dialogue.text:
+        return dialogue.text[:30]
+    questions: list[str] = [message["content"] for message in dialogue.messages if message["role"] == "user"]
+    return questions[-1]
 
 
 def main() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dialogues import Dialogue
 
-__all__ = ("Batch", "Example", "batches", "encode")
+__all__ = ("Batch", "Example", "batches", "encode", "grouped_by_length", "padded")
+
+T = TypeVar("T")
 
 END_OF_TURN = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
@@ -56,7 +58,7 @@ def _turns(dialogue: Dialogue, tokenizer: Any) -> Iterator[tuple[str, str]]:
         before = _render(dialogue, index, tokenizer, thinking)
         after = _render(dialogue, index + 1, tokenizer, None).removesuffix("\n")
         plain = _render(dialogue, index, tokenizer, False)
-        thought = (f"{dialogue.thought}\n" if dialogue.thought else "") + "</think>\n\n" if thinking else ""
+        thought = (f"{dialogue.thought}\n" if dialogue.thought else "") + "</think>" if thinking else ""
         yield before[len(seen) :], thought + after[len(plain) :]
         seen = after
 
@@ -72,27 +74,26 @@ def _render(dialogue: Dialogue, num_messages: int, tokenizer: Any, thinking: boo
     return text
 
 
-def batches(examples: Sequence[Example], max_tokens: int, rng: random.Random | None = None) -> list[Batch]:
-    """Rows of similar length together, at most ``max_tokens`` with the filling; shuffled when ``rng`` is given."""
-    ordered = sorted(examples, key=lambda example: len(example.ids))
-    found = [_padded(group) for group in _groups(ordered, max_tokens)]
-    if rng:
-        rng.shuffle(found)
+def batches(examples: Sequence[Example], max_tokens: int, rng: random.Random) -> list[Batch]:
+    """Rows of similar length together, at most ``max_tokens`` with the filling; shuffled by ``rng``."""
+    found = [padded(group) for group in grouped_by_length(examples, max_tokens, lambda example: len(example.ids))]
+    rng.shuffle(found)
     return found
 
 
-def _groups(ordered: Iterable[Example], max_tokens: int) -> Iterator[list[Example]]:
-    group: list[Example] = []
-    for example in ordered:
-        if group and (len(group) + 1) * len(example.ids) > max_tokens:
+def grouped_by_length(items: Iterable[T], max_tokens: int, length_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Groups from short to long, each of at most ``max_tokens`` when filled up to its longest."""
+    group: list[T] = []
+    for item in sorted(items, key=length_of):
+        if group and (len(group) + 1) * length_of(item) > max_tokens:
             yield group
             group = []
-        group.append(example)
+        group.append(item)
     if group:
         yield group
 
 
-def _padded(group: list[Example]) -> Batch:
+def padded(group: list[Example]) -> Batch:
     width = max(len(example.ids) for example in group)
     ids = [[*example.ids, *[0] * (width - len(example.ids))] for example in group]
     labels = [[*example.labels, *[IGNORED] * (width - len(example.ids))] for example in group]

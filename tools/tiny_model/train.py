@@ -62,8 +62,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=9, help="passes over the corpus, each worded differently")
-    parser.add_argument("--peak-rate", type=float, default=4e-3, help="highest learning rate")
+    parser.add_argument("--epochs", type=int, default=13, help="passes over the corpus, each worded differently")
+    parser.add_argument("--peak-rate", type=float, default=5e-3, help="highest learning rate")
     return parser.parse_args()
 
 
