@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from longboat.core.errors import ClusterError
 
 __all__ = ("home_folder", "log_path", "run_folder")
 
@@ -18,13 +21,26 @@ def home_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def run_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """``LONGBOAT_RUN``, else a folder of this user under /tmp: logs, sockets, process records. Mode 0700."""
+    """``LONGBOAT_RUN``, else a folder of this user under /tmp: logs, sockets, process records. Mode 0700.
+
+    Raises ClusterError where it cannot be made, or belongs to another user.
+    """
     explicit = env.get("LONGBOAT_RUN")
     folder = Path(explicit).absolute() if explicit else Path("/tmp") / f"longboat-{os.getuid()}"  # noqa: S108
+    try:
+        return _private(folder)
+    except OSError as error:
+        raise ClusterError(
+            f"{folder} cannot be the run folder: {error.strerror}", hint="set LONGBOAT_RUN to a folder of your own"
+        ) from error
+
+
+def _private(folder: Path) -> Path:
+    """The folder, made if it is missing, so that only we can enter it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stat = folder.stat()
     if stat.st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to user {stat.st_uid}, not to us: set LONGBOAT_RUN to another folder")
+        raise PermissionError(errno.EPERM, f"it belongs to user {stat.st_uid}, not to us")
     if stat.st_mode & 0o077:
         folder.chmod(0o700)
     return folder

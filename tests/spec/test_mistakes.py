@@ -81,7 +81,7 @@ MISTAKES = {
     ),
     "version and environment": (
         'models: [{source: builtin:tiny, engine: {version: "0.32.0", environment: /opt/vllm}}]',
-        "models[0].engine",
+        "models[0].engine.environment",
         "version and environment together",
         "one of the two",
     ),
@@ -99,7 +99,7 @@ MISTAKES = {
     ),
     "options for a real engine": (
         "models: [{source: builtin:tiny, engine: {kind: vllm, options: {ttft_ms: 5}}}]",
-        "models[0].engine",
+        "models[0].engine.options",
         "options are for the fake engine",
         "engine.args",
     ),
@@ -180,7 +180,7 @@ MISTAKES = {
     "a model that is a number": ("models: [5]", "models[0]", "5 is not a model", "source"),
     "open gateway": (
         "{models: [builtin:tiny], gateway: {host: 0.0.0.0}}",
-        "gateway",
+        "gateway.auth",
         "host 0.0.0.0 is open to other machines",
         "auth: none",
     ),

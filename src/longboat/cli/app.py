@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from longboat import __version__
 from longboat.cli.engines import engines_app
 from longboat.cli.node import node_app
-from longboat.core.errors import LongboatError, UserInputError
+from longboat.core.errors import ClusterError, LongboatError, UserInputError
 
 __all__ = ("app", "main")
 
@@ -27,6 +28,21 @@ app.add_typer(engines_app, name="engines", help="Install and list engine environ
 app.add_typer(node_app, name="node", help="Start and stop this machine's part of the cluster.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print Longboat's version.")
+    ] = False,
+) -> None:
+    """What every command has."""
 
 
 @app.command()
@@ -63,7 +79,9 @@ def status(
 def logs(
     model: str,
     rank: Annotated[int | None, typer.Option("--rank", help="One rank of each replica; all when left out.")] = None,
-    replica: Annotated[str | None, typer.Option("--replica", help="One replica (a prefix of its name).")] = None,
+    replica: Annotated[
+        str | None, typer.Option("--replica", help="One replica, by the beginning or the end of its name.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines to begin with.")] = 50,
 ) -> None:
@@ -90,7 +108,7 @@ def chat(
 
 @app.command()
 def demo(
-    file: Annotated[Path, typer.Argument(help="The fleet file to show.")] = Path("examples/demo.yaml"),
+    file: Annotated[Path | None, typer.Argument(help="The fleet file to show; a built-in one when left out.")] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the answer instead of staying up.")] = False,
 ) -> None:
     """Install what is missing, serve the built-in model, and ask it a question."""
@@ -110,18 +128,35 @@ def schema() -> None:
 @app.command()
 def version() -> None:
     """Print Longboat's version."""
-    typer.echo(__version__)
+    _print_version(True)
 
 
 def main() -> None:
-    """Entry point: every error of ours becomes what was wrong, where, and what to do next."""
+    """Entry point: every error becomes what was wrong, where, and what to do next."""
     try:
         app()
     except LongboatError as error:
-        print_error(error)
-        sys.exit(error.exit_code)
+        _leave(error)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if os.environ.get("LONGBOAT_DEBUG"):
+            raise
+        _leave(_missing_package(error) if isinstance(error, ImportError) else _unexpected(error))
+
+
+def _leave(error: LongboatError) -> NoReturn:
+    print_error(error)
+    sys.exit(error.exit_code)
+
+
+def _missing_package(error: ImportError) -> LongboatError:
+    return ClusterError(f"Longboat is not installed whole: {error}", hint="pip install 'longboat[cluster]'")
+
+
+def _unexpected(error: Exception) -> LongboatError:
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    return LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
 
 
 def print_error(error: LongboatError) -> None:

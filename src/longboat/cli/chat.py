@@ -56,15 +56,13 @@ def stream_chat(base: str, model: str, messages: list[Message], max_tokens: int)
 
 
 def gateway_url() -> str:
-    """Address of this node's gateway, else of any."""
+    """Address of this node's gateway, else of any that can be reached from here."""
     from longboat.cli.cluster_at_hand import connect
+    from longboat.cli.gateway_choice import gateway_here
 
     with connect() as session:
         report = session.report()
-    working = [gateway.url for gateway in report.gateways if not gateway.problem] if report else []
-    if not working:
-        raise ClusterError("no gateway is up", hint="longboat up FILE")
-    return working[0]
+    return gateway_here(report.gateways if report else ()).url
 
 
 def _pieces(lines: Iterator[str]) -> Iterator[str]:

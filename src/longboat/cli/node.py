@@ -35,6 +35,7 @@ def start(
     """Make this machine a node: the head of a new cluster, or a part of one."""
     from longboat.cluster.ray_command import parse_labels
     from longboat.cluster.ray_node import NodeRequest, start_node
+    from longboat.cluster.session import require_ray
     from longboat.core.errors import UserInputError
 
     if bool(join) == (head or local):
@@ -54,6 +55,7 @@ def start(
         token_file=token_file,
         storage=storage,
     )
+    require_ray()
     record = start_node(request, on_progress=_progress())
     _show(record)
     if block:

@@ -33,13 +33,17 @@ def make_console() -> Console:
 
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:
     """The whole fleet; wanted: model → replicas asked for."""
-    parts: list[RenderableType] = [replica_table(report.replicas, wanted), gateway_table(report.gateways)]
+    replicas = replica_table(report.replicas, wanted, report.at_s)
+    parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
     parts += [Text(f"! {problem}", style="yellow") for problem in report.problems]
     return Group(*parts)
 
 
-def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int]) -> Table:
-    """One row per rank, grouped by replica; models without any replica get a row of their own."""
+def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float) -> Table:
+    """One row per rank, grouped by replica; models without any replica get a row of their own.
+
+    at_s: when the replicas were looked at, on the clock of their ``announced_at_s``
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in (
         "MODEL",
@@ -57,7 +61,7 @@ def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int]) -
     seen: set[str] = set()
     for state in replicas:
         seen.add(state.model)
-        _replica_rows(table, state)
+        _replica_rows(table, state, at_s)
     for model, count in wanted.items():
         if model not in seen:
             note = "waiting for a place" if count else "0 replicas wanted"
@@ -65,9 +69,11 @@ def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int]) -
     return table
 
 
-def phase_times(state: ReplicaState) -> str:
-    """``placing 1.2 · starting 0.8 · …`` without the phases that are over in no time or still run as ready."""
-    shown = [(name, s) for name, s in state.phase_s.items() if name not in ("ready", "suspect") and s >= 0.05]
+def phase_times(state: ReplicaState, at_s: float) -> str:
+    """``placing 1.2 · starting 0.8 · …`` up to ``at_s``, without phases that took no time, and the one of serving."""
+    running_s = max(at_s - state.announced_at_s, 0.0)
+    spent = {name: s + (running_s if name == state.phase.value else 0.0) for name, s in state.phase_s.items()}
+    shown = [(name, s) for name, s in spent.items() if name not in ("ready", "suspect") and s >= 0.05]
     return " · ".join(f"{name} {s:.1f}" for name, s in shown)
 
 
@@ -86,11 +92,12 @@ def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
     return table
 
 
-def _replica_rows(table: Table, state: ReplicaState) -> None:
+def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
+    note = state.detail or phase_times(state, at_s)
     name = state.replica[-8:]
     phase = Text(state.phase.value, style=COLOURS.get(state.phase, "cyan"))
     if not state.ranks:
-        table.add_row(state.model, name, state.shape, phase, "", "", "", "", "", state.detail or phase_times(state))
+        table.add_row(state.model, name, state.shape, phase, "", "", "", "", "", note)
     for rank in state.ranks:
         first = rank.node_rank == 0
         table.add_row(
@@ -103,5 +110,5 @@ def _replica_rows(table: Table, state: ReplicaState) -> None:
             str(rank.pid or "-"),
             rank.started_by,
             f"{rank.rss_bytes / 2**20:.0f} MiB" if rank.rss_bytes else "",
-            (state.detail or phase_times(state)) if first else "",
+            note if first else "",
         )

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
+
+from longboat.cli.gateway_choice import gateways_here
+from longboat.cli.interrupts import no_interrupt, terminates_as_interrupt
+from longboat.cli.readiness import Goal, wait_ready
 from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
-from longboat.cluster.messages import FleetReport
+from longboat.cli.waiting import waiting
 from longboat.cluster.serve_config import ShapedModel, digests_in, serve_document
-from longboat.cluster.session import Session
+from longboat.cluster.session import Session, require_ray
 from longboat.cluster.surroundings import checked_plan
-from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
-from longboat.core.states import Phase
+from longboat.core.errors import LongboatError, UserInputError
 from longboat.planner.check import FleetPlan
 from longboat.spec.diff import FleetDiff, diff
 from longboat.spec.fleet import Fleet
 from longboat.spec.load import load_fleet
 
-__all__ = ("Applied", "apply_target", "print_addresses", "run_up", "take_down", "up_in_foreground")
-
-POLL_S = 0.2
-GIVE_UP_AFTER_FAILURES = 3
+__all__ = ("Applied", "end_fleet", "hold", "print_addresses", "run_up", "take_down", "up_in_foreground")
 
 
 @dataclass(slots=True)
@@ -41,81 +41,113 @@ class Applied:
     started_fleet: bool = False
     added: tuple[str, ...] = ()
     digests: dict[str, str] = field(default_factory=dict)
-    failures_seen: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def holds_something(self) -> bool:
+        """Whether there is anything that the end of this ``up`` takes down."""
+        return self.started_fleet or bool(self.added)
+
+    @property
+    def fate(self) -> str:
+        """What ends what this ``up`` did, for people."""
+        if not self.holds_something:
+            return "the fleet goes on running, as it did before; longboat down ends it"
+        others = "longboat status, longboat chat and longboat logs work from other terminals"
+        if self.started_fleet:
+            return f"Ctrl-C takes it down; {others}"
+        return f"Ctrl-C takes down {', '.join(self.added)}; the other models go on running; {others}"
+
+    @property
+    def goal(self) -> Goal:
+        wanted = {model.name: model.replicas for model in self.fleet.models}
+        return Goal(document=self.text, wanted=wanted, digests=self.digests, outlives_failure=not self.started_fleet)
 
 
 def run_up(target: str, *, detach: bool, timeout_s: float) -> None:
     """The command. Raises UserInputError (nothing was started), ClusterError or EngineError."""
-    with up_in_foreground(target, timeout_s=timeout_s, detach=detach) as (session, _):
+    with up_in_foreground(target, timeout_s=timeout_s, detach=detach) as (_, applied):
         if not detach:
-            _print_hint()
-            _stay(session)
+            hold(applied)
+
+
+def hold(applied: Applied) -> None:
+    """Stay until interrupted, if this ``up`` started anything. The fleet does not need us; we only hold its end."""
+    print(f"\n{applied.fate}", flush=True)
+    while applied.holds_something:
+        time.sleep(3600)
 
 
 @contextmanager
 def up_in_foreground(target: str, *, timeout_s: float, detach: bool = False) -> Iterator[tuple[Session, Applied]]:
     """Bring ``target`` up; leaving the block takes down what this call started, unless it is detached and came up."""
     console = make_console()
-    applied, session = apply_target(target, console)
+    with terminates_as_interrupt():
+        yield from _up(target, console, timeout_s, detach)
+
+
+def _up(target: str, console: Console, timeout_s: float, detach: bool) -> Iterator[tuple[Session, Applied]]:
+    fleet, text = load_target(target)
+    applied = Applied(fleet=fleet, text=text)
+    session = _connect(applied, console)
+    stays = False
+    try:
+        _deploy(session, applied, console)
+        wait_ready(session, applied.goal, console, timeout_s)
+        print_addresses(session, fleet, console)
+        yield session, applied
+        stays = detach
+    finally:
+        with no_interrupt():
+            _leave(session, applied, console, stays)
+
+
+def _leave(session: Session, applied: Applied, console: Console, stays: bool) -> None:
+    """Never hides the error that led here. The cluster is stopped when we are no part of it any more."""
     with session:
         try:
-            wait_ready(session, applied, console, timeout_s)
-            print_addresses(session, applied.fleet, console)
-            yield session, applied
-        except BaseException:
-            _undo(session, applied, console)
-            raise
-        if not detach:
-            _undo(session, applied, console)
-
-
-def _undo(session: Session, applied: Applied, console: Any) -> None:
-    """Never hides the error that led here."""
-    with _no_interrupt():
-        try:
-            take_down(session, applied, console)
+            if not stays:
+                take_down(session, applied, console)
         except LongboatError as error:
             console.print(f"[yellow]not everything could be taken down: {error}[/yellow]")
-        if applied.started_cluster:
-            _stop_cluster(console)
+    if applied.started_cluster and not stays:
+        _stop_cluster(console)
 
 
-def apply_target(target: str, console: Any) -> tuple[Applied, Session]:
-    """Validate, start a local cluster where there is none, and hand the fleet to Serve."""
+def _connect(applied: Applied, console: Console) -> Session:
+    """Connect to the cluster at hand; where there is none, start a local one, if the fleet can run on it."""
     from longboat.cli.cluster_at_hand import cluster_env
     from longboat.cluster.surroundings import this_machine
 
-    fleet, text = load_target(target)
-    applied = Applied(fleet=fleet, text=text)
-    env = cluster_env()
-    if env is None:
-        checked_plan(fleet, [this_machine()])
-        env = _start_cluster(console)
-        applied.started_cluster = True
-    try:
-        session = Session(env)
-        _deploy(session, applied, console)
-    except BaseException:
-        if applied.started_cluster:
-            _stop_cluster(console)
-        raise
-    return applied, session
+    with ExitStack() as on_error:
+        env = cluster_env()
+        if env is None:
+            checked_plan(applied.fleet, [this_machine()])
+            env = _start_cluster(console)
+            applied.started_cluster = True
+            on_error.callback(_stop_cluster, console)
+        with waiting(console, "connecting to the cluster"):
+            session = Session(env)
+        on_error.pop_all()
+        return session
 
 
-def _deploy(session: Session, applied: Applied, console: Any) -> None:
-    running = _running_fleet(session, applied.fleet)
-    plan = checked_plan(applied.fleet, session.nodes(), session.inspect)
+def _deploy(session: Session, applied: Applied, console: Console) -> None:
+    """Check the fleet against the cluster, and hand it to Serve where it is not what runs."""
+    with waiting(console, "asking the nodes what is on them"):
+        running = _running_fleet(session, applied.fleet)
+        plan = checked_plan(applied.fleet, session.nodes(), session.inspect)
     _show_plan(applied.fleet, plan, console)
     change = diff(running, applied.fleet) if running else None
-    applied.started_fleet = running is None
-    applied.added = change.added if change else ()
     deployed = session.deployed_models()
     is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         return
-    applied.digests = _put(session, applied.fleet, plan, applied.text, _kept(change, deployed))
-    session.expect(applied.text)
+    applied.started_fleet = running is None
+    applied.added = change.added if change else ()
+    with waiting(console, "starting the fleet's controller"):
+        applied.digests = _put(session, applied.fleet, plan, applied.text, _kept(change, deployed))
+        session.expect(applied.text)
 
 
 def _put(
@@ -149,7 +181,7 @@ def _running_fleet(session: Session, wanted: Fleet) -> Fleet | None:
     return running
 
 
-def _show_change(change: FleetDiff, is_whole: bool, console: Any) -> bool:
+def _show_change(change: FleetDiff, is_whole: bool, console: Console) -> bool:
     """Print what will change; False when nothing does. is_whole: every model of the running fleet is deployed."""
     if change.empty and is_whole:
         console.print("nothing to change: this fleet is what runs")
@@ -159,7 +191,7 @@ def _show_change(change: FleetDiff, is_whole: bool, console: Any) -> bool:
     return True
 
 
-def _show_plan(fleet: Fleet, plan: FleetPlan, console: Any) -> None:
+def _show_plan(fleet: Fleet, plan: FleetPlan, console: Console) -> None:
     from rich.table import Table
 
     from longboat.planner.explain import explain
@@ -172,83 +204,23 @@ def _show_plan(fleet: Fleet, plan: FleetPlan, console: Any) -> None:
     console.print(table)
 
 
-def wait_ready(session: Session, applied: Applied, console: Any, timeout_s: float) -> None:
-    """Show the replicas' phases until all are ready.
-
-    Raises EngineError when a model failed to start several times, ClusterError after ``timeout_s``.
-    """
-    from rich.live import Live
-
-    from longboat.cli.tables import fleet_view
-
-    wanted = {model.name: model.replicas for model in applied.fleet.models}
-    deadline_s = time.monotonic() + timeout_s
-    told: set[str] = set()
-    with Live(console=console, refresh_per_second=5, transient=not console.is_terminal) as live:
-        while True:
-            report = session.try_report()
-            if report is not None and report.document == applied.text:
-                live.update(fleet_view(report, wanted))
-                if not console.is_terminal:
-                    _tell_phases(report, told, console)
-                if _is_ready(report, wanted, applied.digests):
-                    return
-                _check_failures(session, report, applied)
-            if time.monotonic() > deadline_s:
-                raise ClusterError(f"not ready after {timeout_s:.0f} s", hint="longboat status; longboat logs MODEL")
-            time.sleep(POLL_S)
-
-
-def _is_ready(report: FleetReport, wanted: Mapping[str, int], digests: Mapping[str, str]) -> bool:
-    ready = dict.fromkeys(wanted, 0)
-    for state in report.replicas:
-        if state.phase is Phase.READY and state.digest == digests.get(state.model):
-            ready[state.model] += 1
-    gateways_up = bool(report.gateways) and all(not gateway.problem for gateway in report.gateways)
-    return gateways_up and all(ready[model] >= count for model, count in wanted.items())
-
-
-def _tell_phases(report: FleetReport, told: set[str], console: Any) -> None:
-    """Where the output is no terminal, each new phase is a line."""
-    for state in report.replicas:
-        line = f"{state.model} {state.replica[-8:]} {state.phase.value}"
-        if line not in told:
-            told.add(line)
-            console.print(line, highlight=False)
-
-
-def _check_failures(session: Session, report: FleetReport, applied: Applied) -> None:
-    for model, failure in report.failures.items():
-        seen = applied.failures_seen.setdefault(model, set())
-        seen.add(failure.state.replica)
-        if len(seen) >= GIVE_UP_AFTER_FAILURES or session.has_given_up(model):
-            raise EngineError(
-                f"model {model} does not start: {failure.state.detail}",
-                log_tail=failure.log_tail,
-                hint=f"longboat logs {model} shows the whole log; mend the cause and run longboat up again",
-            )
-    for name in applied.digests:
-        if name not in report.failures and (reason := session.has_given_up(name)):
-            raise EngineError(f"model {name} cannot be deployed: {reason}", hint="longboat status --json")
-
-
-def print_addresses(session: Session, fleet: Fleet, console: Any) -> None:
-    """Every node's gateway, and a line to try it with."""
-    report = session.report()
+def print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
+    """Every node's gateway, and a line to try it with from here."""
+    report = session.try_report()
     gateways = report.gateways if report else ()
     for gateway in gateways:
         console.print(f"[green]ready[/green]  {gateway.url}/v1  on {gateway.hostname}", highlight=False, soft_wrap=True)
-    if gateways:
+    for gateway in gateways_here(gateways)[:1]:
         message = '{"role":"user","content":"What is Longboat?"}'
         body = f'{{"model":"{fleet.models[0].name}","stream":true,"messages":[{message}]}}'
-        line = f"curl -N {gateways[0].url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+        line = f"curl -N {gateway.url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
         console.print("\ntry it:", highlight=False)
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
-def take_down(session: Session, applied: Applied, console: Any) -> None:
+def take_down(session: Session, applied: Applied, console: Console) -> None:
     """Undo what this ``up`` did: the fleet it started, or the models it added to a running one."""
-    if applied.started_fleet:
+    if applied.started_fleet and session.has_fleet():
         console.print("taking the fleet down …")
         end_fleet(session)
     elif applied.added:
@@ -277,50 +249,20 @@ def _remove_models(session: Session, applied: Applied) -> None:
     _put(session, fleet, plan, dump_fleet(fleet), session.deployed_models())
 
 
-def _print_hint() -> None:
-    print(
-        "\nCtrl-C takes it down; longboat status, longboat chat and longboat logs work from other terminals", flush=True
-    )
-
-
-def _stay(session: Session) -> None:
-    """Until interrupted. The fleet does not need us; we only hold its end."""
-    del session
-    with _terminates_as_interrupt():
-        while True:
-            time.sleep(3600)
-
-
-@contextmanager
-def _terminates_as_interrupt() -> Iterator[None]:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """A second Ctrl-C does not leave half a fleet behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _start_cluster(console: Any) -> dict[str, str]:
+def _start_cluster(console: Console) -> dict[str, str]:
     from longboat.cluster.ray_node import connect_env, start_local
 
     console.print("no cluster here: starting a local one …")
-    return connect_env(start_local())
+    require_ray()
+    try:
+        with waiting(console, "starting Ray"):
+            return connect_env(start_local())
+    except KeyboardInterrupt:
+        _stop_cluster(console)
+        raise
 
 
-def _stop_cluster(console: Any) -> None:
+def _stop_cluster(console: Console) -> None:
     from longboat.cluster.ray_node import stop_node
 
     console.print("stopping the local cluster …")

@@ -166,4 +166,4 @@ def _digest(order: NodeOrder) -> str:
 
 def _url(gateway: GatewaySettings, address: str) -> str:
     host = address if gateway.host in ("0.0.0.0", "::") else gateway.host
-    return f"http://{host}:{gateway.port}"
+    return f"http://[{host}]:{gateway.port}" if ":" in host else f"http://{host}:{gateway.port}"

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longboat.catalog.hf_config import read_config
+from longboat.core.errors import LongboatError, UserInputError
+
 __all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "inspect_node")
+
+CONNECT_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +30,11 @@ class PreflightRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathFinding:
-    """exists: the folder is there; config: text of its config.json (None: there is none)."""
+    """exists: the folder is there; config: text of its config.json; detail: why no model can be read from it."""
 
     exists: bool
-    config: str | None = None
+    config: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +49,27 @@ class EngineFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFindings:
-    """One node's answer. port_problem: why the gateway could not listen (empty: it could, or it does already)."""
+    """One node's answer.
+
+    host_problem, port_problem: why the gateway could not listen (empty: it could, or it does already)
+    """
 
     hostname: str
     paths: Mapping[str, PathFinding] = field(default_factory=dict)
     engines: Mapping[str, EngineFinding] = field(default_factory=dict)
+    host_problem: str = ""
     port_problem: str = ""
 
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:
     """Look around on this node; starts nothing, changes nothing."""
+    host_problem, port_problem = _listening_problems(*request.gateway) if request.gateway else ("", "")
     return NodeFindings(
         hostname=socket.gethostname(),
         paths={path: _path(path) for path in request.paths},
         engines={model: _engine(engine) for model, engine in request.engines.items()},
-        port_problem=_port_problem(*request.gateway) if request.gateway else "",
+        host_problem=host_problem,
+        port_problem=port_problem,
     )
 
 
@@ -66,14 +78,21 @@ def _path(path: str) -> PathFinding:
     if not folder.is_dir():
         return PathFinding(exists=False)
     try:
-        return PathFinding(exists=True, config=(folder / "config.json").read_text())
-    except OSError:
-        return PathFinding(exists=True)
+        config = (folder / "config.json").read_text(encoding="utf-8")
+        read_config(config, "config.json")
+    except FileNotFoundError:
+        return PathFinding(exists=True, detail="it has no config.json")
+    except OSError as error:
+        return PathFinding(exists=True, detail=f"config.json cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        return PathFinding(exists=True, detail=f"config.json is not UTF-8 text: {error}")
+    except UserInputError as error:
+        return PathFinding(exists=True, detail=error.message)
+    return PathFinding(exists=True, config=config)
 
 
 def _engine(engine: Mapping[str, Any]) -> EngineFinding:
     from longboat.cluster.launch import engine_environment
-    from longboat.core.errors import LongboatError
 
     try:
         environment = engine_environment(engine)
@@ -84,25 +103,44 @@ def _engine(engine: Mapping[str, Any]) -> EngineFinding:
     return EngineFinding(platform=environment.platform, version=environment.version)
 
 
-def _port_problem(host: str, port: int) -> str:
+def _listening_problems(host: str, port: int) -> tuple[str, str]:
+    """What is wrong with the host, and with the port, for a gateway that is to listen there."""
     if _is_our_gateway(port):
-        return ""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        return "", ""
+    node = socket.gethostname()
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        return f"{node} knows no host {host!r}: {getattr(error, 'strerror', error)}", ""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(address)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                return f"port {port} is in use on {socket.gethostname()}"
-            return f"{host}:{port} cannot be listened on at {socket.gethostname()}: {os.strerror(error.errno or 0)}"
-    return ""
+                return "", f"port {port} is in use on {node}"
+            if error.errno == errno.EADDRNOTAVAIL:
+                return f"{host} is no address of {node}", ""
+            return "", f"{host}:{port} cannot be listened on at {node}: {os.strerror(error.errno or 0)}"
+    return "", ""
 
 
 def _is_our_gateway(port: int) -> bool:
+    """Whether the gateway that this node's record names listens on ``port``: a record alone may be a leftover."""
     from longboat.folders import run_folder
 
     try:
         record = json.loads((run_folder() / "gateway" / "gateway.json").read_text())
     except (OSError, ValueError):
         return False
-    return bool(record.get("port") == port and Path(record["socket"]).exists())
+    return bool(record.get("port") == port and _answers(str(record["socket"])))
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

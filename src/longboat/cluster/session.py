@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import time
@@ -10,16 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cluster.messages import FleetReport
-from longboat.cluster.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name, model_app_name
+from longboat.cluster.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name
 from longboat.cluster.preflight import PreflightRequest, inspect_node
 from longboat.cluster.serve_config import is_ours
 from longboat.cluster.serve_rest import ServeRest
 from longboat.core.errors import ClusterError
 from longboat.core.topology import Node
 
-__all__ = ("Session",)
+__all__ = ("Session", "require_ray")
 
 CALL_TIMEOUT_S = 15.0
+INSTALL_HINT = "pip install 'longboat[cluster]'"
+
+
+def require_ray() -> None:
+    """Raises ClusterError where Ray is not installed beside us."""
+    if importlib.util.find_spec("ray") is None:
+        raise ClusterError("Ray is not installed, which a cluster needs", hint=INSTALL_HINT)
 
 
 class Session:
@@ -28,8 +36,9 @@ class Session:
     def __init__(self, env: Mapping[str, str]) -> None:
         """``env``: what ``cluster.ray_node.connect_env`` gives: address of the cluster and where its token is.
 
-        Raises ClusterError when there is no cluster at that address.
+        Raises ClusterError when there is no cluster at that address, or no Ray here.
         """
+        require_ray()
         os.environ.update({**env, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
         import ray
 
@@ -47,6 +56,7 @@ class Session:
                 hint="longboat node start --head starts one here; longboat node start --join ADDRESS joins one",
             ) from error
         self._ray = ray
+        self.gcs_address = str(context.address_info["gcs_address"])
         self.rest = ServeRest(f"http://{context.address_info['webui_url']}", _token(env))
         self._controller: Any = None
 
@@ -130,10 +140,13 @@ class Session:
             time.sleep(0.1)
         raise ClusterError("the fleet's controller did not come up", hint="longboat status --json; ray status")
 
-    def has_given_up(self, model: str) -> str:
-        """Why Serve has stopped trying to start ``model``; empty while it has not."""
-        app = self.applications().get(model_app_name(model), {})
-        return str(app.get("message") or "deploy failed") if app.get("status") == "DEPLOY_FAILED" else ""
+    def given_up(self) -> dict[str, str]:
+        """Model → why Serve has stopped trying to start it."""
+        return {
+            name.removeprefix(MODEL_APP_PREFIX): str(app.get("message") or "deploy failed")
+            for name, app in self.applications().items()
+            if name.startswith(MODEL_APP_PREFIX) and app.get("status") == "DEPLOY_FAILED"
+        }
 
     def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
         """End the applications of all models, and wait until they are gone; the controller stays."""

@@ -56,7 +56,12 @@ def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect
     )
     findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
     plan = plan_fleet(fleet, _surroundings(fleet, nodes, findings))
-    problems = [*plan.problems, *_engine_problems(fleet, nodes, findings), *_argument_problems(fleet)]
+    problems = [
+        *plan.problems,
+        *_host_problems(findings),
+        *_engine_problems(fleet, nodes, findings),
+        *_argument_problems(fleet),
+    ]
     if problems:
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
         raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
@@ -64,8 +69,7 @@ def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect
 
 
 def _paths(fleet: Fleet) -> tuple[str, ...]:
-    sources = [model.source for model in fleet.models if is_local_path(model.source)]
-    return tuple(dict.fromkeys([*sources, *(m.engine.environment for m in fleet.models if m.engine.environment)]))
+    return tuple(dict.fromkeys(model.source for model in fleet.models if is_local_path(model.source)))
 
 
 def _answers(nodes: Sequence[Node], answers: Mapping[str, Any]) -> dict[str, NodeFindings]:
@@ -83,7 +87,7 @@ def _surroundings(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, No
         nodes=tuple(nodes),
         facts=_facts(fleet, findings),
         platforms=_platforms(fleet, nodes, findings),
-        paths=tuple(_path_reports(findings)),
+        paths=(*_folder_reports(findings), *_environment_reports(fleet, findings)),
         ports=tuple(
             PortReport(node_id=node_id, port=fleet.gateway.port, problem=found.port_problem)
             for node_id, found in findings.items()
@@ -94,12 +98,24 @@ def _surroundings(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, No
     )
 
 
-def _path_reports(findings: Mapping[str, NodeFindings]) -> list[PathReport]:
-    reports = []
-    for node_id, found in findings.items():
-        for path, finding in found.paths.items():
-            reports.append(PathReport(node_id=node_id, path=path, exists=finding.exists))
-    return reports
+def _folder_reports(findings: Mapping[str, NodeFindings]) -> list[PathReport]:
+    return [
+        PathReport(node_id=node_id, path=path, exists=finding.exists, detail=finding.detail)
+        for node_id, found in findings.items()
+        for path, finding in found.paths.items()
+    ]
+
+
+def _environment_reports(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> list[PathReport]:
+    """An environment of the user's own, folder or interpreter: the engine's words say what is wrong with the path."""
+    return [
+        PathReport(
+            node_id=node_id, path=model.engine.environment, exists=True, detail=found.engines[model.name].problem
+        )
+        for node_id, found in findings.items()
+        for model in fleet.models
+        if model.engine.environment
+    ]
 
 
 def _is_known(source: str) -> bool:
@@ -144,14 +160,21 @@ def _platforms(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeF
 
 
 def _engine_problems(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    """Of installed environments; an environment of the user's own is a path."""
     problems = []
     for index, model in enumerate(fleet.models):
-        for node in _candidates(model, nodes):
+        for node in _candidates(model, nodes) if model.engine.environment is None else ():
             engine = findings[node.node_id].engines[model.name]
             if engine.problem:
                 what = f"node {node.hostname or node.address}: {engine.problem}"
                 problems.append(Problem(where=f"models[{index}].engine", what=what, hint=engine.hint))
     return problems
+
+
+def _host_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    what = "; ".join(found.host_problem for found in findings.values() if found.host_problem)
+    hint = "write an address that every node has: 127.0.0.1, or 0.0.0.0 for all"
+    return [Problem(where="gateway.host", what=what, hint=hint)] if what else []
 
 
 def _argument_problems(fleet: Fleet) -> list[Problem]:

@@ -154,6 +154,20 @@ class OptionsSpec(Section):
     """Tokens of a KV block."""
 
 
+# Values that must agree are checked where the later one stands: a section with another mistake in it is never whole.
+def _no_version_besides(environment: str | None, info: ValidationInfo) -> str | None:
+    if environment is not None and info.data.get("version") is not None:
+        raise mistake("version and environment together: the environment has its own version", "write one of the two")
+    return environment
+
+
+def _for_the_fake(options: OptionsSpec, info: ValidationInfo) -> OptionsSpec:
+    kind = info.data.get("kind", "fake")
+    if kind != "fake" and options.model_dump(exclude_none=True):
+        raise mistake(f"options are for the fake engine, not for {kind}", "write engine.args instead")
+    return options
+
+
 class EngineSpec(Section):
     """Which program serves the model."""
 
@@ -161,29 +175,19 @@ class EngineSpec(Section):
     """The engine: vllm, or fake (answers without a model, for tests)."""
     version: Annotated[str, AfterValidator(_version)] | None = None
     """Version that the nodes' engine environment must have; null takes the newest installed one."""
-    environment: Annotated[str, AfterValidator(_absolute)] | None = None
+    environment: Annotated[Annotated[str, AfterValidator(_absolute)] | None, AfterValidator(_no_version_besides)] = None
     """Folder of a Python environment of your own that holds the engine, as the nodes see it."""
     startup: Literal["auto", "zygote", "plain"] = "auto"
     """zygote forks from a process that has imported the engine; plain starts the engine's command; auto picks."""
     args: tuple[str, ...] = Field(default=(), max_length=200)
     """Extra command-line arguments for the engine, one list item each."""
-    options: OptionsSpec = OptionsSpec()
+    options: Annotated[OptionsSpec, AfterValidator(_for_the_fake)] = OptionsSpec()
     """Settings of the fake engine."""
 
     @property
     def given_options(self) -> dict[str, int | float]:
         """The options that the file sets, by name."""
         return self.options.model_dump(exclude_none=True)
-
-    @model_validator(mode="after")
-    def _agree(self) -> EngineSpec:
-        if self.version is not None and self.environment is not None:
-            raise mistake(
-                "version and environment together: the environment has its own version", "write one of the two"
-            )
-        if self.given_options and self.kind != "fake":
-            raise mistake(f"options are for the fake engine, not for {self.kind}", "write engine.args instead")
-        return self
 
 
 class SplitSpec(Section):
@@ -250,6 +254,16 @@ class ModelSpec(Section):
     """Where replicas may run."""
 
 
+def _open_on_purpose(auth: str | None, info: ValidationInfo) -> str | None:
+    host = info.data.get("host")
+    if auth is None and host is not None and not is_loopback(host):
+        raise mistake(
+            f"host {host} is open to other machines, and no auth is set",
+            "write auth: none if everyone who reaches it may use the models, or host: 127.0.0.1",
+        )
+    return auth
+
+
 class GatewaySpec(Section):
     """The OpenAI-compatible address: one gateway on every node."""
 
@@ -259,17 +273,8 @@ class GatewaySpec(Section):
     """TCP port that the gateways listen on."""
     processes: int = Field(default=1, ge=1, le=64)
     """Gateway processes on each node."""
-    auth: Literal["none"] | None = None
+    auth: Annotated[Literal["none"] | None, Field(validate_default=True), AfterValidator(_open_on_purpose)] = None
     """"none" says that everyone who reaches the address may use the models."""
-
-    @model_validator(mode="after")
-    def _open_on_purpose(self) -> GatewaySpec:
-        if self.auth is None and not is_loopback(self.host):
-            raise mistake(
-                f"host {self.host} is open to other machines, and no auth is set",
-                "write auth: none beside it if everyone who reaches it may use the models, or host: 127.0.0.1",
-            )
-        return self
 
 
 class Fleet(Section):

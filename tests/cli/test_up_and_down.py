@@ -1,0 +1,45 @@
+"""What the end of `up`, and `down`, take with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from longboat.cli.down import ends_with
+from longboat.cli.up import Applied, hold
+from longboat.cluster.node_record import ClusterRecord
+from longboat.spec.load import load_fleet
+
+FLEET = load_fleet("builtin:tiny", "x")
+
+
+def record(**given: object) -> ClusterRecord:
+    known = {"role": "head", "address": "127.0.0.1", "interface": "lo", "gcs_address": "127.0.0.1:6379"}
+    folders = {"run": "/r", "temp_dir": "/r/ray", "token_file": "/r/token"}
+    return ClusterRecord(**{**known, **folders, "started_by_up": True, **given})  # type: ignore[arg-type]
+
+
+def test_up_that_started_nothing_does_not_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    hold(Applied(fleet=FLEET, text=""))
+    out = capsys.readouterr().out
+    assert "goes on running" in out
+    assert "longboat down" in out
+    assert "Ctrl-C" not in out
+
+
+def test_up_says_what_ctrl_c_takes_down() -> None:
+    assert Applied(fleet=FLEET, text="", started_fleet=True).fate.startswith("Ctrl-C takes it down")
+    added = Applied(fleet=FLEET, text="", added=("b", "c"))
+    assert added.holds_something
+    assert "Ctrl-C takes down b, c; the other models go on running" in added.fate
+
+
+def test_logs_can_be_asked_for_only_where_the_fleet_outlives_the_failure() -> None:
+    assert not Applied(fleet=FLEET, text="", started_fleet=True).goal.outlives_failure
+    assert Applied(fleet=FLEET, text="", added=("b",)).goal.outlives_failure
+
+
+def test_the_local_cluster_ends_with_the_fleet_that_was_on_it() -> None:
+    assert ends_with(record(), "127.0.0.1:6379")
+    assert not ends_with(record(), "10.0.0.9:6379")
+    assert not ends_with(record(started_by_up=False), "127.0.0.1:6379")
+    assert not ends_with(None, "127.0.0.1:6379")

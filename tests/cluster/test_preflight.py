@@ -1,0 +1,103 @@
+"""What a node finds before anything is started: model folders, the gateway's address, a gateway that runs already."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from longboat.cluster.preflight import NodeFindings, PathFinding, PreflightRequest, inspect_node
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run folder with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="lb-") as folder:
+        monkeypatch.setenv("LONGBOAT_RUN", folder)
+        (Path(folder) / "gateway").mkdir()
+        yield Path(folder)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def look(*paths: Path, gateway: tuple[str, int] | None = None) -> NodeFindings:
+    return inspect_node(PreflightRequest(paths=tuple(map(str, paths)), engines={}, gateway=gateway))
+
+
+def found_at(path: Path) -> PathFinding:
+    return look(path).paths[str(path)]
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert found_at(tmp_path) == PathFinding(exists=True, config='{"model_type": "llama"}')
+
+
+def test_no_folder_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not found_at(tmp_path / "nothing").exists
+    assert not found_at(tmp_path / "file").exists
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "no config.json"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"{", "not JSON"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_folder_whose_config_cannot_be_read_says_why(tmp_path: Path, config: bytes | None, words: str) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_bytes(config)
+    finding = found_at(tmp_path)
+    assert finding.exists
+    assert words in finding.detail
+
+
+def test_a_port_that_is_taken_is_a_problem(run: Path, taken: int) -> None:
+    assert f"port {taken} is in use" in look(gateway=("127.0.0.1", taken)).port_problem
+
+
+def test_a_running_gateway_of_ours_is_no_problem(run: Path, taken: int) -> None:
+    path = run / "gateway" / "control.sock"
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(path))
+        control.listen()
+        remember(run, path, taken)
+        assert look(gateway=("127.0.0.1", taken)).port_problem == ""
+
+
+def test_a_leftover_of_a_gateway_is_not_believed(run: Path, taken: int) -> None:
+    path = run / "gateway" / "control.sock"
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(path))  # nobody listens; the file stays
+    remember(run, path, taken)
+    assert path.exists()
+    assert look(gateway=("127.0.0.1", taken)).port_problem
+
+
+@pytest.mark.parametrize(
+    ("host", "words"), [("no-such-host.invalid", "knows no host"), ("192.0.2.1", "is no address of")]
+)
+def test_a_host_that_cannot_be_listened_on_is_told_in_words(run: Path, host: str, words: str) -> None:
+    found = look(gateway=(host, 8000))
+    assert words in found.host_problem
+    assert "Unknown error" not in found.host_problem
+    assert found.port_problem == ""
+
+
+def remember(run: Path, control: Path, port: int) -> None:
+    (run / "gateway" / "gateway.json").write_text(json.dumps({"port": port, "socket": str(control)}))

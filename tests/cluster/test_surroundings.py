@@ -1,0 +1,62 @@
+"""From what nodes find to the problems of a fleet file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longboat.cluster.preflight import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
+from longboat.cluster.surroundings import checked_plan, this_machine
+from longboat.core.errors import Problem, UserInputError
+from longboat.spec.load import load_fleet
+
+
+def problems(text: str, **found: Any) -> tuple[Problem, ...]:
+    """Of a fleet on a node that found this, and else nothing wrong."""
+
+    def inspect(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+        known: dict[str, Any] = {"hostname": "one", "engines": dict.fromkeys(request.engines, EngineFinding())}
+        return {node_id: NodeFindings(**{**known, **found}) for node_id in node_ids}
+
+    with pytest.raises(UserInputError) as caught:
+        checked_plan(load_fleet(text, "x"), [this_machine()], inspect)
+    return caught.value.problems
+
+
+def test_a_folder_without_a_model_is_refused_at_its_source() -> None:
+    finding = PathFinding(exists=True, detail="it has no config.json")
+    (problem,) = problems("models: [{source: /models/a, engine: fake}]", paths={"/models/a": finding})
+    assert problem.where == "models[0].source"
+    assert "no config.json" in problem.what
+
+
+def test_an_environment_is_refused_once_in_the_words_of_the_engine() -> None:
+    text = "models: [{source: 'builtin:tiny', engine: {environment: /opt/vllm}}]"
+    (problem,) = problems(text, engines={"tiny": EngineFinding(problem="no Python at /opt/vllm/bin/python")})
+    assert problem.where == "models[0].engine.environment"
+    assert "no Python at /opt/vllm/bin/python" in problem.what
+
+
+def test_a_host_is_refused_at_its_place() -> None:
+    (problem,) = problems("builtin:tiny", host_problem="one knows no host 'x'")
+    assert (problem.where, problem.what) == ("gateway.host", "one knows no host 'x'")
+
+
+def test_an_interpreter_is_as_good_as_its_environment(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    (site / "vllm-0.32.0.dist-info").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    text = "models: [{{source: 'builtin:tiny', engine: {{environment: {}}}, resources: {{gpus: 0, cpus: 0.1}}}}]"
+    for path in (tmp_path, tmp_path / "bin" / "python"):
+        fleet = load_fleet(text.format(path), "x")
+        plan = checked_plan(fleet, [this_machine()], lambda ids, request: {i: no_port(request) for i in ids})
+        assert set(plan.shapes) == {"tiny"}
+
+
+def no_port(request: PreflightRequest) -> NodeFindings:
+    return inspect_node(PreflightRequest(paths=request.paths, engines=request.engines, gateway=None))

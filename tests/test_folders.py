@@ -1,0 +1,28 @@
+"""The run folder: private, ours, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import ClusterError
+from longboat.folders import run_folder
+
+
+def test_the_run_folder_is_made_for_its_user_alone(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    for name in ("new", "open"):
+        assert run_folder({"LONGBOAT_RUN": str(tmp_path / name)}).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_run_folder_of_another_user_is_refused() -> None:
+    with pytest.raises(ClusterError) as caught:
+        run_folder({"LONGBOAT_RUN": "/proc/1/task" if Path("/proc/1").stat().st_uid else "/proc/sys"})
+    assert "LONGBOAT_RUN" in caught.value.hint
+
+
+def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="cannot be the run folder"):
+        run_folder({"LONGBOAT_RUN": str(tmp_path / "file")})
