@@ -19,7 +19,7 @@ import pytest
 
 from longboat.cluster import node_choices
 from longboat.cluster.node_record import ClusterRecord, connect_env, load_record, local_cluster, save_record
-from longboat.cluster.node_runner import backoff_s, last_words
+from longboat.cluster.node_runner import backoff_s, is_final, last_words
 from longboat.cluster.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
 from longboat.cluster.ray_node import NodeRequest, start_local, start_node, stop_node
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
@@ -191,6 +191,12 @@ def test_pauses_grow_to_a_limit() -> None:
     assert [backoff_s(failures) for failures in (1, 2, 3, 9)] == [1.0, 2.0, 4.0, 30.0]
 
 
+def test_slow_start_is_tried_again_and_a_wrong_one_is_not() -> None:
+    slow = "Exception: The current node timed out during startup. This could happen …"
+    assert [is_final(slow, failures) for failures in (1, 2, 3)] == [False, False, True]
+    assert is_final("RuntimeError: Version mismatch", 1)
+
+
 def test_last_words_are_the_error_and_not_what_surrounds_it() -> None:
     lines = [
         "2026-01-01 00:00:00,000\tINFO scripts.py:1 -- \x1b[37mLocal node IP\x1b[39m: 10.0.0.1\n",
@@ -237,6 +243,8 @@ def test_local_cluster_starts_answers_and_stops(run: Path) -> None:
         with pytest.raises(LongboatError, match="already"):
             start_local(run)
         os.kill(record.runner_pid, 9)
+        while local_cluster(run) is not None:
+            time.sleep(0.05)
         with pytest.raises(ClusterError, match="left processes"):
             start_local(run)
     finally:
@@ -259,7 +267,7 @@ def _processes_of(run: Path) -> list[str]:
 _LONGBOAT = [sys.executable, "-c", "from longboat.cli.app import main; main()"]
 
 
-def _longboat(host: Host, *words: str, timeout: float = 240.0) -> str:
+def _longboat(host: Host, *words: str, timeout: float = 330.0) -> str:
     output: str = host.run([*_LONGBOAT, *words], timeout=timeout).stdout
     return output
 

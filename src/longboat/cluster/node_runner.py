@@ -28,9 +28,11 @@ from longboat.cluster.ray_processes import all_pids, child_named, end_processes_
 from longboat.core.errors import ClusterError
 from longboat.engines.process import keeper_path
 
-__all__ = ("backoff_s", "last_words", "main")
+__all__ = ("backoff_s", "is_final", "last_words", "main")
 
 _UP = "Ray runtime started."
+_TOO_SLOW = "timed out during startup"
+_MAX_SLOW_STARTS = 3
 _POLL_S = 0.2
 _GRACE_S = 10.0
 _STEADY_S = 60.0
@@ -43,6 +45,11 @@ _LOG_HEAD = re.compile(r"^\[?\d{4}-\d\d-\d\d \S+\s+(?:\w+ )?(?:[\w.]+:\d+ -- )?"
 def backoff_s(num_failures: int) -> float:
     """Pause before start number ``num_failures`` + 1: 1, 2, 4 … 30 s."""
     return min(_MAX_BACKOFF_S, 2.0 ** max(0, num_failures - 1))
+
+
+def is_final(words: str, num_failures: int) -> bool:
+    """Whether a node that was never up should give up. Ray allows 30 s to come up, too few on a very busy machine."""
+    return num_failures >= _MAX_SLOW_STARTS or _TOO_SLOW not in words
 
 
 def last_words(lines: Sequence[str]) -> str:
@@ -85,7 +92,7 @@ class _Runner:
         return self._is_stopping
 
     def work(self) -> int:
-        """Until told to stop. 1: Ray did not start the first time."""
+        """Until told to stop. 1: Ray never came up."""
         was_up, num_failures = False, 0
         while not self._is_stopping:
             begin_s = time.monotonic()
@@ -94,11 +101,12 @@ class _Runner:
                 was_up = True
             if self._asked_to_stop():
                 break
-            if not was_up:
-                self._tell("failed", last_words(tuple(run.lines)))
+            num_failures = 1 if was_up and time.monotonic() - begin_s > _STEADY_S else num_failures + 1
+            words = last_words(tuple(run.lines))
+            if not was_up and is_final(words, num_failures):
+                self._tell("failed", words)
                 return 1
-            num_failures = 1 if time.monotonic() - begin_s > _STEADY_S else num_failures + 1
-            self._tell("rejoining", last_words(tuple(run.lines)))
+            self._tell("rejoining" if was_up else "starting", words)
             self._end_leftovers()
             self._rest(backoff_s(num_failures))
             self._wait_for_cluster()

@@ -33,7 +33,7 @@ __all__ = (
     "token_path",
 )
 
-_START_DEADLINE_S = 180.0
+_START_DEADLINE_S = 300.0
 _STOP_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
 

@@ -20,8 +20,9 @@ def all_pids() -> list[int]:
 
 
 def processes_of_ray(temp_dir: str) -> list[int]:
-    """Raylet, workers, agents and the rest, told by Ray's folder: it is in their command lines or holds their output.
+    """Raylet, workers, agents and the rest, told by Ray's folder: it is in their command lines or they write to it.
 
+    What Ray's workers start (keepers, gateways, zygotes) inherits none of their files and keeps logs of its own.
     Environment marks do not tell: Ray's processes write their titles over the environment that /proc shows.
     """
     session = f"{temp_dir}/session_"
@@ -33,9 +34,15 @@ def _is_of_session(pid: int, session: str) -> bool:
     try:
         if session.encode() in (folder / "cmdline").read_bytes():
             return True
-        return any((folder / "fd" / number).readlink().as_posix().startswith(session) for number in ("1", "2"))
+        return any(_leads_into(opened, session) for opened in (folder / "fd").iterdir())
     except OSError:
         return False
+
+
+def _leads_into(opened: Path, prefix: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(opened).startswith(prefix)
+    return False
 
 
 def end_processes_of_ray(temp_dir: str) -> list[int]:
