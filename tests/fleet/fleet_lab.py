@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 __all__ = ("COMMAND", "FleetLab", "free_port", "wait_until")
 
@@ -79,16 +79,10 @@ class FleetLab:
         assert done.returncode == 0, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def popen(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command that stays."""
-        return subprocess.Popen(
-            [*self.way_in, *COMMAND, *words],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-        )
+    def popen(self, *words: str, stdout: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start a command that stays; its errors go where its output goes."""
+        argv = [*self.way_in, *COMMAND, *words]
+        return subprocess.Popen(argv, env=self.env, stdout=stdout, stderr=subprocess.STDOUT, text=True, cwd=self.folder)
 
     def write(self, text: str, name: str = "fleet.yaml") -> str:
         """A fleet file with this fleet's gateway port."""
