@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -116,6 +117,7 @@ def _adopt_environment(env: Mapping[str, str | None]) -> None:
         else:
             os.environ[name] = value
     os.environ[FORKED] = "1"
+    tempfile.tempdir = None  # the zygote may have looked already; TMPDIR is ours now
     _reflect_offline()
     _reflect_threads()
     late = [name for name in late if name not in ("HF_HUB_OFFLINE",)]

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import sys
 import time
@@ -44,6 +45,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.005
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 _REAP_ROUNDS = 200
+_ENGINE_MEMORY = re.compile(
+    r"(/dev/shm/(?:psm_|wnsm_|vllm_|torch_|nccl-|sem\.mp-)[^/\n]*?)(?: \(deleted\))?$", re.MULTILINE
+)
 
 
 def _prctl(option: int, value: object) -> None:
@@ -120,13 +124,70 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+# --- what a killed rank would leave ----------------------------------------------------------------------------------
+
+
+def shared_memory_of(pids: Iterable[int], since_s: float) -> set[str]:
+    """Shared memory that these processes have mapped and that engines make for themselves, not before ``since_s``.
+
+    Who is killed cannot unlink what it made, and it stays in memory. Only names that Python, vLLM, torch and NCCL
+    give are meant: a model that somebody keeps in /dev/shm is mapped too.
+    """
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            found.update(_ENGINE_MEMORY.findall(file.read()))
+    return {path for path in found if _changed_at(path) >= since_s}
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return os.stat(path).st_ctime
+    except OSError:
+        return 0.0
+
+
+def unlink_all(paths: Iterable[str]) -> None:
+    """Remove files, where they still are."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+class _Scratch:
+    """A folder for temporary files of one rank (sockets above all), which goes with it. None without a run folder."""
+
+    def __init__(self, run: str | None) -> None:
+        self.path = os.path.join(run, "scratch", str(os.getpid())) if run and os.path.isdir(run) else None
+        if self.path:
+            self._sweep(os.path.dirname(self.path))
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+
+    def _sweep(self, folder: str) -> None:
+        """Remove what keepers left that were killed themselves."""
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.isdigit() and not os.path.exists(f"/proc/{name}"):
+                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+    def use(self) -> None:
+        """Have this process, and those that it starts, make temporary files here."""
+        if self.path:
+            os.environ["TMPDIR"] = self.path
+
+    def remove(self) -> None:
+        if self.path:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
 # --- keeping ---------------------------------------------------------------------------------------------------------
 
 
 class _Keeper:
     """The loop of one keeper. ``main_status`` is the wait status of the main process once it ended."""
 
-    def __init__(self, lifeline_fd: int, status_fd: int, grace_s: float) -> None:
+    def __init__(self, lifeline_fd: int, status_fd: int, grace_s: float, run: str | None) -> None:
+        self.began_s = time.time() - 1.0  # the clock of files is coarser
+        self.scratch = _Scratch(run)
         self.lifeline_fd = lifeline_fd
         self.status_fd = status_fd
         self.grace_s = grace_s
@@ -172,6 +233,7 @@ class _Keeper:
             die_with_parent(keeper_pid)
             for fd in (self.lifeline_fd, self.status_fd, self.wake_read_fd, self.wake_write_fd):
                 os.close(fd)
+            self.scratch.use()
             main()
         except BaseException as error:  # a forked child never returns into its parent's stack
             print(f"longboat keeper: cannot start the engine: {error!r}", file=sys.stderr, flush=True)
@@ -226,10 +288,13 @@ class _Keeper:
 
     def _wipe(self) -> None:
         """SIGKILL the rank until nothing of it is left. Who called ``setsid`` lands on us: we are the subreaper."""
+        memory = shared_memory_of(descendants(os.getpid()), self.began_s)
         while self._collect():
             for pid in descendants(os.getpid()):
                 _kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)
+        unlink_all(memory)
+        self.scratch.remove()
 
     def _exit_event(self) -> dict[str, object]:
         code = os.waitstatus_to_exitcode(self.main_status or 0)
@@ -246,14 +311,16 @@ def keep(
     lifeline_fd: int,
     status_fd: int,
     grace_s: float = DEFAULT_GRACE_S,
+    run: str | None = None,
     on_started: Callable[[int], None] = lambda _pid: None,
 ) -> None:
     """Be the keeper of ``main`` until nothing of it is left. Call it in a fresh process of one thread.
 
     main: runs in its own process; must end that process (exec or ``os._exit``), returning counts as failure
+    run: the node's run folder, where the rank gets a folder for its temporary files (None: none)
     on_started: told the main process's pid, in the keeper
     """
-    _Keeper(lifeline_fd, status_fd, grace_s).run(main, on_started)
+    _Keeper(lifeline_fd, status_fd, grace_s, run).run(main, on_started)
 
 
 # --- reaping ---------------------------------------------------------------------------------------------------------
@@ -309,10 +376,13 @@ def reap(marks: Mapping[str, str], older_than_generation: int | None = None) -> 
     if not marks:
         raise ValueError("no marks: that would be every process")
     killed: set[int] = set()
+    memory: set[str] = set()
     for _ in range(_REAP_ROUNDS):
         found = _find_marked(marks, older_than_generation)
         if not found:
+            unlink_all(memory)
             return sorted(killed)
+        memory |= shared_memory_of(found, 0.0)
         for pid in found:
             _kill(pid, signal.SIGKILL)
         killed |= found
@@ -335,7 +405,13 @@ def _keep_command(argv: Sequence[str], lifeline_fd: int, status_fd: int, grace_s
     for fd in (lifeline_fd, status_fd):
         os.set_inheritable(fd, False)
     _detach()
-    keep(lambda: os.execvp(argv[0], list(argv)), lifeline_fd=lifeline_fd, status_fd=status_fd, grace_s=grace_s)  # noqa: S606
+    keep(
+        lambda: os.execvp(argv[0], list(argv)),  # noqa: S606
+        lifeline_fd=lifeline_fd,
+        status_fd=status_fd,
+        grace_s=grace_s,
+        run=os.environ.get("LONGBOAT_RUN"),
+    )
 
 
 def _detach_command(argv: Sequence[str], log_path: str) -> None:

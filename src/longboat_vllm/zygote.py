@@ -174,6 +174,7 @@ class Zygote:
             lifeline_fd=lifeline_fd,
             status_fd=status_fd,
             grace_s=request.grace_s,
+            run=request.marks.get("LONGBOAT_RUN"),
             on_started=answer,
         )
 

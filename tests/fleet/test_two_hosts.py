@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -128,6 +129,16 @@ def test_a_second_model_joins_and_leaves_without_a_restart_of_the_first(two: Two
     assert {name: only(two, name)["replica"] for name in ("one", "pipeline")} == before
 
 
+def leftovers(two: TwoHosts) -> int:
+    """Shared memory segments and folders for temporary files, on both hosts."""
+    count = 0
+    for host in two.hosts:
+        memory = host.run(["ls", "/dev/shm"]).stdout.split()
+        count += sum(name.startswith(("psm_", "vllm_")) for name in memory)
+        count += len(list((host.folder / "run" / "scratch").iterdir()))
+    return count
+
+
 def kill(two: TwoHosts, rank: dict[str, Any], pid: int) -> None:
     host = next(host for host in two.hosts if host.address == rank["address"])
     host.run(["kill", "-KILL", str(pid)])
@@ -136,21 +147,21 @@ def kill(two: TwoHosts, rank: dict[str, Any], pid: int) -> None:
 @pytest.mark.parametrize("part", ["rank 0", "rank 1", "agent of rank 1", "supervisor"])
 def test_a_gang_that_lost_a_part_is_replaced(two: TwoHosts, part: str) -> None:
     wait_until("the gang answers", lambda: two.fleet.answers("pipeline"))
-    victim = only(two, "pipeline")
+    victim, before = only(two, "pipeline"), leftovers(two)
     rank = victim["ranks"][0 if part in ("rank 0", "supervisor") else 1]
     pid = {"supervisor": victim["supervisor_pid"], "agent of rank 1": rank["agent_pid"]}.get(part, rank["pid"])
     kill(two, rank, pid)
     wait_until("no process of the old gang is left", lambda: not two.gang_processes("pipeline", victim["replica"]), 40)
     wait_until("the gang answers again", lambda: two.fleet.answers("pipeline"), 120)
     assert only(two, "pipeline")["replica"] != victim["replica"]
+    assert leftovers(two) == before
 
 
 def test_losing_the_zygotes_harms_no_engine_and_they_come_back(two: TwoHosts) -> None:
     before = only(two, "pipeline")
     for host in two.hosts:
-        for pid, command in host.processes().items():
-            if "longboat_vllm.zygote" in command:
-                host.run(["kill", "-KILL", str(pid)])
+        for record in (host.folder / "run" / "zygotes").glob("*.json"):
+            host.run(["kill", "-KILL", str(json.loads(record.read_text())["pid"])])
     assert two.fleet.answers("pipeline")
     assert only(two, "pipeline")["replica"] == before["replica"]
     rank = before["ranks"][1]

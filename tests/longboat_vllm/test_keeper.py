@@ -254,3 +254,54 @@ def test_reap_by_generation_spares_the_newer(tmp_path: Path) -> None:
 def test_reap_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no marks"):
         keeper.reap({})
+
+
+SHARER = """
+import os, sys, time
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = lambda *_: None
+segment = shared_memory.SharedMemory(create=True, size=4096)
+temporary = os.path.join(os.environ.get("TMPDIR", ""), "socket")
+open(temporary, "w").close()
+open(sys.argv[1] + ".part", "w").write(f"/dev/shm/{segment.name} {temporary}")
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with kept([sys.executable, "-c", SHARER, str(said)], env={"LONGBOAT_RUN": str(tmp_path)}) as rank:
+        wait_until(said.exists, "the rank to make its files")
+        segment, temporary = map(Path, said.read_text().split())
+        assert segment.exists()
+        assert temporary.is_relative_to(tmp_path / "scratch") and temporary.exists()
+        os.close(rank.lifeline_fd)
+        rank.exit_event()
+        assert not segment.exists()
+        assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_what_lay_in_shared_memory_before_is_left_alone(tmp_path: Path) -> None:
+    code = "import mmap, sys, time; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); time.sleep(600)"
+    for name in ("psm_", "model"):
+        path = Path("/dev/shm") / f"{name}{uuid.uuid4().hex[:8]}"
+        path.write_bytes(b"x" * 4096)
+        try:
+            time.sleep(1.2)  # older than the rank, by the clock of files
+            with kept([sys.executable, "-c", code, str(path)]) as rank:
+                wait_until(
+                    lambda path=path, pid=rank.pid: str(path) in Path(f"/proc/{pid}/maps").read_text(), "mapping"
+                )
+                os.close(rank.lifeline_fd)
+                rank.exit_event()
+            assert path.exists()
+        finally:
+            path.unlink()
+
+
+def test_the_leftovers_of_a_killed_keeper_are_swept_by_the_next(tmp_path: Path) -> None:
+    stale = tmp_path / "scratch" / "4194304999"
+    stale.mkdir(parents=True)
+    with kept([sys.executable, "-c", "import time; time.sleep(600)"], env={"LONGBOAT_RUN": str(tmp_path)}):
+        assert not stale.exists()
