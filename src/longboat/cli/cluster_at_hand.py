@@ -1,8 +1,10 @@
-"""Which cluster a command talks to: the one in RAY_ADDRESS, else the one this node belongs to."""
+"""Which cluster a command talks to: the one in RAY_ADDRESS, else the one that this machine belongs to."""
 
 from __future__ import annotations
 
 import os
+import socket
+from pathlib import Path
 
 from longboat.cluster.session import Session
 from longboat.core.errors import ClusterError
@@ -10,16 +12,35 @@ from longboat.folders import run_folder
 
 __all__ = ("cluster_env", "connect")
 
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+RAY_WORD = Path("/tmp/ray/ray_current_cluster")  # noqa: S108
+"""Where ``ray start`` writes the address of the cluster it started or joined, when no other folder was chosen."""
+
 
 def cluster_env() -> dict[str, str] | None:
     """Variables that lead to the cluster; None where this node belongs to none."""
     if address := os.environ.get("RAY_ADDRESS"):
-        keep = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-        return {"RAY_ADDRESS": address} | {name: os.environ[name] for name in keep if name in os.environ}
+        return _with_token(address)
     from longboat.cluster.ray_node import connect_env, local_cluster
 
-    record = local_cluster(run_folder())
-    return connect_env(record) if record else None
+    if record := local_cluster(run_folder()):
+        return connect_env(record)
+    return _with_token(address) if (address := _plain_ray()) else None
+
+
+def _with_token(address: str) -> dict[str, str]:
+    return {"RAY_ADDRESS": address} | {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
+
+
+def _plain_ray() -> str:
+    """Address of the cluster that ``ray start`` left word of on this machine; empty when nobody listens there."""
+    try:
+        address = RAY_WORD.read_text().strip()
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=1.0):
+            return address
+    except (OSError, ValueError):
+        return ""
 
 
 def connect() -> Session:
