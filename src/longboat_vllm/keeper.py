@@ -45,6 +45,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.005
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 _REAP_ROUNDS = 200
+_LOOK_AT_LEAST_EVERY_S = 60.0
 _ENGINE_MEMORY = re.compile(
     r"(/dev/shm/(?:psm_|wnsm_|vllm_|torch_|nccl-|sem\.mp-)[^/\n]*?)(?: \(deleted\))?$", re.MULTILINE
 )
@@ -188,6 +189,9 @@ class _Keeper:
     def __init__(self, lifeline_fd: int, status_fd: int, grace_s: float, run: str | None) -> None:
         self.began_s = time.time() - 1.0  # the clock of files is coarser
         self.scratch = _Scratch(run)
+        self.memory: set[str] = set()
+        self.look_every_s = 0.5
+        self.look_at_s = time.monotonic() + self.look_every_s
         self.lifeline_fd = lifeline_fd
         self.status_fd = status_fd
         self.grace_s = grace_s
@@ -246,6 +250,7 @@ class _Keeper:
         poll.register(self.wake_read_fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll(self._patience_ms())}
+            self._note_memory()
             if self.wake_read_fd in ready and signal.SIGTERM in os.read(self.wake_read_fd, 4096):
                 self._end_gently(self.grace_s)
             if self.lifeline_fd in ready and (why := self._obey(os.read(self.lifeline_fd, 4096))):
@@ -256,8 +261,16 @@ class _Keeper:
             if self.kill_at_s is not None and time.monotonic() >= self.kill_at_s:
                 return "it did not end within its grace time"
 
-    def _patience_ms(self) -> float | None:
-        return None if self.kill_at_s is None else max(0.0, self.kill_at_s - time.monotonic()) * 1000 + 1
+    def _patience_ms(self) -> float:
+        until_s = self.look_at_s if self.kill_at_s is None else min(self.look_at_s, self.kill_at_s)
+        return max(0.0, until_s - time.monotonic()) * 1000 + 1
+
+    def _note_memory(self) -> None:
+        """Remember what shared memory there is, now and then: who dies at once takes the knowledge along."""
+        if time.monotonic() >= self.look_at_s:
+            self.memory |= shared_memory_of(descendants(os.getpid()), self.began_s)
+            self.look_every_s = min(self.look_every_s * 2, _LOOK_AT_LEAST_EVERY_S)
+            self.look_at_s = time.monotonic() + self.look_every_s
 
     def _obey(self, data: bytes) -> str:
         """Follow the commands in ``data``; the reason when everything must end now, else ""."""
@@ -288,12 +301,12 @@ class _Keeper:
 
     def _wipe(self) -> None:
         """SIGKILL the rank until nothing of it is left. Who called ``setsid`` lands on us: we are the subreaper."""
-        memory = shared_memory_of(descendants(os.getpid()), self.began_s)
+        self.memory |= shared_memory_of(descendants(os.getpid()), self.began_s)
         while self._collect():
             for pid in descendants(os.getpid()):
                 _kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)
-        unlink_all(memory)
+        unlink_all(self.memory)
         self.scratch.remove()
 
     def _exit_event(self) -> dict[str, object]:

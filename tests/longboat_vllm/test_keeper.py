@@ -282,6 +282,17 @@ def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(tmp_path: 
         assert list((tmp_path / "scratch").iterdir()) == []
 
 
+def test_shared_memory_of_a_rank_that_dies_at_once_is_removed_too(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with kept([sys.executable, "-c", SHARER, str(said)]) as rank:
+        wait_until(said.exists, "the rank to make its files")
+        segment = Path(said.read_text().split()[0])
+        time.sleep(3.0)  # the keeper looks after 0.5 and 1.5 s
+        os.kill(rank.pid, signal.SIGKILL)
+        rank.exit_event()
+        assert not segment.exists()
+
+
 def test_what_lay_in_shared_memory_before_is_left_alone(tmp_path: Path) -> None:
     code = "import mmap, sys, time; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); time.sleep(600)"
     for name in ("psm_", "model"):
