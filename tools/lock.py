@@ -16,7 +16,7 @@ from longboat.engines.package_sources import package_sources  # noqa: E402
 
 REQUIREMENTS = {
     "bootstrap": ("requirements/bootstrap.in",),
-    "dev": ("pyproject.toml", "requirements/dev.in", "--extra", "cluster"),
+    "dev": ("pyproject.toml", "requirements/dev.in", "--extra", "cluster", "--extra", "kv-events"),
 }
 OPTIONS = ("--generate-hashes", "--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-header")
 
