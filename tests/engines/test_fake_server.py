@@ -267,17 +267,6 @@ def test_process_imports_only_what_starts_fast() -> None:
     assert not loaded & {"pydantic", "rich", "ray", "httpx", "yaml", "zmq", "msgpack", "torch", "vllm"}
 
 
-def test_kv_events_without_the_libraries_say_so() -> None:
-    try:
-        import zmq  # noqa: F401
-    except ImportError:
-        engine = spawn_fake("--kv-events", "tcp://127.0.0.1:0")
-        assert engine.process.wait(10) == 2
-        assert "--kv-events needs the package" in engine.stop()
-    else:
-        pytest.skip("pyzmq is installed")
-
-
 def _gang(*flags: str) -> tuple[FakeProcess, FakeProcess]:
     gang = ("--nnodes", "2", "--master-port", str(free_port()), *flags)
     return spawn_fake(*gang), spawn_fake(*gang, "--node-rank", "1", "--headless")

@@ -1,4 +1,4 @@
-"""KV events of the fake engine in vLLM's format over ZeroMQ; needs the optional packages ``pyzmq`` and ``msgpack``."""
+"""KV events of the fake engine in vLLM's format over ZeroMQ; needs the extra ``kv-events`` (pyzmq and msgpack)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from longboat.engines.fake_blocks import BlockStored, KvEvent
 __all__ = ("Publisher", "open_publisher")
 
 _NUM_KEPT = 10_000
+_NUM_WAITING = 100_000
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -26,6 +27,7 @@ class Publisher:
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=_NUM_KEPT)
         self._next = 0
         self._pub = context.socket(zmq.PUB)
+        self._pub.set_hwm(_NUM_WAITING)
         self._pub.bind(endpoint)
         self._replay = context.socket(zmq.ROUTER)
         self._replay.bind(endpoint.rpartition(":")[0] + ":0" if endpoint.startswith("tcp://") else endpoint + ".replay")
@@ -43,6 +45,8 @@ class Publisher:
             "endpoint": self._endpoint,
             "replay_endpoint": self._replay_endpoint,
             "buffer_steps": _NUM_KEPT,
+            "hwm": _NUM_WAITING,
+            "max_queue_size": _NUM_WAITING,
             "topic": self._topic.decode(),
         }
 
@@ -56,14 +60,18 @@ class Publisher:
     async def _serve_replays(self) -> None:
         while True:
             try:
-                client, _empty, start = self._replay.recv_multipart(self._noblock)
+                request = self._replay.recv_multipart(self._noblock)
             except self._again:
                 await asyncio.sleep(0.02)
                 continue
-            for sequence, payload in list(self._kept):
-                if sequence >= int.from_bytes(start, "big"):
-                    self._replay.send_multipart((client, b"", sequence.to_bytes(8, "big"), payload))
-            self._replay.send_multipart((client, b"", _END, b""))
+            if len(request) == 3:
+                self._answer(request[0], int.from_bytes(request[2], "big"))
+
+    def _answer(self, client: bytes, start: int) -> None:
+        for sequence, payload in self._kept:
+            if sequence >= start:
+                self._replay.send_multipart((client, b"", self._topic, sequence.to_bytes(8, "big"), payload))
+        self._replay.send_multipart((client, b"", b"", _END, b""))
 
 
 def _bound(socket: Any, zmq: Any) -> str:
@@ -82,8 +90,10 @@ def _as_map(event: KvEvent) -> dict[str, object]:
             "lora_id": None,
             "medium": "GPU",
             "lora_name": None,
+            "extra_keys": [None] * len(event.hashes),
+            "group_idx": 0,
         }
-    return {"type": "BlockRemoved", "block_hashes": list(event.hashes), "medium": "GPU"}
+    return {"type": "BlockRemoved", "block_hashes": list(event.hashes), "medium": "GPU", "group_idx": 0}
 
 
 def open_publisher(endpoint: str) -> Publisher:
@@ -97,6 +107,6 @@ def open_publisher(endpoint: str) -> Publisher:
     except ImportError as error:
         raise UserInputError(
             f"--kv-events needs the package {error.name}, which is not installed",
-            hint="install pyzmq and msgpack beside Longboat, or start without --kv-events",
+            hint="pip install 'longboat[kv-events]', or start without --kv-events",
         ) from error
     return Publisher(zmq, msgpack.packb, endpoint)
