@@ -1,5 +1,19 @@
-"""Fixtures that every room's tests may use."""
+"""Fixtures that every room's tests may use, and how thoroughly properties are tried."""
 
 from __future__ import annotations
 
+import os
+
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = ("netlab.plugin",)
+
+# A busy machine is no failure: no deadline for an example. Where CI is set, every run tries the same examples.
+settings.register_profile(
+    "longboat",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
+settings.load_profile("longboat")

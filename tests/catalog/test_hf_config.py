@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.catalog.facts import ModelFacts
@@ -120,7 +120,6 @@ CONFIGS = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_any_config_gives_positive_counts_or_none(config: dict[str, object]) -> None:
     facts = facts_from_config(config)

@@ -63,7 +63,7 @@ class RecordingTransport:
         return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STREAMS, st.lists(st.integers(1, 40), max_size=20))
 async def test_any_bytes_leave_nothing_behind(data: bytes, sizes: list[int]) -> None:
     state = GatewayState(config(limits=GatewayLimits(max_body_bytes=1000, max_head_bytes=300)))

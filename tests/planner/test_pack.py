@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planner_builders import node, nodes
 
@@ -50,7 +50,6 @@ def test_memory_counts_where_the_node_tells_it() -> None:
 SIZES = st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(SIZES, max_size=4), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=4))
 def test_packing_never_takes_more_than_a_node_has(
     sizes: list[tuple[int, int, int, int]], machines: list[tuple[int, int]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.errors import NotYetError, UserInputError
@@ -114,6 +114,18 @@ MISTAKES = {
         "models[0].engine.args[1]",
         "8 is not text",
         '"8"',
+    ),
+    "argument with a NUL": (
+        'models: [{source: builtin:tiny, engine: {args: [a, "b\\0"]}}]',
+        "models[0].engine.args[1]",
+        "'b\\x00' holds a character that no argument can hold",
+        "without NUL",
+    ),
+    "environment with a NUL": (
+        'models: [{source: builtin:tiny, engine: {environment: "/opt/\\0"}}]',
+        "models[0].engine.environment",
+        "holds a character",
+        "UTF-8",
     ),
     "memory without a unit": (
         "models: [{source: builtin:tiny, resources: {memory: 4G}}]",
@@ -281,8 +293,20 @@ def test_mistake_in_a_whole_file_that_is_one_source_points_at_the_file() -> None
     assert [problem.where for problem in caught.value.problems] == [""]
 
 
-# A busy machine is no failure.
-PATIENT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"source": "builtin:tiny", "engine": {"args": ["a\udcff"]}},
+        {"source": "builtin:tiny", "engine": {"environment": "/opt/\udcff"}},
+        {"source": "/models\udcff/qwen"},
+    ],
+    ids=["argument", "environment", "source"],
+)
+def test_bytes_of_a_command_line_that_are_no_text_are_refused(model: object) -> None:
+    with pytest.raises(UserInputError, match="holds a character that no") as caught:
+        fleet_from({"models": [model]}, "x", folder="/")
+    str(caught.value).encode()
+
 
 WORDS = st.sampled_from(
     ["models", "name", "source", "builtin:tiny", "engine", "kind", "vllm", "fake", "split", "tensor", "auto", "gateway",
@@ -305,13 +329,11 @@ def fleet_or_refusal(load: object, *args: object, **kwargs: object) -> None:
         assert isinstance(result, Fleet)
 
 
-@PATIENT
 @given(VALUES)
 def test_any_values_are_a_fleet_or_a_refusal(data: object) -> None:
     fleet_or_refusal(fleet_from, data, "x", folder="/")
 
 
-@PATIENT
 @given(
     st.fixed_dictionaries({"models": st.lists(st.dictionaries(WORDS, VALUES) | WORDS)}, optional={"gateway": VALUES})
 )
@@ -319,13 +341,11 @@ def test_anything_shaped_like_a_fleet_is_one_or_a_refusal(data: object) -> None:
     fleet_or_refusal(fleet_from, data, "x", folder="/")
 
 
-@PATIENT
 @given(st.text())
 def test_any_text_is_a_fleet_or_a_refusal(text: str) -> None:
     fleet_or_refusal(load_fleet, text, "x")
 
 
-@PATIENT
 @given(st.text(alphabet=" \n\t-:{}[]&*!|>'\"%@`#,?ab1<~\0\ud800", max_size=60))
 def test_any_punctuation_is_a_fleet_or_a_refusal(text: str) -> None:
     fleet_or_refusal(load_fleet, text, "x")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from pydantic_core import PydanticCustomError
 
 from longboat.spec.sizes import canonical_size, size_bytes
-from longboat.spec.source import MAX_NAME, check_source
+from longboat.spec.source import MAX_NAME, UNUSABLE, check_source
 
 __all__ = (
     "API_VERSION",
@@ -73,12 +73,18 @@ def _version(value: str) -> str:
     return value
 
 
+def _argument(value: str) -> str:
+    if UNUSABLE.search(value):
+        raise mistake(f"{value!r} holds a character that no argument can hold", "write it as UTF-8 text without NUL")
+    return value
+
+
 def _absolute(value: str) -> str:
     if not value.startswith("/"):
         raise mistake(
             f"{value!r} is not an absolute path", "write the environment's folder as the nodes see it: /opt/vllm"
         )
-    return value
+    return _argument(value)
 
 
 def _memory(value: str) -> str:
@@ -179,7 +185,7 @@ class EngineSpec(Section):
     """Folder of a Python environment of your own that holds the engine, as the nodes see it."""
     startup: Literal["auto", "zygote", "plain"] = "auto"
     """zygote forks from a process that has imported the engine; plain starts the engine's command; auto picks."""
-    args: tuple[str, ...] = Field(default=(), max_length=200)
+    args: tuple[Annotated[str, AfterValidator(_argument)], ...] = Field(default=(), max_length=200)
     """Extra command-line arguments for the engine, one list item each."""
     options: Annotated[OptionsSpec, AfterValidator(_for_the_fake)] = OptionsSpec()
     """Settings of the fake engine."""

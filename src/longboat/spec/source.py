@@ -6,7 +6,10 @@ import posixpath
 import re
 from dataclasses import dataclass
 
-__all__ = ("SourceMistake", "check_source", "is_local_path", "name_from_source")
+__all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_local_path", "name_from_source")
+
+UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""Characters that no path and no argument of a program can hold: NUL, and what stands for bytes that are no UTF-8."""
 
 BUILTIN = re.compile(r"builtin:[a-z0-9][a-z0-9.-]{0,62}")
 HUB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
@@ -48,7 +51,7 @@ def check_source(source: str, folder: str) -> SourceMistake | None:
 
 
 def _check_path(source: str) -> SourceMistake | None:
-    if "\0" in source or "\n" in source:
+    if UNUSABLE.search(source) or "\n" in source:
         return SourceMistake(what=f"{source!r} holds a character that no path has", hint="write one absolute path")
     if posixpath.normpath(source).strip("/") == "":
         return SourceMistake(what="/ is not a model's folder", hint="write the folder that holds config.json")
