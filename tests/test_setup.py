@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = sorted(ROOT.glob("requirements/*.txt"))
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_make(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -75,3 +89,61 @@ def test_finished_environment_is_left_alone(tmp_path: Path) -> None:
     assert run_make(tmp_path, "venv", "PYTHON=").returncode == 0
     (tmp_path / ".venv/.ready").write_text("/another/place\n")
     assert run_make(tmp_path, "venv", "PYTHON=").returncode != 0
+
+
+def groups_of(marks: set[str]) -> list[str]:
+    """Groups of ``make test`` that select a test with these marks."""
+    expressions: dict[str, str] = tool("run_tests").TESTS
+    known = {name: name in marks for name in registered_marks()}
+    return [group for group, words in expressions.items() if eval(words, {}, known)]  # noqa: S307 - our own words
+
+
+def pytest_options() -> dict[str, object]:
+    options: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    return options
+
+
+def registered_marks() -> list[str]:
+    lines = pytest_options()["markers"]
+    assert isinstance(lines, list)
+    return [line.partition(":")[0] for line in lines]
+
+
+def test_every_combination_of_marks_is_in_one_group() -> None:
+    marks = registered_marks()
+    for number in range(len(marks) + 1):
+        for combination in itertools.combinations(marks, number):
+            assert len(groups_of(set(combination))) == 1, combination
+
+
+@pytest.mark.parametrize(
+    ("marks", "group"),
+    [
+        ("", "quick"),
+        ("engine", "engine"),
+        ("ray", "ray"),
+        ("engine ray", "ray"),
+        ("net", "net"),
+        ("engine ray net", "net"),
+        ("engine slow", "slow"),
+        ("engine ray net slow", "slow"),
+    ],
+)
+def test_group_follows_from_the_marks(marks: str, group: str) -> None:
+    assert groups_of(set(marks.split())) == [group]
+
+
+def test_bare_pytest_runs_the_quick_group() -> None:
+    assert f"-m '{tool('run_tests').TESTS['quick']}'" in str(pytest_options()["addopts"])
+
+
+def test_every_group_has_a_deadline_for_its_tests() -> None:
+    run_tests = tool("run_tests")
+    assert list(run_tests.TEST_DEADLINE_S) == list(run_tests.TESTS)
+
+
+def test_summary_tells_the_time_and_what_it_was_spent_on() -> None:
+    run_tests = tool("run_tests")
+    outcomes = [run_tests.Outcome("quick", True, 100.0), run_tests.Outcome("ray", True, 440.0)]
+    assert run_tests.time_line(outcomes, 600.0) == "time: 10.0 of 40 minutes, 60 s of them for set-up"
+    assert "OVER" in run_tests.time_line(outcomes, 2401.0)

@@ -1,7 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
 Each group is a process of its own, so that a cluster or an engine of one cannot linger in the next. What cannot run
-here is told in one line with the reason. The last line adds all groups up, as pytest does for one.
+here is told in one line with the reason. What needs nothing comes first, then an engine environment is installed. The
+last line adds all groups up, as pytest does for one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from longboat.engines.installer import DEFAULT_VERSIONS
 from longboat.folders import home_folder
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from netlab.lab import why_unavailable  # noqa: E402
+
 BIN = Path(sys.executable).parent
 CODE = ("src", "tests", "tools", "benchmarks")
 
@@ -37,7 +42,11 @@ TESTS = {
     "net": "net and not slow",
     "slow": "slow",
 }
-TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 300, "net": 300, "slow": 1200}
+TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
+"""Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
+NEEDS_NOTHING = (*CHECKS, "quick")
+BUDGET_S = 40 * 60.0
+"""Most that all groups should take together on two cores, with the environments not yet made."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
 
@@ -62,25 +71,33 @@ def main(groups: list[str]) -> int:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     chosen = [group for group in known if not groups or group in groups]
-    skipped = what_is_missing(chosen)
+    first = [group for group in chosen if group in NEEDS_NOTHING]
+    then = [group for group in chosen if group not in NEEDS_NOTHING]
     started_s = time.monotonic()
-    outcomes = run_groups(chosen, skipped)
-    tell(outcomes, skipped, time.monotonic() - started_s)
+    outcomes = run_groups(first, {})
+    missing: dict[str, str] = {}
+    try:
+        missing = what_is_missing(then)
+        outcomes += run_groups(then, missing)
+    except subprocess.CalledProcessError as error:
+        outcomes.append(Outcome("set-up", False, 0.0, failures=[str(error)]))
+    tell(outcomes, missing, time.monotonic() - started_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
 def what_is_missing(chosen: list[str]) -> dict[str, str]:
-    """Mark → why tests with this mark cannot run here."""
-    missing = {}
-    if {"engine", "ray", "net", "slow"} & set(chosen) and (why := why_no_engine()):
-        missing["engine"] = why
-    if {"net", "slow"} & set(chosen) and (why := why_no_namespaces()):
-        missing["net"] = why
-    return missing
+    """Mark → why tests with this mark cannot run here. chosen: groups that need something."""
+    reasons = {"engine": why_no_engine() if chosen else ""}
+    if {"net", "slow"} & set(chosen):
+        reasons["net"] = why_unavailable() or ""
+    return {mark: why for mark, why in reasons.items() if why}
 
 
 def why_no_engine() -> str:
-    """Install the engine environment; the reason when this machine cannot have one. Other failures end the run."""
+    """Install the engine environment; the reason when this machine cannot have one.
+
+    Raises CalledProcessError when the installation fails for another reason.
+    """
     command = [str(BIN / "longboat"), "engines", "install", "vllm"]
     lines = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -90,18 +107,8 @@ def why_no_engine() -> str:
     if process.returncode == UserInputError.exit_code:
         return " ".join(["no engine environment:", *lines[-2:]])
     if process.returncode != 0:
-        sys.exit(process.returncode)
+        raise subprocess.CalledProcessError(process.returncode, command)
     return ""
-
-
-def why_no_namespaces() -> str:
-    """Why this machine cannot make hosts out of network namespaces; empty when it can."""
-    if not shutil.which("ip") or not shutil.which("unshare"):
-        return "the programs ip (iproute2) and unshare (util-linux) are needed"
-    who = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    trial = ["unshare", *who, "--net", "--mount", "--pid", "--fork", "ip", "link", "set", "lo", "up"]
-    done = subprocess.run(trial, capture_output=True, text=True, check=False, timeout=30)
-    return "" if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
 
 
 def run_groups(chosen: list[str], missing: Mapping[str, str]) -> list[Outcome]:
@@ -149,6 +156,7 @@ def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) ->
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={TEST_DEADLINE_S[group]}", f"--junit-xml={report}"]
+        words += ["--durations=5", "--durations-min=10"]
         code = subprocess.run([BIN / "pytest", *words], check=False, env=dict(env)).returncode
         outcome = Outcome(group, code in (0, NO_TESTS), time.monotonic() - started_s)
         if report.exists():
@@ -170,12 +178,13 @@ def count(report: Path, outcome: Outcome) -> None:
 
 
 def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) -> None:
-    """The table, a line for each group that was skipped, every failure, and the sum."""
+    """The table, the time, a line for each group that was skipped, every failure, and the sum."""
     print("\ngroup     result  passed skipped failed   seconds")
     for item in outcomes:
         result = "ok" if item.passed else "FAILED"
         counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
         print(f"{item.group:9} {result:7} {counts} {item.seconds:9.1f}")
+    print(time_line(outcomes, seconds))
     for group, why in missing.items():
         print(f"SKIPPED group {group}: {why}")
     for item in outcomes:
@@ -188,6 +197,13 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) ->
     }
     words = ", ".join(f"{number} {what}" for what, number in parts.items() if number or what == "passed")
     print(f" {words} in {seconds:.2f}s ".center(80, "="), flush=True)
+
+
+def time_line(outcomes: list[Outcome], seconds: float) -> str:
+    """How much of the budget was spent, and on what beside the groups."""
+    beside = seconds - sum(outcome.seconds for outcome in outcomes)
+    over = "" if seconds <= BUDGET_S else ": OVER THE BUDGET"
+    return f"time: {seconds / 60:.1f} of {BUDGET_S / 60:.0f} minutes, {beside:.0f} s of them for set-up{over}"
 
 
 if __name__ == "__main__":
