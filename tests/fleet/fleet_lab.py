@@ -141,7 +141,7 @@ class FleetLab:
         """End the status process."""
         if self._watcher is not None:
             self._watcher.kill()
-            self._watcher.communicate()
+            self._watcher.wait(timeout=DEADLINE_S)
             self._watcher = None
 
     def end(self) -> None:

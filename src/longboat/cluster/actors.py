@@ -20,14 +20,17 @@ __all__ = ("create_agents", "end_keeper", "keeper_of")
 
 
 def create_agents(model: Mapping[str, Any], shape: GangShape) -> list[AgentPort]:
-    """One agent per bundle of this replica's placement group; it takes the bundle's accelerators, so Ray names them."""
+    """The agents of this replica: rank 0's lives in the supervisor itself, one actor in each further bundle.
+
+    Each takes its bundle's accelerators, so Ray names them.
+    """
+    agents: list[AgentPort] = [NodeAgent(model, 0, lease_s=None)]
     group = get_current_placement_group()
     remote = ray.remote(NodeAgent)
-    agents: list[AgentPort] = []
-    for bundle in range(shape.num_nodes):
+    for bundle in range(1, shape.num_nodes):
         handle = remote.options(
             num_cpus=0,
-            num_gpus=shape.resources.num_gpus * shape.ranks_per_node,
+            num_gpus=shape.gpus_per_node,
             max_concurrency=100,
             max_restarts=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),

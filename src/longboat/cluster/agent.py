@@ -34,9 +34,12 @@ ZYGOTE_WAIT_S = 120.0
 
 
 class NodeAgent:
-    """Owns one node rank. All methods are called by the gang's supervisor; none blocks the loop."""
+    """Owns one node rank. All methods are called by the gang's supervisor; none blocks the loop.
 
-    def __init__(self, model: Mapping[str, Any], node_rank: int, lease_s: float = LEASE_S) -> None:
+    lease_s: None for an agent that lives in its supervisor's process, and dies with it
+    """
+
+    def __init__(self, model: Mapping[str, Any], node_rank: int, lease_s: float | None = LEASE_S) -> None:
         self._model = model
         self._node_rank = node_rank
         self._lease_s = lease_s
@@ -85,7 +88,8 @@ class NodeAgent:
         started_by = await self._start_rank(plan, run)
         self._renewed_at_s = time.monotonic()  # the lease runs from here: waiting for a zygote is no silence
         self._spawn(self._watch_exit())
-        self._spawn(self._watch_lease())
+        if self._lease_s is not None:
+            self._spawn(self._watch_lease(self._lease_s))
         self._spawn(self._follow_phase(plan))
         return self._state(plan, started_by)
 
@@ -125,6 +129,11 @@ class NodeAgent:
             await asyncio.wait_for(rank.wait(), grace_s + 10.0)
         except TimeoutError:
             rank.kill()
+
+    def kill(self) -> None:
+        """End the rank at once, without waiting for it."""
+        if self._rank is not None:
+            self._rank.kill()
 
     async def _start_rank(self, plan: GangPlan, run: Path) -> str:
         from longboat.cluster.launch import rank_command, rank_marks
@@ -207,15 +216,15 @@ class NodeAgent:
 
         await reap({name: self._marks[name] for name in ("LONGBOAT_RUN", "LONGBOAT_GANG", "LONGBOAT_NODE_RANK")})
 
-    async def _watch_lease(self) -> None:
+    async def _watch_lease(self, lease_s: float) -> None:
         """Without a word from the supervisor the gang is broken or replaced: what runs here must not go on."""
         while self._rank is not None:
             silent_s = time.monotonic() - self._renewed_at_s
-            if silent_s > self._lease_s:
+            if silent_s > lease_s:
                 self._report_lost(f"no word from the supervisor for {silent_s:.0f} s")
                 await self.stop(0.0)
                 os._exit(0)
-            await asyncio.sleep(min(1.0, self._lease_s / 4))
+            await asyncio.sleep(min(1.0, lease_s / 4))
 
     async def _follow_phase(self, plan: GangPlan) -> None:
         adapter = adapter_for(str(self._model["engine"]["kind"]))

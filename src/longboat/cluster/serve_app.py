@@ -22,7 +22,7 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
     labels = [dict(args["labels"])] * len(args["bundles"]) if args["labels"] else None
     deployment = serve.deployment(EngineSupervisor).options(
         name=SUPERVISOR_DEPLOYMENT,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "num_gpus": args["bundles"][0].get("GPU", 0)},
         placement_group_bundles=list(args["bundles"]),
         placement_group_strategy=args["strategy"],
         **({"placement_group_bundle_label_selector": labels} if labels else {}),

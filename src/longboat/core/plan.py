@@ -41,6 +41,10 @@ class GangShape:
     def ranks_per_node(self) -> int:
         return self.tensor * self.pipeline // self.num_nodes
 
+    @property
+    def gpus_per_node(self) -> float:
+        return self.resources.num_gpus * self.ranks_per_node
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
