@@ -15,7 +15,7 @@ from longboat.spec.load import load_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *DOCS.rglob("*.md")])
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 MAX_DECISION_LINES = 60
 
