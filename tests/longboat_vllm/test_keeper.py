@@ -284,7 +284,7 @@ def test_a_killed_rank_leaves_no_shared_memory_and_no_temporary_files(tmp_path: 
 
 def test_shared_memory_of_a_rank_that_dies_at_once_is_removed_too(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    with kept([sys.executable, "-c", SHARER, str(said)]) as rank:
+    with kept([sys.executable, "-c", SHARER, str(said)], env={"LONGBOAT_RUN": str(tmp_path)}) as rank:
         wait_until(said.exists, "the rank to make its files")
         segment = Path(said.read_text().split()[0])
         time.sleep(3.0)  # the keeper looks after 0.5 and 1.5 s
