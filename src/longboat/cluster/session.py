@@ -21,6 +21,7 @@ from longboat.core.topology import Node
 __all__ = ("Session", "require_ray")
 
 CALL_TIMEOUT_S = 15.0
+GIVEN_UP_EVERY_S = 3.0
 INSTALL_HINT = "pip install 'longboat[cluster]'"
 
 
@@ -59,6 +60,8 @@ class Session:
         self.gcs_address = str(context.address_info["gcs_address"])
         self.rest = ServeRest(f"http://{context.address_info['webui_url']}", _token(env))
         self._controller: Any = None
+        self._given_up: dict[str, str] = {}
+        self._given_up_at_s = -GIVEN_UP_EVERY_S
 
     def __enter__(self) -> Session:
         return self
@@ -75,7 +78,7 @@ class Session:
 
         Raises ClusterError when a fleet is up but its controller does not answer.
         """
-        if not self.has_fleet():
+        if self._controller is None and not self.has_fleet():  # the question is dear: Serve collects all its details
             return None
         try:
             report: FleetReport = self._controller_handle().report.remote().result(timeout_s=CALL_TIMEOUT_S)
@@ -141,7 +144,12 @@ class Session:
         raise ClusterError("the fleet's controller did not come up", hint="longboat status --json; ray status")
 
     def given_up(self) -> dict[str, str]:
-        """Model → why Serve has stopped trying to start it."""
+        """Model → why Serve has stopped trying to start it; asked anew every few seconds, since it is dear to ask."""
+        if time.monotonic() - self._given_up_at_s > GIVEN_UP_EVERY_S:
+            self._given_up, self._given_up_at_s = self._ask_given_up(), time.monotonic()
+        return self._given_up
+
+    def _ask_given_up(self) -> dict[str, str]:
         return {
             name.removeprefix(MODEL_APP_PREFIX): str(app.get("message") or "deploy failed")
             for name, app in self.applications().items()
