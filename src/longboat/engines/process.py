@@ -14,21 +14,26 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
 from longboat.engines.overlay import engine_package
 
-if TYPE_CHECKING:
-    from longboat.engines.zygote_client import ZygoteClient
-
-__all__ = ("RankExit", "RankProcess", "keeper_path", "rank_environment", "reap", "start_rank")
+__all__ = ("Forker", "RankExit", "RankProcess", "keeper_path", "rank_environment", "reap", "start_rank")
 
 START_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
 _FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 """Process titles must not overwrite the environment in /proc, where orphans are found; logs are written at once."""
+
+
+class Forker(Protocol):
+    """What forks ranks: a zygote."""
+
+    async def fork(
+        self, command: RankCommand, *, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+    ) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,7 @@ class RankProcess:
 
 
 async def start_rank(
-    command: RankCommand, *, marks: Mapping[str, str], log_path: Path, zygote: ZygoteClient | None
+    command: RankCommand, *, marks: Mapping[str, str], log_path: Path, zygote: Forker | None
 ) -> RankProcess:
     """Start one rank; its output is appended to ``log_path``.
 
