@@ -43,4 +43,5 @@ def report(
         replicas=replicas,
         gateways=gateways,
         failures={failed.state.model: failed for failed in failures},
+        table_version=1,
     )

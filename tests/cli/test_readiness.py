@@ -141,3 +141,8 @@ def test_the_timeout_says_what_is_behind() -> None:
 def test_a_controller_that_never_answers_is_an_error() -> None:
     with pytest.raises(ClusterError, match="does not answer"):
         wait(FakeFleet(lambda _: None), timeout_s=10)
+
+
+def test_a_gateway_that_has_not_heard_of_the_replica_is_waited_for() -> None:
+    assert not is_ready(report(replica(), gateways=(gateway(), gateway("n2", table_version=0))), GOAL)
+    assert not is_ready(report(replica(), gateways=(gateway(epoch="an earlier controller", table_version=9),)), GOAL)

@@ -121,9 +121,16 @@ def wait_ready(
 
 
 def is_ready(report: FleetReport, goal: Goal) -> bool:
-    """Whether all replicas answer, as they are wanted now, and every gateway is up."""
-    gateways_up = bool(report.gateways) and all(not gateway.problem for gateway in report.gateways)
-    return gateways_up and all(len(_ready(report, goal, model)) >= count for model, count in goal.wanted.items())
+    """Whether all replicas answer, as they are wanted now, and every gateway is up and knows of them."""
+    newest = (report.epoch, report.table_version)
+    gateways_up = all(
+        not gateway.problem and (gateway.epoch, gateway.table_version) == newest for gateway in report.gateways
+    )
+    return (
+        bool(report.gateways)
+        and gateways_up
+        and all(len(_ready(report, goal, model)) >= count for model, count in goal.wanted.items())
+    )
 
 
 def _ready(report: FleetReport, goal: Goal, model: str) -> list[ReplicaState]:

@@ -69,6 +69,8 @@ class FleetController:
             replicas=self._membership.states(now_s),
             gateways=tuple(report.gateway for report in self._reports.values()),
             failures=self._membership.failures(),
+            epoch=self._epoch,
+            table_version=self._table_version(),
             problems=tuple(r.problem for r in self._reports.values() if r.problem),
         )
 

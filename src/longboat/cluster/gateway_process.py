@@ -153,6 +153,7 @@ class GatewayProcess:
             url=_url(order.gateway, self._address),
             pid=state.get("pid"),
             table_version=state.get("version", 0),
+            epoch=state.get("epoch", ""),
             in_flight=state.get("in_flight", 0),
             requests_total=state.get("requests_total", 0),
             problem="" if state else "its control socket does not answer",

@@ -115,7 +115,7 @@ class NodeOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
-    """A node's gateway. problem: why it does not run (empty: it does)."""
+    """A node's gateway. problem: why it does not run (empty: it does); epoch, table_version: of the table it has."""
 
     node_id: str
     address: str
@@ -123,6 +123,7 @@ class GatewayReport:
     url: str
     pid: int | None
     table_version: int
+    epoch: str = ""
     in_flight: int = 0
     requests_total: int = 0
     problem: str = ""
@@ -139,7 +140,10 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
-    """Everything `longboat status` shows, as the controller knows it. Times are seconds of the wall clock."""
+    """Everything `longboat status` shows, as the controller knows it. Times are seconds of the wall clock.
+
+    epoch, table_version: of the newest endpoint table, which gateways are given
+    """
 
     fleet: str
     document: str
@@ -147,4 +151,6 @@ class FleetReport:
     replicas: tuple[ReplicaState, ...]
     gateways: tuple[GatewayReport, ...]
     failures: Mapping[str, Announcement]
+    epoch: str = ""
+    table_version: int = 0
     problems: tuple[str, ...] = ()
