@@ -75,7 +75,7 @@ def test_hosts_reach_each_other_by_address_and_name(netlab: MakeLab) -> None:
 def test_hosts_have_processes_disks_and_shared_memory_of_their_own(netlab: MakeLab) -> None:
     one, two = netlab(2).hosts
     sleeper = one.popen(["sleep", "1000"])
-    assert "sleep 1000" in one.processes().values()
+    _eventually(lambda: "sleep 1000" in one.processes().values(), "the command does not start")
     assert two.processes() == {}
     assert one.run(["sh", "-c", "echo x >/dev/shm/mine; echo $LONGBOAT_RUN $TMPDIR"]).stdout.split() == [
         str(one.folder / "run"),
