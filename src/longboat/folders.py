@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from longboat.core.errors import ClusterError
 
 __all__ = ("home_folder", "log_path", "run_folder")
+
+MAX_LOGGED_REPLICAS = 50
+"""A model that dies again and again must not fill the disk."""
 
 
 def home_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -47,7 +51,14 @@ def _private(folder: Path) -> Path:
 
 
 def log_path(run: Path, model: str, replica: str, node_rank: int) -> Path:
-    """Log file of one rank; its folder is made."""
+    """Log file of one rank; its folder is made. Of each model the logs of the newest ``MAX_LOGGED_REPLICAS`` stay."""
     folder = run / "logs" / model / replica
     folder.mkdir(parents=True, exist_ok=True)
+    _forget_oldest(folder.parent)
     return folder / f"rank{node_rank}.log"
+
+
+def _forget_oldest(model_folder: Path) -> None:
+    folders = sorted(model_folder.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in folders[MAX_LOGGED_REPLICAS:]:
+        shutil.rmtree(folder, ignore_errors=True)

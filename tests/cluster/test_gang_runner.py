@@ -200,3 +200,58 @@ async def test_drain_announces_first_and_stops_politely(engine_port: int) -> Non
     phases = controller.phases()
     assert phases.index(Phase.DRAINING) < phases.index(Phase.GONE)
     assert all(agent.stopped and agent.stopped[0] > 0 for agent in agents)
+
+
+async def test_agents_are_renewed_while_a_slow_sibling_starts(engine_port: int) -> None:
+    runner, agents, _, _ = build(engine_port)
+    go_on = asyncio.Event()
+    heard: list[int] = []
+
+    async def slow_start(plan: GangPlan) -> RankState:
+        await go_on.wait()
+        return RankState(node_rank=0, node_id="n0", address="127.0.0.1", pid=100)
+
+    async def renew() -> RankHealth:
+        heard.append(1)
+        go_on.set()
+        return RankHealth(node_rank=1, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
+
+    agents[0].start, renewed = slow_start, agents[1].renew  # type: ignore[method-assign]
+    agents[1].renew = lambda: renewed() if go_on.is_set() else renew()  # type: ignore[method-assign]
+    await asyncio.wait_for(runner.bring_up(), 10)
+    assert heard, "no renewal before all had started"
+
+
+async def test_an_agent_that_says_its_rank_is_dead_is_believed(engine_port: int) -> None:
+    runner, agents, _, died = build(engine_port)
+    await runner.bring_up()
+
+    async def dead() -> RankHealth:
+        return RankHealth(node_rank=1, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
+
+    agents[1].renew = dead  # type: ignore[method-assign]
+    assert "not alive" in await asyncio.wait_for(died, 10)
+
+
+async def test_a_replica_that_is_stopped_while_starting_is_no_failure() -> None:
+    runner, agents, controller, died = build(1)
+    starting = asyncio.create_task(runner.bring_up())
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(runner.drain(5.0), 10)
+    with pytest.raises(EngineError, match="stopped"):
+        await asyncio.wait_for(starting, 5)
+    assert Phase.FAILED not in controller.phases()
+    assert Phase.READY not in controller.phases()
+    assert all(agent.stopped for agent in agents)
+    assert not died.done()
+
+
+async def test_what_went_wrong_on_another_node_is_told_without_its_traceback(engine_port: int) -> None:
+    runner, agents, controller, _ = build(engine_port)
+    wrapped = RuntimeError("a long traceback")
+    wrapped.cause = EngineError("no such folder", log_tail=("the log",))  # type: ignore[attr-defined]
+    agents[1].start_error = wrapped
+    with pytest.raises(EngineError, match="no such folder"):
+        await asyncio.wait_for(runner.bring_up(), 5)
+    assert controller.heard[-1].state.detail == "no such folder"
+    assert controller.heard[-1].log_tail == ("the log",)

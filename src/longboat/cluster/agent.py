@@ -203,12 +203,19 @@ class NodeAgent:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch_exit(self) -> None:
+        """Whatever goes wrong here, the supervisor is told that the rank is gone."""
         rank = self._rank
         assert rank is not None
-        ended = await rank.wait()
-        if ended.returncode is None and ended.signal is None:
-            await self._reap_leftovers()
-        self._report_lost(f"exited with {ended}")
+        reason = "its end could not be seen"
+        try:
+            ended = await rank.wait()
+            reason = f"exited with {ended}"
+            if ended.returncode is None and ended.signal is None:
+                await self._reap_leftovers()
+        except Exception as error:
+            reason = f"{reason}: {error}"
+        finally:
+            self._report_lost(reason)
 
     async def _reap_leftovers(self) -> None:
         """Without its keeper nobody promised that the rank ended whole."""

@@ -49,9 +49,17 @@ class Gang:
         return self.plan
 
     async def start(self) -> tuple[RankState, ...]:
-        """Start all ranks at once. Raises the first failure after the rest was given time to answer."""
+        """Start all ranks at once. Raises the first failure after the rest was given time to answer.
+
+        Agents are renewed meanwhile: one that is done may have to wait long for another that is not.
+        """
         assert self.plan is not None
-        answers = await asyncio.gather(*(agent.start(self.plan) for agent in self._agents), return_exceptions=True)
+        renewals = [asyncio.create_task(self._renew(i, agent)) for i, agent in enumerate(self._agents)]
+        try:
+            answers = await asyncio.gather(*(agent.start(self.plan) for agent in self._agents), return_exceptions=True)
+        finally:
+            for renewal in renewals:
+                renewal.cancel()
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -93,8 +101,8 @@ class Gang:
         heard_at_s = time.monotonic()
         while True:
             try:
-                self.health[node_rank] = await asyncio.wait_for(agent.renew(), AGENT_SILENCE_S / 2)
-                heard_at_s = time.monotonic()
+                health = await asyncio.wait_for(agent.renew(), AGENT_SILENCE_S / 2)
+                self.health[node_rank], heard_at_s = health, time.monotonic()
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -102,6 +110,9 @@ class Gang:
                 if silent_s > AGENT_SILENCE_S:
                     why = f"its agent did not answer for {silent_s:.0f} s ({type(error).__name__})"
                     return RankLoss(node_rank=node_rank, reason=why)
+            else:
+                if self.ranks and not health.alive:
+                    return RankLoss(node_rank=node_rank, reason="it is not alive any more")
             await asyncio.sleep(RENEW_EVERY_S)
 
 

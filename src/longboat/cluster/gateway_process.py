@@ -98,6 +98,7 @@ class GatewayProcess:
             orphan_grace_s=ORPHAN_GRACE_S,
             access_log=str(self._folder / "access.log"),
         )
+        self._save(record)  # before it runs: whoever comes after us must find it
         output = self._folder / "gateway.log"
         with output.open("wb") as log:
             process = subprocess.Popen(  # noqa: ASYNC220 (a shell that ends at once)
@@ -114,7 +115,6 @@ class GatewayProcess:
             process.stdin.close()
             await asyncio.to_thread(process.wait, 10.0)
         await self._wait_listening(output)
-        self._save(record)
         return record
 
     async def _wait_listening(self, output: Path) -> None:
@@ -141,9 +141,12 @@ class GatewayProcess:
             return None
 
     def _save(self, record: dict[str, Any]) -> None:
-        descriptor = os.open(self._record_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        """By rename: a reader finds the whole record or none."""
+        part = self._record_path.with_suffix(".part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(record, file)
+        part.rename(self._record_path)
 
     def _report(self, order: NodeOrder, state: dict[str, Any]) -> GatewayReport:
         return GatewayReport(

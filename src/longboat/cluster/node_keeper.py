@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -38,11 +37,13 @@ class NodeKeeper:
         self._warming: dict[WarmEnvironment, asyncio.Task[str]] = {}
         self._lock = asyncio.Lock()
         self._order: NodeOrder | None = None
+        self._past_epochs: set[str] = set()
         self._holding: asyncio.Task[None] | None = None
 
     async def order(self, order: NodeOrder) -> NodeReport:
         """Make this node what the controller wants; never raises for what is this node's own trouble."""
         async with self._lock:
+            self._refuse_past(order.epoch)
             self._order = order
             self._holding = self._holding or asyncio.create_task(self._hold())
             self._keep_warm(order.warm)
@@ -52,6 +53,13 @@ class NodeKeeper:
                 gateway = self._report(order, str(error))
             return NodeReport(gateway=gateway, zygotes=self._warm_names())
 
+    def _refuse_past(self, epoch: str) -> None:
+        """A controller that another one has followed may come back from a partition; it knows nobody any more."""
+        if epoch in self._past_epochs:
+            raise ClusterError("a newer controller has given orders here")
+        if self._order is not None and self._order.epoch != epoch:
+            self._past_epochs.add(self._order.epoch)
+
     async def _hold(self) -> None:
         """Keep the gateway, as last ordered, while no controller can be heard: with the head lost, nodes serve on."""
         while True:
@@ -59,8 +67,10 @@ class NodeKeeper:
             async with self._lock:
                 if self._order is None:
                     continue
-                with contextlib.suppress(LongboatError):
+                try:
                     await self._gateway.ensure(dataclasses.replace(self._order, table_is_partial=True))
+                except Exception as error:  # a task root: holding must go on
+                    log.warning("the gateway cannot be held: %r", error)
 
     async def shutdown(self) -> None:
         """Stop the gateway and the zygotes of this node."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import logging
 import os
 import secrets
@@ -26,6 +27,8 @@ log = logging.getLogger("longboat.supervisor")
 
 ANNOUNCE_EVERY_S = 1.0
 STOP_GRACE_S = 5.0
+SETTLE_S = 1.0
+"""How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
 
 
 class GangRunner:
@@ -64,6 +67,8 @@ class GangRunner:
         self._detail = ""
         self._log_tail: tuple[str, ...] = ()
         self._changed = asyncio.Event()
+        self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
+        self._leaving = False
         self._tasks = [asyncio.create_task(self._announce_always())]
 
     @property
@@ -74,30 +79,49 @@ class GangRunner:
     async def bring_up(self) -> None:
         """Place, start, load and warm the gang; return when it has made a token.
 
-        Raises EngineError when a rank is lost on the way; nothing of the gang is left then.
+        Raises EngineError when a rank is lost, or the replica is stopped, on the way; nothing of the gang is left then.
         """
+        self._starting = asyncio.create_task(self._bring_up())
         try:
-            plan = await self._gang.prepare(self._model, self._shape, self._identity)
-            self._enter(Phase.STARTING)
-            await self._gang.start()
-            loss = asyncio.create_task(self._gang.first_loss())
-            ready = asyncio.create_task(wait_for_token(self.url, self._adapter.probe(plan), plan.api_key))
-            phases = asyncio.create_task(self._follow_phases())
-            try:
-                await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
-                if loss.done():
-                    raise _lost(loss.result())
-            except BaseException:
+            loss = await self._starting
+            if self._leaving:
                 loss.cancel()
-                raise
-            finally:
-                ready.cancel()
-                phases.cancel()
-        except BaseException as error:
-            await self._fail(error)
-            raise
+                raise EngineError("the replica was stopped while it started")
+        except asyncio.CancelledError:
+            await self._fail(stopped := EngineError("the replica was stopped while it started"))
+            raise stopped from None
+        except Exception as error:
+            known = _known(error)
+            await self._fail(known)
+            raise known from error
         self._enter(Phase.READY)
         self._tasks.append(asyncio.create_task(self._end_with(loss)))
+
+    async def _bring_up(self) -> asyncio.Task[RankLoss]:
+        """The task that waits for the loss of a rank, once a token has come."""
+        plan = await self._gang.prepare(self._model, self._shape, self._identity)
+        self._enter(Phase.STARTING)
+        phases = asyncio.create_task(self._follow_phases())
+        watches: list[asyncio.Task[Any]] = [phases]
+        try:
+            await self._gang.start()
+            loss = asyncio.create_task(self._gang.first_loss())
+            probe = self._adapter.probe(plan)
+            ready = asyncio.create_task(wait_for_token(self.url, probe, plan.api_key, on_refusal=self._note))
+            watches += [ready, loss]
+            await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if loss.done():
+                raise _lost(loss.result())
+            ready.result()
+            watches.remove(loss)
+            self._detail = ""
+            return loss
+        finally:
+            for watch in watches:
+                watch.cancel()
+
+    def _note(self, detail: str) -> None:
+        self._detail = detail
 
     def check(self) -> None:
         """Raise when the gang is not whole."""
@@ -108,21 +132,33 @@ class GangRunner:
         """Tell the gateways to send nothing more, wait until the engine is idle, end the gang."""
         if self.phase is Phase.FAILED:
             return
+        self._leaving = True
+        served = self.phase is Phase.READY
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
         self._enter(Phase.DRAINING)
         await self._announce()
-        deadline_s = time.monotonic() + patience_s
-        while time.monotonic() < deadline_s and await self._is_busy():  # noqa: ASYNC110 (the engine has no event for it)
-            await asyncio.sleep(0.25)
+        if served:
+            await self._wait_idle(patience_s)
         await self._close()
         self._enter(Phase.GONE)
         await self._announce()
+
+    async def _wait_idle(self, patience_s: float) -> None:
+        """Until the engine had nothing to do for a while: the gateways hear of the draining a moment after us."""
+        deadline_s = time.monotonic() + patience_s
+        idle_since_s = time.monotonic()
+        while time.monotonic() < deadline_s and time.monotonic() - idle_since_s < SETTLE_S:
+            if await self._is_busy():
+                idle_since_s = time.monotonic()
+            await asyncio.sleep(0.2)
 
     async def _is_busy(self) -> bool:
         plan = self._gang.plan
         try:
             headers = {"Authorization": f"Bearer {plan.api_key}"} if plan else {}
             _, text = await ask(self.url, "/metrics", headers=headers, timeout_s=2.0)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
         load = self._adapter.load(text.decode(errors="replace"))
         return bool((load.num_running or 0) + (load.num_waiting or 0))
@@ -134,6 +170,10 @@ class GangRunner:
         self._die(str(lost))
 
     async def _fail(self, error: BaseException) -> None:
+        """End the gang. A replica that is stopped on purpose has not failed, and says nothing of the kind."""
+        if self._leaving:
+            await self._gang.stop(0.0)
+            return
         self._detail = str(error) or type(error).__name__
         self._log_tail = getattr(error, "log_tail", ())
         self._enter(Phase.FAILED)
@@ -241,6 +281,12 @@ def _exit_process(reason: str) -> None:
     """Dying is the quickest way to tell Serve, which skips its three strikes for a dead actor."""
     log.error("supervisor ends: %s", reason)
     os._exit(1)
+
+
+def _known(error: Exception) -> Exception:
+    """What went wrong on another node comes wrapped by Ray, with a traceback for a message."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, LongboatError) else error
 
 
 def _lost(loss: RankLoss) -> LongboatError:

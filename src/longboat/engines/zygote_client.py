@@ -44,6 +44,7 @@ PING_DEADLINE_S = 2.0
 FORK_DEADLINE_S = 10.0
 STOP_DEADLINE_S = 5.0
 IMPORT_DEADLINE_S = 300.0
+_SPAWN_DEADLINE_S = 30.0
 _POLL_S = 0.05
 _MARK_SPACE = "LONGBOAT_MARK_SPACE"
 _MARK_SPACE_BYTES = 1024
@@ -234,10 +235,15 @@ def _spawn(
     words += ["--fingerprint", environment.fingerprint, "--lifeline-pid", str(lifeline_pid), *options]
     argv = [sys.executable, "-I", "-S", keeper_path(), "--detach", str(path.with_suffix(".log")), "--"]
     argv += [environment.python, "-m", "longboat_vllm.zygote", *words]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=STOP_DEADLINE_S, check=True
-    )
-    return int(done.stdout)
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=_SPAWN_DEADLINE_S, check=True
+        )
+        return int(done.stdout)
+    except (subprocess.SubprocessError, ValueError) as error:
+        raise EngineError(
+            f"the zygote cannot be started: {error}", hint="engines are started plainly meanwhile"
+        ) from error
 
 
 def _fits(record: Mapping[str, Any], environment: EngineEnvironment) -> bool:
