@@ -5,14 +5,26 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.cluster.membership import FORGET_S, SILENCE_S, Membership
+from longboat.cluster.membership import FORGET_S, ORDERS_KEPT, SILENCE_S, Membership
 from longboat.cluster.messages import Announcement
 from longboat.core.states import Phase, ReplicaState
 
 
-def announcement(replica: str, phase: Phase = Phase.READY, slot: int = 0, model: str = "tiny") -> Announcement:
-    state = ReplicaState(model=model, replica=replica, generation=1, phase=phase, url=f"http://10.0.0.1/{replica}")
+def announcement(
+    replica: str, phase: Phase = Phase.READY, slot: int = 0, model: str = "tiny", generation: int = 1
+) -> Announcement:
+    url = f"http://10.0.0.1/{replica}"
+    state = ReplicaState(model=model, replica=replica, generation=generation, phase=phase, url=url)
     return Announcement(state=state, slot=slot, api_key="secret")
+
+
+OLD = announcement("old", generation=100)
+NEW = announcement("new", generation=200)
+
+
+def hear_in_turn(membership: Membership, start_s: float, *announcements: Announcement) -> list[bool]:
+    """One announcement every half second; returns which were answered with stop."""
+    return [membership.hear(said, start_s + 0.5 * number).stop for number, said in enumerate(announcements)]
 
 
 def replicas(membership: Membership, now_s: float) -> list[str]:
@@ -59,6 +71,95 @@ def test_a_returning_replica_serves_on_when_its_substitute_failed() -> None:
     membership.hear(announcement("new", Phase.FAILED), 10.0)
     assert not membership.hear(announcement("old"), 11.0).stop
     assert replicas(membership, 11.0) == ["old"]
+
+
+def test_a_replica_that_returns_after_it_was_forgotten_is_still_the_old_one() -> None:
+    membership = Membership()
+    membership.hear(announcement("old"), 0.0)
+    membership.hear(announcement("new"), 10.0)
+    membership.expire(FORGET_S + 1)
+    assert not membership.hear(announcement("new"), 100.0).stop
+    assert membership.hear(announcement("old"), 101.0).stop
+    assert replicas(membership, 101.0) == ["new"]
+    assert not membership.hear(announcement("new"), 102.0).stop
+
+
+def test_a_forgotten_replica_serves_again_when_nobody_took_its_slot() -> None:
+    membership = Membership()
+    membership.hear(announcement("a"), 0.0)
+    membership.expire(FORGET_S + 1)
+    assert not membership.hear(announcement("a"), 100.0).stop
+    assert replicas(membership, 100.0) == ["a"]
+
+
+def test_only_the_newest_forgotten_orders_are_kept() -> None:
+    membership = Membership()
+    for number in range(ORDERS_KEPT + 1):
+        membership.hear(announcement(f"r{number}", slot=number), float(number))
+        membership.expire(float(number))
+    end_s = ORDERS_KEPT + FORGET_S + 10
+    membership.expire(end_s)
+    membership.hear(announcement("new", slot=0), end_s)
+    membership.hear(announcement("new2", slot=1), end_s)
+    assert not membership.hear(announcement("r0", slot=0), end_s + 1).stop
+    assert membership.hear(announcement("r1", slot=1), end_s + 1).stop
+
+
+def test_an_older_generation_heard_second_by_a_new_controller_is_stopped_and_never_routed_to() -> None:
+    membership, stops = Membership(), list[bool]()
+    for number, said in enumerate([NEW, OLD, NEW, OLD, NEW]):
+        stops.append(membership.hear(said, float(number)).stop)
+        assert replicas(membership, float(number)) == ["new"]
+    assert stops == [False, False, False, True, False]
+
+
+def test_an_older_generation_heard_first_by_a_new_controller_is_stopped() -> None:
+    membership = Membership()
+    assert hear_in_turn(membership, 0.0, OLD, NEW) == [False, False]
+    assert replicas(membership, 0.5) == ["new"]
+    assert hear_in_turn(membership, 1.0, OLD, NEW, OLD, NEW) == [False, False, True, False]
+
+
+@given(st.integers(1, 4), st.permutations([OLD, NEW]), st.sampled_from([20.0, 100.0]))
+def test_the_newer_generation_is_never_stopped_after_both_fell_silent(
+    heard: int, back: list[Announcement], back_s: float
+) -> None:
+    membership = Membership()
+    hear_in_turn(membership, 0.0, *[NEW, OLD, NEW, OLD][: heard + 1])
+    membership.expire(back_s - 1)
+    answers = hear_in_turn(membership, back_s, *back, *back)
+    said = list(zip([*back, *back], answers, strict=True))
+    assert not any(stop for who, stop in said if who is NEW)
+    assert any(stop for who, stop in said if who is OLD)
+    assert replicas(membership, back_s + 2) == ["new"]
+
+
+def test_a_substitute_whose_clock_is_behind_takes_the_place_of_a_dead_replica() -> None:
+    membership = Membership()
+    hear_in_turn(membership, 0.0, NEW, NEW)
+    for now_s in (2.0, 3.0, 4.0, 5.0, 6.0):
+        assert not membership.hear(OLD, now_s).stop
+    assert replicas(membership, 6.0) == ["old"]
+    assert membership.hear(NEW, 8.0).stop
+    assert not membership.hear(OLD, 8.5).stop
+    assert replicas(membership, 8.5) == ["old"]
+
+
+def test_siblings_that_swap_slots_before_a_new_controller_both_live() -> None:
+    membership = Membership()
+    elder, younger = announcement("elder", slot=1, generation=100), announcement("younger", slot=1, generation=200)
+    moved = announcement("elder", slot=0, generation=100)
+    assert hear_in_turn(membership, 0.0, younger, elder, younger, moved, younger, moved) == [False] * 6
+    assert sorted(replicas(membership, 3.0)) == ["elder", "younger"]
+
+
+def test_siblings_known_to_be_well_swap_slots_for_as_long_as_they_like() -> None:
+    membership = Membership()
+    elder, younger = announcement("elder", slot=0, generation=100), announcement("younger", slot=1, generation=200)
+    moved = announcement("elder", slot=1, generation=100)
+    hear_in_turn(membership, 0.0, elder, younger, elder, younger)
+    assert hear_in_turn(membership, 2.0, moved, younger, moved, younger, moved) == [False] * 5
+    assert sorted(replicas(membership, 4.0)) == ["elder", "younger"]
 
 
 def test_siblings_that_share_a_slot_for_a_moment_both_live() -> None:
