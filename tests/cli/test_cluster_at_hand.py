@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -36,3 +37,10 @@ def test_a_cluster_that_plain_ray_started_is_found(nowhere: Path) -> None:
         nowhere.write_text(address)
         assert cluster_at_hand.cluster_env() == {"RAY_ADDRESS": address}
     assert cluster_at_hand.cluster_env() is None, "nobody listens there any more"
+
+
+def test_word_of_a_cluster_from_another_user_does_not_count(nowhere: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nowhere.write_text(f"127.0.0.1:{listener.getsockname()[1]}")
+        assert cluster_at_hand.word_of_ray(nowhere, os.getuid())
+        assert not cluster_at_hand.word_of_ray(nowhere, os.getuid() + 1)

@@ -10,7 +10,7 @@ from longboat.cluster.session import Session
 from longboat.core.errors import ClusterError
 from longboat.folders import run_folder
 
-__all__ = ("cluster_env", "connect")
+__all__ = ("cluster_env", "connect", "word_of_ray")
 
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_WORD = Path("/tmp/ray/ray_current_cluster")  # noqa: S108
@@ -25,17 +25,22 @@ def cluster_env() -> dict[str, str] | None:
 
     if record := local_cluster(run_folder()):
         return connect_env(record)
-    return _with_token(address) if (address := _plain_ray()) else None
+    return _with_token(address) if (address := word_of_ray(RAY_WORD, os.getuid())) else None
 
 
 def _with_token(address: str) -> dict[str, str]:
     return {"RAY_ADDRESS": address} | {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
 
 
-def _plain_ray() -> str:
-    """Address of the cluster that ``ray start`` left word of on this machine; empty when nobody listens there."""
+def word_of_ray(word: Path, uid: int) -> str:
+    """Address of the cluster that ``ray start`` left word of on this machine; empty when nobody listens there.
+
+    Only the word of user ``uid`` counts: code runs on the cluster it leads to, and anyone may write below /tmp.
+    """
     try:
-        address = RAY_WORD.read_text().strip()
+        if any(path.lstat().st_uid != uid for path in (word, word.parent)):
+            return ""
+        address = word.read_text().strip()
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=1.0):
             return address
