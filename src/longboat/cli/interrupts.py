@@ -1,34 +1,71 @@
-"""What Ctrl-C and SIGTERM do to a command that holds something up."""
+"""What Ctrl-C, SIGTERM and a closed terminal do to a command that holds something up."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ("no_interrupt", "terminates_as_interrupt")
+__all__ = ("interrupt_deferred", "no_interrupt", "terminates_as_interrupt")
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[[int, object], None]
 
 
 @contextmanager
 def terminates_as_interrupt() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    """SIGTERM, and the end of the terminal, raise KeyboardInterrupt, as Ctrl-C does."""
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
+        _leave_terminal(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
+    with _handled((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """A second Ctrl-C, or a SIGTERM, does not leave half a fleet behind."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """A second Ctrl-C, a SIGTERM or the end of the terminal does not leave half a fleet behind."""
+    with _handled(ENDING, lambda number, _: _leave_terminal(number)):
+        yield
+
+
+@contextmanager
+def interrupt_deferred() -> Iterator[None]:
+    """What would interrupt the block does so at its end; an error of the block goes first."""
+    caught: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        _leave_terminal(number)
+        caught.append(number)
+
+    with _handled(ENDING, note):
+        yield
+    if caught:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(numbers: tuple[signal.Signals, ...], handler: Handler) -> Iterator[None]:
+    """What was ignored from the start stays ignored: ``nohup`` asks for that."""
+    meant = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in meant}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _leave_terminal(number: int) -> None:
+    """After a hang-up, writing to the terminal fails, and would end what takes things down."""
+    if number != signal.SIGHUP:
+        return
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
