@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from longboat.cli.gateway_choice import gateways_here
-from longboat.cli.interrupts import no_interrupt, terminates_as_interrupt
+from longboat.cli.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
 from longboat.cli.readiness import Goal, wait_ready
 from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
@@ -19,7 +20,8 @@ from longboat.cli.waiting import waiting
 from longboat.cluster.serve_config import ShapedModel, digests_in, serve_document
 from longboat.cluster.session import Session, require_ray
 from longboat.cluster.surroundings import checked_plan
-from longboat.core.errors import LongboatError, UserInputError
+from longboat.core.errors import ClusterError, LongboatError, UserInputError
+from longboat.core.plan import GangShape
 from longboat.planner.check import FleetPlan
 from longboat.spec.diff import FleetDiff, diff
 from longboat.spec.fleet import Fleet
@@ -33,6 +35,7 @@ class Applied:
     """What one ``up`` did: everything that has to be undone when it is interrupted.
 
     digests: model → what its replicas must have been started with to count as ready
+    shapes: model → the shape that its gangs were deployed with
     """
 
     fleet: Fleet
@@ -41,6 +44,7 @@ class Applied:
     started_fleet: bool = False
     added: tuple[str, ...] = ()
     digests: dict[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, GangShape] = field(default_factory=dict)
 
     @property
     def holds_something(self) -> bool:
@@ -136,6 +140,7 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     with waiting(console, "asking the nodes what is on them"):
         running = _running_fleet(session, applied.fleet)
         plan = checked_plan(applied.fleet, session.nodes(), session.inspect)
+    applied.shapes = plan.shapes
     _show_plan(applied.fleet, plan, console)
     change = diff(running, applied.fleet) if running else None
     deployed = session.deployed_models()
@@ -146,17 +151,18 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
     with waiting(console, "starting the fleet's controller"):
-        applied.digests = _put(session, applied.fleet, plan, applied.text, _kept(change, deployed))
+        applied.digests = _put(session, applied.fleet, plan.shapes, applied.text, _kept(change, deployed))
         session.expect(applied.text)
 
 
 def _put(
-    session: Session, fleet: Fleet, plan: FleetPlan, text: str, kept: Mapping[str, Mapping[str, Any]]
+    session: Session, fleet: Fleet, shapes: Mapping[str, GangShape], text: str, kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    shaped = [ShapedModel(spec=model, shape=plan.shapes[model.name]) for model in fleet.models]
+    shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in fleet.models]
     others = session.foreign_applications()
     document = serve_document(fleet, shaped, text, deployed=kept, others=others)
-    session.rest.put(document)
+    with interrupt_deferred():  # Serve goes on with what it was sent, whether or not we wait: the undo comes after it
+        session.rest.put(document)
     return digests_in(document)
 
 
@@ -220,7 +226,7 @@ def print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
 
 def take_down(session: Session, applied: Applied, console: Console) -> None:
     """Undo what this ``up`` did: the fleet it started, or the models it added to a running one."""
-    if applied.started_fleet and session.has_fleet():
+    if applied.started_fleet:
         console.print("taking the fleet down …")
         end_fleet(session)
     elif applied.added:
@@ -229,12 +235,35 @@ def take_down(session: Session, applied: Applied, console: Console) -> None:
 
 
 def end_fleet(session: Session) -> None:
-    """End models first, so that gateways answer to the last, then gateways, keepers and the controller."""
+    """End models first, so that gateways answer to the last, then gateways, keepers and the controller.
+
+    A controller that does not answer is ended all the same. Raises ClusterError when Serve does not answer.
+    """
     others = session.foreign_applications()
-    session.end_models(others)
-    session.end_nodes()
-    session.rest.put({"proxy_location": "Disabled", "applications": others})
-    session.wait_gone()
+    trouble = _end_by_controller(session, others)
+    try:
+        session.rest.put({"proxy_location": "Disabled", "applications": others})
+        session.wait_gone()
+    finally:
+        if trouble:  # only now, since a controller that lives would start keepers anew
+            _end_keepers(session, trouble)
+
+
+def _end_by_controller(session: Session, others: list[dict[str, Any]]) -> str:
+    """The orderly end; returns why it was none."""
+    try:
+        session.check_controller()
+        session.end_models(others)
+        session.end_nodes()
+    except ClusterError as error:
+        return error.message
+    return ""
+
+
+def _end_keepers(session: Session, trouble: str) -> None:
+    silent = ", ".join(node_id[:8] for node_id in session.end_keepers())
+    left = f"; no answer from nodes {silent}: longboat node stop there ends what is left" if silent else ""
+    print(f"warning: the fleet was ended without its controller ({trouble}){left}", file=sys.stderr, flush=True)
 
 
 def _remove_models(session: Session, applied: Applied) -> None:
@@ -245,8 +274,7 @@ def _remove_models(session: Session, applied: Applied) -> None:
         end_fleet(session)
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
-    plan = checked_plan(fleet, session.nodes(), session.inspect)
-    _put(session, fleet, plan, dump_fleet(fleet), session.deployed_models())
+    _put(session, fleet, applied.shapes, dump_fleet(fleet), session.deployed_models())
 
 
 def _start_cluster(console: Console) -> dict[str, str]:

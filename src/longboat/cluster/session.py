@@ -18,11 +18,19 @@ from longboat.cluster.serve_rest import ServeRest
 from longboat.core.errors import ClusterError
 from longboat.core.topology import Node
 
-__all__ = ("Session", "require_ray")
+__all__ = ("ControllerFailedError", "Session", "require_ray")
 
 CALL_TIMEOUT_S = 15.0
 GIVEN_UP_EVERY_S = 3.0
 INSTALL_HINT = "pip install 'longboat[cluster]'"
+CONTROLLER_HINT = (
+    "ray status shows the cluster, the folder logs/serve of Ray's session folder on the head has its words; "
+    "longboat down ends the fleet in any case"
+)
+
+
+class ControllerFailedError(ClusterError):
+    """Serve cannot start, or keep up, the fleet's controller: waiting does not help."""
 
 
 def require_ray() -> None:
@@ -76,10 +84,14 @@ class Session:
     def report(self) -> FleetReport | None:
         """The controller's report; None when no fleet is up.
 
-        Raises ClusterError when a fleet is up but its controller does not answer.
+        Raises ClusterError when a fleet is up but its controller does not answer; ControllerFailedError, which is
+        one, when Serve has given the controller up.
         """
-        if self._controller is None and not self.has_fleet():  # the question is dear: Serve collects all its details
-            return None
+        if self._controller is None:  # asked only then, for it is dear: Serve collects all its details
+            apps = self.applications()
+            if CONTROLLER_APP not in apps:
+                return None
+            _check_controller(apps)
         try:
             report: FleetReport = self._controller_handle().report.remote().result(timeout_s=CALL_TIMEOUT_S)
             return report
@@ -87,12 +99,16 @@ class Session:
             self._controller = None
             raise ClusterError(
                 f"the fleet's controller does not answer ({type(error).__name__})",
-                hint="it restarts by itself within seconds; if it does not, look at longboat status --json",
+                hint=f"it restarts by itself within seconds; if it does not: {CONTROLLER_HINT}",
             ) from error
 
     def has_fleet(self) -> bool:
         """Whether a controller is deployed."""
         return CONTROLLER_APP in self.applications()
+
+    def check_controller(self) -> None:
+        """Raises ControllerFailedError when Serve has given the controller up."""
+        _check_controller(self.applications())
 
     def applications(self) -> dict[str, dict[str, Any]]:
         """Serve's applications by name."""
@@ -113,15 +129,38 @@ class Session:
         return [
             app["deployed_app_config"]
             for name, app in apps.items()
-            if not is_ours(name) and app.get("deployed_app_config")
+            if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
         ]
 
     def end_nodes(self) -> None:
-        """Have the controller end gateways, zygotes and keepers."""
+        """Have the controller end gateways, zygotes and keepers.
+
+        Raises ClusterError when it does not.
+        """
         try:
             self._controller_handle().end_nodes.remote().result(timeout_s=30.0)
         except Exception as error:
             raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
+
+    def end_keepers(self) -> tuple[str, ...]:
+        """End gateways, zygotes and keepers without a controller; returns the nodes that did not confirm it."""
+        keepers = {node.node_id: keeper for node in self.nodes() if (keeper := self._keeper(node.node_id)) is not None}
+        asked = {node_id: keeper.shutdown.remote() for node_id, keeper in keepers.items()}
+        deadline_s = time.monotonic() + CALL_TIMEOUT_S
+        silent = []
+        for node_id, ref in asked.items():
+            try:
+                self._ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
+            except self._ray.exceptions.RayError:
+                silent.append(node_id)
+            self._ray.kill(keepers[node_id])
+        return tuple(silent)
+
+    def _keeper(self, node_id: str) -> Any:
+        try:
+            return self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+        except ValueError:
+            return None
 
     def try_report(self) -> FleetReport | None:
         """The controller's report, or None while it cannot be had."""
@@ -133,15 +172,20 @@ class Session:
     def expect(self, document: str, timeout_s: float = 60.0) -> None:
         """Wait until the controller has taken over ``document``.
 
-        Raises ClusterError when it has not after ``timeout_s``.
+        Raises ClusterError when it has not after ``timeout_s``, ControllerFailedError as soon as it never will.
         """
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            report = self.try_report()
+            try:
+                report = self.report()
+            except ControllerFailedError:
+                raise
+            except ClusterError:
+                report = None
             if report is not None and report.document == document:
                 return
             time.sleep(0.1)
-        raise ClusterError("the fleet's controller did not come up", hint="longboat status --json; ray status")
+        raise ClusterError(f"the fleet's controller did not come up in {timeout_s:.0f} s", hint=CONTROLLER_HINT)
 
     def given_up(self) -> dict[str, str]:
         """Model → why Serve has stopped trying to start it; asked anew every few seconds, since it is dear to ask."""
@@ -164,7 +208,7 @@ class Session:
         self.rest.put({"proxy_location": "Disabled", "applications": kept})
         self._wait_applications_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
 
-    def wait_gone(self, timeout_s: float = 60.0) -> None:
+    def wait_gone(self, timeout_s: float = 90.0) -> None:
         """Wait until nothing of Longboat is deployed."""
         self._wait_applications_gone(timeout_s, is_ours)
 
@@ -219,6 +263,13 @@ class Session:
             logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its import sets it to INFO, on stderr
             self._controller = serve.get_app_handle(CONTROLLER_APP)
         return self._controller
+
+
+def _check_controller(apps: Mapping[str, Mapping[str, Any]]) -> None:
+    controller = apps.get(CONTROLLER_APP, {})
+    if (status := controller.get("status")) in ("DEPLOY_FAILED", "UNHEALTHY"):
+        words = controller.get("message") or "Serve does not say why"
+        raise ControllerFailedError(f"the fleet's controller is {status}: {words}", hint=CONTROLLER_HINT)
 
 
 def _node(entry: Mapping[str, Any]) -> Node:

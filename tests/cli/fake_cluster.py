@@ -1,0 +1,87 @@
+"""A cluster without Ray: what Serve lists, and the keepers of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from longboat.cluster.names import CONTROLLER_APP, keeper_name
+from longboat.cluster.session import Session
+
+__all__ = ("FakeRay", "FakeServe", "FakeSession", "application")
+
+
+class RayError(Exception):
+    """Stands for Ray's own."""
+
+
+def application(name: str, status: str = "RUNNING", message: str = "") -> dict[str, Any]:
+    """An application as Serve lists it."""
+    return {"status": status, "message": message, "deployed_app_config": {"name": name, "args": {"digest": "d"}}}
+
+
+@dataclass
+class FakeServe:
+    """Ends at once what a document does not list, and deploys what it does."""
+
+    apps: dict[str, dict[str, Any]]
+    puts: list[dict[str, Any]] = field(default_factory=list)
+
+    def details(self) -> dict[str, Any]:
+        return {"applications": self.apps}
+
+    def put(self, document: dict[str, Any]) -> None:
+        self.puts.append(document)
+        names = [app["name"] for app in document["applications"]]
+        self.apps = {name: self.apps.get(name, application(name)) for name in names}
+
+
+@dataclass
+class FakeRay:
+    """keepers: node → whether it answers."""
+
+    keepers: dict[str, bool]
+    events: list[str] = field(default_factory=list)
+    exceptions: Any = field(default_factory=lambda: SimpleNamespace(RayError=RayError))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": name, "NodeManagerAddress": "h", "Resources": {}, "Alive": True} for name in ("n1", "n2")]
+
+    def get_actor(self, name: str, namespace: str) -> Any:
+        for node, answers in self.keepers.items():
+            if keeper_name(node) == name:
+                return SimpleNamespace(node=node, shutdown=SimpleNamespace(remote=partial(tuple, (node, answers))))
+        raise ValueError(name)
+
+    def get(self, ref: tuple[str, bool], timeout: float) -> None:
+        node, answers = ref
+        if not answers:
+            raise RayError
+        self.events.append(f"shut down {node}")
+
+    def kill(self, keeper: Any) -> None:
+        self.events.append(f"killed {keeper.node}")
+
+    def shutdown(self) -> None:
+        self.events.append("left")
+
+
+class FakeSession(Session):
+    """A session on fakes; its controller never answers."""
+
+    gcs_address = "127.0.0.1:6379"
+
+    def __init__(self, apps: Mapping[str, dict[str, Any]], keepers: dict[str, bool] | None = None) -> None:
+        self.serve = FakeServe(dict(apps))
+        self.ray = FakeRay(keepers or {})
+        self.rest = self.serve  # type: ignore[assignment]
+        self._ray = self.ray
+        self._controller = None
+        self._given_up = {}
+        self._given_up_at_s = -1e9
+
+    def _controller_handle(self) -> Any:
+        raise TimeoutError(CONTROLLER_APP)

@@ -1,0 +1,87 @@
+"""A fleet comes down whatever state it is in."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cli.fake_cluster import FakeSession, application
+from cli.test_up_and_down import FLEET, record
+from longboat.cli.down import end_cluster
+from longboat.cli.up import Applied, end_fleet, take_down
+from longboat.cluster.names import CONTROLLER_APP, model_app_name
+from longboat.cluster.session import ControllerFailedError
+from longboat.core.errors import ClusterError
+from longboat.core.plan import GangShape, RankResources
+
+MODEL = FLEET.models[0]
+SHAPE = GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources())
+
+
+def session(status: str = "RUNNING", **keepers: bool) -> FakeSession:
+    names = (model_app_name(MODEL.name), "theirs")
+    apps = {name: application(name) for name in names}
+    apps["gone"] = application("gone", "DELETING")
+    return FakeSession({CONTROLLER_APP: application(CONTROLLER_APP, status, "no such module"), **apps}, keepers)
+
+
+@pytest.mark.parametrize("status", ["RUNNING", "DEPLOYING", "DEPLOY_FAILED", "UNHEALTHY"])
+def test_a_fleet_whose_controller_does_not_answer_comes_down(status: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = session(status, n1=True)
+    end_fleet(fleet)
+    assert set(fleet.serve.apps) == {"theirs"}
+    assert fleet.ray.events == ["shut down n1", "killed n1"]
+    assert "without its controller" in capsys.readouterr().err
+
+
+def test_a_keeper_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = session(n1=False, n2=True)
+    end_fleet(fleet)
+    assert fleet.ray.events == ["killed n1", "shut down n2", "killed n2"]
+    assert "no answer from nodes n1" in capsys.readouterr().err
+
+
+def test_down_stops_the_local_cluster_even_where_serve_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    def connect() -> FakeSession:
+        raise ClusterError("no cluster answers")
+
+    stopped: list[bool] = []
+    end_cluster(connect, record(), "127.0.0.1:6379", lambda: stopped.append(True))
+    assert stopped
+    assert "no cluster answers" in capsys.readouterr().err
+    with pytest.raises(ClusterError, match="no cluster answers"):
+        end_cluster(connect, record(), "10.0.0.9:6379", lambda: stopped.append(True))
+    assert stopped == [True]
+
+
+def test_an_up_that_was_interrupted_before_serve_listed_the_fleet_takes_it_down() -> None:
+    fleet = FakeSession({}, {"n1": True})
+    take_down(fleet, Applied(fleet=FLEET, text="", started_fleet=True), Console(file=io.StringIO()))
+    assert fleet.serve.puts[-1]["applications"] == []
+    assert "killed n1" in fleet.ray.events
+
+
+def test_added_models_are_taken_down_without_asking_the_nodes() -> None:
+    added = MODEL.model_copy(update={"name": "added"})
+    wanted = FLEET.model_copy(update={"models": (MODEL, added)})
+    fleet = session()
+    fleet.serve.apps[model_app_name("added")] = application(model_app_name("added"))
+    kept_only = Applied(fleet=wanted, text="", added=("added",), shapes={MODEL.name: SHAPE, "added": SHAPE})
+    take_down(fleet, kept_only, Console(file=io.StringIO()))
+    assert set(fleet.serve.apps) == {CONTROLLER_APP, model_app_name(MODEL.name), "theirs"}
+
+
+@pytest.mark.parametrize("status", ["DEPLOY_FAILED", "UNHEALTHY"])
+def test_a_controller_that_serve_gave_up_is_told_at_once_in_serves_words(status: str) -> None:
+    with pytest.raises(ControllerFailedError, match="no such module") as caught:
+        session(status).expect("x", timeout_s=3600)
+    assert "longboat status" not in caught.value.hint
+    assert "longboat down" in caught.value.hint
+
+
+def test_a_controller_that_is_late_is_waited_for_and_then_told_without_longboat_status() -> None:
+    with pytest.raises(ClusterError, match="did not come up") as caught:
+        session("DEPLOYING").expect("x", timeout_s=0.01)
+    assert "longboat status" not in caught.value.hint
