@@ -32,6 +32,10 @@ demo: venv  ## serve the built-in model with two real vLLM replicas; stays up un
 bench-start: venv engine  ## measure how long a replica takes to start, part by part
 	@$(VENV)/bin/python benchmarks/bench_start.py
 
+.PHONY: bench-recovery
+bench-recovery: venv engine  ## measure how long a split model is away after one of its parts was killed
+	@$(VENV)/bin/python benchmarks/bench_recovery.py
+
 ##@ Check
 .PHONY: test
 test: venv  ## everything this machine allows; ONLY="lint quick" runs only these
