@@ -88,9 +88,6 @@ class Agent:
     async def wait_lost(self) -> RankLoss:
         return await self.lost
 
-    async def tail(self, num_lines: int) -> tuple[str, ...]:
-        return ()
-
     async def stop(self, grace_s: float) -> None:
         self.stopped.append(grace_s)
 

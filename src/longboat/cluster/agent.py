@@ -112,10 +112,6 @@ class NodeAgent:
             raise EngineError("the rank was never started", hint="call start() first")
         return await asyncio.shield(self._lost)
 
-    async def tail(self, num_lines: int) -> tuple[str, ...]:
-        """Last lines of the rank's log, oldest first."""
-        return read_tail(self._log, num_lines) if self._log else ()
-
     async def stop(self, grace_s: float) -> None:
         """End the rank: politely, and by force after ``grace_s`` seconds. Returns when no process of it is left."""
         rank, self._rank = self._rank, None
