@@ -32,13 +32,20 @@ class Gang:
         self.plan: GangPlan | None = None
         self.ranks: tuple[RankState, ...] = ()
         self.health: dict[int, RankHealth] = {}
+        self._early_head: asyncio.Task[RankState] | None = None
 
     async def prepare(self, model: Mapping[str, Any], shape: GangShape, identity: Mapping[str, Any]) -> GangPlan:
-        """Ask every node for its address, ports and files, and make the plan of it."""
+        """Ask every node for its address, ports and files, and make the plan of it.
+
+        The head's rank is started already while the other nodes are asked, where the engine allows it.
+        """
         requests = self._adapter.ports(shape)
         purposes = [tuple(r.purpose for r in requests if r.node_rank == rank) for rank in range(len(self._agents))]
         async with asyncio.timeout(PREPARE_S):
             head = await self._agents[0].prepare(purposes=purposes[0], peer=None)
+            if len(self._agents) > 1 and self._adapter.head_starts_alone:
+                plan = _plan(model, shape, identity, (head,))
+                self._early_head = asyncio.create_task(self._agents[0].start(plan))
             others = await asyncio.gather(
                 *(
                     agent.prepare(purposes=wanted, peer=head.address)
@@ -54,9 +61,11 @@ class Gang:
         Agents are renewed meanwhile: one that is done may have to wait long for another that is not.
         """
         assert self.plan is not None
+        plan, early = self.plan, self._early_head
+        starts = [early or self._agents[0].start(plan), *(agent.start(plan) for agent in self._agents[1:])]
         renewals = [asyncio.create_task(self._renew(i, agent)) for i, agent in enumerate(self._agents)]
         try:
-            answers = await asyncio.gather(*(agent.start(self.plan) for agent in self._agents), return_exceptions=True)
+            answers = await asyncio.gather(*starts, return_exceptions=True)
         finally:
             for renewal in renewals:
                 renewal.cancel()
@@ -79,11 +88,18 @@ class Gang:
 
     async def stop(self, grace_s: float, wait_s: float = 10.0) -> None:
         """End all ranks; agents that do not answer are killed, and their ranks end with them."""
+        await self._end_early_start()
         stops = (asyncio.wait_for(agent.stop(grace_s), grace_s + wait_s) for agent in self._agents)
         results = await asyncio.gather(*stops, return_exceptions=True)
         for agent, result in zip(self._agents, results, strict=True):
             if isinstance(result, BaseException):
                 agent.kill()
+
+    async def _end_early_start(self) -> None:
+        """A rank that is just being started has no process yet that could be ended."""
+        if self._early_head is not None:
+            self._early_head.cancel()
+            await asyncio.gather(self._early_head, return_exceptions=True)
 
     def states(self) -> tuple[RankState, ...]:
         """The ranks with their newest memory and CPU time."""

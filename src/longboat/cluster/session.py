@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,13 @@ from longboat.core.topology import Node
 __all__ = ("ControllerFailedError", "Session", "require_ray")
 
 CALL_TIMEOUT_S = 15.0
+LISTEN_S = 5.0
 GIVEN_UP_EVERY_S = 3.0
 INSTALL_HINT = "pip install 'longboat[cluster]'"
+NO_CLUSTER_HINT = (
+    "longboat node start --head starts one here; longboat node start --join ADDRESS joins one; "
+    "RAY_ADDRESS, where it is set, leads elsewhere"
+)
 CONTROLLER_HINT = (
     "ray status shows the cluster, the folder logs/serve of Ray's session folder on the head has its words; "
     "longboat down ends the fleet in any case"
@@ -39,6 +45,17 @@ def require_ray() -> None:
         raise ClusterError("Ray is not installed, which a cluster needs", hint=INSTALL_HINT)
 
 
+def _require_listener(address: str) -> None:
+    """Raises ClusterError where nobody listens at ``HOST:PORT``: Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=LISTEN_S).close()
+    except OSError as error:
+        raise ClusterError(f"no cluster answers at {address}: {error}", hint=NO_CLUSTER_HINT) from error
+
+
 class Session:
     """Use as a context manager; leaving it ends nothing on the cluster."""
 
@@ -48,6 +65,7 @@ class Session:
         Raises ClusterError when there is no cluster at that address, or no Ray here.
         """
         require_ray()
+        _require_listener(env["RAY_ADDRESS"])
         os.environ.update({**env, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
         import ray
 
@@ -61,8 +79,7 @@ class Session:
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise ClusterError(
-                f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}",
-                hint="longboat node start --head starts one here; longboat node start --join ADDRESS joins one",
+                f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}", hint=NO_CLUSTER_HINT
             ) from error
         self._ray = ray
         self.gcs_address = str(context.address_info["gcs_address"])

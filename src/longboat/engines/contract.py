@@ -89,10 +89,15 @@ class EngineLoad:
 
 
 class EngineAdapter(Protocol):
-    """One engine. Pure: the same plan gives the same commands."""
+    """One engine. Pure: the same plan gives the same commands.
+
+    head_starts_alone: rank 0's command needs to know nothing of the other nodes, so it can be started before they are
+    asked; its plan then holds rank 0 only
+    """
 
     kind: str
     starts_processes: bool
+    head_starts_alone: bool
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
         """Ports to find free before the plan is complete."""

@@ -27,6 +27,7 @@ class FakeAdapter:
 
     kind = "fake"
     starts_processes = True
+    head_starts_alone = True
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
         api = PortRequest(purpose="api", node_rank=0)

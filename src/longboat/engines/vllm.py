@@ -53,6 +53,7 @@ class VllmAdapter:
 
     kind = "vllm"
     starts_processes = True
+    head_starts_alone = True
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
         """The head's API, and where a gang spans nodes the rendezvous of its ranks."""
