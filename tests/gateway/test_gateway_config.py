@@ -7,6 +7,8 @@ import pytest
 from gateway_lab import config
 
 from longboat.core.errors import UserInputError
+from longboat.core.policy import Alias, KeyRecord, Policy, RouteRule, TenantPolicy, WeightedPool
+from longboat.core.states import Endpoint
 from longboat.gateway.config import GatewayLimits, decode_config, encode_config
 
 GOOD = {"port": 8000, "control_socket": "/s", "control_token": "t"}
@@ -44,3 +46,44 @@ def test_config_names_the_wrong_value(change: dict[str, object], where: str) -> 
 def test_config_that_is_no_whole_document_is_refused(document: bytes) -> None:
     with pytest.raises(UserInputError):
         decode_config(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"port": 70000}, "port"),
+        ({"tracing_sample_ratio": 1.5}, "tracing_sample_ratio"),
+        ({"tls_certificate": "/c.pem"}, "tls_key"),
+        ({"tls_key": "/k.pem"}, "tls_certificate"),
+        ({"limits": {"max_body_bytes": 0}}, "limits.max_body_bytes"),
+        ({"limits": {"head_timeout_s": -1}}, "limits.head_timeout_s"),
+        ({"policy": {"tenants": [{"name": 3}]}}, "policy.tenants[0].name"),
+        ({"upstreams": [{"model": "m"}]}, "upstreams[0].replica"),
+    ],
+)
+def test_config_names_a_value_outside_its_bounds(change: dict[str, object], where: str) -> None:
+    with pytest.raises(UserInputError) as caught:
+        decode_config(orjson.dumps({**GOOD, **change}))
+    assert [p.where for p in caught.value.problems] == [where]
+    assert caught.value.hint
+
+
+def test_config_carries_policy_and_upstreams() -> None:
+    policy = Policy(
+        auth="keys",
+        tenants=(TenantPolicy(name="a", models=("m",)),),
+        keys=(KeyRecord(key_id="lb-1", tenant="a", sha256="00"),),
+        aliases=(Alias(name="x", pools=(WeightedPool(model="m"),)),),
+        fallbacks={"m": ("n",)},
+        rules=(RouteRule(to="m", headers={"h": "*"}),),
+        salt="grain",
+    )
+    upstreams = (Endpoint(model="m", replica="r0", generation=1, url="http://e:1", api_key="k"),)
+    given = config(policy=policy, upstreams=upstreams, redis_url="redis://:pw@h")
+    assert decode_config(encode_config(given)) == given
+
+
+def test_config_shows_no_secret_when_printed() -> None:
+    told = config(redis_url="redis://:hush@h", policy=Policy(salt="hush"), control_token="hush")
+    assert "hush" not in repr(told) + str(list(told.__rich_repr__()))
+    assert "port=0" in repr(told)

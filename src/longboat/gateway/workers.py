@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import dataclasses
 import os
 import signal
 import socket
@@ -46,12 +45,12 @@ class Worker:
 
     def __init__(self, config: GatewayConfig, index: int, port: int) -> None:
         path = f"{config.control_socket}.{index}"
-        self._config = dataclasses.replace(
-            config,
+        self._config = config.replaced(
             port=port,
             processes=1,
             worker_index=index,
             parent_pid=os.getpid(),
+            parent_socket=config.control_socket,
             control_socket=path,
             orphan_grace_s=None,
         )
