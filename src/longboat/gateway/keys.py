@@ -1,0 +1,141 @@
+"""API keys: how one is made, how it is stored, and whose request a presented one makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import string
+from collections.abc import Sequence
+
+import msgspec
+
+from longboat.core.errors import UserInputError
+from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, Policy, TenantPolicy
+
+__all__ = (
+    "KeyRing",
+    "decode_keys",
+    "digest_of",
+    "encode_keys",
+    "key_id_of",
+    "new_admin_key",
+    "new_key",
+)
+
+KEY_PREFIX = "lb"
+ADMIN_PREFIX = "lba"
+_LETTERS = string.ascii_letters + string.digits
+_ID_CHARS = 10
+_SECRET_CHARS = 40  # of 62 letters: 238 bits, so that one plain SHA-256 is enough to store it by
+
+
+def new_key(tenant: str, *, now_s: float, expires_s: float | None = None, note: str = "") -> tuple[str, KeyRecord]:
+    """A key, ``lb-<id>-<secret>``, to be shown once, and the record that is kept of it.
+
+    now_s, expires_s: Unix seconds; expires_s None: never
+    """
+    key_id = _random(_ID_CHARS)
+    key = f"{KEY_PREFIX}-{key_id}-{_random(_SECRET_CHARS)}"
+    record = KeyRecord(
+        key_id=key_id, tenant=tenant, sha256=digest_of(key), created_s=now_s, expires_s=expires_s, note=note
+    )
+    return key, record
+
+
+def new_admin_key(name: str, role: str) -> tuple[str, AdminCredential]:
+    """A key for the admin API, ``lba-<id>-<secret>``, to be shown once, and what is kept of it."""
+    key = f"{ADMIN_PREFIX}-{_random(_ID_CHARS)}-{_random(_SECRET_CHARS)}"
+    return key, AdminCredential(name=name, role=role, sha256=digest_of(key))
+
+
+def digest_of(key: str) -> str:
+    """The hex SHA-256 by which a key is stored."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def key_id_of(key: str) -> str | None:
+    """The public part of a key, fit for logs; None where it is not of our making."""
+    prefix, _, rest = key.partition("-")
+    key_id, dash, secret = rest.partition("-")
+    if prefix not in (KEY_PREFIX, ADMIN_PREFIX) or not dash or not key_id or not secret:
+        return None
+    return key_id
+
+
+class KeyRing:
+    """The keys of one policy. A new policy gets a new ring.
+
+    Keys are found by their digest in a dict. How long a look-up takes can tell something of a digest only, and no one
+    can choose a key by its digest.
+    """
+
+    __slots__ = ("_admins", "_by_digest", "anonymous", "asks")
+
+    def __init__(self, policy: Policy) -> None:
+        tenants = {tenant.name: tenant for tenant in policy.tenants}
+        self.asks = policy.auth != "none"
+        """Whether requests need a key."""
+        self.anonymous = tenants.get(ANONYMOUS) or TenantPolicy(name=ANONYMOUS)
+        """The tenant of every request where no keys are asked for."""
+        self._by_digest = {
+            record.sha256: (tenants[record.tenant], record.expires_s)
+            for record in policy.keys
+            if record.tenant in tenants
+        }
+        self._admins = {admin.sha256: admin for admin in policy.admins}
+
+    def tenant_of(self, presented: bytes, now_s: float) -> TenantPolicy | None:
+        """Whose key it is; None where it is unknown, revoked or expired. Without keys all are the anonymous tenant.
+
+        now_s: Unix seconds
+        """
+        if not self.asks:
+            return self.anonymous
+        found = self._by_digest.get(hashlib.sha256(presented).hexdigest())
+        if found is None or (found[1] is not None and now_s >= found[1]):
+            return None
+        return found[0]
+
+    def has_expired(self, presented: bytes, now_s: float) -> bool:
+        """Whether it is a key that was good once, so that its holder can be told why it is refused."""
+        found = self._by_digest.get(hashlib.sha256(presented).hexdigest())
+        return found is not None and found[1] is not None and now_s >= found[1]
+
+    def admin_of(self, presented: bytes) -> AdminCredential | None:
+        """Who presents this key to the admin API; None where nobody known does."""
+        return self._admins.get(hashlib.sha256(presented).hexdigest())
+
+
+class _KeyFile(msgspec.Struct, frozen=True, kw_only=True):
+    keys: tuple[KeyRecord, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_KeyFile)
+
+
+def encode_keys(records: Sequence[KeyRecord]) -> bytes:
+    """A keys file: ``{"keys": [{"key_id": …, "tenant": …, "sha256": …, …}]}``, indented. It holds no key."""
+    return msgspec.json.format(msgspec.json.encode(_KeyFile(keys=tuple(records))), indent=2) + b"\n"
+
+
+def decode_keys(document: bytes) -> tuple[KeyRecord, ...]:
+    """Read a keys file. :raises UserInputError: it is not one, or two records have one id or one digest."""
+    hint = "it is the file that `longboat keys create` writes; restore it, or make new keys"
+    try:
+        records = _DECODER.decode(document).keys
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserInputError(f"the keys file cannot be read: {error}", hint=hint) from None
+    wrong = next((record.key_id for record in records if not _is_digest(record.sha256)), None)
+    if wrong is not None:
+        raise UserInputError(f"the keys file has no SHA-256 for key {wrong}", hint=hint)
+    if len({r.key_id for r in records}) < len(records) or len({r.sha256 for r in records}) < len(records):
+        raise UserInputError("the keys file names a key twice", hint="take one of the two records out")
+    return records
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
+
+
+def _random(num_chars: int) -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(num_chars))

@@ -1,0 +1,110 @@
+"""API keys: made, stored, found again."""
+
+from __future__ import annotations
+
+import pytest
+
+from longboat.core.errors import UserInputError
+from longboat.core.policy import ANONYMOUS, Policy, TenantPolicy
+from longboat.gateway.keys import (
+    KeyRing,
+    decode_keys,
+    digest_of,
+    encode_keys,
+    key_id_of,
+    new_admin_key,
+    new_key,
+)
+
+ANN = TenantPolicy(name="ann", weight=2.0)
+
+
+def test_key_is_not_in_its_record() -> None:
+    key, record = new_key("ann", now_s=1.0)
+    secret = key.split("-")[2]
+    assert secret not in encode_keys([record]).decode() and secret not in repr(record)
+    assert record.sha256 == digest_of(key) and record.sha256 not in repr(record)
+
+
+def test_keys_are_never_the_same_twice() -> None:
+    assert len({new_key("ann", now_s=0.0)[0] for _ in range(200)}) == 200
+
+
+def test_key_id_of_a_key_is_its_records() -> None:
+    key, record = new_key("ann", now_s=0.0)
+    assert key_id_of(key) == record.key_id
+
+
+@pytest.mark.parametrize("text", ["", "sk-1", "lb-", "lb--x", "lb-x-", "xx-a-b"])
+def test_key_id_of_a_foreign_text_is_none(text: str) -> None:
+    assert key_id_of(text) is None
+
+
+def test_ring_knows_whose_key_it_is() -> None:
+    key, record = new_key("ann", now_s=0.0)
+    ring = KeyRing(Policy(auth="keys", tenants=(ANN,), keys=(record,)))
+    assert ring.tenant_of(key.encode(), 5.0) is ANN
+
+
+@pytest.mark.parametrize("presented", [b"", b"lb-a-b", b"\xff\x00", b"x" * 10_000])
+def test_ring_refuses_what_it_does_not_know(presented: bytes) -> None:
+    _, record = new_key("ann", now_s=0.0)
+    ring = KeyRing(Policy(auth="keys", tenants=(ANN,), keys=(record,)))
+    assert ring.tenant_of(presented, 0.0) is None
+    assert not ring.has_expired(presented, 0.0)
+
+
+def test_ring_refuses_the_digest_in_place_of_the_key() -> None:
+    _, record = new_key("ann", now_s=0.0)
+    ring = KeyRing(Policy(auth="keys", tenants=(ANN,), keys=(record,)))
+    assert ring.tenant_of(record.sha256.encode(), 0.0) is None
+
+
+def test_ring_refuses_an_expired_key_and_can_say_so() -> None:
+    key, record = new_key("ann", now_s=0.0, expires_s=10.0)
+    ring = KeyRing(Policy(auth="keys", tenants=(ANN,), keys=(record,)))
+    assert ring.tenant_of(key.encode(), 9.9) is ANN
+    assert ring.tenant_of(key.encode(), 10.0) is None
+    assert ring.has_expired(key.encode(), 10.0)
+
+
+def test_ring_refuses_keys_of_a_tenant_that_is_gone() -> None:
+    key, record = new_key("bob", now_s=0.0)
+    assert KeyRing(Policy(auth="keys", tenants=(ANN,), keys=(record,))).tenant_of(key.encode(), 0.0) is None
+
+
+def test_ring_without_keys_takes_everyone_as_anonymous() -> None:
+    limited = TenantPolicy(name=ANONYMOUS, concurrent_requests=3)
+    assert KeyRing(Policy(tenants=(limited,))).tenant_of(b"EMPTY", 0.0) is limited
+    found = KeyRing(Policy()).tenant_of(b"", 0.0)
+    assert found is not None and found.name == ANONYMOUS
+
+
+def test_ring_keeps_tenants_and_admins_apart() -> None:
+    key, record = new_key("ann", now_s=0.0)
+    admin_key, admin = new_admin_key("ops", "viewer")
+    ring = KeyRing(Policy(auth="keys", tenants=(ANN,), keys=(record,), admins=(admin,)))
+    assert ring.admin_of(admin_key.encode()) == admin
+    assert ring.admin_of(key.encode()) is None
+    assert ring.tenant_of(admin_key.encode(), 0.0) is None
+
+
+def test_keys_file_round_trips() -> None:
+    records = tuple(new_key(name, now_s=1.5, expires_s=9.0, note="ci")[1] for name in ("ann", "bob"))
+    assert decode_keys(encode_keys(records)) == records
+    assert decode_keys(encode_keys(())) == ()
+
+
+def test_keys_file_with_a_key_twice_is_refused() -> None:
+    _, record = new_key("ann", now_s=0.0)
+    with pytest.raises(UserInputError, match="twice"):
+        decode_keys(encode_keys([record, record]))
+
+
+@pytest.mark.parametrize(
+    "document", [b"", b"[]", b"\xff", b'{"keys": 1}', b'{"keys": [{"key_id": "a", "tenant": "t", "sha256": "zz"}]}']
+)
+def test_keys_file_that_is_none_is_refused_with_a_hint(document: bytes) -> None:
+    with pytest.raises(UserInputError) as caught:
+        decode_keys(document)
+    assert caught.value.hint
