@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from longboat.cluster.messages import GatewayReport
 from longboat.core.errors import ClusterError
-from longboat.spec.fleet import is_loopback
+from longboat.spec.section import is_loopback
 
 __all__ = ("gateway_here", "gateways_here", "in_reach")
 

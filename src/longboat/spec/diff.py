@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from longboat.core.errors import UserInputError
-from longboat.spec.fleet import Fleet, GatewaySpec, ModelSpec
+from longboat.spec.fleet import Fleet, ModelSpec
+from longboat.spec.gateway import GatewaySpec
 from longboat.spec.mistakes import shown
 
 __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from longboat.spec.gateway import GatewaySpec
+from longboat.spec.section import Section, mistake
 from longboat.spec.sizes import canonical_size, size_bytes
 from longboat.spec.source import MAX_NAME, UNUSABLE, check_source
 
@@ -16,7 +16,6 @@ __all__ = (
     "API_VERSION",
     "EngineSpec",
     "Fleet",
-    "GatewaySpec",
     "ModelSpec",
     "OptionsSpec",
     "PlacementSpec",
@@ -25,8 +24,6 @@ __all__ = (
 )
 
 API_VERSION: Final = "longboat/v1"
-MISTAKE = "longboat_mistake"
-LATER = "longboat_later"
 MAX_REPLICAS = 1000
 MAX_MODELS = 1000
 MAX_RANKS = 1024
@@ -38,12 +35,6 @@ LABEL_KEY = re.compile(
     r"([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 )
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-
-
-def mistake(what: str, hint: str, *, later: bool = False) -> PydanticCustomError:
-    """A refusal of a value: what is wrong with it, and the nearest thing that works. later: a later version has it."""
-    return PydanticCustomError(LATER if later else MISTAKE, "{what}", {"what": what, "hint": hint})
 
 
 def _fleet_name(value: str) -> str:
@@ -109,38 +100,6 @@ def _labels(value: dict[str, str]) -> dict[str, str]:
         if not LABEL_VALUE.fullmatch(text):
             raise mistake(f"{text!r} is not a label's value", f"use letters, digits, '.', '_', '-': {key}: fast")
     return value
-
-
-def _host(value: str) -> str:
-    if not HOST_NAME.fullmatch(value) and not _is_address(value):
-        raise mistake(f"{value!r} is neither an IP address nor a host name", "write 127.0.0.1 or 0.0.0.0")
-    return value
-
-
-def _is_address(value: str) -> bool:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-class Section(BaseModel):
-    """Base of every part of the file."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-        populate_by_name=True,
-    )
 
 
 class OptionsSpec(Section):
@@ -258,29 +217,6 @@ class ModelSpec(Section):
     """What one worker rank takes."""
     placement: PlacementSpec = PlacementSpec()
     """Where replicas may run."""
-
-
-def _open_on_purpose(auth: str | None, info: ValidationInfo) -> str | None:
-    host = info.data.get("host")
-    if auth is None and host is not None and not is_loopback(host):
-        raise mistake(
-            f"host {host} is open to other machines, and no auth is set",
-            "write auth: none if everyone who reaches it may use the models, or host: 127.0.0.1",
-        )
-    return auth
-
-
-class GatewaySpec(Section):
-    """The OpenAI-compatible address: one gateway on every node."""
-
-    host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
-    """Address that the gateways listen on."""
-    port: int = Field(default=8000, ge=1, le=65535)
-    """TCP port that the gateways listen on."""
-    processes: int = Field(default=1, ge=1, le=64)
-    """Gateway processes on each node."""
-    auth: Annotated[Literal["none"] | None, Field(validate_default=True), AfterValidator(_open_on_purpose)] = None
-    """"none" says that everyone who reaches the address may use the models."""
 
 
 class Fleet(Section):

@@ -38,16 +38,6 @@ AUTO = _is("auto")
 ENGINES = _is("sglang", "llamacpp", "llama.cpp", "tgi", "external")
 
 LATER: tuple[Later, ...] = (
-    *_table(("gateway",), "TLS at the gateway", "leave it out, and put a TLS proxy in front", "tls"),
-    *_table(("gateway",), "API keys", "leave it out, and keep host: 127.0.0.1", "keys", "api_keys"),
-    Later(
-        path=("gateway", "auth"),
-        what="API keys",
-        hint="keep host: 127.0.0.1, or write auth: none",
-        applies=lambda value: value is not None and value != "none",
-    ),
-    *_table((), "tenants and quotas", "leave it out", "tenants", "quotas"),
-    *_table(MODEL, "tenants and quotas", "leave it out", "tenants", "quotas"),
     Later(path=(*MODEL, "split"), what="choosing a split", hint="write split: {tensor: 1, pipeline: 1}", applies=AUTO),
     Later(path=(*MODEL, "split", "tensor"), what="choosing a split", hint="write a number: tensor: 1", applies=AUTO),
     Later(
@@ -65,11 +55,6 @@ LATER: tuple[Later, ...] = (
     *_table((), "service levels", "leave it out", "slo"),
     *_table(MODEL, "service levels", "leave it out", "slo"),
     *_table(MODEL, "LoRA adapters", "serve a merged model", "lora", "adapters"),
-    *_table(MODEL, "aliases", "name the model as clients call it", "alias", "aliases"),
-    *_table((), "aliases", "name the model as clients call it", "aliases"),
-    *_table(MODEL, "fallbacks", "leave it out", "fallback", "fallbacks"),
-    *_table((), "fallbacks", "leave it out", "fallbacks"),
-    *_table(MODEL, "canary roll-outs", "serve the other version under another name", "canary"),
 )
 
 

@@ -10,10 +10,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from longboat.core.errors import NotYetError, Problem, UserInputError
-from longboat.spec.fleet import LATER, Fleet
+from longboat.spec.fleet import Fleet
+from longboat.spec.gateway import GatewaySpec
+from longboat.spec.gateway_checks import gateway_problems
 from longboat.spec.later import take_later
 from longboat.spec.location import Path, show
 from longboat.spec.mistakes import problem_of, shown
+from longboat.spec.section import LATER
 from longboat.spec.source import check_source, name_from_source
 from longboat.spec.yaml_text import Plain, parse_yaml
 
@@ -58,8 +61,10 @@ def fleet_from(data: object, origin: str, *, folder: str) -> Fleet:
     num_later = len(problems)
     spelled.models(whole)
     problems += _same_names(whole, spelled.sugar)
+    values = spelled.tuples(whole)
+    problems += _between_parts(values)
     try:
-        fleet = Fleet.model_validate(spelled.tuples(whole), context={"folder": folder})
+        fleet = Fleet.model_validate(values, context={"folder": folder})
     except ValidationError as error:
         details = [detail for detail in error.errors(include_url=False) if not _is_consequence(detail, whole)]
         num_later += sum(detail["type"] == LATER for detail in details)
@@ -100,6 +105,19 @@ def _same_names(data: dict[str, Plain], sugar: dict[Path, Path]) -> list[Problem
             hint = f"give one of them another name: {_free_name(name, count)}"
             problems.append(Problem(where=show(sugar.get(path, path)), what=what, hint=hint))
     return problems
+
+
+def _between_parts(values: object) -> list[Problem]:
+    """What the gateway's parts and the models' names make wrong together, once each is right by itself."""
+    assert isinstance(values, dict)
+    models = values.get("models")
+    names = [m.get("name") for m in models if isinstance(m, dict)] if isinstance(models, tuple) else []
+    try:
+        gateway = GatewaySpec.model_validate(values.get("gateway", {}))
+    except ValidationError:
+        return []
+    known = [name for name in names if isinstance(name, str)]
+    return gateway_problems(gateway, known) if known and len(known) == len(names) else []
 
 
 def _free_name(name: str, taken: Counter[str]) -> str:

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from longboat.core.errors import Problem
-from longboat.spec import fleet
+from longboat.spec import fleet, gateway
 from longboat.spec.location import Path, section_of, show
+from longboat.spec.section import LATER, MISTAKE
 
 __all__ = ("near", "problem_of", "shown")
 
@@ -24,7 +25,18 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "split"): fleet.SplitSpec,
     ("models", "resources"): fleet.ResourcesSpec,
     ("models", "placement"): fleet.PlacementSpec,
-    ("gateway",): fleet.GatewaySpec,
+    ("gateway",): gateway.GatewaySpec,
+    ("gateway", "tls"): gateway.TlsSpec,
+    ("gateway", "tenants"): gateway.TenantSpec,
+    ("gateway", "admin"): gateway.AdminSpec,
+    ("gateway", "cors"): gateway.CorsSpec,
+    ("gateway", "aliases"): gateway.AliasSpec,
+    ("gateway", "aliases", "pools"): gateway.PoolSpec,
+    ("gateway", "rules"): gateway.RuleSpec,
+    ("gateway", "queue"): gateway.QueueSpec,
+    ("gateway", "logs"): gateway.LogsSpec,
+    ("gateway", "tracing"): gateway.TracingSpec,
+    ("gateway", "redis"): gateway.RedisSpec,
 }
 
 # Names from other tools' files and command lines.
@@ -47,7 +59,24 @@ SYNONYMS: Mapping[str, str] = {
     "pp": "split.pipeline",
     "tensor_parallel_size": "split.tensor",
     "tp": "split.tensor",
+    "cert": "gateway.tls.certificate",
+    "rate_limit": "gateway.tenants.requests_per_minute",
+    "rpm": "gateway.tenants.requests_per_minute",
+    "rpm_limit": "gateway.tenants.requests_per_minute",
+    "tpm": "gateway.tenants.tokens_per_minute",
+    "tpm_limit": "gateway.tenants.tokens_per_minute",
+    "max_parallel_requests": "gateway.tenants.concurrent_requests",
     "workers": "gateway.processes",
+}
+
+# What is done otherwise.
+ELSEWHERE: Mapping[str, str] = {
+    "api_key": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
+    "api_keys": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
+    "keys": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
+    "canary": "write an alias with pools under gateway: aliases: [{name: chat, pools: [{model: a, weight: 9}, ...]}]",
+    "password": "write the whole URL into a file: url_file: /etc/longboat/redis-url",
+    "quotas": "write them for each tenant under gateway: tenants: [{name: a, requests_per_minute: 60}]",
 }
 
 EXPECTED: Mapping[str, tuple[str, str]] = {
@@ -98,7 +127,7 @@ def problem_of(error: ErrorDetails, sugar: Mapping[Path, Path]) -> Problem:
     path, kind, value = error["loc"], error["type"], error["input"]
     context: dict[str, Any] = error.get("ctx", {})
     where = show(_as_written(path, sugar))
-    if kind in (fleet.MISTAKE, fleet.LATER):
+    if kind in (MISTAKE, LATER):
         return Problem(where=where, what=context["what"], hint=context["hint"])
     if kind == "extra_forbidden":
         return _unknown_field(path, where)
@@ -128,10 +157,12 @@ def _unknown_field(path: Path, where: str) -> Problem:
 
 
 def _did_you_mean(section: tuple[str, ...], word: str, known: list[str]) -> str:
+    if word in ELSEWHERE and word not in known:
+        return ELSEWHERE[word]
     meant = SYNONYMS.get(word, "")
     if meant.partition(".")[0] in known:
         return f"write {meant}"
-    if meant.rpartition(".")[0] == ".".join(section[1:]) and meant.rpartition(".")[2] in known:
+    if meant.rpartition(".")[0] in (".".join(section[1:]), ".".join(section)) and meant.rpartition(".")[2] in known:
         return f"write {meant.rpartition('.')[2]}"
     if close := near(word, known):
         return f"write {close}"
@@ -146,6 +177,9 @@ def _missing(path: Path, where: str) -> Problem:
     field = str(path[-1])
     hints = {
         "models": "write models: [builtin:tiny]",
+        "certificate": "write certificate: /etc/longboat/tls.crt, the PEM file that belongs to the key",
+        "key": "write key: /etc/longboat/tls.key, the PEM file that belongs to the certificate",
+        "to": "write to: NAME, the model that gets these requests",
         "source": "write source: builtin:tiny, /a/folder or hf:org/name",
         "name": "give the model a name: the source has no letters that could stand in a URL",
     }

@@ -1,0 +1,365 @@
+"""The gateway's part of the file: address, who may use it, where requests are sent, what is written down."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from longboat.spec.section import Section, absolute_file, host_name, is_loopback, mistake
+from longboat.spec.sizes import canonical_size, size_bytes
+
+__all__ = (
+    "DEFAULT_TENANT",
+    "AdminSpec",
+    "AliasSpec",
+    "CorsSpec",
+    "GatewaySpec",
+    "LogsSpec",
+    "PoolSpec",
+    "QueueSpec",
+    "RedisSpec",
+    "RuleSpec",
+    "TenantSpec",
+    "TlsSpec",
+    "TracingSpec",
+)
+
+DEFAULT_TENANT = "default"
+"""The tenant of all keys where the file names no tenant."""
+
+MAX_TENANTS = 10_000
+MAX_ENTRIES = 1000
+MAX_TOKENS = 10**15
+
+WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+ALIAS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
+HEADER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+STICKY = ("tenant", "user", "request")
+
+
+def _word(value: str) -> str:
+    if not WORD.fullmatch(value):
+        near = re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63].strip("._-") or "team-a"
+        raise mistake(f"{value!r} is not 1 to 63 of letters, digits, '.', '_', '-'", f"write {near}")
+    return value
+
+
+def _alias_name(value: str) -> str:
+    if not ALIAS_NAME.fullmatch(value):
+        near = re.sub(r"[^A-Za-z0-9._:/-]+", "-", value)[:128].strip("._:/-") or "alias"
+        what = f"{value!r} is not 1 to 128 of letters, digits, '.', '_', '-', ':', '/'"
+        raise mistake(what, f"write {near}")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not VARIABLE.fullmatch(value):
+        raise mistake(f"{value!r} is no name of an environment variable", "write it like LONGBOAT_REDIS_URL")
+    return value
+
+
+def _sha256(value: str) -> str:
+    if not SHA256.fullmatch(value):
+        raise mistake(
+            "this is no SHA-256 in hex (64 of 0-9, a-f)",
+            'printf %s "$SECRET" | sha256sum prints it; or use secret_file',
+        )
+    return value
+
+
+def _sticky(value: str) -> str:
+    kind, colon, header = value.partition(":")
+    if value not in STICKY and not (kind == "header" and colon and HEADER_NAME.fullmatch(header)):
+        raise mistake(f"{value!r} keeps no pool", "write tenant, user, request or header:x-name (small letters)")
+    return value
+
+
+def _headers(value: dict[str, str]) -> dict[str, str]:
+    for name in value:
+        if not HEADER_NAME.fullmatch(name):
+            raise mistake(f"{name!r} is no header's name in small letters", f"write {name.lower()}")
+    return value
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise mistake(f"{value!r} is not http://HOST:PORT", "write it like http://collector:4318")
+    return value
+
+
+def _origin(value: str) -> str:
+    parts = urlsplit(value)
+    is_origin = parts.scheme in ("http", "https") and parts.netloc and f"{parts.scheme}://{parts.netloc}" == value
+    if value != "*" and not is_origin:
+        raise mistake(f"{value!r} is no origin of web pages", 'write it like https://app.example.com, or "*" for all')
+    return value
+
+
+def _size(value: str) -> str:
+    try:
+        return canonical_size(size_bytes(value))
+    except ValueError as error:
+        raise mistake(str(error), 'write it like "100MiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+
+
+def _redis_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise mistake(f"{value.partition('://')[0]!r} is no scheme of a Redis URL", "write redis://HOST:6379/0")
+    if parts.password or parts.username:
+        raise mistake(
+            "a password stands in the file", "keep the URL in a file of its own: url_file: /etc/longboat/redis-url"
+        )
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
+ModelName = Annotated[str, Field(min_length=1, max_length=128)]
+FilePath = Annotated[str, AfterValidator(absolute_file)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Weight = Annotated[float, Field(ge=0.001, le=1_000_000)]
+
+
+class TlsSpec(Section):
+    """HTTPS at the gateways."""
+
+    certificate: FilePath
+    """PEM file with the certificate and its chain, as the nodes see it; read again when it changes."""
+    key: FilePath
+    """PEM file with the private key, as the nodes see it."""
+
+
+class TenantSpec(Section):
+    """Somebody who uses the models; null is no limit."""
+
+    name: Word
+    """Name of the tenant."""
+    weight: Weight = 1.0
+    """Share of busy engines, relative to other tenants of the same priority."""
+    priority: int = Field(default=1, ge=0, le=9)
+    """Class when engines are busy: 0 goes first; what waits long is lifted to the class above."""
+    requests_per_minute: Tokens | None = None
+    """Requests in any minute."""
+    tokens_per_minute: Tokens | None = None
+    """Prompt and completion tokens in any minute."""
+    tokens_per_day: Tokens | None = None
+    """Prompt and completion tokens in a day of UTC."""
+    concurrent_requests: Tokens | None = None
+    """Requests at once, waiting ones included."""
+    max_context_tokens: Tokens | None = None
+    """Prompt and asked-for completion of one request."""
+    models: tuple[ModelName, ...] | None = Field(default=None, max_length=MAX_ENTRIES)
+    """Models and aliases that the tenant may ask for; null is all of them."""
+    cache_group: Word | None = None
+    """Tenants of one group share what engines cache of prompts; null keeps the tenant's own apart."""
+    tags: tuple[Word, ...] = Field(default=(), max_length=50)
+    """Words that rules can ask for."""
+
+
+class AdminSpec(Section):
+    """Who may use the admin API, by a secret of their own: one of secret_file, secret_env and sha256."""
+
+    name: Word
+    """Name, for logs."""
+    role: Literal["viewer", "operator"] = "viewer"
+    """viewer reads; operator drains as well."""
+    secret_file: FilePath | None = None
+    """File with the secret, on the machine that reads this file."""
+    secret_env: Variable | None = None
+    """Environment variable with the secret, of the command that reads this file."""
+    sha256: Annotated[str, AfterValidator(_sha256)] | None = None
+    """SHA-256 of the secret, in hex; the secret has at least 16 characters, made at random."""
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> AdminSpec:
+        if sum(part is not None for part in (self.secret_file, self.secret_env, self.sha256)) != 1:
+            raise mistake(
+                "there must be one of secret_file, secret_env, sha256", "write secret_file: /etc/longboat/admin-secret"
+            )
+        return self
+
+
+class CorsSpec(Section):
+    """Web pages that may call the gateways from a browser; none by default."""
+
+    origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(default=(), max_length=MAX_ENTRIES)
+    """Origins (https://app.example.com), or "*"."""
+    max_age_s: int = Field(default=600, ge=0, le=86_400)
+    """Seconds that browsers keep the permission."""
+
+
+class PoolSpec(Section):
+    """A model that serves an alias."""
+
+    model: ModelName
+    """A model of the fleet."""
+    weight: Weight = 1.0
+    """Its share of the alias's requests, relative to the other pools."""
+
+
+def _pool_or_pools(pools: tuple[PoolSpec, ...], info: ValidationInfo) -> tuple[PoolSpec, ...]:
+    if "model" in info.data and (info.data["model"] is None) == (not pools):
+        raise mistake("there must be one of model and pools", "write model: NAME, or pools: [{model: NAME, weight: 9}]")
+    if len(names := [pool.model for pool in pools]) != len(set(names)):
+        raise mistake("a model stands here twice", "give each pool another model")
+    return pools
+
+
+class AliasSpec(Section):
+    """Another name for a model, or for several with shares (a canary)."""
+
+    name: Annotated[str, AfterValidator(_alias_name)]
+    """What clients write in model."""
+    model: ModelName | None = None
+    """The model that serves all of it."""
+    pools: Annotated[
+        tuple[PoolSpec, ...], Field(max_length=50, validate_default=True), AfterValidator(_pool_or_pools)
+    ] = ()
+    """The models that share it."""
+    sticky: Annotated[str, AfterValidator(_sticky)] = "user"
+    """What stays with its pool: tenant, user (of the request, else the tenant), header:NAME; request: nothing does."""
+
+
+def _ordered(upper: int | None, info: ValidationInfo) -> int | None:
+    name = str(info.field_name).replace("max_", "min_")
+    lower = info.data.get(name)
+    if upper is not None and lower is not None and upper < lower:
+        raise mistake(f"{upper} is less than {name}, {lower}", f"write {lower}")
+    return upper
+
+
+Upper = Annotated[Tokens | None, AfterValidator(_ordered)]
+
+
+class RuleSpec(Section):
+    """Sends requests elsewhere; the first rule whose parts all match counts."""
+
+    to: ModelName
+    """The model or alias that gets them."""
+    model: ModelName = "*"
+    """The name that was asked for; "*" is any."""
+    tenants: tuple[Word, ...] = Field(default=(), max_length=MAX_ENTRIES)
+    """Tenants it is for; empty is all."""
+    tags: tuple[Word, ...] = Field(default=(), max_length=50)
+    """The tenant carries one of these tags; empty asks for none."""
+    headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(default_factory=dict, max_length=50)
+    """Headers (small letters) and their values; "*" is any value."""
+    fields: dict[str, str] = Field(default_factory=dict, max_length=50)
+    """Fields at the top of the request's body and their values; "*" is any value."""
+    min_prompt_tokens: Tokens | None = None
+    """Prompt of at least so many tokens, as estimated."""
+    max_prompt_tokens: Upper = None
+    """Prompt of at most so many tokens, as estimated."""
+    min_context_tokens: Tokens | None = None
+    """Prompt and asked-for completion of at least so many tokens."""
+    max_context_tokens: Upper = None
+    """Prompt and asked-for completion of at most so many tokens."""
+
+
+class QueueSpec(Section):
+    """How requests wait while no engine has room."""
+
+    max_waiting: int = Field(default=2000, ge=0, le=1_000_000)
+    """Requests of one model that wait in one gateway process."""
+    max_wait_s: float = Field(default=60.0, ge=0, le=86_400)
+    """Longest wait, and longest predicted wait, in seconds; what would wait longer is refused with 429."""
+    age_s: float = Field(default=10.0, ge=0.1, le=86_400)
+    """After each such time, what waits counts as of the class above."""
+    headroom_ratio: float = Field(default=0.1, ge=0, le=0.9)
+    """Part of an engine's slots that only tenants below their share may take."""
+
+
+class LogsSpec(Section):
+    """The access log: one JSON line for each request, without prompts."""
+
+    access: bool = True
+    """Whether it is written."""
+    max_bytes: Annotated[str, AfterValidator(_size)] = "100MiB"
+    """Size at which the file is put aside."""
+    keep: int = Field(default=5, ge=0, le=1000)
+    """Files put aside that are kept."""
+
+    @property
+    def size_bytes(self) -> int:
+        """max_bytes as a number."""
+        return size_bytes(self.max_bytes)
+
+
+class TracingSpec(Section):
+    """OpenTelemetry traces of gateway and engine."""
+
+    endpoint: Annotated[str, AfterValidator(_http_url)]
+    """Address of an OTLP/HTTP collector: http://collector:4318."""
+    sample_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Part of the requests that are traced; what a client's traceparent says counts more."""
+
+
+class RedisSpec(Section):
+    """Redis, through which all gateways count tenants' limits together: one of url, url_file and url_env."""
+
+    url: Annotated[str, AfterValidator(_redis_url)] | None = None
+    """redis://HOST:PORT/DB, without a password."""
+    url_file: FilePath | None = None
+    """File with the URL, as the nodes see it."""
+    url_env: Variable | None = None
+    """Environment variable with the URL, on the nodes."""
+
+    @model_validator(mode="after")
+    def _one_url(self) -> RedisSpec:
+        if sum(part is not None for part in (self.url, self.url_file, self.url_env)) != 1:
+            raise mistake("there must be one of url, url_file, url_env", "write url: redis://HOST:6379/0")
+        return self
+
+
+def _open_on_purpose(auth: str | None, info: ValidationInfo) -> str | None:
+    host = info.data.get("host")
+    if auth is None and host is not None and not is_loopback(host):
+        raise mistake(
+            f"host {host} is open to other machines, and no auth is set",
+            "write auth: keys, auth: none if everyone who reaches it may use the models, or host: 127.0.0.1",
+        )
+    return auth
+
+
+class GatewaySpec(Section):
+    """The OpenAI-compatible address: one gateway on every node."""
+
+    host: Annotated[str, AfterValidator(host_name)] = "127.0.0.1"
+    """Address that the gateways listen on."""
+    port: int = Field(default=8000, ge=1, le=65535)
+    """TCP port that the gateways listen on."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Gateway processes on each node."""
+    auth: Annotated[Literal["keys", "none"] | None, Field(validate_default=True), AfterValidator(_open_on_purpose)] = (
+        None
+    )
+    """keys asks every request for an API key; "none" says that everyone who reaches the address may use the models."""
+    tls: TlsSpec | None = None
+    """HTTPS; null is plain HTTP."""
+    tenants: tuple[TenantSpec, ...] = Field(default=(), max_length=MAX_TENANTS)
+    """Who uses the models, and how much."""
+    admin: tuple[AdminSpec, ...] = Field(default=(), max_length=100)
+    """Who may use the admin API; nobody by default."""
+    cors: CorsSpec = CorsSpec()
+    """Web pages that may call the gateways."""
+    aliases: tuple[AliasSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
+    """Other names for models."""
+    fallbacks: dict[ModelName, tuple[ModelName, ...]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    """Model: models that are tried after it, in order, while nothing was answered."""
+    rules: tuple[RuleSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
+    """Where requests are sent by what they are; the first that matches counts."""
+    queue: QueueSpec = QueueSpec()
+    """How requests wait."""
+    logs: LogsSpec = LogsSpec()
+    """The access log."""
+    tracing: TracingSpec | None = None
+    """OpenTelemetry traces; null sends none."""
+    redis: RedisSpec | None = None
+    """Redis for limits that all gateways count together; null gives each node its part of them."""

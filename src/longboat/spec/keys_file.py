@@ -1,0 +1,65 @@
+"""The file of key hashes: what ``longboat keys`` writes, and what fleets and gateways of their own read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longboat.core.errors import UserInputError
+from longboat.core.policy import KeyRecord
+
+__all__ = ("KeyBook", "key_book_from", "key_book_values", "load_keys", "new_salt", "save_keys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBook:
+    """Keys as they are stored, and the secret from which tenants' cache salts are made."""
+
+    salt: str = field(default="", repr=False)
+    keys: tuple[KeyRecord, ...] = ()
+
+
+def new_salt() -> str:
+    """A fresh secret for cache salts."""
+    return secrets.token_hex(16)
+
+
+def load_keys(path: Path) -> KeyBook | None:
+    """The file's contents; None where there is no such file. Raises UserInputError when it cannot be read."""
+    try:
+        return key_book_from(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserInputError(
+            f"the key file {path} cannot be read: {error}", hint="restore it, or move it away and make new keys"
+        ) from None
+
+
+def save_keys(path: Path, book: KeyBook) -> None:
+    """Write the file, mode 0600, by rename: a reader finds the whole file or the old one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(key_book_values(book), file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+def key_book_values(book: KeyBook) -> dict[str, Any]:
+    """Plain values, for JSON."""
+    return {"salt": book.salt, "keys": [dataclasses.asdict(key) for key in book.keys]}
+
+
+def key_book_from(values: Mapping[str, Any]) -> KeyBook:
+    """The book of what ``key_book_values`` gave. Raises KeyError, TypeError for anything else."""
+    return KeyBook(salt=str(values["salt"]), keys=tuple(KeyRecord(**key) for key in values["keys"]))

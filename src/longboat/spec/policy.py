@@ -1,0 +1,66 @@
+"""What gateways are told about their users, made of the file's gateway section, the keys and the secrets around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from longboat.core.policy import (
+    AdminCredential,
+    Alias,
+    CorsPolicy,
+    KeyRecord,
+    Policy,
+    QueuePolicy,
+    RouteRule,
+    TenantPolicy,
+    WeightedPool,
+)
+from longboat.spec.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
+
+__all__ = ("policy_of", "tenant_names")
+
+
+def policy_of(
+    gateway: GatewaySpec,
+    keys: Iterable[KeyRecord] = (),
+    salt: str = "",
+    num_gateways: int = 1,
+    admins: Iterable[AdminCredential] = (),
+) -> Policy:
+    """The policy of a checked section (see ``gateway_problems``).
+
+    admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
+    """
+    return Policy(
+        auth=gateway.auth or "none",
+        tenants=_tenants(gateway),
+        keys=tuple(keys),
+        admins=tuple(admins),
+        aliases=tuple(_alias(alias) for alias in gateway.aliases),
+        fallbacks=dict(gateway.fallbacks),
+        rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
+        queue=QueuePolicy(**gateway.queue.model_dump()),
+        cors=CorsPolicy(**gateway.cors.model_dump()),
+        num_gateways=num_gateways,
+        salt=salt,
+    )
+
+
+def tenant_names(gateway: GatewaySpec) -> tuple[str, ...]:
+    """Tenants that keys can be made for."""
+    return tuple(tenant.name for tenant in _tenants(gateway)) if gateway.auth == "keys" else ()
+
+
+def _tenants(gateway: GatewaySpec) -> tuple[TenantPolicy, ...]:
+    if gateway.auth == "keys" and not gateway.tenants:
+        return (TenantPolicy(name=DEFAULT_TENANT),)
+    return tuple(_tenant(tenant) for tenant in gateway.tenants)
+
+
+def _tenant(tenant: TenantSpec) -> TenantPolicy:
+    return TenantPolicy(**{**tenant.model_dump(), "cache_group": tenant.cache_group or ""})
+
+
+def _alias(alias: AliasSpec) -> Alias:
+    pools = tuple(WeightedPool(model=pool.model, weight=pool.weight) for pool in alias.pools)
+    return Alias(name=alias.name, pools=pools or (WeightedPool(model=str(alias.model)),), sticky=alias.sticky)

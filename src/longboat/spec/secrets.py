@@ -1,0 +1,61 @@
+"""Secrets that the file only points to: read from files and environment variables, never kept longer than needed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from longboat.core.errors import UserInputError
+from longboat.core.policy import AdminCredential
+from longboat.spec.gateway import AdminSpec, GatewaySpec
+
+__all__ = ("admin_credentials", "read_secret")
+
+MIN_ADMIN_SECRET = 16
+MAX_SECRET_BYTES = 4096
+
+
+def read_secret(*, file: str | None, variable: str | None, where: str, env: Mapping[str, str] = os.environ) -> str:
+    """The secret in a file, else in an environment variable, without white space around it. where: for the message.
+
+    Raises UserInputError when it is not there, or empty; the message never holds the secret.
+    """
+    secret = _read_file(file, where) if file is not None else env.get(str(variable), "")
+    if not (secret := secret.strip()):
+        place = f"{file} is empty" if file is not None else f"the environment variable {variable} is not set here"
+        raise UserInputError(f"{where}: {place}", hint="write the secret there")
+    return secret
+
+
+def admin_credentials(gateway: GatewaySpec, env: Mapping[str, str] = os.environ) -> tuple[AdminCredential, ...]:
+    """The hashes by which admins are known.
+
+    Raises UserInputError when a secret cannot be read, or is so short that its hash would give it away.
+    """
+    return tuple(_credential(admin, env) for admin in gateway.admin)
+
+
+def _credential(admin: AdminSpec, env: Mapping[str, str]) -> AdminCredential:
+    if admin.sha256 is not None:
+        return AdminCredential(name=admin.name, role=admin.role, sha256=admin.sha256)
+    where = f"gateway.admin[{admin.name}]"
+    secret = read_secret(file=admin.secret_file, variable=admin.secret_env, where=where, env=env)
+    if len(secret) < MIN_ADMIN_SECRET:
+        raise UserInputError(
+            f"{where}: the secret has {len(secret)} characters, at least {MIN_ADMIN_SECRET} are needed",
+            hint="openssl rand -hex 24 makes one",
+        )
+    return AdminCredential(name=admin.name, role=admin.role, sha256=hashlib.sha256(secret.encode()).hexdigest())
+
+
+def _read_file(file: str, where: str) -> str:
+    try:
+        with Path(file).open("rb") as handle:
+            return handle.read(MAX_SECRET_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UserInputError(
+            f"{where}: {file} cannot be read: {reason}", hint="give a file that this user can read"
+        ) from None

@@ -1,0 +1,65 @@
+"""What all parts of the file share: strict frozen sections, and how a value is refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
+
+__all__ = ("LATER", "MISTAKE", "Section", "absolute_file", "host_name", "is_loopback", "mistake")
+
+MISTAKE: Final = "longboat_mistake"
+LATER: Final = "longboat_later"
+
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+UNUSABLE_IN_PATHS = re.compile("[\0-\x1f\x7f\ud800-\udfff]")
+
+
+class Section(BaseModel):
+    """Base of every part of the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+    )
+
+
+def mistake(what: str, hint: str, *, later: bool = False) -> PydanticCustomError:
+    """A refusal of a value: what is wrong with it, and the nearest thing that works. later: a later version has it."""
+    return PydanticCustomError(LATER if later else MISTAKE, "{what}", {"what": what, "hint": hint})
+
+
+def absolute_file(value: str) -> str:
+    """A file's whole path. Raises the refusal of anything else."""
+    if not value.startswith("/") or value.endswith("/"):
+        raise mistake(f"{value!r} is not the absolute path of a file", "write it whole: /etc/longboat/file.pem")
+    if UNUSABLE_IN_PATHS.search(value):
+        raise mistake(f"{value!r} holds a character that no path should have", "give the file another name")
+    return value
+
+
+def host_name(value: str) -> str:
+    """An IP address or a host's name. Raises the refusal of anything else."""
+    if not HOST_NAME.fullmatch(value) and not _is_address(value):
+        raise mistake(f"{value!r} is neither an IP address nor a host name", "write 127.0.0.1 or 0.0.0.0")
+    return value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
