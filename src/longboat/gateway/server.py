@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from typing import Any
 
@@ -14,11 +15,30 @@ from longboat.gateway.client import ClientConnection
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.control import ControlServer
 from longboat.gateway.state import GatewayState
+from longboat.gateway.tls import ServerTls, TlsTransport
 
 __all__ = ("Gateway", "serve_until_stopped")
 
 SWEEP_S = 0.25
+TLS_CHECK_S = 1.0
 _BACKLOG = 4096
+_TLS_GOODBYE_S = 1.0  # a client that answers no close is not waited for
+_SOCKET = (  # of the listener: Linux hands these on to every connection it accepts
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+
+
+class TlsClientConnection(ClientConnection):
+    """A client's connection inside TLS."""
+
+    __slots__ = ()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(TlsTransport(transport))
 
 
 class Gateway:
@@ -28,6 +48,9 @@ class Gateway:
         self.state = GatewayState(config)
         self.port = config.port
         self.stopped = asyncio.Event()
+        self._tls = _tls_of(config)
+        self._tls_check_s = time.monotonic()
+        self._tls_reader: asyncio.Task[Any] | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._stopper: asyncio.Task[None] | None = None
@@ -35,16 +58,38 @@ class Gateway:
     async def start(self) -> None:
         """Listen. :raises UserInputError: the address cannot be listened on."""
         config = self.state.config
-        shared = config.worker_index is not None
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: ClientConnection(self.state), config.host, config.port, backlog=_BACKLOG, reuse_port=shared
+                self._new_connection,
+                config.host,
+                config.port,
+                backlog=_BACKLOG,
+                reuse_port=config.worker_index is not None,
+                start_serving=False,
+                **self._tls_options(),
             )
+            for listener in self._server.sockets:
+                for option in _SOCKET:
+                    listener.setsockopt(*option)
+            await self._server.start_serving()
         except OSError as error:
             raise listen_error(config.host, config.port, error) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep_forever())
+
+    def _new_connection(self) -> asyncio.Protocol:
+        return TlsClientConnection(self.state) if self._tls else ClientConnection(self.state)
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        handshake_s = self.state.limits.handshake_timeout_s
+        return {
+            "ssl": self._tls.context,
+            "ssl_handshake_timeout": handshake_s,
+            "ssl_shutdown_timeout": _TLS_GOODBYE_S,
+        }
 
     # what the control socket asks for
 
@@ -113,6 +158,13 @@ class Gateway:
             except Exception as error:  # the limits must outlive a defect
                 loop.call_exception_handler({"message": "the gateway's sweep failed", "exception": error})
 
+    def _look_at_certificate(self, now_s: float) -> None:
+        """In a thread: the files may be on a disk that makes us wait."""
+        busy = self._tls_reader is not None and not self._tls_reader.done()
+        if self._tls is not None and not busy and now_s - self._tls_check_s >= TLS_CHECK_S:
+            self._tls_check_s = now_s
+            self._tls_reader = asyncio.get_running_loop().create_task(asyncio.to_thread(self._tls.refresh))
+
     def _sweep(self, now_s: float) -> None:
         state = self.state
         for connection in tuple(state.connections):
@@ -121,9 +173,16 @@ class Gateway:
             upstream.close_idle(now_s - state.limits.pool_idle_s)
         if state.access_log is not None:
             state.access_log.flush()
+        self._look_at_certificate(now_s)
         grace_s = state.config.orphan_grace_s
         if grace_s is not None and now_s - state.last_contact_s > grace_s:
             self.stop()
+
+
+def _tls_of(config: GatewayConfig) -> ServerTls | None:
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    return ServerTls(config.tls_certificate, config.tls_key, loud=not config.worker_index)
 
 
 def listen_error(host: str, port: int, error: OSError) -> UserInputError:

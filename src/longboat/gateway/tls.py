@@ -1,0 +1,121 @@
+"""The listener's TLS: a certificate and its key from two files, read again when they change."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import sys
+from typing import Any
+
+from longboat.core.errors import UserInputError
+
+__all__ = ("ServerTls", "TlsTransport")
+
+Stamp = tuple[int, ...]
+
+
+class ServerTls:
+    """``context`` is for the listener and stays the same; each handshake is answered with the newest good pair.
+
+    :raises UserInputError: the pair cannot be used
+    """
+
+    def __init__(self, certificate: str, key: str, *, loud: bool = True) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._loud = loud
+        self._seen = self._stamp()
+        self._settled = self._seen
+        self.context = self._newest = _load(certificate, key)
+        self.context.sni_callback = self._choose
+
+    def refresh(self) -> bool:
+        """Read the files again if they changed. Whether there is a new pair. It reads the disk: call it in a thread.
+
+        A change counts when it is the same in two calls, so that a pair of which one half is replaced is left alone.
+        A pair that cannot be used is told of once on stderr, and the old one stays.
+        """
+        stamp = self._stamp()
+        settled, self._seen = stamp == self._seen, stamp
+        if not settled or stamp == self._settled:
+            return False
+        self._settled = stamp
+        try:
+            self._newest = _load(self._certificate, self._key)
+        except UserInputError as error:
+            self._say(f"{error.message}; the old certificate stays in use; {error.hint}")
+            return False
+        self._say(f"the certificate {self._certificate} was read again")
+        return True
+
+    def _choose(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        """Called at the start of every handshake, also where the client names no server."""
+        handshake.context = self._newest
+
+    def _stamp(self) -> Stamp:
+        return (*_stamp(self._certificate), *_stamp(self._key))
+
+    def _say(self, message: str) -> None:
+        if self._loud:
+            print(f"longboat gateway: {message}", file=sys.stderr, flush=True)
+
+
+class TlsTransport:
+    """A TLS transport that takes ``write_eof`` as plain TCP does: TLS has no half-closed connection, so it waits
+    for the ``close`` that follows. The calls of the hot path go straight to the transport."""
+
+    __slots__ = ("_transport", "is_closing", "pause_reading", "resume_reading", "write", "writelines")
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.write = transport.write
+        self.writelines = transport.writelines
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.is_closing = transport.is_closing
+
+    def write_eof(self) -> None:
+        """Nothing can be done yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return ()
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def _load(certificate: str, key: str) -> ssl.SSLContext:
+    for path, name in ((certificate, "certificate"), (key, "key")):
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            what = f"tls.{name}: cannot read {path}: {error.strerror}"
+            raise UserInputError(what, hint="give the path of a PEM file that this user can read") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise UserInputError(f"tls: {certificate} and {key} cannot be used: {_reason(error)}", hint=_HINT) from error
+    return context
+
+
+_HINT = "give a PEM certificate (with its chain after it) and its own key, without a password"
+
+
+def _reason(error: Any) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).lower().replace("_", " ") if reason else str(error)
+
+
+def _no_password() -> str:
+    """OpenSSL would ask for it on the terminal, and wait."""
+    raise ValueError("the key has a password")
