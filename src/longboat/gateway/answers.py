@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -9,10 +10,34 @@ from typing import Any
 
 import orjson
 
-__all__ = ("Refusal", "error_document", "error_event", "json_answer", "status_line")
+__all__ = (
+    "ErrorStyle",
+    "Refusal",
+    "anthropic_error_document",
+    "error_document",
+    "error_event",
+    "json_answer",
+    "status_line",
+)
 
 _STATUS_LINES = {s.value: b"HTTP/1.1 %d %b\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ErrorStyle(enum.Enum):
+    """Whose error shape a client expects, by the path that it asked."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"  # /v1/messages and what is below it
 
 
 def status_line(status: int) -> bytes:
@@ -60,14 +85,20 @@ class Refusal:
     close: bool = False
     allow: str = ""
 
-    def encode(self, *, request_id: str, close: bool, without_body: bool = False) -> bytes:
+    def encode(
+        self, *, request_id: str, close: bool, without_body: bool = False, style: ErrorStyle = ErrorStyle.OPENAI
+    ) -> bytes:
         """The whole HTTP answer."""
         headers = [("retry-after", str(self.retry_after_s))] if self.retry_after_s is not None else []
         if self.allow:
             headers.append(("allow", self.allow))
+        if style is ErrorStyle.ANTHROPIC:
+            document = anthropic_error_document(self.status, self.message, request_id)
+        else:
+            document = error_document(self.status, self.message, self.code, self.param)
         return json_answer(
             self.status,
-            error_document(self.status, self.message, self.code, self.param),
+            document,
             request_id=request_id,
             close=close or self.close,
             headers=headers,
@@ -81,6 +112,14 @@ def error_document(status: int, message: str, code: str, param: str | None = Non
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def error_event(message: str, code: str) -> bytes:
+def anthropic_error_document(status: int, message: str, request_id: str) -> dict[str, Any]:
+    """Anthropic's error object."""
+    kind = _ANTHROPIC_TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def error_event(message: str, code: str, *, style: ErrorStyle = ErrorStyle.OPENAI, request_id: str = "") -> bytes:
     """A server-sent event that tells a client inside a running stream that it broke."""
+    if style is ErrorStyle.ANTHROPIC:
+        return b"event: error\ndata: %b\n\n" % orjson.dumps(anthropic_error_document(500, message, request_id))
     return b"data: %b\n\n" % orjson.dumps(error_document(500, message, code))
