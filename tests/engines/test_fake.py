@@ -88,3 +88,9 @@ def test_load_is_read_from_the_metrics_text() -> None:
     assert (load.num_running, load.num_waiting, load.kv_cache_used_ratio) == (2, 1, 0.25)
     assert (load.prompt_tokens_total, load.generation_tokens_total) == (7, 9)
     assert FakeAdapter().load("").num_running is None
+
+
+def test_capacity_is_what_the_server_is_started_with() -> None:
+    for plan in (_plan(), _plan(options={"max_num_seqs": 3}), _plan(extra_args=("--max-num-seqs=5",))):
+        command = FakeAdapter().command(plan, 0, None, "")
+        assert FakeAdapter().capacity(plan) == _parser().parse_args(command.argv[3:]).max_num_seqs

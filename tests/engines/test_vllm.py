@@ -191,3 +191,10 @@ vllm:generation_tokens_total{engine="0",model_name="x"} 1.2e+03
 
 def test_load_of_an_engine_that_says_nothing_is_unknown() -> None:
     assert VllmAdapter().load("") == EngineLoad()
+
+
+def test_capacity_is_the_users_word_or_the_platforms_default() -> None:
+    adapter = VllmAdapter()
+    assert adapter.capacity(gang()) == 8
+    assert adapter.capacity(gang(gpus=1.0)) == 1024
+    assert adapter.capacity(replace(gang(gpus=1.0), extra_args=("--max-num-seqs", "32"))) == 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, flags_of, without_given
+from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, flags_of, number_given, without_given
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,19 @@ def test_flags_have_one_spelling() -> None:
 def test_defaults_leave_out_what_the_user_gave() -> None:
     defaults = (("--a", "1"), ("--b",))
     assert without_given(defaults, ("--a=2",)) == ["--b"]
+
+
+@pytest.mark.parametrize(
+    ("args", "number"),
+    [
+        ((), None),
+        (("--max-num-seqs", "12"), 12),
+        (("--max-num-seqs=12", "--seed", "3"), 12),
+        (("--max_num_seqs=4", "--max-num-seqs=5"), 5),
+        (("--max-num-seqs",), None),
+        (("--max-num-seqs", "many"), None),
+        (("--max-num-batched-tokens", "12"), None),
+    ],
+)
+def test_number_of_a_flag_is_found_however_it_is_written(args: tuple[str, ...], number: int | None) -> None:
+    assert number_given("--max-num-seqs", args) == number

@@ -66,6 +66,7 @@ class ReplicaState:
 class Endpoint:
     """An engine's API that requests for ``model`` may be sent to.
 
+    capacity: requests that may run there at once, of all that use this table; None: nobody knows
     api_key: sent as ``Authorization: Bearer`` to the engine; never logged
     """
 
@@ -75,6 +76,12 @@ class Endpoint:
     url: str
     api_key: str = field(default="", repr=False)
     ready: bool = True
+    capacity: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Names this endpoint among all that ever were."""
+        return f"{self.replica}/{self.generation}@{self.url}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

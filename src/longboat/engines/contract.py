@@ -120,6 +120,10 @@ class EngineAdapter(Protocol):
         """The readiness request, sent to rank 0's API port."""
         ...
 
+    def capacity(self, plan: GangPlan) -> int | None:
+        """Requests that the engine works on at once; what comes besides waits in it. None: nobody knows."""
+        ...
+
     def phase_of(self, log_line: str) -> Phase | None:
         """The phase that this line of a rank's log tells of, if any."""
         ...

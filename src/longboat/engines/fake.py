@@ -12,11 +12,15 @@ from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
 from longboat.engines.metrics import largest_of, read_samples, total_of
+from longboat.engines.vllm_flags import number_given
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
 
 FAKE_OPTIONS = ("ttft_ms", "itl_ms", "max_num_seqs", "kv_blocks", "start_s", "block_size")
 """Options of the fleet file that the fake engine understands; each becomes a flag of the same name."""
+
+DEFAULT_CAPACITY = 256
+"""Of ``fake_server``."""
 
 _PHASES = {"loading": Phase.LOADING, "warming": Phase.WARMING}
 _PHASE = re.compile(r"^phase=(\w+) ")
@@ -52,6 +56,13 @@ class FakeAdapter:
         if plan.api_key:
             headers["authorization"] = f"Bearer {plan.api_key}"
         return Probe(path="/v1/completions", body=body, headers=headers)
+
+    def capacity(self, plan: GangPlan) -> int:
+        """The option, the argument that overrides it, or the fake engine's own default."""
+        given = plan.options.get("max_num_seqs")
+        return number_given("--max-num-seqs", plan.extra_args) or (
+            given if isinstance(given, int) else DEFAULT_CAPACITY
+        )
 
     def phase_of(self, log_line: str) -> Phase | None:
         found = _PHASE.match(log_line)

@@ -12,7 +12,7 @@ from longboat.core.plan import GangPlan, GangShape, RankPlan
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand, ZygoteRequest
 from longboat.engines.metrics import largest_of, read_samples, total_of
-from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, without_given
+from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, number_given, without_given
 
 __all__ = ("OWNED_FLAGS", "VllmAdapter", "check_extra_args")
 
@@ -21,12 +21,14 @@ LAUNCHER = "longboat_vllm.launcher"
 
 _CPU_KV_CACHE_BYTES = 64 * 2**20
 _CPU_BLOCK_TOKENS = 32  # CPU attention refuses KV blocks that are no multiple of this
+_CPU_CAPACITY = 8
+_GPU_CAPACITY = 1024  # vLLM's own default on cards of 70 GiB and more; smaller ones take 256 and say what waits in them
 _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--dtype", "float32"),
     ("--enforce-eager",),
     ("--kv-cache-memory-bytes", str(_CPU_KV_CACHE_BYTES)),
     ("--block-size", str(_CPU_BLOCK_TOKENS)),
-    ("--max-num-seqs", "8"),
+    ("--max-num-seqs", str(_CPU_CAPACITY)),
 )
 _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "builtin:tiny": (
@@ -89,6 +91,11 @@ class VllmAdapter:
         if plan.api_key:
             headers["Authorization"] = f"Bearer {plan.api_key}"
         return Probe(path="/v1/completions", body=json.dumps(body).encode(), headers=headers)
+
+    def capacity(self, plan: GangPlan) -> int:
+        """What the arguments say, else the default on the ranks' platform. KV cache may allow fewer."""
+        on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
+        return number_given("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
 
     def phase_of(self, log_line: str) -> Phase | None:
         """Loading from the first weight, warming once weights are in memory; readiness is for the probe to say."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -12,13 +13,14 @@ from longboat.core.states import Endpoint, EndpointTable
 
 __all__ = ("decode_table", "encode_table")
 
-_ENDPOINT_KINDS: dict[str, type] = {
+_ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "model": str,
     "replica": str,
     "generation": int,
     "url": str,
     "api_key": str,
     "ready": bool,
+    "capacity": (int, NoneType),
 }
 _REQUIRED = ("model", "replica", "generation", "url")
 
@@ -48,7 +50,7 @@ def _endpoint(item: Any) -> Endpoint:
         raise TypeError("an endpoint is not an object")
     for name, kind in _ENDPOINT_KINDS.items():
         if name in item and not isinstance(item[name], kind):
-            raise TypeError(f"{name} is not {kind.__name__}")
+            raise TypeError(f"{name} is not {getattr(kind, '__name__', 'a number or null')}")
     for name in ("api_key", "url", "replica"):  # they become parts of header lines
         if not (text := item.get(name, "")).isascii() or not text.isprintable():
             raise TypeError(f"{name} is not plain printable text")

@@ -111,7 +111,7 @@ def _size(value: str) -> str:
 def _redis_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise mistake(f"{value.partition('://')[0]!r} is no scheme of a Redis URL", "write redis://HOST:6379/0")
+        raise mistake(f"{parts.scheme!r} is no scheme of a Redis URL", "write redis://HOST:6379/0")
     if parts.password or parts.username:
         raise mistake(
             "a password stands in the file", "keep the URL in a file of its own: url_file: /etc/longboat/redis-url"

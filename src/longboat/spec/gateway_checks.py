@@ -18,7 +18,7 @@ ANY = "*"
 
 def gateway_problems(gateway: GatewaySpec, models: Collection[str], *, at: Path = ("gateway",)) -> list[Problem]:
     """Every mistake that no single value shows. models: names that are served; at: where the section stands."""
-    aliases = {alias.name for alias in gateway.aliases}
+    aliases = {alias.name for alias in gateway.aliases} - set(models)
     return [
         *_doubles([tenant.name for tenant in gateway.tenants], (*at, "tenants")),
         *_doubles([admin.name for admin in gateway.admin], (*at, "admin")),
@@ -113,7 +113,7 @@ def _tenant_model_problems(gateway: GatewaySpec, names: Collection[str], at: Pat
 
 
 def _unknown(name: str, known: Iterable[str], where: Path, kind: str = "model") -> Iterator[Problem]:
-    names = sorted(known)
+    names = sorted(set(known))
     if name not in names:
         close = near(name, names)
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
