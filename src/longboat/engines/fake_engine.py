@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from longboat.engines.fake_blocks import BlockPool, KvEvent, Reservation
 from longboat.engines.fake_faults import Fault, StreamBroken
 from longboat.engines.fake_metrics import EngineMetrics
-from longboat.engines.fake_tokens import natural_length, prompt_digest, token_at
+from longboat.engines.fake_tokens import natural_length, piece, prompt_digest, token_at, token_of
 
 __all__ = ("EngineSettings", "FakeEngine", "Job")
 
@@ -42,12 +42,14 @@ class Job:
 
     num_tokens: its whole length; None: the answer's natural length, ended by itself
     prior: tokens of this answer that another replica has produced already; they come out again at once, first
+    script: the answer's text, a piece for each token, where it is decided beforehand; empty: it is made up
     """
 
     prompt: tuple[int, ...]
     num_tokens: int | None
     choice: int = 0
     prior: tuple[int, ...] = ()
+    script: tuple[str, ...] = ()
     fault: Fault | None = None
     digest: int = field(init=False)
 
@@ -56,11 +58,30 @@ class Job:
 
     @property
     def length_tokens(self) -> int:
+        if self.script:
+            return len(self.script) if self.num_tokens is None else min(len(self.script), self.num_tokens)
         return natural_length(self.digest) if self.num_tokens is None else self.num_tokens
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the limit ends the answer, not the answer itself."""
+        if self.num_tokens is None:
+            return False
+        return not self.script or self.num_tokens < len(self.script)
 
     @property
     def total_tokens(self) -> int:
         return len(self.prompt) + self.length_tokens
+
+    def token_at(self, position: int) -> int:
+        """Id of the token at this place of the answer, counted from 0."""
+        if self.script:
+            return token_of(self.script[position])
+        return token_at(self.digest, position, self.choice)
+
+    def piece_at(self, token_id: int, position: int) -> str:
+        """Text of the token at this place."""
+        return self.script[position] if self.script else piece(token_id, position)
 
 
 class FakeEngine:
@@ -121,10 +142,24 @@ class FakeEngine:
                 yield batch
                 if is_stopped():
                     break
-            reason = "stop" if job.num_tokens is None or is_stopped() else "length"
+            reason = "length" if job.is_cut and not is_stopped() else "stop"
         finally:
             self.metrics.finished[reason] += 1
             self._finish(reservation, (*job.prompt, *produced))
+
+    async def read(self, job: Job) -> None:
+        """Take in a prompt and make no token: what embeddings and their like cost."""
+        reservation = await self._admit(job)
+        reason = "abort"
+        try:
+            await self._play_due(job, 0)
+            await asyncio.sleep(self.settings.ttft_s * self._slow_factor)
+            for gate in self.gates.values():
+                await gate.wait()
+            reason = "stop"
+        finally:
+            self.metrics.finished[reason] += 1
+            self._finish(reservation, job.prompt)
 
     async def _tokens(self, job: Job, produced: list[int], arrived_s: float) -> AsyncGenerator[tuple[int, ...], None]:
         loop = asyncio.get_running_loop()
@@ -140,7 +175,7 @@ class FakeEngine:
             (self.metrics.ttft if first else self.metrics.itl).observe(now_s - last_s)
             last_s = now_s
             due_s = (due_s if now_s - due_s < _CATCH_UP_S else now_s) + self.settings.itl_s * self._slow_factor
-            produced.append(token_at(job.digest, len(produced), job.choice))
+            produced.append(job.token_at(len(produced)))
             self.metrics.generation_tokens += 1
             yield tuple(produced) if first else (produced[-1],)
             await self._play_due(job, len(produced))

@@ -6,24 +6,37 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
 from longboat.engines.fake_engine import Job
 from longboat.engines.fake_faults import fault_from, fault_in_header
-from longboat.engines.fake_tokens import StopFilter, encode, piece
+from longboat.engines.fake_scripts import Script, script_of
+from longboat.engines.fake_tokens import StopFilter, encode
 
-__all__ = ("Choice", "RefusedError", "Request", "decoded", "request_from")
+__all__ = (
+    "Choice",
+    "RefusedError",
+    "Request",
+    "chat_prompt",
+    "checked_model",
+    "decoded",
+    "request_from",
+    "request_of",
+    "text_of",
+)
 
 _MAX_CHOICES = 128
 
 
 class RefusedError(Exception):
-    """The request is answered with ``status`` and this message; nothing was started."""
+    """The request is answered with ``status`` and this message; nothing was started. ``param``: the field at fault."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.param = param
 
 
 @dataclass(slots=True)
@@ -33,6 +46,8 @@ class Choice:
     index: int
     job: Job
     stops: StopFilter
+    tool: str = ""
+    is_named: bool = False
     num_tokens: int = 0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -49,11 +64,18 @@ class Choice:
     def finish_reason(self) -> str | None:
         if not self.is_complete:
             return None
-        return "stop" if self.is_stopped or self.job.num_tokens is None else "length"
+        if self.job.is_cut and not self.is_stopped:
+            return "length"
+        return "tool_calls" if self.tool and not self.is_named and not self.is_stopped else "stop"
+
+    @property
+    def call_id(self) -> str:
+        """Id of the tool call that this answer is."""
+        return f"chatcmpl-tool-{self.job.digest:016x}{self.index:x}"
 
     def take(self, batch: Sequence[int]) -> str:
         """Add new tokens; the text that may go out for them."""
-        new = "".join(piece(token, self.num_tokens + offset) for offset, token in enumerate(batch))
+        new = "".join(self.job.piece_at(token, self.num_tokens + offset) for offset, token in enumerate(batch))
         self.num_tokens += len(batch)
         self.token_ids.extend(batch)
         out = self.stops.feed(new)
@@ -65,7 +87,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, decoded."""
+    """A completion request, decoded. ``top_logprobs``: how many alternatives of each token are told; None: nothing."""
 
     request_id: str
     is_chat: bool
@@ -74,15 +96,18 @@ class Request:
     returns_token_ids: bool
     prompt_tokens: int
     created: int
+    top_logprobs: int | None
     choices: tuple[Choice, ...]
 
 
 def request_from(model: str, is_chat: bool, headers: Mapping[str, str], raw: bytes) -> Request:
     """Decode a body for the engine that serves ``model``. Raises RefusedError, FaultError."""
-    body = decoded(raw)
-    if body.get("model", model) != model:
-        raise RefusedError(404, f"The model `{body['model']}` does not exist.")
-    prompts = [_chat_prompt(body)] if is_chat else _completion_prompts(body)
+    return request_of(model, is_chat, headers, checked_model(model, decoded(raw)))
+
+
+def request_of(model: str, is_chat: bool, headers: Mapping[str, str], body: Mapping[str, Any]) -> Request:
+    """The request in a decoded body. Raises RefusedError, FaultError."""
+    prompts = [chat_prompt(body)] if is_chat else _completion_prompts(body)
     options = body.get("stream_options") or {}
     return Request(
         request_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{os.urandom(8).hex()}",
@@ -92,11 +117,19 @@ def request_from(model: str, is_chat: bool, headers: Mapping[str, str], raw: byt
         returns_token_ids=bool(body.get("return_token_ids")),
         prompt_tokens=sum(map(len, prompts)),
         created=int(time.time()),
+        top_logprobs=_top_logprobs(body, is_chat),
         choices=_choices(body, headers, prompts),
     )
 
 
-def decoded(body: bytes) -> dict[str, object]:
+def checked_model(model: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The body, where it names ``model`` or none. Raises RefusedError."""
+    if body.get("model") not in (model, None):
+        raise RefusedError(404, f"The model `{body['model']}` does not exist.", "model")
+    return body
+
+
+def decoded(body: bytes) -> dict[str, Any]:
     """The JSON object in a body. Raises RefusedError."""
     try:
         value = orjson.loads(body)
@@ -107,7 +140,8 @@ def decoded(body: bytes) -> dict[str, object]:
     return value
 
 
-def _chat_prompt(body: Mapping[str, object]) -> tuple[int, ...]:
+def chat_prompt(body: Mapping[str, Any]) -> tuple[int, ...]:
+    """Token ids of a chat: every message with its role in front. Raises RefusedError."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RefusedError(400, "messages is a list with at least one message")
@@ -117,10 +151,14 @@ def _chat_prompt(body: Mapping[str, object]) -> tuple[int, ...]:
 def _message_text(message: object) -> str:
     if not isinstance(message, dict) or "role" not in message:
         raise RefusedError(400, "a message is an object with a role")
-    content = message.get("content") or ""
+    return f"<{message['role']}> {text_of(message.get('content'))}"
+
+
+def text_of(content: object) -> str:
+    """The words in a message's content: a text, or the texts of its parts."""
     if isinstance(content, list):
-        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return f"<{message['role']}> {content}"
+        return " ".join(text_of(part.get("text", part.get("content"))) for part in content if isinstance(part, dict))
+    return str(content or "")
 
 
 def _completion_prompts(body: Mapping[str, object]) -> list[tuple[int, ...]]:
@@ -146,11 +184,27 @@ def _choices(
     limit = _limit(body)
     fault = fault_from(body["longboat_fault"]) if "longboat_fault" in body else fault_in_header(headers)
     stops = _stops(body)
+    script = _script(body) or Script(pieces=())
     pairs = [(prompt, choice) for prompt in prompts for choice in range(num)]
     jobs = (
-        Job(prompt=prompt, num_tokens=limit, choice=choice, prior=_prior(body), fault=fault) for prompt, choice in pairs
+        Job(prompt=prompt, num_tokens=limit, choice=choice, prior=_prior(body), script=script.pieces, fault=fault)
+        for prompt, choice in pairs
     )
-    return tuple(Choice(index, job, StopFilter(stops)) for index, job in enumerate(jobs))
+    return tuple(Choice(index, job, StopFilter(stops), script.tool, script.is_named) for index, job in enumerate(jobs))
+
+
+def _script(body: Mapping[str, Any]) -> Script | None:
+    messages = body.get("messages")
+    return script_of(body, text_of(messages[-1].get("content"))) if messages else None
+
+
+def _top_logprobs(body: Mapping[str, object], is_chat: bool) -> int | None:
+    if not body.get("logprobs"):
+        return None
+    value = body.get("top_logprobs") or 0 if is_chat else body["logprobs"]
+    if not isinstance(value, int) or not 0 <= value <= 20:
+        raise RefusedError(400, "the number of logprobs is from 0 to 20", "top_logprobs" if is_chat else "logprobs")
+    return int(value)
 
 
 def _limit(body: Mapping[str, object]) -> int | None:

@@ -7,7 +7,18 @@ import struct
 from collections.abc import Iterable
 from hashlib import blake2b
 
-__all__ = ("VOCABULARY", "StopFilter", "encode", "natural_length", "piece", "prompt_digest", "token_at")
+__all__ = (
+    "VOCABULARY",
+    "StopFilter",
+    "decode",
+    "encode",
+    "natural_length",
+    "piece",
+    "prompt_digest",
+    "ratio_at",
+    "token_at",
+    "token_of",
+)
 
 _WORDS = (
     "the a one many boat crew river harbour rope sail oar tide wind wave shore light north south deep slow fast long "
@@ -28,13 +39,21 @@ _NUM_FOREIGN = 65_536
 
 def encode(text: str) -> tuple[int, ...]:
     """Token ids of ``text``: words that the engine itself writes keep their ids, others get a hash above them."""
-    return tuple(_id_of(word.strip()) for word in _WORD.findall(text))
+    return tuple(token_of(word) for word in _WORD.findall(text))
+
+
+def decode(token_ids: Iterable[int]) -> str:
+    """The text of token ids. Words that the engine never writes come out as ``<id>``: their hash has no way back."""
+    words = len(VOCABULARY)
+    return " ".join(VOCABULARY[token] if 0 <= token < words else f"<{token}>" for token in token_ids)
 
 
 _IDS = {word: index for index, word in enumerate(VOCABULARY)}
 
 
-def _id_of(word: str) -> int:
+def token_of(word: str) -> int:
+    """Id of one word; blanks around it do not count."""
+    word = word.strip()
     known = _IDS.get(word)
     if known is not None:
         return known
@@ -53,6 +72,14 @@ def token_at(digest: int, position: int, choice: int = 0) -> int:
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
     return (mixed ^ (mixed >> 31)) % len(VOCABULARY)
+
+
+def ratio_at(digest: int, position: int) -> float:
+    """A number from 0 up to 1 that depends on both arguments only."""
+    mixed = (digest ^ ((position + 1) * 0xD1B54A32D192ED03)) & _MASK
+    mixed = ((mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 32)) * 0x94D049BB133111EB) & _MASK
+    return (mixed >> 11) / (1 << 53)
 
 
 def natural_length(digest: int) -> int:

@@ -1,0 +1,127 @@
+"""The fake engine's chat completions and completions: choices become JSON answers and server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+
+from longboat.engines.fake_engine import FakeEngine
+from longboat.engines.fake_generation import check_room, run_to_end, updates_of
+from longboat.engines.fake_http import Exchange
+from longboat.engines.fake_logprobs import chat_logprobs, completion_logprobs
+from longboat.engines.fake_requests import Choice, Request, request_from
+
+__all__ = ("complete",)
+
+
+async def complete(engine: FakeEngine, exchange: Exchange) -> None:
+    """Answer ``/v1/chat/completions`` or ``/v1/completions``. Raises RefusedError, FaultError."""
+    model = engine.settings.model
+    request = request_from(model, exchange.path == "/v1/chat/completions", exchange.headers, exchange.body)
+    check_room(engine, *(choice.job for choice in request.choices))
+    if request.is_streamed:
+        await _stream(engine, exchange, request)
+    else:
+        await run_to_end(engine, request.choices)
+        exchange.answer(200, orjson.dumps(_whole(request, model)))
+
+
+async def _stream(engine: FakeEngine, exchange: Exchange, request: Request) -> None:
+    model = engine.settings.model
+    exchange.start_stream()
+    opened: set[int] = set()
+    async with aclosing(updates_of(engine, request.choices)) as updates:
+        async for choice, text, batch in updates:
+            data = b""
+            if request.is_chat and choice.index not in opened:
+                data = b"".join(_event(request, model, [opening]) for opening in _openings(choice))
+                opened.add(choice.index)
+            await exchange.send(data + _event(request, model, [_delta(request, choice, text, batch)]))
+    tail = b"data: [DONE]\n\n"
+    if request.includes_usage:
+        tail = _event(request, model, [], usage=_usage(request)) + tail
+    await exchange.send(tail)
+    exchange.end_stream()
+
+
+def _usage(request: Request) -> dict[str, int]:
+    generated = sum(choice.num_tokens for choice in request.choices)
+    return {
+        "prompt_tokens": request.prompt_tokens,
+        "total_tokens": request.prompt_tokens + generated,
+        "completion_tokens": generated,
+    }
+
+
+def _envelope(request: Request, model: str, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": request.request_id,
+        "object": kind,
+        "created": request.created,
+        "model": model,
+        "choices": choices,
+    }
+
+
+def _event(
+    request: Request, model: str, choices: list[dict[str, Any]], usage: Mapping[str, int] | None = None
+) -> bytes:
+    kind = "chat.completion.chunk" if request.is_chat else "text_completion"
+    payload = _envelope(request, model, kind, choices)
+    if usage is not None:
+        payload["usage"] = usage
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
+
+
+def _openings(choice: Choice) -> list[dict[str, Any]]:
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    if choice.tool:
+        call = {"id": choice.call_id, "type": "function", "index": 0, "function": {"name": choice.tool}}
+        deltas.append({"content": None, "tool_calls": [call]})
+    return [{"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
+
+
+def _delta(request: Request, choice: Choice, text: str, batch: Sequence[int]) -> dict[str, Any]:
+    words: dict[str, Any] = {"text": text}
+    if choice.tool:
+        words = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
+    elif request.is_chat:
+        words = {"delta": {"content": text}}
+    ids = {"token_ids": list(batch)} if request.returns_token_ids else {}
+    return {
+        "index": choice.index,
+        **words,
+        "logprobs": _logprobs(request, choice, choice.num_tokens - len(batch)),
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stops.matched,
+        **ids,
+    }
+
+
+def _whole(request: Request, model: str) -> dict[str, Any]:
+    answers = []
+    for choice in request.choices:
+        words = {"message": _message(choice)} if request.is_chat else {"text": choice.text}
+        ids = {"token_ids": choice.token_ids} if request.returns_token_ids else {}
+        end = {"finish_reason": choice.finish_reason, "stop_reason": choice.stops.matched}
+        answers.append({"index": choice.index, **words, "logprobs": _logprobs(request, choice, 0), **end, **ids})
+    kind = "chat.completion" if request.is_chat else "text_completion"
+    return {**_envelope(request, model, kind, answers), "usage": _usage(request)}
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None, "tool_calls": []}
+    if choice.tool:
+        function = {"name": choice.tool, "arguments": choice.text}
+        message |= {"content": "", "tool_calls": [{"id": choice.call_id, "type": "function", "function": function}]}
+    return message
+
+
+def _logprobs(request: Request, choice: Choice, first: int) -> dict[str, Any] | None:
+    if request.top_logprobs is None:
+        return None
+    make = chat_logprobs if request.is_chat else completion_logprobs
+    return make(choice.job, choice.token_ids, first, request.top_logprobs)

@@ -1,0 +1,67 @@
+"""Runs the answers of one request to the fake engine side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from longboat.engines.fake_engine import FakeEngine, Job
+from longboat.engines.fake_requests import Choice, RefusedError
+
+__all__ = ("Update", "check_room", "run_to_end", "updates_of")
+
+Update = tuple[Choice, str, tuple[int, ...]]
+"""A choice, the text that may go out for it now, and the tokens that brought it."""
+
+
+def check_room(engine: FakeEngine, *jobs: Job) -> None:
+    """Raises RefusedError where one of the jobs can never run."""
+    for job in jobs:
+        if reason := engine.too_long(job):
+            raise RefusedError(400, reason)
+
+
+async def run_to_end(engine: FakeEngine, choices: tuple[Choice, ...]) -> None:
+    """Let every choice grow until it is complete."""
+    async with aclosing(updates_of(engine, choices)) as updates:
+        async for _update in updates:
+            pass
+
+
+async def updates_of(engine: FakeEngine, choices: tuple[Choice, ...]) -> AsyncGenerator[Update, None]:
+    """What comes out of all choices, in the order of its making."""
+    if len(choices) == 1:
+        async with aclosing(_updates_of_one(engine, choices[0])) as updates:
+            async for update in updates:
+                yield update
+        return
+    queue: asyncio.Queue[Update] = asyncio.Queue(maxsize=64)
+    tasks = [asyncio.create_task(_feed(engine, choice, queue)) for choice in choices]
+    everything = asyncio.gather(*tasks)
+    try:
+        while not (everything.done() and queue.empty()):
+            getting = asyncio.ensure_future(queue.get())
+            waited: set[asyncio.Future[Any]] = {getting, everything}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                yield getting.result()
+            else:
+                getting.cancel()
+        await everything
+    finally:
+        everything.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _feed(engine: FakeEngine, choice: Choice, queue: asyncio.Queue[Update]) -> None:
+    async with aclosing(_updates_of_one(engine, choice)) as updates:
+        async for update in updates:
+            await queue.put(update)
+
+
+async def _updates_of_one(engine: FakeEngine, choice: Choice) -> AsyncGenerator[Update, None]:
+    async with aclosing(engine.generate(choice.job, lambda: choice.is_stopped)) as batches:
+        async for batch in batches:
+            yield choice, choice.take(batch), batch
