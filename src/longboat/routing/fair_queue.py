@@ -1,69 +1,23 @@
-"""Decides who waits and who goes next when a model has no room: weighted fair queueing by tokens in priority classes."""
+"""Decides who waits and who goes next when a model has no room: weighted fair queueing by tokens, inside classes."""
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import Any
+import heapq
+import math
 
 from longboat.core.policy import QueuePolicy
+from longboat.routing.flows import Flow, Flows, Level, Tenant
+from longboat.routing.forecast import forecast_s
+from longboat.routing.pace import Pace, Ratio
+from longboat.routing.tickets import GRANTED, Granted, Place, Queued, Rejected, RejectedReason, Ticket
 
 __all__ = ("GRANTED", "UNBOUNDED", "Granted", "Queued", "Rejected", "RejectedReason", "Scheduler", "Ticket")
 
 UNBOUNDED = 1 << 30
 """What to pass as ``slots`` where replicas have no capacity of their own."""
 
-
-class RejectedReason(enum.StrEnum):
-    """Why a request may not even wait."""
-
-    QUEUE_FULL = "queue_full"
-    WAIT_TOO_LONG = "wait_too_long"
-    DEADLINE = "deadline"
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The ticket has a slot: send it, and call ``finish`` when it ended."""
-
-
-GRANTED = Granted()
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """The ticket waits: ``grant_next`` or ``expire`` returns it later, unless it is cancelled.
-
-    predicted_wait_s: None while nothing was learned about this model's speed
-    """
-
-    predicted_wait_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """The ticket is not taken: answer 429. retry_after_s: at least 1; detail: a sentence for the client."""
-
-    reason: RejectedReason
-    retry_after_s: int
-    detail: str
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One request of one model.
-
-    cost_tokens: estimate of prompt and completion; arrived_s, deadline_s: on the clock that is passed as ``now_s``
-    payload: the caller's; attributes that begin with an underscore are the scheduler's
-    """
-
-    tenant: str
-    weight: float
-    priority: int
-    cost_tokens: int
-    arrived_s: float
-    deadline_s: float | None = None
-    payload: Any = None
+_MAX_OVERFULL = 2
+"""Tenants below their share of the places may wait beyond ``max_waiting``, up to so many times it."""
 
 
 class Scheduler:
@@ -74,48 +28,263 @@ class Scheduler:
     every 100 ms or so while ``num_waiting`` is not 0. ``queue`` may be replaced at any time.
     """
 
+    __slots__ = ("_due", "_flows", "_overdue", "_pace", "_ratio", "_running", "_turn", "_waiting", "queue")
+
     def __init__(self, queue: QueuePolicy) -> None:
         self.queue = queue
+        self._flows = Flows()
+        self._pace = Pace()
+        self._ratio = Ratio()
+        self._due: list[tuple[float, int, Ticket]] = []
+        self._overdue: dict[Ticket, None] = {}
+        self._running = 0
+        self._waiting = 0
+        self._turn = 0
 
     @property
     def num_waiting(self) -> int:
-        raise NotImplementedError
+        """Tickets that ``grant_next``, ``expire`` or ``cancel`` will end."""
+        return self._waiting + len(self._overdue)
 
     @property
     def num_running(self) -> int:
         """Tickets that were granted and are not finished."""
-        raise NotImplementedError
+        return self._running
 
     def waiting_of(self, tenant: str) -> int:
-        raise NotImplementedError
+        known = self._flows.tenants.get(tenant)
+        return known.waiting if known else 0
 
     def running_of(self, tenant: str) -> int:
-        raise NotImplementedError
+        known = self._flows.tenants.get(tenant)
+        return known.running if known else 0
+
+    def service_of(self, tenant: str) -> float:
+        """Tokens charged since the tenant became active: used by what ended, expected of what runs."""
+        known = self._flows.tenants.get(tenant)
+        return known.service_tokens if known else 0.0
 
     def offer(self, ticket: Ticket, *, now_s: float, slots: int, busy: int) -> Granted | Queued | Rejected:
         """A new request: runs at once, waits, or is refused."""
-        raise NotImplementedError
+        if ticket.place is not Place.OUTSIDE:
+            raise ValueError(f"the ticket is already {ticket.place.name.lower()}: finish or cancel it first")
+        self._flows.sweep(now_s)
+        flow = self._flows.enter(ticket, now_s, self._ratio)
+        free = slots - (busy if busy > self._running else self._running)
+        in_time = ticket.deadline_s is None or ticket.deadline_s > now_s
+        if in_time and free > 0 and self._goes_first(flow, now_s, slots, free):
+            flow.virtual_time = flow.start()
+            self._run(ticket, flow, now_s)
+            return GRANTED
+        return self._enqueue(ticket, flow, now_s, slots, busy)
 
     def grant_next(self, *, now_s: float, slots: int, busy: int) -> Ticket | None:
         """The waiting ticket that goes next, now running; None when there is no room, or none may have it."""
-        raise NotImplementedError
+        if not self._waiting:
+            return None
+        free = slots - max(busy, self._running)
+        if free <= 0:
+            return None
+        self._flows.sweep(now_s)
+        self._set_overdue_apart(now_s)
+        flow = self._next_flow(now_s, slots, free)
+        if flow is None:
+            return None
+        ticket = flow.head
+        self._leave_queue(ticket, flow)
+        self._run(ticket, flow, now_s)
+        return ticket
 
     def finish(self, ticket: Ticket, *, now_s: float, used_tokens: int | None, served: bool) -> None:
         """A granted ticket ended: its slot is free, and its tenant pays for what was used.
 
-        used_tokens: prompt and completion, None if unknown (the estimate stands); served: an engine did the work, so
-        its time teaches how long others wait. Has no effect on a ticket that is not running.
+        used_tokens: prompt and completion, None if unknown: the estimate stands if the ticket was served, else nothing
+        is charged. served: an engine did the work, so its time teaches how long others wait. Has no effect on a
+        ticket that is not running.
         """
-        raise NotImplementedError
+        flow = ticket.flow
+        if flow is None or ticket.place is not Place.RUNNING:
+            return
+        ticket.place = Place.OUTSIDE
+        tenant = flow.tenant
+        tenant.running -= 1
+        tenant.last_s = now_s
+        self._running -= 1
+        unknown_tokens = ticket.charged_tokens if served else 0.0
+        used = unknown_tokens if used_tokens is None else float(used_tokens)
+        change_tokens = used - ticket.charged_tokens
+        tenant.service_tokens += change_tokens
+        flow.virtual_time += change_tokens / tenant.weight
+        if served and used > 0:
+            self._pace.learn(used_tokens=used, busy_s=now_s - ticket.granted_s)
+            if used_tokens is not None:
+                tenant.ratio.learn(estimated_tokens=ticket.cost_tokens, used_tokens=used)
+                self._ratio.learn(estimated_tokens=ticket.cost_tokens, used_tokens=used)
 
     def cancel(self, ticket: Ticket) -> bool:
         """A waiting ticket left. False, and no effect, if it does not wait (a running one is to be finished)."""
-        raise NotImplementedError
+        if ticket.place is Place.OVERDUE:
+            del self._overdue[ticket]
+        elif ticket.place is Place.WAITING and ticket.flow is not None:
+            self._leave_queue(ticket, ticket.flow)
+        else:
+            return False
+        ticket.place = Place.OUTSIDE
+        return True
 
     def expire(self, now_s: float) -> list[Ticket]:
         """Tickets that waited past their deadline or ``max_wait_s``, taken out. Each is returned once."""
-        raise NotImplementedError
+        self._flows.sweep(now_s)
+        self._set_overdue_apart(now_s)
+        expired = list(self._overdue)
+        self._overdue.clear()
+        for ticket in expired:
+            ticket.place = Place.OUTSIDE
+        return expired
 
     def predicted_wait_s(self, tenant: str, *, priority: int, slots: int, busy: int) -> float | None:
         """How long a request of ``tenant`` would wait if it came now; None while nothing was learned."""
-        raise NotImplementedError
+        known = self._flows.tenants.get(tenant)
+        flow = known.flows.get(priority) if known else None
+        if flow is None:
+            level = next((level for level in self._flows.levels if level.priority == priority), Level(priority))
+            flow = Flow(known or Tenant(tenant, 1.0, priority, Ratio(self._ratio.value)), level)
+        return self._wait_s(flow, slots, busy)
+
+    # who goes first
+
+    def _goes_first(self, flow: Flow, now_s: float, slots: int, free: int) -> bool:
+        if not self._may_take(flow.tenant, slots, free):
+            return False
+        return not self._waiting or self._next_flow(now_s, slots, free) is None
+
+    def _may_take(self, tenant: Tenant, slots: int, free: int) -> bool:
+        """The last free slots are for tenants below their share."""
+        return free > self._flows.headroom(slots, self.queue.headroom_ratio) or self._below_share(tenant, slots)
+
+    def _below_share(self, tenant: Tenant, slots: int) -> bool:
+        return tenant.running < self._flows.share(tenant, slots)
+
+    def _next_flow(self, now_s: float, slots: int, free: int) -> Flow | None:
+        """Best class first; one whose oldest ticket waited long takes turns with the class above. In it, least served.
+
+        Age lifts the class and not the tenant: who floods has the oldest tickets, and must not win by that.
+        """
+        restricted = free <= self._flows.headroom(slots, self.queue.headroom_ratio)
+        best: list[Flow] = []
+        best_rank = (0, 0)
+        for level in self._flows.levels:
+            may = [flow for flow in level.flows if not restricted or self._below_share(flow.tenant, slots)]
+            if not may:
+                continue
+            if not best:
+                best, best_rank = may, (level.priority, level.turn)
+                continue
+            rank = (max(self._aged_priority(level.priority, may, now_s), best_rank[0]), level.turn)
+            if rank < best_rank:
+                best, best_rank = may, rank
+        return _least_served(best) if best else None
+
+    def _aged_priority(self, priority: int, flows: list[Flow], now_s: float) -> int:
+        if self.queue.age_s <= 0:
+            return priority
+        oldest_s = min(flow.head.arrived_s for flow in flows)
+        return priority - int((now_s - oldest_s) / self.queue.age_s)
+
+    # moves
+
+    def _run(self, ticket: Ticket, flow: Flow, now_s: float) -> None:
+        tenant, level = flow.tenant, flow.level
+        charged_tokens = ticket.cost_tokens * tenant.ratio.value
+        self._turn += 1
+        level.turn = self._turn
+        level.virtual_time = flow.virtual_time
+        flow.virtual_time += charged_tokens / tenant.weight
+        tenant.service_tokens += charged_tokens
+        tenant.running += 1
+        self._running += 1
+        ticket.place = Place.RUNNING
+        ticket.flow = flow
+        ticket.charged_tokens = charged_tokens
+        ticket.granted_s = now_s
+
+    def _enqueue(self, ticket: Ticket, flow: Flow, now_s: float, slots: int, busy: int) -> Queued | Rejected:
+        wait_s = self._wait_s(flow, slots, busy)
+        if self._is_full(flow.tenant):
+            return self._reject(RejectedReason.QUEUE_FULL, flow, now_s, wait_s, 0.0)
+        expires_s, reason = self._latest_start(ticket)
+        late_s = now_s + (wait_s or 0.0) - expires_s
+        if late_s >= 0:
+            return self._reject(reason, flow, now_s, wait_s, late_s)
+        self._turn += 1
+        ticket.place = Place.WAITING
+        ticket.flow = flow
+        ticket.expires_s = expires_s
+        flow.push(ticket)
+        self._waiting += 1
+        if len(self._due) > 2 * self._waiting + 64:
+            self._due = [entry for entry in self._due if entry[2].place is Place.WAITING]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (expires_s, self._turn, ticket))
+        return Queued(wait_s)
+
+    def _leave_queue(self, ticket: Ticket, flow: Flow) -> None:
+        flow.take_out(ticket)
+        self._waiting -= 1
+
+    def _set_overdue_apart(self, now_s: float) -> None:
+        due = self._due
+        while due and due[0][0] <= now_s:
+            expires_s, _, ticket = heapq.heappop(due)
+            if ticket.place is Place.WAITING and ticket.flow is not None and ticket.expires_s == expires_s:
+                self._leave_queue(ticket, ticket.flow)
+                ticket.place = Place.OVERDUE
+                self._overdue[ticket] = None
+
+    # refusals
+
+    def _latest_start(self, ticket: Ticket) -> tuple[float, RejectedReason]:
+        patience_s = ticket.arrived_s + self.queue.max_wait_s
+        if ticket.deadline_s is not None and ticket.deadline_s < patience_s:
+            return ticket.deadline_s, RejectedReason.DEADLINE
+        return patience_s, RejectedReason.WAIT_TOO_LONG
+
+    def _is_full(self, tenant: Tenant) -> bool:
+        places = self.queue.max_waiting
+        if self._waiting < places:
+            return False
+        return self._waiting >= _MAX_OVERFULL * places or tenant.waiting + 1 > self._flows.share(tenant, places)
+
+    def _wait_s(self, flow: Flow, slots: int, busy: int) -> float | None:
+        if not self._pace.known or slots <= 0:
+            return None
+        busy = max(busy, self._running)
+        if not self._waiting and slots > busy and self._may_take(flow.tenant, slots, slots - busy):
+            return 0.0
+        return forecast_s(flow, self._flows, self._pace, slots, busy, self.queue.headroom_ratio)
+
+    def _reject(
+        self, reason: RejectedReason, flow: Flow, now_s: float, wait_s: float | None, too_late_s: float
+    ) -> Rejected:
+        retry_s = 1.0 if wait_s is None else self._retry_s(flow, now_s, wait_s, min(too_late_s, wait_s))
+        detail = _DETAILS[reason].format(waiting=self._waiting, wait_s=wait_s or 0.0)
+        return Rejected(reason, max(1, math.ceil(retry_s)), detail)
+
+    def _retry_s(self, flow: Flow, now_s: float, wait_s: float, room_after_s: float) -> float:
+        """Each refused one gets a later time, at the pace of the tenant's queue, until when that queue is empty."""
+        step_s = wait_s / (flow.tenant.waiting + 1)
+        flow.promised_s = min(max(now_s + room_after_s, flow.promised_s) + step_s, now_s + wait_s)
+        return flow.promised_s - now_s
+
+
+_DETAILS = {
+    RejectedReason.QUEUE_FULL: "{waiting} requests wait for this model already.",
+    RejectedReason.WAIT_TOO_LONG: "The wait for this model would be about {wait_s:.0f} s: too long.",
+    RejectedReason.DEADLINE: "The request could not start before its deadline; the wait would be about {wait_s:.0f} s.",
+}
+
+
+def _least_served(flows: list[Flow]) -> Flow:
+    if len(flows) == 1:
+        return flows[0]
+    return min(flows, key=lambda flow: (flow.virtual_time, flow.head.arrived_s))

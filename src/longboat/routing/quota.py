@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from longboat.core.policy import TenantPolicy
@@ -55,24 +56,80 @@ class Counts:
 
     def roll(self, now_s: float) -> None:
         """Move the windows on to ``now_s`` (Unix seconds). A clock that went back changes nothing."""
-        raise NotImplementedError
+        minute, day = int(now_s // MINUTE_S), int(now_s // DAY_S)
+        if minute > self.minute:
+            follows = minute == self.minute + 1
+            self.previous_requests = self.requests if follows else 0
+            self.previous_tokens = self.tokens if follows else 0
+            self.requests = self.tokens = 0
+            self.minute = minute
+        if day > self.day:
+            self.tokens_today = 0
+            self.day = day
 
 
 def limits_of(tenant: TenantPolicy, num_gateways: int = 1) -> Limits:
     """The tenant's limits, each gateway's part of them."""
-    raise NotImplementedError
+    return Limits(
+        requests_per_minute=share_of(tenant.requests_per_minute, num_gateways),
+        tokens_per_minute=share_of(tenant.tokens_per_minute, num_gateways),
+        tokens_per_day=share_of(tenant.tokens_per_day, num_gateways),
+        concurrent_requests=share_of(tenant.concurrent_requests, num_gateways),
+    )
 
 
 def share_of(limit: int | None, num_gateways: int) -> int | None:
-    """One gateway's part of a limit: at least 1 of a limit that is not 0."""
-    raise NotImplementedError
+    """One gateway's part of a limit: at least 1 of a limit that is not 0, so that no gateway refuses everything."""
+    if limit is None or num_gateways <= 1:
+        return limit
+    return max(min(1, limit), limit // num_gateways)
 
 
 def sliding(current: int, previous: int, now_s: float) -> float:
     """Events of the last 60 s: the current minute's, and the part of the previous minute's still within them."""
-    raise NotImplementedError
+    return current + previous * (1.0 - now_s % MINUTE_S / MINUTE_S)
 
 
 def check(limits: Limits, counts: Counts, *, tokens: int, now_s: float) -> Denied | None:
-    """Whether one more request of ``tokens`` fits. Changes nothing; ``counts`` were rolled to ``now_s`` (Unix)."""
-    raise NotImplementedError
+    """Whether one more request of ``tokens`` fits. Changes nothing; ``counts`` were rolled to ``now_s`` (Unix).
+
+    Where several limits are passed, the one that takes longest is told.
+    """
+    most = limits.concurrent_requests
+    denied: list[Denied] = []
+    if most is not None and counts.running >= most:
+        wait_s = 1 if most > 0 else None
+        denied.append(Denied(limit="concurrent_requests", value=counts.running, limit_value=most, retry_after_s=wait_s))
+    minutes = (
+        ("requests_per_minute", limits.requests_per_minute, counts.requests, counts.previous_requests, 1),
+        ("tokens_per_minute", limits.tokens_per_minute, counts.tokens, counts.previous_tokens, tokens),
+    )
+    for limit, limit_value, current, previous, amount in minutes:
+        if limit_value is None or sliding(current, previous, now_s) + amount <= limit_value:
+            continue
+        wait_s = _minute_wait_s(current, previous, amount, limit_value, now_s)
+        value = math.ceil(sliding(current, previous, now_s))
+        denied.append(Denied(limit=limit, value=value, limit_value=limit_value, retry_after_s=wait_s))
+    daily = limits.tokens_per_day
+    if daily is not None and counts.tokens_today + tokens > daily:
+        wait_s = math.floor(DAY_S - now_s % DAY_S) + 1 if tokens <= daily else None
+        denied.append(
+            Denied(limit="tokens_per_day", value=counts.tokens_today, limit_value=daily, retry_after_s=wait_s)
+        )
+    return max(denied, key=_severity) if denied else None
+
+
+def _severity(denied: Denied) -> float:
+    return math.inf if denied.retry_after_s is None else denied.retry_after_s
+
+
+def _minute_wait_s(current: int, previous: int, amount: int, limit: int, now_s: float) -> int | None:
+    """Whole seconds until ``amount`` fits a sliding minute; None if it is more than the limit by itself."""
+    if amount > limit:
+        return None
+    into_s = now_s % MINUTE_S
+    if current + amount <= limit:
+        fits_s = MINUTE_S * (1.0 - (limit - current - amount) / previous)
+    else:
+        fits_s = MINUTE_S + MINUTE_S * (1.0 - (limit - amount) / current)
+    return max(1, math.ceil(fits_s - into_s + 1e-6))

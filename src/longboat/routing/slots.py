@@ -13,7 +13,12 @@ def lease(capacity: int, demands: Sequence[int]) -> list[int]:
     demands: running and waiting requests of each gateway. What nobody demands is spread evenly, so that a gateway
     with no demand can start at once; each gets at least 1 where ``capacity`` allows.
     """
-    raise NotImplementedError
+    if not demands:
+        return []
+    least = 1 if capacity >= len(demands) else 0
+    leases = _water_fill(max(0, capacity), [max(least, demand) for demand in demands])
+    each, odd = divmod(max(0, capacity) - sum(leases), len(leases))
+    return [slots + each + (index < odd) for index, slots in enumerate(leases)]
 
 
 def corrected(capacity: int, own_outstanding: int, reported_running: int, reported_waiting: int) -> int:
@@ -21,4 +26,15 @@ def corrected(capacity: int, own_outstanding: int, reported_running: int, report
 
     reported_running, reported_waiting: the engine's own counts, also of requests that others sent
     """
-    raise NotImplementedError
+    return max(0, capacity - max(own_outstanding, reported_running + reported_waiting))
+
+
+def _water_fill(capacity: int, demands: list[int]) -> list[int]:
+    """The smallest demands are met whole; the others get equal parts of what is left, the earlier ones what is odd."""
+    leases = [0] * len(demands)
+    left, still = capacity, len(demands)
+    for index in sorted(range(len(demands)), key=lambda index: (demands[index], -index)):
+        leases[index] = min(demands[index], left // still)
+        left -= leases[index]
+        still -= 1
+    return leases
