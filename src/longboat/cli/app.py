@@ -11,6 +11,7 @@ import typer
 
 from longboat import __version__
 from longboat.cli.engines import engines_app
+from longboat.cli.gateway import gateway_app
 from longboat.cli.node import node_app
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(engines_app, name="engines", help="Install and list engine environments on this node.")
+app.add_typer(gateway_app, name="gateway", help="Run a gateway by itself, before engines that someone else started.")
 app.add_typer(node_app, name="node", help="Start and stop this machine's part of the cluster.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
