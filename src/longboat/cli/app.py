@@ -12,6 +12,7 @@ import typer
 from longboat import __version__
 from longboat.cli.engines import engines_app
 from longboat.cli.gateway import gateway_app
+from longboat.cli.keys import keys_app
 from longboat.cli.node import node_app
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(engines_app, name="engines", help="Install and list engine environments on this node.")
 app.add_typer(gateway_app, name="gateway", help="Run a gateway by itself, before engines that someone else started.")
+app.add_typer(keys_app, name="keys", help="Make, list and revoke API keys.")
 app.add_typer(node_app, name="node", help="Start and stop this machine's part of the cluster.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -91,6 +93,17 @@ def logs(
     from longboat.cli.logs import run_logs
 
     run_logs(model, rank=rank, replica=replica, follow=follow, num_lines=lines)
+
+
+@app.command()
+def usage(
+    days: Annotated[int, typer.Option("--days", min=1, max=3660, help="Days of UTC, today included.")] = 7,
+    as_json: Json = False,
+) -> None:
+    """Show requests and tokens by tenant, model and day."""
+    from longboat.cli.usage import run_usage
+
+    run_usage(num_days=days, as_json=as_json)
 
 
 @app.command()

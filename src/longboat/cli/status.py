@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from longboat.cli.cluster_at_hand import connect
+from longboat.cli.gateway_notes import tenants_document
 from longboat.cluster.messages import FleetReport
 from longboat.cluster.session import Session
 from longboat.core.errors import ClusterError
+from longboat.spec.fleet import Fleet
 
 __all__ = ("run_status", "wanted_replicas")
 
@@ -35,10 +37,13 @@ def run_status(*, watch: bool, as_json: bool) -> None:
 
 def wanted_replicas(report: FleetReport) -> dict[str, int]:
     """Model → replicas that the fleet file asks for."""
+    return {model.name: model.replicas for model in _fleet(report).models}
+
+
+def _fleet(report: FleetReport) -> Fleet:
     from longboat.spec.load import load_fleet
 
-    fleet = load_fleet(report.document, "the running fleet")
-    return {model.name: model.replicas for model in fleet.models}
+    return load_fleet(report.document, "the running fleet")
 
 
 def _report(session: Session) -> FleetReport:
@@ -49,7 +54,7 @@ def _report(session: Session) -> FleetReport:
 
 
 def _show(session: Session, as_json: bool) -> None:
-    from longboat.cli.tables import fleet_view, make_console
+    from longboat.cli.tables import fleet_view, make_console, tenant_view
 
     report = _report(session)
     if as_json:
@@ -58,6 +63,7 @@ def _show(session: Session, as_json: bool) -> None:
     console = make_console()
     console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
+    console.print(tenant_view(_fleet(report).gateway, report))
 
 
 def _watch(session: Session) -> None:
@@ -86,6 +92,7 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "nodes": [dataclasses.asdict(node) for node in session.nodes()],
         "wanted": wanted_replicas(report),
         "replicas": [_plain(state) for state in report.replicas],
+        "access": {**tenants_document(_fleet(report).gateway, len(report.gateways)), "num_keys": report.num_keys},
         "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
         "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
         "problems": list(report.problems),

@@ -8,10 +8,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from longboat.cli.gateway_notes import auth_line, limits_line, tenant_rows
 from longboat.cluster.messages import FleetReport, GatewayReport
 from longboat.core.states import Phase, ReplicaState
+from longboat.spec.gateway import GatewaySpec
 
-__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table")
+__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table", "tenant_view")
 
 COLOURS = {
     Phase.READY: "green",
@@ -90,6 +92,21 @@ def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
             continue
         table.add_row(title, where, str(gateway.pid or ""), str(gateway.in_flight), str(gateway.requests_total))
     return table
+
+
+def tenant_view(gateway: GatewaySpec, report: FleetReport) -> RenderableType:
+    """Who may use the models, and how much."""
+    num_gateways = len(report.gateways)
+    lines = [auth_line(gateway, report.num_keys), limits_line(gateway, num_gateways)]
+    parts: list[RenderableType] = [Text(line) for line in lines if line]
+    if rows := list(tenant_rows(gateway, num_gateways)):
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("TENANT", "WEIGHT", "CLASS", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT ONCE"):
+            table.add_column(column, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        parts.append(table)
+    return Group(*parts)
 
 
 def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:

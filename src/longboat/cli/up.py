@@ -12,20 +12,26 @@ from typing import Any
 from rich.console import Console
 
 from longboat.cli.gateway_choice import gateways_here
+from longboat.cli.gateway_notes import key_note
 from longboat.cli.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
+from longboat.cli.key_store import fleet_key_book
 from longboat.cli.readiness import Goal, wait_ready
 from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
 from longboat.cli.waiting import waiting
-from longboat.cluster.serve_config import ShapedModel, digests_in, serve_document
+from longboat.cluster.deployed import controller_values
+from longboat.cluster.serve_config import ShapedModel, digests_in, plain_policy, serve_document
 from longboat.cluster.session import Session, require_ray
 from longboat.cluster.surroundings import checked_plan
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.core.plan import GangShape
+from longboat.core.policy import AdminCredential, Policy
 from longboat.planner.check import FleetPlan
 from longboat.spec.diff import FleetDiff, diff
 from longboat.spec.fleet import Fleet
 from longboat.spec.load import load_fleet
+from longboat.spec.policy import policy_of
+from longboat.spec.secrets import admin_credentials
 
 __all__ = ("Applied", "end_fleet", "hold", "print_addresses", "run_up", "take_down", "up_in_foreground")
 
@@ -36,10 +42,12 @@ class Applied:
 
     digests: model → what its replicas must have been started with to count as ready
     shapes: model → the shape that its gangs were deployed with
+    admins: who may use the gateways' admin API, as the file's secrets say now
     """
 
     fleet: Fleet
     text: str
+    admins: tuple[AdminCredential, ...] = ()
     started_cluster: bool = False
     started_fleet: bool = False
     added: tuple[str, ...] = ()
@@ -91,7 +99,7 @@ def up_in_foreground(target: str, *, timeout_s: float, detach: bool = False) -> 
 
 def _up(target: str, console: Console, timeout_s: float, detach: bool) -> Iterator[tuple[Session, Applied]]:
     fleet, text = load_target(target)
-    applied = Applied(fleet=fleet, text=text)
+    applied = Applied(fleet=fleet, text=text, admins=admin_credentials(fleet.gateway))
     session = _connect(applied, console)
     stays = False
     try:
@@ -144,23 +152,34 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     _show_plan(applied.fleet, plan, console)
     change = diff(running, applied.fleet) if running else None
     deployed = session.deployed_models()
+    policy = _policy(session, applied.fleet, applied.admins)
     is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
+    is_whole = is_whole and controller_values(session.applications()).get("policy") == plain_policy(policy)
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         return
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
     with waiting(console, "starting the fleet's controller"):
-        applied.digests = _put(session, applied.fleet, plan.shapes, applied.text, _kept(change, deployed))
+        applied.digests = _put(session, applied, policy, plan.shapes, _kept(change, deployed))
         session.expect(applied.text)
 
 
+def _policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:
+    book = fleet_key_book(session, fleet.name)
+    return policy_of(fleet.gateway, book.keys, book.salt, admins=admins)
+
+
 def _put(
-    session: Session, fleet: Fleet, shapes: Mapping[str, GangShape], text: str, kept: Mapping[str, Mapping[str, Any]]
+    session: Session,
+    wanted: Applied,
+    policy: Policy,
+    shapes: Mapping[str, GangShape],
+    kept: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
-    shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in fleet.models]
+    shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     others = session.foreign_applications()
-    document = serve_document(fleet, shaped, text, deployed=kept, others=others)
+    document = serve_document(wanted.fleet, shaped, wanted.text, policy=policy, deployed=kept, others=others)
     with interrupt_deferred():  # Serve goes on with what it was sent, whether or not we wait: the undo comes after it
         session.rest.put(document)
     return digests_in(document)
@@ -219,9 +238,12 @@ def print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
     for gateway in gateways_here(gateways)[:1]:
         message = '{"role":"user","content":"What is Longboat?"}'
         body = f'{{"model":"{fleet.models[0].name}","stream":true,"messages":[{message}]}}'
-        line = f"curl -N {gateway.url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+        key = ' -H "Authorization: Bearer $LONGBOAT_API_KEY"' if fleet.gateway.auth == "keys" else ""
+        line = f"curl -N {gateway.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
         console.print("\ntry it:", highlight=False)
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+    if report and (note := key_note(fleet, report)):
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
 
 
 def take_down(session: Session, applied: Applied, console: Console) -> None:
@@ -274,7 +296,8 @@ def _remove_models(session: Session, applied: Applied) -> None:
         end_fleet(session)
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
-    _put(session, fleet, applied.shapes, dump_fleet(fleet), session.deployed_models())
+    left = Applied(fleet=fleet, text=dump_fleet(fleet))
+    _put(session, left, _policy(session, fleet, applied.admins), applied.shapes, session.deployed_models())
 
 
 def _start_cluster(console: Console) -> dict[str, str]:

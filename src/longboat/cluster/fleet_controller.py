@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from longboat.cluster.gateway_orders import SlotShares, policy_document
 from longboat.cluster.membership import Membership
 from longboat.cluster.messages import (
     Announcement,
@@ -19,6 +20,7 @@ from longboat.cluster.messages import (
     NodeReport,
     Verdict,
     WarmEnvironment,
+    policy_digest,
 )
 
 __all__ = ("FleetController",)
@@ -37,6 +39,8 @@ class FleetController:
     async def __init__(self) -> None:  # type: ignore[misc] # Serve awaits it
         self._membership = Membership()
         self._document: Mapping[str, Any] = {}
+        self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
+        self._slot_shares = SlotShares()
         self._epoch = f"{time.time_ns():x}"
         self._started_at_s = time.monotonic()
         self._changed = asyncio.Event()
@@ -47,7 +51,7 @@ class FleetController:
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
         """Serve hands over the desired fleet, as ``serve_config.controller_document`` writes it."""
-        self._document = document
+        self._document, self._policy = document, None
         self._wake()
 
     async def announce(self, announcement: Announcement) -> Verdict:
@@ -72,6 +76,8 @@ class FleetController:
             epoch=self._epoch,
             table_version=self._table_version(),
             problems=tuple(r.problem for r in self._reports.values() if r.problem),
+            policy_digest=policy_digest(self._policy_document()),
+            num_keys=len(self._document.get("policy", {}).get("keys", ())),
         )
 
     async def end_nodes(self) -> int:
@@ -87,6 +93,12 @@ class FleetController:
 
     def _models(self) -> tuple[str, ...]:
         return tuple(self._document.get("models", ()))
+
+    def _policy_document(self) -> bytes:
+        num_gateways = len(self._nodes)
+        if self._policy is None or self._policy[0] != num_gateways:
+            self._policy = num_gateways, policy_document(self._document.get("policy", {}), num_gateways)
+        return self._policy[1]
 
     def _wake(self) -> None:
         self._changed.set()
@@ -121,25 +133,29 @@ class FleetController:
 
         try:
             keeper = await asyncio.wait_for(asyncio.to_thread(keeper_of, node_id), ORDER_TIMEOUT_S)
-            self._reports[node_id] = await asyncio.wait_for(keeper.order.remote(self._node_order()), ORDER_TIMEOUT_S)
+            answer = keeper.order.remote(self._node_order(node_id))
+            self._reports[node_id] = await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             log.warning("node %s does not take orders: %r", node_id[:8], error)
             self._reports[node_id] = _silent(node_id, self._reports.get(node_id), error)
 
-    def _node_order(self) -> NodeOrder:
+    def _node_order(self, node_id: str) -> NodeOrder:
         now_s = time.time()
         self._membership.expire(now_s)
         held = time.monotonic() - self._started_at_s < HOLD_OFF_S
         gateway = self._document["gateway"]
+        table = self._membership.table(self._models(), now_s)
+        demands = {node: report.gateway.demands for node, report in self._reports.items()}
         return NodeOrder(
             fleet=str(self._document["fleet"]),
             epoch=self._epoch,
-            table=self._membership.table(self._models(), now_s),
+            table=self._slot_shares.table_for(node_id, table, self._nodes, demands, time.monotonic()),
             table_is_partial=held,
             gateway=GatewaySettings(**gateway),
             warm=tuple(WarmEnvironment(**entry) for entry in self._document.get("warm", ())),
+            policy=self._policy_document(),
         )
 
     async def _end_keepers(self) -> int:
@@ -165,6 +181,7 @@ def _silent(node_id: str, last: NodeReport | None, error: Exception) -> NodeRepo
             url=gateway.url if gateway else "",
             pid=gateway.pid if gateway else None,
             table_version=gateway.table_version if gateway else 0,
+            policy_digest=gateway.policy_digest if gateway else "",
             problem=f"node does not answer ({type(error).__name__})",
         )
     )

@@ -12,10 +12,15 @@ import socket
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.messages import GatewayReport, GatewaySettings, NodeOrder
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, LongboatError
+from longboat.folders import home_folder
+from longboat.spec.secrets import read_secret
+
+if TYPE_CHECKING:
+    from longboat.gateway.config import GatewayConfig
 
 __all__ = ("GatewayProcess",)
 
@@ -37,23 +42,43 @@ class GatewayProcess:
         self._address = address
 
     async def ensure(self, order: NodeOrder) -> GatewayReport:
-        """A gateway with the ordered settings runs and has the ordered table.
+        """A gateway with the ordered settings runs and has the ordered policy and table.
 
-        Raises ClusterError when it cannot be started, for instance because its port is taken.
+        Raises LongboatError when it cannot be started, for instance because its port is taken.
         """
-        digest = _digest(order)
         record = self._record()
         state = await self._state(record) if record else None
-        if record and state and record["digest"] != digest:
+        secret, trouble = _redis_url(order.gateway)
+        if trouble and state is None:
+            raise trouble
+        if record and state and not trouble and record["digest"] != _digest(order, secret):
             await self._stop(record)
             state = None
+        runs_already = state is not None
         if state is None:
-            record = await asyncio.wait_for(self._start(order, digest), START_TIMEOUT_S + 5.0)
+            record = await asyncio.wait_for(self._start(order, secret), START_TIMEOUT_S + 5.0)
+            state = await self._state(record) or {}
         assert record is not None
-        if not (order.table_is_partial and state):
-            await self._control(record).put_table(order.epoch, order.table)
+        await self._feed(record, state, order, with_table=not (order.table_is_partial and runs_already))
         state = await self._state(record) or {}
-        return self._report(order, state)
+        return self._report(order, state, str(trouble or ""))
+
+    async def usage(self) -> list[dict[str, Any]]:
+        """Requests and tokens by tenant, model and day, as this node's gateway counted them.
+
+        Raises ClusterError when there is no gateway, or it does not answer.
+        """
+        if (record := self._record()) is None:
+            raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
+        days: list[dict[str, Any]] = (await self._control(record).usage())["days"]
+        return days
+
+    async def _feed(self, record: dict[str, Any], state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:
+        """Policy before table: who may ask is known before there is anything to ask."""
+        if state.get("policy_digest") != order.policy_digest:
+            await self._control(record).put_policy(order.policy)
+        if with_table:
+            await self._control(record).put_table(order.epoch, order.table)
 
     async def stop(self) -> None:
         """End the gateway, if there is one."""
@@ -77,27 +102,16 @@ class GatewayProcess:
 
         return GatewayControl(record["socket"], record["token"])
 
-    async def _start(self, order: NodeOrder, digest: str) -> dict[str, Any]:
-        from longboat.gateway.config import GatewayConfig
+    async def _start(self, order: NodeOrder, redis_url: str | None) -> dict[str, Any]:
         from longboat.gateway.control_client import gateway_command, gateway_stdin
 
         record: dict[str, Any] = {
             "socket": str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
             "token": secrets.token_urlsafe(24),
-            "digest": digest,
+            "digest": _digest(order, redis_url),
             "port": order.gateway.port,
         }
-        config = GatewayConfig(
-            host=order.gateway.host,
-            port=order.gateway.port,
-            processes=order.gateway.processes,
-            control_socket=record["socket"],
-            control_token=record["token"],
-            fleet=order.fleet,
-            node=self._node_id,
-            orphan_grace_s=ORPHAN_GRACE_S,
-            access_log=str(self._folder / "access.log"),
-        )
+        config = self._config(order, record, redis_url)
         self._save(record)  # before it runs: whoever comes after us must find it
         output = self._folder / "gateway.log"
         with output.open("wb") as log:
@@ -116,6 +130,45 @@ class GatewayProcess:
             await asyncio.to_thread(process.wait, 10.0)
         await self._wait_listening(output)
         return record
+
+    def _config(self, order: NodeOrder, record: dict[str, Any], redis_url: str | None) -> GatewayConfig:
+        import msgspec
+
+        from longboat.core.policy import Policy
+        from longboat.gateway.config import GatewayConfig
+
+        settings = order.gateway
+        return GatewayConfig(
+            host=settings.host,
+            port=settings.port,
+            processes=settings.processes,
+            control_socket=record["socket"],
+            control_token=record["token"],
+            fleet=order.fleet,
+            node=self._node_id,
+            orphan_grace_s=ORPHAN_GRACE_S,
+            tls_certificate=settings.tls_certificate,
+            tls_key=settings.tls_key,
+            access_log=str(self._folder / "access.log") if settings.access_log else None,
+            access_log_max_bytes=settings.access_log_max_bytes,
+            access_log_keep=settings.access_log_keep,
+            tracing_endpoint=settings.tracing_endpoint,
+            tracing_sample_ratio=settings.tracing_sample_ratio,
+            redis_url=redis_url,
+            state_folder=str(self._state_folder(order.fleet)),
+            policy=msgspec.json.decode(order.policy, type=Policy),
+        )
+
+    def _state_folder(self, fleet: str) -> Path:
+        """Outlives a boot, and is this node's own where nodes share their home folder."""
+        run = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
+        folder = home_folder() / "gateway" / f"{fleet}-{socket.gethostname()}-{run}"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            hint = "set LONGBOAT_HOME to a folder of your own"
+            raise ClusterError(f"{folder} cannot be made: {error.strerror}", hint=hint) from error
+        return folder
 
     async def _wait_listening(self, output: Path) -> None:
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
@@ -148,7 +201,7 @@ class GatewayProcess:
             json.dump(record, file)
         part.rename(self._record_path)
 
-    def _report(self, order: NodeOrder, state: dict[str, Any]) -> GatewayReport:
+    def _report(self, order: NodeOrder, state: dict[str, Any], trouble: str) -> GatewayReport:
         return GatewayReport(
             node_id=self._node_id,
             address=self._address,
@@ -159,15 +212,30 @@ class GatewayProcess:
             epoch=state.get("epoch", ""),
             in_flight=state.get("in_flight", 0),
             requests_total=state.get("requests_total", 0),
-            problem="" if state else "its control socket does not answer",
+            policy_digest=state.get("policy_digest", ""),
+            demands=state.get("demands", {}),
+            problem=trouble if state else "its control socket does not answer",
         )
 
 
-def _digest(order: NodeOrder) -> str:
-    text = json.dumps({**asdict(order.gateway), "fleet": order.fleet}, sort_keys=True)
+def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | None]:
+    """The URL with its secret, and why it cannot be had."""
+    if settings.redis_url_file is None and settings.redis_url_env is None:
+        return settings.redis_url, None
+    try:
+        where = "gateway.redis"
+        return read_secret(file=settings.redis_url_file, variable=settings.redis_url_env, where=where), None
+    except LongboatError as error:
+        return None, error
+
+
+def _digest(order: NodeOrder, redis_url: str | None) -> str:
+    """Of everything that the gateway learns at its start only."""
+    text = json.dumps({**asdict(order.gateway), "fleet": order.fleet, "redis": redis_url}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _url(gateway: GatewaySettings, address: str) -> str:
     host = address if gateway.host in ("0.0.0.0", "::") else gateway.host
-    return f"http://[{host}]:{gateway.port}" if ":" in host else f"http://{host}:{gateway.port}"
+    scheme = "https" if gateway.tls_certificate else "http"
+    return f"{scheme}://[{host}]:{gateway.port}" if ":" in host else f"{scheme}://{host}:{gateway.port}"

@@ -91,6 +91,7 @@ class Membership:
                 generation=member.state.generation,
                 url=member.state.url,
                 api_key=member.announcement.api_key,
+                capacity=member.announcement.capacity,
             )
             for member in sorted(self._members.values(), key=lambda m: m.order)
             if member.serves(now_s) and not self._is_held_back(member, now_s) and member.state.model in names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ __all__ = (
     "RankLoss",
     "Verdict",
     "WarmEnvironment",
+    "policy_digest",
 )
 
 
@@ -62,10 +64,14 @@ class RankLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """A supervisor's word to the controller: its state, its slot among its siblings, and the engine's key."""
+    """A supervisor's word to the controller: its state, its slot among its siblings, and the engine's key.
+
+    capacity: requests that the engine works on at once; None while nobody knows
+    """
 
     state: ReplicaState
     slot: int
+    capacity: int | None = None
     api_key: str = field(default="", repr=False)
     log_tail: tuple[str, ...] = ()
 
@@ -80,11 +86,24 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What every node's gateway is started with."""
+    """What every node's gateway is started with; a change of any of it starts another one.
+
+    redis_url_file, redis_url_env: where the node finds the URL, if it is a secret
+    """
 
     host: str
     port: int
     processes: int
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    access_log: bool = True
+    access_log_max_bytes: int = 100 * 1024 * 1024
+    access_log_keep: int = 5
+    tracing_endpoint: str | None = None
+    tracing_sample_ratio: float = 1.0
+    redis_url: str | None = None
+    redis_url_file: str | None = None
+    redis_url_env: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +122,7 @@ class NodeOrder:
 
     epoch: names the controller's life; table versions are compared within one epoch
     table_is_partial: the controller has just started and may not know every endpoint: do not take any away for it
+    policy: document of the core's Policy, with secrets; a gateway takes it without a restart
     """
 
     fleet: str
@@ -111,11 +131,21 @@ class NodeOrder:
     table_is_partial: bool
     gateway: GatewaySettings
     warm: tuple[WarmEnvironment, ...]
+    policy: bytes = field(default=b"{}", repr=False)
+
+    @property
+    def policy_digest(self) -> str:
+        """By which a gateway that has this policy says so."""
+        return policy_digest(self.policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
-    """A node's gateway. problem: why it does not run (empty: it does); epoch, table_version: of the table it has."""
+    """A node's gateway.
+
+    problem: why it does not run, or not as ordered (empty: all is well); epoch, table_version: of the table it has
+    demands: endpoint → its requests that run or wait here
+    """
 
     node_id: str
     address: str
@@ -127,6 +157,8 @@ class GatewayReport:
     in_flight: int = 0
     requests_total: int = 0
     problem: str = ""
+    policy_digest: str = ""
+    demands: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +175,7 @@ class FleetReport:
     """Everything `longboat status` shows, as the controller knows it. Times are seconds of the wall clock.
 
     epoch, table_version: of the newest endpoint table, which gateways are given
+    policy_digest: of the policy that gateways are given; num_keys: keys in it
     """
 
     fleet: str
@@ -154,3 +187,10 @@ class FleetReport:
     epoch: str = ""
     table_version: int = 0
     problems: tuple[str, ...] = ()
+    policy_digest: str = ""
+    num_keys: int = 0
+
+
+def policy_digest(document: bytes) -> str:
+    """The name of a policy's document."""
+    return hashlib.sha256(document).hexdigest()[:16]

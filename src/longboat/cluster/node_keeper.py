@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 from longboat.cluster.agent import read_tail
 from longboat.cluster.gateway_process import GatewayProcess
@@ -82,6 +83,10 @@ class NodeKeeper:
                 task.cancel()
             await self._gateway.stop()
             await asyncio.to_thread(_stop_zygotes, self._run)
+
+    async def usage(self) -> list[dict[str, Any]]:
+        """What this node's gateway has counted (see ``GatewayProcess.usage``)."""
+        return await self._gateway.usage()
 
     async def read_log(
         self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int

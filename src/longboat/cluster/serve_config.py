@@ -22,10 +22,20 @@ from longboat.cluster.names import (
     model_app_name,
 )
 from longboat.core.plan import GangShape
+from longboat.core.policy import Policy
 from longboat.planner.place import bundles, strategy
 from longboat.spec.fleet import Fleet, ModelSpec
+from longboat.spec.gateway import GatewaySpec
 
-__all__ = ("ShapedModel", "controller_document", "digests_in", "is_ours", "serve_document")
+__all__ = (
+    "ShapedModel",
+    "controller_document",
+    "digests_in",
+    "gateway_settings",
+    "is_ours",
+    "plain_policy",
+    "serve_document",
+)
 
 IMPORT_ROOM = "longboat.cluster.serve_app"
 
@@ -43,6 +53,7 @@ def serve_document(
     shaped: Iterable[ShapedModel],
     text: str,
     *,
+    policy: Policy = Policy(),  # noqa: B008 (frozen)
     deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -58,15 +69,18 @@ def serve_document(
         "applications": [
             *others,
             _application(CONTROLLER_APP, "controller_app", {}, CONTROLLER_DEPLOYMENT)
-            | {"deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text)}]},
+            | {
+                "deployments": [
+                    {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy)}
+                ]
+            },
             *(_model_application(fleet.name, entry, deployed.get(entry.spec.name)) for entry in running),
         ],
     }
 
 
-def controller_document(fleet: Fleet, text: str) -> dict[str, Any]:
+def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> dict[str, Any]:  # noqa: B008 (frozen)
     """What the fleet controller is told (see ``FleetController.reconfigure``)."""
-    gateway = fleet.gateway
     warm = {
         (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
         for m in fleet.models
@@ -76,9 +90,36 @@ def controller_document(fleet: Fleet, text: str) -> dict[str, Any]:
         "fleet": fleet.name,
         "text": text,
         "models": [model.name for model in fleet.models],
-        "gateway": {"host": gateway.host, "port": gateway.port, "processes": gateway.processes},
+        "gateway": gateway_settings(fleet.gateway),
+        "policy": plain_policy(policy),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
     }
+
+
+def gateway_settings(gateway: GatewaySpec) -> dict[str, Any]:
+    """The arguments of ``messages.GatewaySettings``: what gateways cannot learn anew while they run."""
+    tls, tracing, redis = gateway.tls, gateway.tracing, gateway.redis
+    return {
+        "host": gateway.host,
+        "port": gateway.port,
+        "processes": gateway.processes,
+        "tls_certificate": tls.certificate if tls else None,
+        "tls_key": tls.key if tls else None,
+        "access_log": gateway.logs.access,
+        "access_log_max_bytes": gateway.logs.size_bytes,
+        "access_log_keep": gateway.logs.keep,
+        "tracing_endpoint": tracing.endpoint if tracing else None,
+        "tracing_sample_ratio": tracing.sample_ratio if tracing else 1.0,
+        "redis_url": redis.url if redis else None,
+        "redis_url_file": redis.url_file if redis else None,
+        "redis_url_env": redis.url_env if redis else None,
+    }
+
+
+def plain_policy(policy: Policy) -> dict[str, Any]:
+    """The policy as values of JSON, as they come back from Serve."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(policy)))
+    return values
 
 
 def digests_in(document: Mapping[str, Any]) -> dict[str, str]:

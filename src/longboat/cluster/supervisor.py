@@ -234,8 +234,13 @@ class GangRunner:
             digest=str(self._identity["digest"]),
             supervisor_pid=os.getpid(),
         )
+        plan = self._gang.plan
         return Announcement(
-            state=state, slot=self._slot(), api_key=str(self._identity["api_key"]), log_tail=self._log_tail
+            state=state,
+            slot=self._slot(),
+            capacity=self._adapter.capacity(plan) if plan else None,
+            api_key=str(self._identity["api_key"]),
+            log_tail=self._log_tail,
         )
 
 
