@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
-__all__ = ("Attempt", "RecentRequests", "Record", "timeline")
+__all__ = ("Attempt", "RecentRequests", "Record", "summary", "timeline")
+
+_RECORD_BYTES = 900  # measured with tracemalloc: numbers, tuples and the heads of strings
+_ATTEMPT_BYTES = 250
 
 
 class Attempt(NamedTuple):
@@ -75,28 +79,107 @@ class RecentRequests:
     max_bytes: our estimate of what the records hold in memory
     """
 
-    def __init__(self, max_records: int = 1000, max_bytes: int = 4 * 1024 * 1024) -> None: ...
+    __slots__ = ("_bytes", "_max_bytes", "_max_records", "_ring")
 
-    def add(self, record: Record) -> None: ...
+    def __init__(self, max_records: int = 1000, max_bytes: int = 4 * 1024 * 1024) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._ring: deque[Record] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._bytes
+
+    def add(self, record: Record) -> None:
+        ring = self._ring
+        ring.append(record)
+        self._bytes += _size(record)
+        while len(ring) > self._max_records or (self._bytes > self._max_bytes and ring):
+            self._bytes -= _size(ring.popleft())
 
     def get(self, request_id: str, tenant: str | None = None) -> Record | None:
-        """The newest with this id, among those of ``tenant`` where it is given."""
+        """The newest with this id, among those of ``tenant`` where it is given: a client may choose any id."""
+        matching = (record for record in self._newest_first(tenant) if record.request_id == request_id)
+        return next(matching, None)
 
     def newest(self, tenant: str | None = None, limit: int = 50) -> list[Record]:
         """The newest first, those of ``tenant`` where it is given."""
-        return []
+        return list(islice(self._newest_first(tenant), limit))
 
     def of_tenant(self, tenant: str, limit: int = 50) -> list[Record]:
         return self.newest(tenant, limit)
 
+    def _newest_first(self, tenant: str | None) -> Iterator[Record]:
+        for record in reversed(self._ring):
+            if tenant is None or record.tenant == tenant:
+                yield record
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """The record as one row of a list."""
+    return {
+        "id": record.request_id,
+        "tenant": record.tenant,
+        "path": record.path,
+        "model": record.model,
+        "pool": record.pool,
+        "replica": record.replica,
+        "received": record.received_unix_s,
+        "status": record.status,
+        "outcome": record.outcome,
+        "error": record.code or None,
+        "ttft_ms": _ms(record.first_byte_s),
+        "total_ms": _ms(record.ended_s),
+        "queue_ms": _ms(record.queue_s),
+        "retries": record.retries,
+        "bytes": record.bytes_out,
+        "prompt_tokens": record.prompt_tokens,
+        "completion_tokens": record.completion_tokens,
+        "cached_tokens": record.cached_tokens,
+    }
+
 
 def timeline(record: Record) -> dict[str, Any]:
-    """The record as a document: facts, and ``events`` in the order of their times."""
-    return {}
+    """The record as a document: facts, the routing decision, and ``events`` in the order of their times."""
+    events = sorted(_events(record), key=lambda event: event[0])
+    return {
+        **summary(record),
+        "routing": {"asked": record.model, "chosen": record.pool, "reason": record.reason},
+        "events": [{"at_ms": _ms(at_s), "event": name, **facts} for at_s, name, facts in events],
+    }
 
 
-def _events(record: Record) -> Iterator[dict[str, Any]]:
-    yield from ()
+def _events(record: Record) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    yield 0.0, "received", {"path": record.path}
+    if record.routed_s is not None:
+        yield record.routed_s, "routed", {"tenant": record.tenant, "pool": record.pool, "reason": record.reason}
+    if record.queued_s is not None:
+        yield record.queued_s, "queued", {}
+    if record.granted_s is not None:
+        yield record.granted_s, "granted", {"waited_ms": _ms(record.queue_s)}
+    for number, attempt in enumerate(record.attempts, 1):
+        yield attempt.sent_s, "sent", {"replica": attempt.replica, "attempt": number}
+        if attempt.failure:
+            failed_s = attempt.sent_s if attempt.failed_s is None else attempt.failed_s
+            yield failed_s, "attempt_failed", {"replica": attempt.replica, "reason": attempt.failure}
+    if record.first_byte_s is not None:
+        yield record.first_byte_s, "first_byte", {}
+    yield record.ended_s, "ended", {"outcome": record.outcome, "status": record.status, "error": record.code or None}
 
 
-_ = deque
+def _size(record: Record) -> int:
+    attempts = record.attempts
+    size = _RECORD_BYTES + len(record.request_id) + len(record.reason) + len(record.path)
+    if attempts:
+        size += _ATTEMPT_BYTES * len(attempts)
+        if len(attempts) > 1 or attempts[0].failure:
+            size += sum(len(attempt.failure) for attempt in attempts)
+    return size
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)
