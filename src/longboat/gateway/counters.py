@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from longboat.core.policy import TenantPolicy
-from longboat.routing.quota import Counts, Denied
+from longboat.routing.quota import DAY_S, MINUTE_S, Counts, Denied, Limits, check, limits_of
 
-__all__ = ("Counters",)
+__all__ = ("Counters", "LocalCounters", "correct")
 
 
 class Counters(Protocol):
@@ -55,3 +56,108 @@ class Counters(Protocol):
     def close(self) -> None:
         """Give up this process's part of shared counters. Nothing is counted afterwards."""
         ...
+
+
+def correct(counts: Counts, change: int, reserved_s: float) -> None:
+    """Add to the windows in which ``reserved_s`` lies. ``counts`` were rolled to now.
+
+    Where that minute is over and gone, what was used beyond the reservation counts now: a long answer is not free.
+    """
+    minute = reserved_s // MINUTE_S
+    if minute >= counts.minute:
+        counts.tokens += change
+    elif minute == counts.minute - 1:
+        counts.previous_tokens += change
+    elif change > 0:
+        counts.tokens += change
+    if reserved_s // DAY_S >= counts.day:
+        counts.tokens_today += change
+
+
+class _Account:
+    """One tenant's counts, and its limits as its policy gave them when it was last seen."""
+
+    __slots__ = ("counts", "limits", "num_gateways", "tenant")
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.limits: Limits | None = None
+        self.tenant: TenantPolicy | None = None
+        self.num_gateways = 0
+
+
+class LocalCounters:
+    """Counters of one process, exact."""
+
+    remote = False
+
+    def __init__(self, *, num_gateways: int = 1) -> None:
+        self.num_gateways = num_gateways
+        self._accounts: dict[str, _Account] = {}
+
+    def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
+        account = self._account(tenant.name)
+        if account.tenant is not tenant or account.num_gateways != self.num_gateways:
+            self._learn(account, tenant)
+        counts = account.counts
+        counts.roll(now_s)
+        if account.limits is not None:
+            denied = check(account.limits, counts, tokens=tokens, now_s=now_s)
+            if denied is not None:
+                return denied
+        _count_in(counts, tokens)
+        return None
+
+    def charge(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> None:
+        counts = self._account(tenant.name).counts
+        counts.roll(now_s)
+        _count_in(counts, tokens)
+
+    def settle(
+        self, tenant: TenantPolicy, *, reserved_tokens: int, used_tokens: int, reserved_s: float, now_s: float
+    ) -> None:
+        if used_tokens != reserved_tokens:
+            counts = self._account(tenant.name).counts
+            counts.roll(now_s)
+            correct(counts, used_tokens - reserved_tokens, reserved_s)
+
+    def release(self, tenant: TenantPolicy) -> None:
+        self._account(tenant.name).counts.running -= 1
+
+    def counts_of(self, tenant: str, now_s: float) -> Counts:
+        counts = self._account(tenant).counts
+        counts.roll(now_s)
+        return replace(counts)
+
+    def restore_today(self, tokens: Mapping[str, int], *, now_s: float) -> None:
+        for name, used in tokens.items():
+            counts = self._account(name).counts
+            counts.roll(now_s)
+            counts.tokens_today = max(counts.tokens_today, used)
+
+    def close(self) -> None:
+        self._accounts.clear()
+
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._accounts
+
+    def _account(self, name: str) -> _Account:
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = _Account()
+        return account
+
+    def _learn(self, account: _Account, tenant: TenantPolicy) -> None:
+        limits = limits_of(tenant, self.num_gateways)
+        account.tenant, account.num_gateways = tenant, self.num_gateways
+        account.limits = None if limits == NO_LIMITS else limits
+
+
+NO_LIMITS = Limits()
+
+
+def _count_in(counts: Counts, tokens: int) -> None:
+    counts.requests += 1
+    counts.tokens += tokens
+    counts.tokens_today += tokens
+    counts.running += 1
