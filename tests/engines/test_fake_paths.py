@@ -120,6 +120,12 @@ def test_logprobs_belong_to_the_tokens_streamed_or_not(engine: FakeProcess) -> N
     assert streamed == content
 
 
+def test_choices_end_once_each_when_streamed(engine: FakeProcess) -> None:
+    events = _events(_post(engine, "/v1/chat/completions", messages=_ASK, n=3, max_tokens=9, stream=True))
+    ends = [event["choices"][0]["index"] for event in events if event["choices"][0]["finish_reason"]]
+    assert sorted(ends) == [0, 1, 2]
+
+
 def test_completion_logprobs_tell_where_each_token_begins(engine: FakeProcess) -> None:
     choice = _post(engine, "/v1/completions", prompt="row", max_tokens=4, logprobs=2)["choices"][0]
     told = choice["logprobs"]

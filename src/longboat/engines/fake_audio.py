@@ -97,9 +97,9 @@ async def _stream(
     head |= {"created": int(time.time()), "model": engine.settings.model}
     exchange.start_stream()
     async with aclosing(updates_of(engine, request.choices)) as updates:
-        async for _choice, text, _batch in updates:
-            end = {"finish_reason": "stop", "stop_reason": None} if choice.is_complete else {}
-            await exchange.send(_event({**head, "choices": [{"delta": {"content": text}, **end}]}))
+        async for update in updates:
+            end = {"finish_reason": "stop", "stop_reason": None} if update.finish_reason else {}
+            await exchange.send(_event({**head, "choices": [{"delta": {"content": update.text}, **end}]}))
     tail = b"data: [DONE]\n\n"
     if fields.get("stream_include_usage", "").lower() in ("true", "1"):
         read, made = request.prompt_tokens, choice.num_tokens

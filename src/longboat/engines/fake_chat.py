@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
 import orjson
 
 from longboat.engines.fake_engine import FakeEngine
-from longboat.engines.fake_generation import check_room, run_to_end, updates_of
+from longboat.engines.fake_generation import Update, check_room, run_to_end, updates_of
 from longboat.engines.fake_http import Exchange
 from longboat.engines.fake_logprobs import chat_logprobs, completion_logprobs
 from longboat.engines.fake_requests import Choice, Request, request_from
@@ -34,12 +34,12 @@ async def _stream(engine: FakeEngine, exchange: Exchange, request: Request) -> N
     exchange.start_stream()
     opened: set[int] = set()
     async with aclosing(updates_of(engine, request.choices)) as updates:
-        async for choice, text, batch in updates:
-            data = b""
+        async for update in updates:
+            choice, data = update.choice, b""
             if request.is_chat and choice.index not in opened:
                 data = b"".join(_event(request, model, [opening]) for opening in _openings(choice))
                 opened.add(choice.index)
-            await exchange.send(data + _event(request, model, [_delta(request, choice, text, batch)]))
+            await exchange.send(data + _event(request, model, [_delta(request, update)]))
     tail = b"data: [DONE]\n\n"
     if request.includes_usage:
         tail = _event(request, model, [], usage=_usage(request)) + tail
@@ -84,19 +84,20 @@ def _openings(choice: Choice) -> list[dict[str, Any]]:
     return [{"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
 
 
-def _delta(request: Request, choice: Choice, text: str, batch: Sequence[int]) -> dict[str, Any]:
-    words: dict[str, Any] = {"text": text}
+def _delta(request: Request, update: Update) -> dict[str, Any]:
+    choice = update.choice
+    words: dict[str, Any] = {"text": update.text}
     if choice.tool:
-        words = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}
+        words = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": update.text}}]}}
     elif request.is_chat:
-        words = {"delta": {"content": text}}
-    ids = {"token_ids": list(batch)} if request.returns_token_ids else {}
+        words = {"delta": {"content": update.text}}
+    ids = {"token_ids": list(update.batch)} if request.returns_token_ids else {}
     return {
         "index": choice.index,
         **words,
-        "logprobs": _logprobs(request, choice, choice.num_tokens - len(batch)),
-        "finish_reason": choice.finish_reason,
-        "stop_reason": choice.stops.matched,
+        "logprobs": _logprobs(request, choice, update.first, update.first + len(update.batch)),
+        "finish_reason": update.finish_reason,
+        "stop_reason": choice.stops.matched if update.finish_reason else None,
         **ids,
     }
 
@@ -107,7 +108,9 @@ def _whole(request: Request, model: str) -> dict[str, Any]:
         words = {"message": _message(choice)} if request.is_chat else {"text": choice.text}
         ids = {"token_ids": choice.token_ids} if request.returns_token_ids else {}
         end = {"finish_reason": choice.finish_reason, "stop_reason": choice.stops.matched}
-        answers.append({"index": choice.index, **words, "logprobs": _logprobs(request, choice, 0), **end, **ids})
+        answers.append(
+            {"index": choice.index, **words, "logprobs": _logprobs(request, choice, 0, choice.num_tokens), **end, **ids}
+        )
     kind = "chat.completion" if request.is_chat else "text_completion"
     return {**_envelope(request, model, kind, answers), "usage": _usage(request)}
 
@@ -120,8 +123,8 @@ def _message(choice: Choice) -> dict[str, Any]:
     return message
 
 
-def _logprobs(request: Request, choice: Choice, first: int) -> dict[str, Any] | None:
+def _logprobs(request: Request, choice: Choice, first: int, end: int) -> dict[str, Any] | None:
     if request.top_logprobs is None:
         return None
     make = chat_logprobs if request.is_chat else completion_logprobs
-    return make(choice.job, choice.token_ids, first, request.top_logprobs)
+    return make(choice.job, choice.token_ids[:end], first, request.top_logprobs)

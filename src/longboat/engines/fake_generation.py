@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from longboat.engines.fake_engine import FakeEngine, Job
 from longboat.engines.fake_requests import Choice, RefusedError
 
 __all__ = ("Update", "check_room", "run_to_end", "updates_of")
 
-Update = tuple[Choice, str, tuple[int, ...]]
-"""A choice, the text that may go out for it now, and the tokens that brought it."""
+
+class Update(NamedTuple):
+    """What a choice gained, and how it stood then: it may have grown further since.
+
+    text: what may go out for it now; batch: the tokens that brought it, from place ``first`` of the answer on;
+    finish_reason: None where more is to come
+    """
+
+    choice: Choice
+    text: str
+    batch: tuple[int, ...]
+    first: int
+    finish_reason: str | None
 
 
 def check_room(engine: FakeEngine, *jobs: Job) -> None:
@@ -64,4 +75,5 @@ async def _feed(engine: FakeEngine, choice: Choice, queue: asyncio.Queue[Update]
 async def _updates_of_one(engine: FakeEngine, choice: Choice) -> AsyncGenerator[Update, None]:
     async with aclosing(engine.generate(choice.job, lambda: choice.is_stopped)) as batches:
         async for batch in batches:
-            yield choice, choice.take(batch), batch
+            first = choice.num_tokens
+            yield Update(choice, choice.take(batch), batch, first, choice.finish_reason)

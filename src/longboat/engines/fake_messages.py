@@ -109,7 +109,8 @@ async def _stream(engine: FakeEngine, exchange: Exchange, request: Request, choi
     exchange.start_stream()
     data = b"".join(_openings(engine.settings.model, request, choice))
     async with aclosing(updates_of(engine, request.choices)) as updates:
-        async for _choice, text, _batch in updates:
+        async for update in updates:
+            text = update.text
             await exchange.send(data + (_delta(choice, text) if text else b"") or b": \n\n")
             data = b""
     await exchange.send(data + b"".join(_endings(request, choice)))

@@ -108,8 +108,8 @@ class Responses:
         exchange.start_stream()
         data = b"".join(events.openings(kept.document, choice))
         async with aclosing(updates_of(self._engine, request.choices)) as updates:
-            async for _choice, text, _batch in updates:
-                await exchange.send(data + events.delta(choice, text))
+            async for update in updates:
+                await exchange.send(data + events.delta(choice, update.text))
                 data = b""
         _complete(kept, request)
         await exchange.send(data + b"".join(events.endings(kept.document, choice)))
