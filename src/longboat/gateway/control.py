@@ -7,26 +7,34 @@ import hmac
 import os
 from contextlib import suppress
 from typing import Any, Protocol
+from urllib.parse import parse_qs, unquote
 
 import orjson
 
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.answers import error_document, json_answer
+from longboat.gateway.node import USAGE_DAYS, Answers
 from longboat.gateway.table_document import decode_table
 
 __all__ = ("ControlServer", "Steered")
 
-_MAX_TABLE_BYTES = 64 * 1024 * 1024
+_MAX_BODY_BYTES = 64 * 1024 * 1024
 _CALL_TIMEOUT_S = 20.0
 
 
 class Steered(Protocol):
     """What can be steered: a gateway, or the parent of several."""
 
+    @property
+    def answers(self) -> Answers:
+        """What this gateway knows, without asking its own parent."""
+
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool: ...
+    async def offer_policy(self, document: bytes) -> bool: ...
     async def report(self) -> dict[str, Any]: ...
     async def drain(self) -> None: ...
+    async def undrain(self) -> None: ...
     def stop(self, deadline_s: float | None = None) -> None: ...
     def heard(self) -> None: ...
 
@@ -83,7 +91,8 @@ class ControlServer:
             if not hmac.compare_digest(headers.get("authorization", "").encode(), self._authorization):
                 raise _CallError(401, "the control token is missing or wrong: send Authorization: Bearer", "token")
             body = await reader.readexactly(_body_length(headers))
-            self._steered.heard()
+            if headers.get("x-longboat-caller") != "worker":
+                self._steered.heard()
             return json_answer(200, await self._act(method, path, body))
         except _CallError as error:
             return json_answer(error.status, error_document(error.status, str(error), error.code), close=True)
@@ -97,13 +106,48 @@ class ControlServer:
                 return {"accepted": await self._steered.offer_table(epoch, table)}
             case "GET", "/control/v1/state":
                 return await self._steered.report()
+            case "PUT", "/control/v1/policy":
+                return {"accepted": await self._steered.offer_policy(body)}
             case "POST", "/control/v1/drain":
                 await self._steered.drain()
                 return {"draining": True}
+            case "POST", "/control/v1/undrain":
+                await self._steered.undrain()
+                return {"draining": False}
             case "POST", "/control/v1/stop":
                 self._steered.stop(_deadline_s(body))
                 return {"stopping": True}
-        raise _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
+            case "GET", _:
+                return await self._tell(path)
+        raise _unknown(method, path)
+
+    async def _tell(self, path: str) -> dict[str, Any]:
+        """What the gateway counted and remembers."""
+        answers = self._steered.answers
+        place, _, query = path.partition("?")
+        given = {name: values[-1] for name, values in parse_qs(query).items()}
+        match place.removeprefix("/control/v1/").split("/"):
+            case ["metrics"]:
+                return await answers.metrics()
+            case ["requests"]:
+                return await answers.requests(given.get("tenant"), _number(given.get("limit", "50")))
+            case ["requests", request_id]:
+                return await answers.request(unquote(request_id), given.get("tenant"))
+            case ["usage"]:
+                return await answers.usage(_number(given.get("days", str(USAGE_DAYS))))
+            case ["owner", response_id]:
+                return await answers.owner(unquote(response_id))
+        raise _unknown("GET", path)
+
+
+def _unknown(method: str, path: str) -> _CallError:
+    return _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise _CallError(400, f"{text[:20]!r} is not a number of at most six digits", "bad_number")
+    return int(text)
 
 
 def _read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
@@ -117,7 +161,7 @@ def _read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
 
 def _body_length(headers: dict[str, str]) -> int:
     text = headers.get("content-length", "0")
-    if not text.isdecimal() or int(text) > _MAX_TABLE_BYTES:
+    if not text.isdecimal() or int(text) > _MAX_BODY_BYTES:
         raise _CallError(400, "Content-Length is not a number, or too large", "bad_length")
     return int(text)
 

@@ -27,9 +27,9 @@ OTHER = "other"
 OUTCOMES = ("ok", "client_error", "engine_error", "broken", "client_left", "expired", "refused")
 """How a request that was meant for a model ended.
 
-ok: answered in full with a status below 400; client_error: the engine answered 4xx; engine_error: it answered 5xx, or no
-replica did; broken: the answer ended in its middle; client_left: the client went first; expired: its deadline passed
-while it waited; refused: the gateway refused it after its tenant and model were known (quota, queue, no replica)
+ok: answered in full with a status below 400; client_error: the engine answered 4xx; engine_error: it answered 5xx, or
+no replica did; broken: the answer ended in its middle; client_left: the client went first; expired: its deadline
+passed while it waited; refused: the gateway refused it after its tenant and model were known (quota, queue, no replica)
 """
 
 REQUEST_BOUNDS_S = (
@@ -68,8 +68,8 @@ class Series:
     """
 
     __slots__ = (
-        "cached_tokens", "completion_tokens", "e2e", "in_flight", "itl_", "outcomes", "prompt_tokens", "queue", "retries",
-        "ttft", "waiting",
+        "cached_tokens", "completion_tokens", "e2e", "in_flight", "itl_", "outcomes", "prompt_tokens", "queue",
+        "retries", "ttft", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:

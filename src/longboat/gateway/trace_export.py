@@ -41,7 +41,7 @@ class OtlpExport:
         return self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def traces_url(endpoint: str) -> str:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -19,6 +20,8 @@ from longboat.core.states import EndpointTable
 from longboat.gateway.config import GatewayConfig, encode_config
 from longboat.gateway.control import ControlServer
 from longboat.gateway.control_client import GatewayControl, gateway_command
+from longboat.gateway.gathered import GatheredAnswers
+from longboat.gateway.live_policy import decode_policy, digest_of_policy
 from longboat.gateway.server import SWEEP_S, listen_error, stop_on_signals
 from longboat.gateway.table import LiveTable
 
@@ -27,7 +30,8 @@ __all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
 _START_TIMEOUT_S = 20.0
 _RESTART_PAUSE_S = 0.2
 _PR_SET_PDEATHSIG = 1
-_SUMMED = ("in_flight", "requests_total", "connections", "held_bytes", "log_lines_dropped")
+_ASK_TIMEOUT_S = 1.0  # for what a worker is only asked; what it must learn has longer
+_SUMMED = ("in_flight", "waiting", "requests_total", "connections", "held_bytes", "log_lines_dropped")
 
 
 def follow_parent(parent_pid: int) -> None:
@@ -47,14 +51,15 @@ class Worker:
         path = f"{config.control_socket}.{index}"
         self._config = config.replaced(
             port=port,
-            processes=1,
             worker_index=index,
             parent_pid=os.getpid(),
             parent_socket=config.control_socket,
             control_socket=path,
             orphan_grace_s=None,
         )
+        self.name = f"worker-{index}"
         self.control = GatewayControl(path, config.control_token)
+        self.asked = GatewayControl(path, config.control_token, timeout_s=_ASK_TIMEOUT_S)
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -80,7 +85,9 @@ class WorkerParent:
         self._config = config
         self._port = port
         self._workers = [Worker(config, index, port) for index in range(config.processes)]
+        self.answers = GatheredAnswers({worker.name: worker.asked for worker in self._workers})
         self._latest: tuple[str, EndpointTable] | None = None
+        self._policy: bytes | None = None
         self._rules = LiveTable(config.limits)
         self._started_s = self._contact_s = time.monotonic()
         self._draining = self._stopping = False
@@ -107,12 +114,18 @@ class WorkerParent:
         if not self._rules.offer(epoch, table):
             return False
         self._latest = (epoch, table)
-        await asyncio.gather(*(self._feed(worker) for worker in self._workers))
+        await self._feed_all()
+        return True
+
+    async def offer_policy(self, document: bytes) -> bool:
+        decode_policy(document)  # nobody gets what nobody can read
+        self._policy = document
+        await self._feed_all()
         return True
 
     async def report(self) -> dict[str, Any]:
-        reports = await self._reports()
-        total: dict[str, Any] = {name: sum(r[name] for r in reports.values()) for name in _SUMMED}
+        reports, missing = await self._reports()
+        total: dict[str, Any] = {name: sum(r.get(name, 0) for r in reports) for name in _SUMMED}
         total["requests_total"] += self._finished_total
         return {
             "pid": os.getpid(),
@@ -127,12 +140,19 @@ class WorkerParent:
             "draining": self._draining,
             "stopping": self._stopping,
             "models": list(self._rules.models),
+            "policy_digest": digest_of_policy(self._policy) if self._policy is not None else "",
+            "demands": _added(report.get("demands", {}) for report in reports),
+            "missing": missing,
             "processes": [w.process.pid for w in self._workers if w.process and w.process.returncode is None],
         }
 
     async def drain(self) -> None:
         self._draining = True
-        await asyncio.gather(*(self._feed(worker) for worker in self._workers))
+        await self._feed_all()
+
+    async def undrain(self) -> None:
+        self._draining = self._stopping
+        await self._feed_all()
 
     def stop(self, deadline_s: float | None = None) -> None:
         if self._stop_task is None:
@@ -161,19 +181,28 @@ class WorkerParent:
                 await worker.start()
                 await self._feed(worker)
 
+    async def _feed_all(self) -> None:
+        await asyncio.gather(*(self._feed(worker) for worker in self._workers))
+
     async def _feed(self, worker: Worker) -> None:
-        """Bring one worker to where the others are. One that is ending gets it all when it was replaced."""
+        """Bring one worker to where the others are. One that is ending gets it all when it was replaced.
+
+        Policy before table: who may ask is known before there is anything to ask.
+        """
         with contextlib.suppress(ClusterError):
+            if self._policy is not None:
+                await worker.control.put_policy(self._policy)
             if self._latest is not None:
                 await worker.control.put_table(*self._latest)
-            if self._draining:
-                await worker.control.drain()
+            await (worker.control.drain() if self._draining else worker.control.undrain())
 
-    async def _reports(self) -> dict[int, dict[str, Any]]:
-        answers = await asyncio.gather(*(w.control.state() for w in self._workers), return_exceptions=True)
-        reports = {a["pid"]: a for a in answers if isinstance(a, dict)}
-        self._last_seen.update({pid: report["requests_total"] for pid, report in reports.items()})
-        return reports
+    async def _reports(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """What each worker says of itself, and the names of those that say nothing."""
+        answers = await asyncio.gather(*(w.asked.state() for w in self._workers), return_exceptions=True)
+        reports = [answer for answer in answers if isinstance(answer, dict)]
+        self._last_seen.update({report["pid"]: report["requests_total"] for report in reports})
+        by_worker = zip(self._workers, answers, strict=True)
+        return reports, [worker.name for worker, answer in by_worker if not isinstance(answer, dict)]
 
     async def _watch_contact(self) -> None:
         grace_s = self._config.orphan_grace_s
@@ -196,6 +225,14 @@ class WorkerParent:
         for worker in self._workers:
             if worker.process is not None and worker.process.returncode is None:
                 worker.process.send_signal(number)
+
+
+def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, number in part.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 async def supervise_workers(config: GatewayConfig, announce: Any) -> None:
