@@ -30,13 +30,17 @@ _MESSAGE_CHARS = 16
 _MEDIA_CHARS = 4000
 
 _TEXT_KEYS = frozenset(
-    ("text", "content", "name", "reasoning", "reasoning_content", "thinking", "refusal", "summary")
-    + ("tool_calls", "function", "arguments", "output")
+    (
+        *("text", "content", "name", "reasoning", "reasoning_content", "thinking", "refusal", "summary"),
+        *("tool_calls", "function", "arguments", "output"),
+    )
 )
 _JSON_KEYS = frozenset(("input", "parameters"))
 _MEDIA_KEYS = frozenset(
-    ("image", "image_url", "image_embeds", "audio", "audio_url", "input_audio", "video", "video_url")
-    + ("file", "file_data", "file_id", "file_url", "source")
+    (
+        *("image", "image_url", "image_embeds", "audio", "audio_url", "input_audio", "video", "video_url"),
+        *("file", "file_data", "file_id", "file_url", "source"),
+    )
 )
 
 

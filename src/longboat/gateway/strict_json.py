@@ -13,12 +13,11 @@ __all__ = ("MAX_DEPTH", "BodyError", "decode_object")
 MAX_DEPTH = 128
 """Objects and arrays inside one another; engines' parsers give up at about a thousand."""
 
-_LARGE_BYTES = 1024 * 1024
+_LARGE_BYTES = 4 * 1024 * 1024
 _MAX_MARKS = 2_000_000
 """Commas, colons and opening brackets in a large body. Each may become an object of some 100 bytes in memory."""
 
 _LONG_LIST = 1000
-_FEW_MEMBERS = 1000
 _MEMBER = re.compile(rb'"[ \t\r\n]*:')  # the leading literal lets `re` jump from quote to quote
 
 
@@ -49,7 +48,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     # decoded objects hold as many keys as that only if none came twice.
     num_keys = _num_keys(document, body)
     num_places = len(_MEMBER.findall(body))
-    if num_places != num_keys and not _differ_by_escapes(body, num_places, num_keys):
+    if num_places != num_keys and num_places - _num_escaped(body) != num_keys:
         _refuse_duplicates(body)
     return document
 
@@ -82,19 +81,9 @@ def _num_keys(document: dict[str, Any], body: bytes) -> int:
     raise BodyError(message, "json_too_deep")
 
 
-def _differ_by_escapes(body: bytes, num_places: int, num_keys: int) -> bool:
-    """Whether exactly the places that are no members are escaped quotes inside strings. False if that takes longer to
-    find out than to parse again."""
-    if num_places > _FEW_MEMBERS:
-        return False
-    num_escaped = 0
-    for place in _MEMBER.finditer(body):
-        at = place.start()
-        before = at - 1
-        while body[before] == 0x5C:  # a backslash
-            before -= 1
-        num_escaped += (at - 1 - before) & 1
-    return num_places - num_escaped == num_keys
+def _num_escaped(body: bytes) -> int:
+    """How often a quote before a colon stands inside a string for sure: after exactly one backslash."""
+    return body.count(b'\\":') - body.count(b'\\\\":')
 
 
 def _refuse_duplicates(body: bytes) -> None:
