@@ -81,7 +81,7 @@ class UsageStore:
         """Make or open the file. :raises UserInputError: it is no usage file, or cannot be written."""
         try:
             with self._file_lock:
-                self._file = self._connected()
+                self._file = self._connected_in_turn()
         except (sqlite3.Error, OSError) as error:
             hint = "check its owner and the room on its disk, or move it away: a new one is then begun"
             raise UserInputError(f"the usage file {self._path} cannot be used: {error}", hint=hint) from error
@@ -173,6 +173,17 @@ class UsageStore:
         self._day_ends_s = self._day_starts_s + _DAY_S
 
     # the file, under its lock
+
+    def _connected_in_turn(self) -> sqlite3.Connection | None:
+        """SQLite waits for others, but not while a file turns to WAL: several processes may begin at one moment."""
+        deadline_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                return self._connected()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.01)
 
     def _connected(self) -> sqlite3.Connection | None:
         if self._path is None:
