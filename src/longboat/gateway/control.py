@@ -82,6 +82,8 @@ class ControlServer:
                     await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the caller went away, or is no HTTP client
+        except asyncio.CancelledError:
+            pass  # the process ends; asyncio's streams would report a cancelled handler as a defect
         finally:
             writer.close()
 
