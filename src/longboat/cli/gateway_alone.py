@@ -10,14 +10,13 @@ from pathlib import Path
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.policy import Policy
 from longboat.core.states import Endpoint
-from longboat.folders import home_folder
 from longboat.gateway.config import GatewayConfig
-from longboat.spec.alone import AloneSpec, HealthSpec, alone_from, endpoints_of, parse_alone
+from longboat.spec.alone import AloneSpec, HealthSpec, alone_from, endpoints_of, parse_alone, refusal
 from longboat.spec.gateway import GatewaySpec
 from longboat.spec.keys_file import KeyBook, load_keys
-from longboat.spec.policy import policy_of
+from longboat.spec.policy import policy_of, tenant_names
 from longboat.spec.secrets import admin_credentials, read_secret
-from longboat.spec.section import is_loopback
+from longboat.spec.section import host_name, is_loopback
 from longboat.spec.yaml_text import Plain
 
 __all__ = ("AloneOptions", "Wanted", "read_wanted")
@@ -116,13 +115,13 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
 
 
 def _spec(options: AloneOptions) -> AloneSpec:
-    data = parse_alone(_text(options.config), str(options.config)) if options.config else {}
+    origin = str(options.config or COMMAND)
+    data = parse_alone(_text(options.config), origin) if options.config else {}
     written: dict[str, str] = {}
     problems = [*_add_upstreams(data, options, written), *_override(data, options, written)]
     if problems:
-        message = str(problems[0]) if len(problems) == 1 else f"{COMMAND}: {len(problems)} problems"
-        raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
-    return alone_from(data, str(options.config or COMMAND), written=written)
+        raise refusal(problems, origin)
+    return alone_from(data, origin, written=written)
 
 
 def _text(path: Path) -> str:
@@ -161,18 +160,26 @@ def _override(data: dict[str, Plain], options: AloneOptions, written: dict[str, 
         return
     section = dict(section)
     for name in OVERRIDES:
-        if value := getattr(options, name):
+        value = getattr(options, name)
+        if value is not None and (name, value) != ("port", 0):  # "any" is for this command only
             section[name] = value
             written[f"gateway.{name}"] = f"--{name}"
     if options.keys and section.setdefault("auth", "keys") == "none":
         hint = "leave one of them out"
         yield Problem(where="--keys", what="keys are given, and auth: none asks for none", hint=hint)
     host = section.get("host", "127.0.0.1")
-    if section.get("auth") is None and isinstance(host, str) and not is_loopback(host):
+    if section.get("auth") is None and isinstance(host, str) and _is_open(host):
         what = f"{host} is open to other machines, and no keys are asked for"
         hint = "--keys FILE asks for keys; --auth none lets everyone in who reaches it; --host 127.0.0.1 keeps it here"
         yield Problem(where=written.get("gateway.host", "gateway.host"), what=what, hint=hint)
     data["gateway"] = section
+
+
+def _is_open(host: str) -> bool:
+    try:
+        return not is_loopback(host_name(host))
+    except ValueError:
+        return False  # told where the section is checked
 
 
 def _engine_keys(spec: AloneSpec, env: Mapping[str, str]) -> dict[str, str]:
@@ -199,15 +206,16 @@ def _keys(options: AloneOptions, gateway: GatewaySpec) -> tuple[KeyBook, Path | 
     """The keys, and the file they came from; no keys where none are asked for."""
     if gateway.auth != "keys":
         return KeyBook(), None
-    path = options.keys or home_folder() / "keys.json"
+    path = options.keys
+    if path is None:
+        hint = "--keys FILE; longboat keys create --file FILE --tenant NAME makes one"
+        raise refusal(
+            [Problem(where="gateway.auth", what="keys are asked for, and no key file is named", hint=hint)], COMMAND
+        )
     book = load_keys(path)
     if book is None:
-        where = "--keys" if options.keys else "gateway.auth"
-        hint = (
-            "longboat keys create makes one" if options.keys else "name it: --keys FILE; longboat keys create makes one"
-        )
-        problem = Problem(where=where, what=f"there is no key file {path}", hint=hint)
-        raise UserInputError(str(problem), hint=hint, problems=(problem,))
+        hint = f"longboat keys create --file {path} --tenant {tenant_names(gateway)[0]} makes it"
+        raise refusal([Problem(where="--keys", what=f"there is no key file {path}", hint=hint)], COMMAND)
     return book, path
 
 

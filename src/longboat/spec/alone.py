@@ -19,7 +19,7 @@ from longboat.spec.mistakes import near, problem_of, shown
 from longboat.spec.section import Section, mistake
 from longboat.spec.yaml_text import Plain, parse_yaml
 
-__all__ = ("AloneSpec", "HealthSpec", "UpstreamSpec", "alone_from", "endpoints_of", "parse_alone")
+__all__ = ("AloneSpec", "HealthSpec", "UpstreamSpec", "alone_from", "endpoints_of", "parse_alone", "refusal")
 
 MAX_UPSTREAMS = 1000
 
@@ -126,14 +126,14 @@ def parse_alone(text: str, origin: str) -> dict[str, Plain]:
     try:
         data = parse_yaml(text)
     except UserInputError as error:
-        raise _refusal(list(error.problems), origin) from None
+        raise refusal(list(error.problems), origin) from None
     if data is None:
         return {}
     if not isinstance(data, dict):
         hint = "write upstreams: [{model: NAME, url: http://HOST:PORT}]"
-        raise _refusal([Problem(where="", what=f"the file is {shown(data)}, not a gateway's file", hint=hint)], origin)
+        raise refusal([Problem(where="", what=f"the file is {shown(data)}, not a gateway's file", hint=hint)], origin)
     if problems := [_unknown(name) for name in data if name not in AloneSpec.model_fields]:
-        raise _refusal(problems, origin)
+        raise refusal(problems, origin)
     return data
 
 
@@ -151,7 +151,7 @@ def alone_from(data: Mapping[str, Plain], origin: str, *, written: Mapping[str, 
         problems = [*_upstream_problems(spec), *gateway_problems(spec.gateway, spec.models)]
         if not problems:
             return spec
-    raise _refusal([_as_written(problem, written or {}) for problem in problems], origin)
+    raise refusal([_as_written(problem, written or {}) for problem in problems], origin)
 
 
 def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> tuple[Endpoint, ...]:
@@ -216,7 +216,8 @@ def _as_written(problem: Problem, written: Mapping[str, str]) -> Problem:
     return problem
 
 
-def _refusal(problems: list[Problem], origin: str) -> UserInputError:
+def refusal(problems: Sequence[Problem], origin: str) -> UserInputError:
+    """The error that says it all. origin: the file's name, or the command."""
     first = problems[0]
     message = f"{origin}: {first}" if len(problems) == 1 else f"{origin}: {len(problems)} problems"
     return UserInputError(message, hint=first.hint, problems=tuple(problems))
