@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import ssl
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +14,8 @@ import httpx
 from longboat.core.errors import ClusterError, EngineError, UserInputError
 
 __all__ = ("ask", "gateway_url", "run_chat", "stream_chat")
+
+KEY_HINT = "longboat keys create --tenant NAME makes a key; put it into the environment variable LONGBOAT_API_KEY"
 
 Message = dict[str, str]
 
@@ -47,12 +51,25 @@ def stream_chat(base: str, model: str, messages: list[Message], max_tokens: int)
     """
     body = {"model": model, "messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0}
     try:
-        with httpx.stream("POST", f"{base}/v1/chat/completions", json=body, timeout=120.0, trust_env=False) as response:
+        with (
+            _client(base, timeout_s=120.0) as client,
+            client.stream("POST", f"{base}/v1/chat/completions", json=body) as response,
+        ):
+            if response.status_code in (401, 403):
+                raise UserInputError(_refusal(response.read()), hint=KEY_HINT)
             if response.status_code != 200:
                 raise EngineError(_refusal(response.read()), hint="longboat status shows the models and their state")
             yield from _pieces(response.iter_lines())
     except httpx.HTTPError as error:
         raise ClusterError(f"no answer from the gateway at {base}: {error}", hint="longboat status") from error
+
+
+def _client(base: str, timeout_s: float) -> httpx.Client:
+    """With the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set."""
+    key = os.environ.get("LONGBOAT_API_KEY", "")
+    verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if base.startswith("https") else False
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.Client(headers=headers, verify=verify, timeout=timeout_s, trust_env=False)
 
 
 def gateway_url() -> str:
@@ -86,7 +103,11 @@ def _refusal(body: bytes) -> str:
 
 def _first_model(base: str) -> str:
     try:
-        models = httpx.get(f"{base}/v1/models", timeout=10.0, trust_env=False).json()["data"]
+        with _client(base, timeout_s=10.0) as client:
+            response = client.get(f"{base}/v1/models")
+        if response.status_code in (401, 403):
+            raise UserInputError(_refusal(response.content), hint=KEY_HINT)
+        models = response.json()["data"]
     except (httpx.HTTPError, ValueError, KeyError) as error:
         raise ClusterError(f"no answer from the gateway at {base}: {error}", hint="longboat status") from error
     if not models:

@@ -154,9 +154,11 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     deployed = session.deployed_models()
     policy = _policy(session, applied.fleet, applied.admins)
     is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
-    is_whole = is_whole and controller_values(session.applications()).get("policy") == plain_policy(policy)
+    told = controller_values(session.applications())
+    is_whole = is_whole and told.get("policy") == plain_policy(policy)
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
+        applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
         return
     applied.started_fleet = running is None
     applied.added = change.added if change else ()

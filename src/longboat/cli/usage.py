@@ -25,7 +25,7 @@ def run_usage(*, num_days: int, as_json: bool) -> None:
     """
     first = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=num_days - 1)
     with connect() as session:
-        found, silent = _asked(session)
+        found, silent = _asked(session, num_days)
     rows = added_up(found, first.isoformat())
     if as_json:
         print(json.dumps({"days": rows, "missing_nodes": silent}, indent=2))
@@ -50,7 +50,7 @@ def added_up(entries: Iterable[Mapping[str, Any]], first_day: str) -> list[dict[
     return [{**dict(zip(KEYS, key, strict=True)), **counts} for key, counts in newest_first]
 
 
-def _asked(session: Session) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _asked(session: Session, num_days: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Entries of all nodes, and why a node's are missing."""
     report = session.report()
     if report is None:
@@ -59,7 +59,7 @@ def _asked(session: Session) -> tuple[list[dict[str, Any]], dict[str, str]]:
     silent: dict[str, str] = {}
     for gateway in report.gateways:
         try:
-            found += session.ask_keeper(gateway.node_id, "usage")
+            found += session.ask_keeper(gateway.node_id, "usage", num_days)
         except ClusterError as error:
             silent[gateway.hostname or gateway.node_id[:8]] = error.message
     if silent and len(silent) == len(report.gateways):

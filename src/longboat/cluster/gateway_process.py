@@ -63,14 +63,14 @@ class GatewayProcess:
         state = await self._state(record) or {}
         return self._report(order, state, str(trouble or ""))
 
-    async def usage(self) -> list[dict[str, Any]]:
-        """Requests and tokens by tenant, model and day, as this node's gateway counted them.
+    async def usage(self, num_days: int) -> list[dict[str, Any]]:
+        """Requests and tokens by tenant, model and day of UTC, as this node's gateway counted them, today included.
 
         Raises ClusterError when there is no gateway, or it does not answer.
         """
         if (record := self._record()) is None:
             raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
-        days: list[dict[str, Any]] = (await self._control(record).usage())["days"]
+        days: list[dict[str, Any]] = (await self._control(record).usage(days=num_days))["days"]
         return days
 
     async def _feed(self, record: dict[str, Any], state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:

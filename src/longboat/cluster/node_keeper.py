@@ -84,9 +84,9 @@ class NodeKeeper:
             await self._gateway.stop()
             await asyncio.to_thread(_stop_zygotes, self._run)
 
-    async def usage(self) -> list[dict[str, Any]]:
+    async def usage(self, num_days: int) -> list[dict[str, Any]]:
         """What this node's gateway has counted (see ``GatewayProcess.usage``)."""
-        return await self._gateway.usage()
+        return await self._gateway.usage(num_days)
 
     async def read_log(
         self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from longboat.catalog.hf_config import read_config
 from longboat.core.errors import LongboatError, UserInputError
+from longboat.spec.secrets import read_secret
 
 __all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "inspect_node")
 
@@ -21,11 +23,16 @@ CONNECT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """paths: local model folders; engines: model → its ``engine`` entry; gateway: (host, port) or None."""
+    """paths: local model folders; engines: model → its ``engine`` entry; gateway: (host, port) or None.
+
+    tls: (certificate, key), files; redis_url: (file, environment variable), of which one is named; None: not asked for
+    """
 
     paths: tuple[str, ...]
     engines: Mapping[str, Mapping[str, Any]]
     gateway: tuple[str, int] | None
+    tls: tuple[str, str] | None = None
+    redis_url: tuple[str | None, str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,7 @@ class NodeFindings:
     """One node's answer.
 
     host_problem, port_problem: why the gateway could not listen (empty: it could, or it does already)
+    tls_problem, redis_problem: why it could not serve HTTPS, or find its Redis (empty: it could, or need not)
     """
 
     hostname: str
@@ -59,6 +67,8 @@ class NodeFindings:
     engines: Mapping[str, EngineFinding] = field(default_factory=dict)
     host_problem: str = ""
     port_problem: str = ""
+    tls_problem: str = ""
+    redis_problem: str = ""
 
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:
@@ -70,7 +80,32 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
         engines={model: _engine(engine) for model, engine in request.engines.items()},
         host_problem=host_problem,
         port_problem=port_problem,
+        tls_problem=_tls_problem(*request.tls) if request.tls else "",
+        redis_problem=_redis_problem(*request.redis_url) if request.redis_url else "",
     )
+
+
+def _tls_problem(certificate: str, key: str) -> str:
+    for path in (certificate, key):
+        try:
+            Path(path).open("rb").close()
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+    try:
+        # The password: without one, an encrypted key would ask a terminal for it.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        return f"{certificate} and {key} are no certificate with its key, without a password: {reason}"
+    return ""
+
+
+def _redis_problem(file: str | None, variable: str | None) -> str:
+    try:
+        read_secret(file=file, variable=variable, where="the URL")
+    except UserInputError as error:
+        return error.message
+    return ""
 
 
 def _path(path: str) -> PathFinding:

@@ -49,16 +49,20 @@ def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect
 
     Raises UserInputError with every problem found, ClusterError when a node cannot be asked. Starts nothing.
     """
+    tls, redis = fleet.gateway.tls, fleet.gateway.redis
     request = PreflightRequest(
         paths=_paths(fleet),
         engines={m.name: m.engine.model_dump(mode="json") for m in fleet.models},
         gateway=(fleet.gateway.host, fleet.gateway.port),
+        tls=(tls.certificate, tls.key) if tls else None,
+        redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,
     )
     findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
     plan = plan_fleet(fleet, _surroundings(fleet, nodes, findings))
     problems = [
         *plan.problems,
         *_host_problems(findings),
+        *_secret_problems(findings),
         *_engine_problems(fleet, nodes, findings),
         *_argument_problems(fleet),
     ]
@@ -175,6 +179,16 @@ def _host_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
     what = "; ".join(found.host_problem for found in findings.values() if found.host_problem)
     hint = "write an address that every node has: 127.0.0.1, or 0.0.0.0 for all"
     return [Problem(where="gateway.host", what=what, hint=hint)] if what else []
+
+
+def _secret_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    """Of files that gateways are to read: each node needs them, at the same place."""
+    named = {
+        "gateway.tls": [f"node {f.hostname}: {f.tls_problem}" for f in findings.values() if f.tls_problem],
+        "gateway.redis": [f"node {f.hostname}: {f.redis_problem}" for f in findings.values() if f.redis_problem],
+    }
+    hint = "put it on every node, readable by the user who runs the cluster"
+    return [Problem(where=where, what="; ".join(found), hint=hint) for where, found in named.items() if found]
 
 
 def _argument_problems(fleet: Fleet) -> list[Problem]:

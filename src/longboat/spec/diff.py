@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from longboat.core.errors import UserInputError
@@ -87,24 +88,36 @@ def _model_change(old: ModelSpec, new: ModelSpec) -> ModelChange:
 
 
 def _value_changes(old: ModelSpec | GatewaySpec, new: ModelSpec | GatewaySpec) -> tuple[ValueChange, ...]:
-    before, after = _leaves(old.model_dump(by_alias=True), ""), _leaves(new.model_dump(by_alias=True), "")
-    paths = [*before, *(path for path in after if path not in before)]
-    return tuple(
-        ValueChange(path=path, old=_text(before.get(path)), new=_text(after.get(path)))
-        for path in paths
-        if before.get(path) != after.get(path)
-    )
+    return tuple(_changes(old.model_dump(by_alias=True), new.model_dump(by_alias=True), ""))
 
 
-def _leaves(data: dict[str, object], prefix: str) -> dict[str, object]:
-    leaves: dict[str, object] = {}
-    for key, value in data.items():
-        path = f"{prefix}.{key}" if prefix else key
-        leaves |= _leaves(value, path) if isinstance(value, dict) else {path: value}
-    return leaves
+def _changes(old: object, new: object, path: str) -> Iterator[ValueChange]:
+    if old == new:
+        return
+    before, after = _parts(old), _parts(new)
+    if before is None or after is None:
+        yield ValueChange(path=path, old=_text(old), new=_text(new))
+        return
+    for key in [*before, *(key for key in after if key not in before)]:
+        yield from _changes(before.get(key), after.get(key), f"{path}.{key}" if path else key)
+
+
+def _parts(value: object) -> dict[str, object] | None:
+    """What a mapping, or a list of mappings, is made of; entries that have a name go by it, wherever they stand.
+
+    None for a single value, and for a list of single values.
+    """
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, tuple) and all(isinstance(item, dict) for item in value):
+        return {str(item.get("name", index)): item for index, item in enumerate(value)}
+    return None
 
 
 def _text(value: object) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(str(item) for item in value) + "]"
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        given = {key: item for key, item in value.items() if item not in (None, (), {}, "")}
+        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in given.items()) + "}"
     return value if isinstance(value, str) else shown(value)
