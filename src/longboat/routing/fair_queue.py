@@ -9,7 +9,9 @@ from longboat.core.policy import QueuePolicy
 from longboat.routing.flows import Flow, Flows, Level, Tenant
 from longboat.routing.forecast import forecast_s
 from longboat.routing.pace import Pace, Ratio
+from longboat.routing.slots import Demand
 from longboat.routing.tickets import GRANTED, Granted, Place, Queued, Rejected, RejectedReason, Ticket
+from longboat.routing.turns import first_by_class
 
 __all__ = ("GRANTED", "UNBOUNDED", "Granted", "Queued", "Rejected", "RejectedReason", "Scheduler", "Ticket")
 
@@ -18,6 +20,10 @@ UNBOUNDED = 1 << 30
 
 _MAX_OVERFULL = 2
 """Tenants below their share of the places may wait beyond ``max_waiting``, up to so many times it."""
+
+
+_MAX_RETRY_WAITS = 4
+"""Nobody is told to come back later than after so many times the wait that was predicted for it."""
 
 
 class Scheduler:
@@ -63,6 +69,15 @@ class Scheduler:
         """Tokens charged since the tenant became active: used by what ended, expected of what runs."""
         known = self._flows.tenants.get(tenant)
         return known.service_tokens if known else 0.0
+
+    def demands(self) -> dict[str, Demand]:
+        """What each tenant has running and waiting here, for ``lease_by_tenant``."""
+        tenants = self._flows.tenants.values()
+        return {
+            t.name: Demand(weight=t.weight, running=t.running, waiting=t.waiting)
+            for t in tenants
+            if t.running or t.waiting
+        }
 
     def offer(self, ticket: Ticket, *, now_s: float, slots: int, busy: int) -> Granted | Queued | Rejected:
         """A new request: runs at once, waits, or is refused."""
@@ -154,42 +169,40 @@ class Scheduler:
     # who goes first
 
     def _goes_first(self, flow: Flow, now_s: float, slots: int, free: int) -> bool:
-        if not self._may_take(flow.tenant, slots, free):
-            return False
+        if free <= self._flows.headroom(slots, self.queue.headroom_ratio):
+            floor = flow.level.floor() if self._waiting else None
+            if not self._below_share(flow, slots, floor):
+                return False
         return not self._waiting or self._next_flow(now_s, slots, free) is None
 
-    def _may_take(self, tenant: Tenant, slots: int, free: int) -> bool:
-        """The last free slots are for tenants below their share."""
-        return free > self._flows.headroom(slots, self.queue.headroom_ratio) or self._below_share(tenant, slots)
+    def _below_share(self, flow: Flow, slots: int, floor: float | None) -> bool:
+        """Fewer slots than its share, and not ahead of who waits by more tokens than that share of slots holds.
 
-    def _below_share(self, tenant: Tenant, slots: int) -> bool:
-        return tenant.running < self._flows.share(tenant, slots)
+        Without the second part, who uses more tokens a second on each slot would get more than others.
+        floor: virtual time of the least served flow of the class that waits, None if none does
+        """
+        share = self._flows.share(flow.tenant, slots)
+        if flow.tenant.running >= share:
+            return False
+        if floor is None or not self._pace.known:
+            return True
+        lead_tokens = (flow.virtual_time - floor) * flow.tenant.weight
+        return lead_tokens <= share * self._pace.mean_tokens
 
     def _next_flow(self, now_s: float, slots: int, free: int) -> Flow | None:
-        """Best class first; one whose oldest ticket waited long takes turns with the class above. In it, least served.
-
-        Age lifts the class and not the tenant: who floods has the oldest tickets, and must not win by that.
-        """
-        restricted = free <= self._flows.headroom(slots, self.queue.headroom_ratio)
-        best: list[Flow] = []
-        best_rank = (0, 0)
-        for level in self._flows.levels:
-            may = [flow for flow in level.flows if not restricted or self._below_share(flow.tenant, slots)]
-            if not may:
-                continue
-            if not best:
-                best, best_rank = may, (level.priority, level.turn)
-                continue
-            rank = (max(self._aged_priority(level.priority, may, now_s), best_rank[0]), level.turn)
-            if rank < best_rank:
-                best, best_rank = may, rank
-        return _least_served(best) if best else None
-
-    def _aged_priority(self, priority: int, flows: list[Flow], now_s: float) -> int:
-        if self.queue.age_s <= 0:
-            return priority
-        oldest_s = min(flow.head.arrived_s for flow in flows)
-        return priority - int((now_s - oldest_s) / self.queue.age_s)
+        """The last free slots are for tenants below their share, unless all wait: then they are kept for nobody."""
+        flows = self._flows
+        if free > flows.headroom(slots, self.queue.headroom_ratio):
+            return first_by_class([list(level.flows) for level in flows.levels], now_s, self.queue.age_s)
+        floors = [level.floor() for level in flows.levels]
+        below = [
+            [flow for flow in level.flows if self._below_share(flow, slots, floor)]
+            for level, floor in zip(flows.levels, floors, strict=True)
+        ]
+        chosen = first_by_class(below, now_s, self.queue.age_s)
+        if chosen is None and all(tenant.waiting for tenant in flows.tenants.values()):
+            return first_by_class([list(level.flows) for level in flows.levels], now_s, self.queue.age_s)
+        return chosen
 
     # moves
 
@@ -259,7 +272,7 @@ class Scheduler:
         if not self._pace.known or slots <= 0:
             return None
         busy = max(busy, self._running)
-        if not self._waiting and slots > busy and self._may_take(flow.tenant, slots, slots - busy):
+        if not self._waiting and slots > busy and self._goes_first(flow, 0.0, slots, slots - busy):
             return 0.0
         return forecast_s(flow, self._flows, self._pace, slots, busy, self.queue.headroom_ratio)
 
@@ -271,9 +284,12 @@ class Scheduler:
         return Rejected(reason, max(1, math.ceil(retry_s)), detail)
 
     def _retry_s(self, flow: Flow, now_s: float, wait_s: float, room_after_s: float) -> float:
-        """Each refused one gets a later time, at the pace of the tenant's queue, until when that queue is empty."""
+        """Each refused one gets a later time, at the pace of the tenant's queue, so that they come back one by one.
+
+        The time is bounded, for who does not heed it and asks again at once moves it on.
+        """
         step_s = wait_s / (flow.tenant.waiting + 1)
-        flow.promised_s = min(max(now_s + room_after_s, flow.promised_s) + step_s, now_s + wait_s)
+        flow.promised_s = min(max(now_s + room_after_s, flow.promised_s) + step_s, now_s + _MAX_RETRY_WAITS * wait_s)
         return flow.promised_s - now_s
 
 
@@ -282,9 +298,3 @@ _DETAILS = {
     RejectedReason.WAIT_TOO_LONG: "The wait for this model would be about {wait_s:.0f} s: too long.",
     RejectedReason.DEADLINE: "The request could not start before its deadline; the wait would be about {wait_s:.0f} s.",
 }
-
-
-def _least_served(flows: list[Flow]) -> Flow:
-    if len(flows) == 1:
-        return flows[0]
-    return min(flows, key=lambda flow: (flow.virtual_time, flow.head.arrived_s))

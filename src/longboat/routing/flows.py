@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from longboat.routing.pace import Ratio
@@ -44,6 +45,10 @@ class Level:
         self.virtual_time = 0.0
         self.turn = 0
 
+    def floor(self) -> float | None:
+        """Virtual time of the least served of those who wait."""
+        return min([flow.virtual_time for flow in self.flows]) if self.flows else None
+
 
 class Flow:
     """A tenant's tickets of one class, first come first served. virtual_time: tokens served, divided by weight."""
@@ -71,9 +76,8 @@ class Flow:
         """Virtual time from which a new ticket is served: who had nothing waiting has saved up nothing."""
         if self.tickets:
             return self.virtual_time
-        waiting = self.level.flows
-        floor = min(flow.virtual_time for flow in waiting) if waiting else self.level.virtual_time
-        return max(self.virtual_time, floor)
+        floor = self.level.floor()
+        return max(self.virtual_time, self.level.virtual_time if floor is None else floor)
 
     def push(self, ticket: Ticket) -> None:
         self.virtual_time = self.start()
@@ -136,7 +140,7 @@ class Flows:
         """Slots that only tenants below their share may take."""
         if ratio <= 0 or slots < 2 or len(self.tenants) < 2:
             return 0
-        return max(1, int(slots * ratio))
+        return math.ceil(slots * min(ratio, 1.0))
 
     def _new_flow(self, tenant: Tenant, priority: int) -> Flow:
         level = next((level for level in self.levels if level.priority == priority), None)

@@ -67,17 +67,18 @@ class Shed:
 Decision = Pick[E] | Wait | Shed
 
 
-def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = ()) -> Decision[E]:
+def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overfull: bool = False) -> Decision[E]:
     """The endpoint with the fewest outstanding requests; equals take turns.
 
     turn: a counter that the caller raises with every request: the tie-break, so that equal input gives equal output
     tried: keys of endpoints that failed for this request
+    overfull: a full endpoint is taken too: for a request that has room elsewhere, but can only go here
     """
     usable = [e for e in endpoints if e.ready and e.key not in tried]
     if not usable:
         some_ready = any(e.ready for e in endpoints)
         return Shed(reason=ShedReason.ALL_TRIED if some_ready else ShedReason.NONE_READY, num_endpoints=len(endpoints))
-    roomy = [e for e in usable if e.capacity is None or e.outstanding < e.capacity]
+    roomy = usable if overfull else [e for e in usable if e.capacity is None or e.outstanding < e.capacity]
     if not roomy:
         return Wait(num_full=len(usable))
     trusted = [e for e in roomy if not e.suspect] or roomy
