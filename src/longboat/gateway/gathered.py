@@ -6,26 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from longboat.gateway.control_client import GatewayControl
 from longboat.gateway.metrics import merge, process_gauges
-from longboat.gateway.node import USAGE_DAYS
+from longboat.gateway.node import USAGE_DAYS, Answers
 
 __all__ = ("GatheredAnswers",)
 
 _USAGE_KEYS = ("day", "tenant", "model")
 
-Ask = Callable[[GatewayControl], Awaitable[dict[str, Any]]]
+Ask = Callable[[Answers], Awaitable[dict[str, Any]]]
 
 
 class GatheredAnswers:
-    """Asks every worker at once. One that does not answer in the controls' timeout is named in ``missing``.
+    """Asks every worker at once. One that does not answer in time is named in ``missing``.
 
     Counters never go back: those of a worker that ended stay in the sum, as they were when it was last asked.
 
-    workers: name → a control with a timeout of about a second
+    workers: name → its control, with a timeout of about a second
     """
 
-    def __init__(self, workers: Mapping[str, GatewayControl]) -> None:
+    def __init__(self, workers: Mapping[str, Answers]) -> None:
         self._workers = workers
         self._last: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, Any] = merge([])

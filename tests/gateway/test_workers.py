@@ -1,0 +1,154 @@
+"""Several processes on one port: each tells the same, and one that is away or replaced costs no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from fake_upstream import DEADLINE_S
+from gateway_lab import RawClient, Response, endpoint, table
+from prometheus_client.parser import text_string_to_metric_families
+from test_gateway_process import ASK, Running, Start, came_true, start
+
+from longboat.core.policy import AdminCredential, Policy, TenantPolicy
+from longboat.gateway.keys import new_admin_key, new_key
+
+__all__ = ("start",)  # the fixture
+
+KEY, KEY_RECORD = new_key("a", now_s=0.0)
+OPERATOR, OPERATOR_RECORD = new_admin_key("hand", "operator")
+
+
+def policy(*admins: AdminCredential) -> Policy:
+    return Policy(auth="keys", tenants=(TenantPolicy(name="a"),), keys=(KEY_RECORD,), admins=admins)
+
+
+async def fresh(running: Running, request: bytes) -> Response:
+    """Over a connection of its own, which any of the workers may have taken."""
+    client = await RawClient.to(running.port)
+    client.send(request)
+    response = await client.response()
+    client.abort()
+    return response
+
+
+def get(path: str, key: str = "", method: str = "GET") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n"
+    return (head + (f"authorization: Bearer {key}\r\n" if key else "") + "\r\n").encode()
+
+
+async def served(start_: Start, make_upstream: Any, *, requests: int, **changes: Any) -> Running:
+    running = await start_(processes=2, **changes)
+    await running.control.put_table("e", table(endpoint(await make_upstream())))
+    for number in range(requests):
+        client = await RawClient.to(running.port)
+        assert (await client.post(ASK, headers=f"x-request-id: id-{number}\r\n")).status == 200
+        client.abort()
+    return running
+
+
+def counted(text: bytes, name: str = "requests_total") -> float:
+    families = text_string_to_metric_families(text.decode())
+    return sum(s.value for f in families for s in f.samples if s.name == f"longboat_gateway_{name}")
+
+
+async def test_every_worker_tells_the_metrics_of_all(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=20)
+    for _ in range(12):
+        response = await fresh(running, get("/metrics"))
+        assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert counted(response.body) == 20
+        for process in ("worker-0", "worker-1", "parent"):
+            assert f'cpu_seconds_total{{process="{process}"}}'.encode() in response.body
+
+
+async def test_every_worker_finds_a_request_of_any_other(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=4)
+    for number in range(4):
+        for _ in range(6):
+            document = (await fresh(running, get(f"/admin/v1/requests/id-{number}"))).json()
+            assert [e["event"] for e in document["events"]][-2:] == ["first_byte", "ended"]
+    listed = (await fresh(running, get("/admin/v1/requests?limit=3"))).json()
+    assert [row["id"] for row in listed["requests"]] == ["id-3", "id-2", "id-1"]
+    assert (await fresh(running, get("/admin/v1/requests/none"))).status == 404
+
+
+async def test_worker_that_hangs_is_named_and_waited_for_a_second(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=20)
+    before = await running.control.metrics()
+    hung = (await running.control.state())["processes"][0]
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        begun_s = time.monotonic()
+        after, state, found = await asyncio.gather(
+            running.control.metrics(), running.control.state(), running.control.request("none")
+        )
+        assert time.monotonic() - begun_s < DEADLINE_S
+        assert after["missing"] == state["missing"] == found["missing"] == ["worker-0"]
+        assert [item["outcomes"] for item in after["series"]] == [item["outcomes"] for item in before["series"]]
+    finally:
+        os.kill(hung, signal.SIGCONT)
+
+
+async def test_counters_never_go_back(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=20)
+    await running.control.metrics()
+    old = (await running.control.state())["processes"]
+    os.kill(old[0], signal.SIGKILL)
+    await came_true(lambda: _all_answer(running, without=old[0]))
+    assert sum(item["outcomes"]["ok"] for item in (await running.control.metrics())["series"]) == 20
+    assert counted((await fresh(running, get("/metrics"))).body) == 20
+
+
+async def test_policy_reaches_every_worker_and_one_that_was_replaced(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=1)
+    assert await running.control.put_policy(policy())
+    assert (await running.control.state())["policy_digest"]
+    for replaced in (False, True):
+        if replaced:
+            old = (await running.control.state())["processes"]
+            os.kill(old[0], signal.SIGKILL)
+            await came_true(lambda: _all_answer(running, without=old[0]))  # noqa: B023
+            await asyncio.sleep(0.5)  # the policy follows the start
+        for _ in range(12):
+            client = await RawClient.to(running.port)
+            assert (await client.post(ASK)).status == 401
+            assert (await client.post(ASK, headers=f"authorization: Bearer {KEY}\r\n")).status == 200
+            client.abort()
+
+
+async def test_policy_that_nobody_can_read_changes_nothing(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=1)
+    with pytest.raises(Exception, match="policy"):
+        await running.control.put_policy(b'{"tenants": 3}')
+    assert (await fresh(running, get("/v1/models"))).status == 200
+
+
+async def test_drain_at_one_worker_is_a_drain_of_all(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=1)
+    await running.control.put_policy(policy(OPERATOR_RECORD))
+    for verb, ready in (("drain", 503), ("undrain", 200)):
+        response = await fresh(running, get(f"/admin/v1/{verb}", OPERATOR, "POST"))
+        assert response.json() == {"draining": verb == "drain"}
+        assert {(await fresh(running, get("/readyz"))).status for _ in range(12)} == {ready}
+
+
+async def test_questions_of_clients_do_not_keep_a_gateway_that_nobody_owns(start: Start) -> None:
+    running = await start(processes=2, orphan_grace_s=1.5)
+    ended = asyncio.create_task(running.ended())
+    while not ended.done():
+        try:
+            await fresh(running, get("/metrics"))
+        except (OSError, asyncio.IncompleteReadError):
+            break
+        await asyncio.sleep(0.1)
+    assert await ended == 0
+
+
+async def _all_answer(running: Running, without: int) -> bool:
+    state = await running.control.state()
+    return not state["missing"] and len(state["processes"]) == 2 and without not in state["processes"]
