@@ -225,10 +225,6 @@ MISTAKES = {
 
 # text of the file, path, words in the message
 NOT_YET = {
-    "TLS": ("{models: [builtin:tiny], gateway: {tls: {cert: a}}}", "gateway.tls", "TLS"),
-    "keys": ("{models: [builtin:tiny], gateway: {keys: [a]}}", "gateway.keys", "API keys"),
-    "auth by keys": ("{models: [builtin:tiny], gateway: {auth: keys}}", "gateway.auth", "API keys"),
-    "tenants": ("{models: [builtin:tiny], tenants: []}", "tenants", "tenants"),
     "split: auto": ("models: [{source: builtin:tiny, split: auto}]", "models[0].split", "choosing a split"),
     "tensor: auto": (
         "models: [{source: builtin:tiny, split: {tensor: auto}}]",
@@ -245,9 +241,6 @@ NOT_YET = {
     "engine in long": ("models: [{source: builtin:tiny, engine: {kind: tgi}}]", "models[0].engine.kind", "tgi"),
     "slo": ("models: [{source: builtin:tiny, slo: {}}]", "models[0].slo", "service levels"),
     "lora": ("models: [{source: builtin:tiny, lora: []}]", "models[0].lora", "LoRA"),
-    "aliases": ("models: [{source: builtin:tiny, aliases: [a]}]", "models[0].aliases", "aliases"),
-    "fallbacks": ("models: [{source: builtin:tiny, fallbacks: [a]}]", "models[0].fallbacks", "fallbacks"),
-    "canary": ("models: [{source: builtin:tiny, canary: {}}]", "models[0].canary", "canary"),
 }
 
 

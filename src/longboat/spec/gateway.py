@@ -59,7 +59,7 @@ def _alias_name(value: str) -> str:
 
 def _variable(value: str) -> str:
     if not VARIABLE.fullmatch(value):
-        raise mistake(f"{value!r} is no name of an environment variable", "write it like LONGBOAT_REDIS_URL")
+        raise mistake(f"{value!r} is no name of an environment variable", "write it like REDIS_URL")
     return value
 
 

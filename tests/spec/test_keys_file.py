@@ -1,0 +1,39 @@
+"""The file of key hashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import UserInputError
+from longboat.core.policy import KeyRecord
+from longboat.gateway.keys import decode_keys
+from longboat.spec.keys_file import KeyBook, load_keys, save_keys
+
+BOOK = KeyBook(salt="s", keys=(KeyRecord(key_id="k", tenant="a", sha256="0" * 64, created_s=1.5, note="n"),))
+
+
+def test_what_is_saved_is_loaded_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "fleet.json"
+    save_keys(path, BOOK)
+    save_keys(path, BOOK)
+    assert load_keys(path) == BOOK
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["fleet.json"]
+
+
+def test_gateways_read_the_same_file(tmp_path: Path) -> None:
+    save_keys(tmp_path / "k", BOOK)
+    assert decode_keys((tmp_path / "k").read_bytes()) == BOOK.keys
+
+
+def test_no_file_is_no_book(tmp_path: Path) -> None:
+    assert load_keys(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"salt": "s", "keys": [{"key": 1}]}', '{"salt": "s", "keys": 3}'])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "k").write_text(text)
+    with pytest.raises(UserInputError, match="cannot be read"):
+        load_keys(tmp_path / "k")
