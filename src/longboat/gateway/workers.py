@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from longboat.core.errors import ClusterError, EngineError, UserInputError
+from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
 from longboat.gateway.config import GatewayConfig, encode_config
 from longboat.gateway.control import ControlServer
@@ -30,6 +31,7 @@ __all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
 _START_TIMEOUT_S = 20.0
 _RESTART_PAUSE_S = 0.2
 _PR_SET_PDEATHSIG = 1
+_FEED_TIMEOUT_S = 2.0  # a worker that hangs must not hold up the others' tables
 _ASK_TIMEOUT_S = 1.0  # for what a worker is only asked; what it must learn has longer
 _SUMMED = ("in_flight", "waiting", "requests_total", "connections", "held_bytes", "log_lines_dropped")
 
@@ -62,12 +64,16 @@ class Worker:
         self.asked = GatewayControl(path, config.control_token, timeout_s=_ASK_TIMEOUT_S)
         self.process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        """Returns when it listens. :raises EngineError: it did not within 20 s; UserInputError: it must not."""
+    async def start(self, policy: Policy | None = None) -> None:
+        """Returns when it listens. :raises EngineError: it did not within 20 s; UserInputError: it must not.
+
+        policy: in place of the configured one, so that a replaced worker never serves by an older one
+        """
+        config = self._config if policy is None else self._config.replaced(policy=policy)
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(*gateway_command(), stdin=pipe, stdout=pipe)
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(encode_config(self._config))
+        self.process.stdin.write(encode_config(config))
         self.process.stdin.close()
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), _START_TIMEOUT_S)
@@ -178,30 +184,43 @@ class WorkerParent:
             )
             await asyncio.sleep(_RESTART_PAUSE_S)
             with contextlib.suppress(EngineError, UserInputError):  # it said why; the next turn tries again
-                await worker.start()
+                await worker.start(None if self._policy is None else decode_policy(self._policy))
                 await self._feed(worker)
 
     async def _feed_all(self) -> None:
         await asyncio.gather(*(self._feed(worker) for worker in self._workers))
 
     async def _feed(self, worker: Worker) -> None:
-        """Bring one worker to where the others are. One that is ending gets it all when it was replaced.
+        """Bring one worker to where the others are. One that ends, or hangs, gets it all later.
 
         Policy before table: who may ask is known before there is anything to ask.
         """
-        with contextlib.suppress(ClusterError):
-            if self._policy is not None:
-                await worker.control.put_policy(self._policy)
-            if self._latest is not None:
-                await worker.control.put_table(*self._latest)
-            await (worker.control.drain() if self._draining else worker.control.undrain())
+        with contextlib.suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(_FEED_TIMEOUT_S):
+                if self._policy is not None:
+                    await worker.control.put_policy(self._policy)
+                if self._latest is not None:
+                    await worker.control.put_table(*self._latest)
+                await (worker.control.drain() if self._draining else worker.control.undrain())
+
+    def _is_behind(self, report: Mapping[str, Any]) -> bool:
+        """Whether a worker missed what it was fed."""
+        if self._latest is not None and (report["epoch"], report["version"]) != (
+            self._rules.epoch,
+            self._rules.version,
+        ):
+            return True
+        digest = "" if self._policy is None else digest_of_policy(self._policy)
+        return bool(digest and report.get("policy_digest") != digest) or report["draining"] != self._draining
 
     async def _reports(self) -> tuple[list[dict[str, Any]], list[str]]:
         """What each worker says of itself, and the names of those that say nothing."""
         answers = await asyncio.gather(*(w.asked.state() for w in self._workers), return_exceptions=True)
         reports = [answer for answer in answers if isinstance(answer, dict)]
         self._last_seen.update({report["pid"]: report["requests_total"] for report in reports})
-        by_worker = zip(self._workers, answers, strict=True)
+        by_worker = list(zip(self._workers, answers, strict=True))
+        behind = [worker for worker, answer in by_worker if isinstance(answer, dict) and self._is_behind(answer)]
+        await asyncio.gather(*(self._feed(worker) for worker in behind))
         return reports, [worker.name for worker, answer in by_worker if not isinstance(answer, dict)]
 
     async def _watch_contact(self) -> None:
