@@ -36,6 +36,14 @@ bench-start: venv engine  ## measure how long a replica takes to start, part by 
 bench-recovery: venv engine  ## measure how long a split model is away after one of its parts was killed
 	@$(VENV)/bin/python benchmarks/bench_recovery.py
 
+.PHONY: bench-gateway
+bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick --part proxies" chooses
+	@$(VENV)/bin/python benchmarks/bench_gateway.py $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: venv  ## install the other proxies for bench-gateway, each in an environment of its own
+	@$(VENV)/bin/python benchmarks/bench_gateway.py --install $(ARGS)
+
 ##@ Check
 .PHONY: test
 test: venv  ## everything this machine allows; ONLY="lint quick" runs only these

@@ -1,0 +1,72 @@
+"""Longboat's gateway by itself, ``longboat gateway run``, with all that it does for tenants turned on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway_bench.processes import Proxy, free_port, get, wait_for_url
+from longboat.gateway.keys import new_key
+from longboat.spec.keys_file import KeyBook, save_keys
+
+__all__ = ("TENANTS", "missing_features", "start_longboat")
+
+LONGBOAT = (sys.executable, "-c", "from longboat.cli.app import main; main()")
+TENANTS = ("research", "support", "batch", "web")
+LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests", "max_context_tokens")
+PLENTY = 10**12
+DEADLINE_S = 60.0
+
+
+def start_longboat(
+    upstreams: Sequence[str], folder: Path, *, capacity: int = 256, max_waiting: int = 2000
+) -> tuple[Proxy, int, tuple[str, ...]]:
+    """The command and its gateway, their port, and a key of each of TENANTS.
+
+    Every tenant has limits of each kind, too high to be met, so that all of them are counted.
+
+    capacity: answers that an engine gives at once; max_waiting: requests that may wait
+    :raises RuntimeError: it does not start; the message holds the end of its log
+    """
+    port = free_port()
+    folder = folder / f"longboat-{port}"
+    folder.mkdir(mode=0o700)
+    keys, records = zip(*(new_key(tenant, now_s=time.time()) for tenant in TENANTS), strict=True)
+    save_keys(folder / "keys.json", KeyBook(salt="benchmark", keys=records))
+    config = folder / "gateway.yaml"
+    config.write_text(json.dumps(settings(upstreams, capacity, max_waiting)))  # JSON is YAML
+    argv = [*LONGBOAT, "gateway", "run", "--config", str(config), "--keys", str(folder / "keys.json")]
+    homes = {"LONGBOAT_RUN": str(folder / "run"), "LONGBOAT_HOME": str(folder / "home")}
+    proxy = Proxy("longboat", [*argv, "--port", str(port)], folder, homes)
+    try:
+        bearer = {"authorization": f"Bearer {keys[0]}"}
+        wait_for_url(f"http://127.0.0.1:{port}/readyz", DEADLINE_S, bearer, proxy.process)
+        wait_for_url(f"http://127.0.0.1:{port}/v1/models", DEADLINE_S, bearer, proxy.process)
+    except (RuntimeError, TimeoutError) as error:
+        proxy.stop()
+        raise RuntimeError(f"longboat: {error}; its log ends:\n{proxy.last_lines()}") from error
+    return proxy, port, keys
+
+
+def settings(upstreams: Sequence[str], capacity: int, max_waiting: int) -> dict[str, object]:
+    """The file for ``--config``."""
+    tenants = [{"name": name, **dict.fromkeys(LIMITS, PLENTY)} for name in TENANTS]
+    engines = [{"model": "mock", "url": url, "capacity": capacity} for url in upstreams]
+    gateway = {"auth": "keys", "tenants": tenants, "logs": {"access": True}, "queue": {"max_waiting": max_waiting}}
+    return {"upstreams": engines, "gateway": gateway}
+
+
+def missing_features(url: str, upstreams: Sequence[str], folder: Path) -> list[str]:
+    """What is not on, though the claim is that all is. Asked after the gateway has served some requests."""
+    found = {
+        "keys": get(f"{url}/v1/models", {})[0] == 401,
+        "metrics": b"longboat" in get(f"{url}/metrics", {})[1],
+        "access log": any(path.stat().st_size for path in folder.glob("longboat-*/run/logs/*/access*")),
+    }
+    stats = [json.loads(get(f"{upstream}/stats", {})[1]) for upstream in upstreams]
+    found["cache_salt"] = any(engine["cache_salt"] for engine in stats)
+    found["usage counting"] = any(engine["include_usage"] for engine in stats)
+    return [name for name, is_on in found.items() if not is_on]
