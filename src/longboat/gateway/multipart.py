@@ -3,8 +3,8 @@
 It takes only forms that every parser reads alike: each part starts right after its boundary line, has one
 Content-Disposition with a quoted, unescaped name, and no name comes twice unless it ends in ``[]``.
 
-Spliced places of forms: the value of ``model``; ``stream_include_usage`` (and ``stream_continuous_usage_stats`` off) for
-streams whose client did not ask for usage.
+Spliced places of forms: the value of ``model``; for streams whose client did not ask for usage, that of
+``stream_include_usage`` (and ``stream_continuous_usage_stats``, which does nothing without it, is turned off).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _FILE_TOKENS = 1500
 """What a sound file is taken to cost: as many tokens as Whisper makes of its window of 30 s."""
 
 _BOUNDARY = re.compile(
-    rb"[ \t]*multipart/form-data[ \t]*;[ \t]*boundary=(?:\"([^\"\\\r\n]{1,70})\"|([^\s;\",\\]{1,70}))[ \t]*",
+    rb"[ \t]*multipart/form-data[ \t]*;[ \t]*boundary=(?:\"([^\"\\\r\n]{1,70})\"|([^\s;\",\\]{1,70}))[ \t]*"
+    rb"(?:;[ \t]*charset=\"?utf-8\"?[ \t]*)?",
     re.IGNORECASE,
 )
 _DISPOSITION = re.compile(
