@@ -19,3 +19,8 @@ from longboat.cluster.messages import GatewaySettings
 )
 def test_the_url_leads_to_the_host_or_the_node(host: str, url: str) -> None:
     assert _url(GatewaySettings(host=host, port=8000, processes=1), "10.0.0.1") == url
+
+
+def test_the_url_says_whether_it_is_https() -> None:
+    settings = GatewaySettings(host="0.0.0.0", port=8443, processes=1, tls_certificate="/c", tls_key="/k")
+    assert _url(settings, "10.0.0.1") == "https://10.0.0.1:8443"

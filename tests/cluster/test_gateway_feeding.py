@@ -1,0 +1,167 @@
+"""What a keeper does with its node's gateway: the order of policy and table, restarts, secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longboat.cluster.gateway_process import GatewayProcess
+from longboat.cluster.messages import GatewaySettings, NodeOrder, policy_digest
+from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.states import EndpointTable
+
+POLICY = b'{"auth":"keys","salt":"s"}'
+
+
+class FakeGateway:
+    """The other end of the control socket."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.policy = ""
+
+    async def state(self) -> dict[str, Any]:
+        return {"pid": 7, "policy_digest": self.policy, "version": 1, "epoch": "e", "demands": {"r": 2}}
+
+    async def put_policy(self, document: bytes) -> bool:
+        self.calls.append("policy")
+        self.policy = policy_digest(document)
+        return True
+
+    async def put_table(self, epoch: str, table: EndpointTable) -> bool:
+        self.calls.append("table")
+        return True
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    async def usage(self, days: int) -> dict[str, Any]:
+        return {"days": [{"tenant": "a", "days": days}]}
+
+
+class Node(GatewayProcess):
+    """A node whose gateway is a fake; ``gateway`` is None while none runs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "n1", "10.0.0.1")
+        self.gateway: FakeGateway | None = None
+        self.starts: list[Any] = []
+
+    def _control(self, record: dict[str, Any]) -> Any:
+        return self.gateway or Gone()
+
+    async def _start(self, order: NodeOrder, redis_url: str | None) -> dict[str, Any]:
+        from longboat.cluster.gateway_process import _digest
+
+        record = {"socket": "s", "token": "t", "digest": _digest(order, redis_url), "port": 1}
+        self.starts.append(self._config(order, record, redis_url))
+        self._save(record)
+        self.gateway = FakeGateway()
+        return record
+
+
+class Gone:
+    async def state(self) -> dict[str, Any]:
+        raise ClusterError("gone")
+
+
+def order(*, partial: bool = False, policy: bytes = POLICY, **settings: Any) -> NodeOrder:
+    return NodeOrder(
+        fleet="f",
+        epoch="e",
+        table=EndpointTable(version=1, models=(), endpoints=()),
+        table_is_partial=partial,
+        gateway=GatewaySettings(**{"host": "127.0.0.1", "port": 8000, "processes": 1, **settings}),
+        warm=(),
+        policy=policy,
+    )
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    return Node(tmp_path / "gateway")
+
+
+def calls(node: Node) -> list[str]:
+    assert node.gateway is not None
+    made, node.gateway.calls = node.gateway.calls, []
+    return made
+
+
+async def test_a_new_gateway_knows_who_may_ask_before_there_is_anything_to_ask(node: Node) -> None:
+    report = await node.ensure(order())
+    assert node.starts[0].policy.auth == "keys"
+    assert calls(node) == ["policy", "table"]
+    assert (report.policy_digest, report.demands, report.problem) == (policy_digest(POLICY), {"r": 2}, "")
+
+
+async def test_a_known_policy_is_not_sent_again_and_a_new_one_restarts_nothing(node: Node) -> None:
+    await node.ensure(order())
+    calls(node)
+    await node.ensure(order())
+    assert calls(node) == ["table"]
+    report = await node.ensure(order(policy=b'{"auth":"none"}'))
+    assert calls(node) == ["policy", "table"]
+    assert report.policy_digest == policy_digest(b'{"auth":"none"}')
+    assert len(node.starts) == 1
+
+
+async def test_a_partial_table_is_kept_back_and_the_policy_is_not(node: Node) -> None:
+    await node.ensure(order())
+    calls(node)
+    await node.ensure(order(partial=True, policy=b"{}"))
+    assert calls(node) == ["policy"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"tls_certificate": "/c", "tls_key": "/k"}, {"access_log_keep": 1}, {"tracing_endpoint": "http://c:1"}]
+)
+async def test_what_a_gateway_learns_at_its_start_restarts_it(node: Node, change: dict[str, Any]) -> None:
+    await node.ensure(order())
+    await node.ensure(order(**change))
+    await node.ensure(order(**change))
+    assert len(node.starts) == 2
+
+
+async def test_the_url_of_redis_is_read_on_the_node_and_a_new_one_restarts_the_gateway(
+    node: Node, tmp_path: Path
+) -> None:
+    file = tmp_path / "redis-url"
+    file.write_text("redis://:one@h/0\n")
+    await node.ensure(order(redis_url_file=str(file)))
+    file.write_text("redis://:two@h/0\n")
+    await node.ensure(order(redis_url_file=str(file)))
+    assert [config.redis_url for config in node.starts] == ["redis://:one@h/0", "redis://:two@h/0"]
+    assert "two" not in node._record_path.read_text()
+
+
+async def test_a_gateway_that_runs_is_fed_while_its_redis_url_cannot_be_read(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "redis-url"
+    with pytest.raises(UserInputError, match="cannot be read"):
+        await node.ensure(order(redis_url_file=str(file)))
+    file.write_text("redis://h/0")
+    await node.ensure(order(redis_url_file=str(file)))
+    calls(node)
+    file.unlink()
+    report = await node.ensure(order(redis_url_file=str(file)))
+    assert calls(node) == ["table"]
+    assert "cannot be read" in report.problem
+    assert len(node.starts) == 1
+
+
+async def test_usage_is_asked_of_the_gateway(node: Node) -> None:
+    with pytest.raises(ClusterError, match="no gateway"):
+        await node.usage(3)
+    await node.ensure(order())
+    assert await node.usage(3) == [{"tenant": "a", "days": 3}]
+
+
+async def test_nodes_that_share_a_home_keep_apart_what_they_counted(node: Node, tmp_path: Path) -> None:
+    other = Node(tmp_path / "other")
+    await node.ensure(order())
+    await other.ensure(dataclasses.replace(order()))
+    assert node.starts[0].state_folder != other.starts[0].state_folder
