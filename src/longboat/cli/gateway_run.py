@@ -194,13 +194,17 @@ class AloneGateway:
         self._news.set()
 
     async def _push_forever(self) -> None:
+        told = ""
         while True:
             await self._news.wait()
             self._news.clear()
             try:
                 await self._push()
+                told = ""
             except ClusterError as error:
-                _complain(error)
+                if error.message != told:
+                    _complain(error)
+                told = error.message
                 self._news.set()
                 await asyncio.sleep(PUSH_AGAIN_S)
 
