@@ -35,7 +35,7 @@ async def started_gateway(*upstreams: FakeUpstream | str, **limits: Any) -> Gate
     """A gateway that listens and has these upstreams as replicas r0, r1, … of ``tiny``."""
     gateway = Gateway(config(limits=GatewayLimits(**limits)))
     await gateway.start()
-    gateway.state.table.offer("e", table(*(endpoint(u, f"r{i}") for i, u in enumerate(upstreams))))
+    gateway.state.offer_table("e", table(*(endpoint(u, f"r{i}") for i, u in enumerate(upstreams))))
     return gateway
 
 

@@ -332,11 +332,15 @@ async def test_least_busy_replica_is_chosen(make_upstream: Any, make_gateway: An
     assert [len(u.seen) for u in upstreams] == [3, 3]
 
 
-async def test_full_replicas_are_a_503_with_retry_after(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+async def test_request_waits_while_replicas_are_full(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
     upstream = await make_upstream(until_closed)
     gateway = await make_gateway(upstream, max_outstanding=1)
-    (await connect(gateway)).send(post_bytes(ASK))
+    first = await connect(gateway)
+    first.send(post_bytes(ASK))
     await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
-    response = await (await connect(gateway)).post(ASK)
-    assert (response.status, response.code) == (503, "model_busy")
-    assert response.headers["retry-after"] == "1"
+    second = await connect(gateway)
+    second.send(post_bytes(ASK))
+    await eventually(lambda: gateway.state.table.pools()[0].num_waiting == 1, "the second waits")
+    assert len(upstream.seen) == 1
+    first.abort()
+    await eventually(lambda: len(upstream.seen) == 2, "the second is sent")

@@ -67,7 +67,7 @@ async def test_bad_document_is_a_400(body: bytes, code: str, make_gateway: Any, 
         ("GET /v1/chat/completions", 405, "POST"),
         ("DELETE /v1/models", 405, "GET, HEAD"),
         ("GET /", 404, None),
-        ("GET /v1/embeddings", 404, None),
+        ("GET /v1/embeddings", 405, "POST"),
         ("OPTIONS *", 404, None),
     ],
 )

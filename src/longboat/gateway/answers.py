@@ -14,6 +14,7 @@ __all__ = (
     "ErrorStyle",
     "Refusal",
     "anthropic_error_document",
+    "bytes_answer",
     "error_document",
     "error_event",
     "json_answer",
@@ -53,8 +54,9 @@ def json_answer(
     close: bool = False,
     headers: Sequence[tuple[str, str]] = (),
     without_body: bool = False,
+    extra: bytes = b"",
 ) -> bytes:
-    """A whole HTTP answer. without_body: the headers only, as HEAD asks."""
+    """A whole HTTP answer. without_body: the headers only, as HEAD asks; extra: whole header lines."""
     body = orjson.dumps(document)
     lines = [status_line(status), b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)]
     if request_id:
@@ -62,10 +64,23 @@ def json_answer(
     if close:
         lines.append(b"connection: close\r\n")
     lines.extend(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in headers)
-    lines.append(b"\r\n")
+    lines.append(extra + b"\r\n")
     if not without_body:
         lines.append(body)
     return b"".join(lines)
+
+
+def bytes_answer(
+    status: int, body: bytes, content_type: str, *, request_id: str, close: bool, without_body: bool = False
+) -> bytes:
+    """A whole HTTP answer whose body is no JSON document."""
+    lines = [
+        status_line(status),
+        b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type.encode(), len(body)),
+        b"x-request-id: %b\r\n" % request_id.encode(),
+        b"connection: close\r\n\r\n" if close else b"\r\n",
+    ]
+    return b"".join(lines if without_body else [*lines, body])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +101,15 @@ class Refusal:
     allow: str = ""
 
     def encode(
-        self, *, request_id: str, close: bool, without_body: bool = False, style: ErrorStyle = ErrorStyle.OPENAI
+        self,
+        *,
+        request_id: str,
+        close: bool,
+        without_body: bool = False,
+        style: ErrorStyle = ErrorStyle.OPENAI,
+        extra: bytes = b"",
     ) -> bytes:
-        """The whole HTTP answer."""
+        """The whole HTTP answer. extra: whole header lines."""
         headers = [("retry-after", str(self.retry_after_s))] if self.retry_after_s is not None else []
         if self.allow:
             headers.append(("allow", self.allow))
@@ -103,6 +124,7 @@ class Refusal:
             close=close or self.close,
             headers=headers,
             without_body=without_body,
+            extra=extra,
         )
 
 

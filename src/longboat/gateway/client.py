@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import socket
 import time
@@ -13,9 +14,13 @@ import httptools
 
 from longboat.gateway import refusals
 from longboat.gateway.answers import Refusal
+from longboat.gateway.call import Call
+from longboat.gateway.cors import answer_to_origin
+from longboat.gateway.errand import Errand
 from longboat.gateway.exchange import Exchange
+from longboat.gateway.later import account_remotely, admin_bytes, with_owner
 from longboat.gateway.request import Request
-from longboat.gateway.routes import Forward, decide
+from longboat.gateway.routes import Later, decide, error_style
 from longboat.gateway.state import GatewayState
 from longboat.gateway.wire import NOTED, WITHHELD, connection_tokens, without_named
 
@@ -56,7 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser: Any = None
         self._request: Request | None = None  # being read
         self._queue: deque[Request] = deque()  # read, not answered
-        self._exchange: Exchange | None = None  # being answered
+        self._exchange: Exchange | Errand[Any] | None = None  # being answered
         self._head_bytes = 0
         self._wire_bytes = self._first_bytes = 0
         self._in_head = False
@@ -84,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(refusals.upgrade_refused())
+            self._ignore_upgrade()
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, _RefusedError):
                 raise  # a defect of ours: the loop reports it and closes the connection
@@ -182,6 +187,8 @@ class ClientConnection(asyncio.Protocol):
         if lower in NOTED:
             noted = request.noted
             noted[lower] = noted[lower] + b"," + value if lower in noted else value
+            if lower == b"content-type":
+                request.forwarded.append(b"content-type: %b\r\n" % value)
         elif lower not in WITHHELD and not lower.startswith(b"x-longboat-"):
             request.forwarded.append(b"%b: %b\r\n" % (name, value))
 
@@ -278,6 +285,14 @@ class ClientConnection(asyncio.Protocol):
         elif spent_s > limits.body_timeout_s + request.held_bytes / limits.min_body_bytes_per_s:
             self._refuse(refusals.too_slow("request body", limits.body_timeout_s))
 
+    def _ignore_upgrade(self) -> None:
+        """A request offered to go on in another protocol: it has its answer in this one, and nothing after it is read."""
+        self._deaf = True
+        if self._exchange is not None or self._queue:
+            self.closes_after = True
+        else:
+            self._linger()
+
     def _refuse(self, refusal: Refusal) -> None:
         """Queue the answer to a request that cannot be read to its end; nothing after it is read."""
         if self._deaf:  # what follows a request that said `Connection: close` is nobody's
@@ -308,20 +323,74 @@ class ClientConnection(asyncio.Protocol):
         state = self._state
         if request.url.startswith(b"/v1/"):
             state.requests_total += 1
-        decision = decide(state, request, close=self.closes_after)
-        if isinstance(decision, Forward):
-            exchange = Exchange(state, self, request, decision.path, decision.model, decision.body)
-            self._exchange = exchange
-            exchange.start()
-            return
-        self._release(request)
-        if isinstance(decision, Refusal):
-            self.closes_after = self.closes_after or decision.close
-            bare = request.method == "HEAD"
-            self.write(decision.encode(request_id=request.request_id, close=self.closes_after, without_body=bare))
-            self._log(request, decision)
+        if request.refusal is None and b"origin" in request.noted:
+            preflight = answer_to_origin(state.live, request, close=self.closes_after)
+            if preflight is not None:
+                self._release(request)
+                self.write(preflight)
+                self._answered(keep=True)
+                return
+        self._carry_out(request, decide(state, request, close=self.closes_after))
+
+    def _carry_out(self, request: Request, decision: Call | Later | Refusal | bytes) -> None:
+        if isinstance(decision, Call):
+            self._begin(decision)
+        elif isinstance(decision, Later):
+            self._ask_others(request, decision)
         else:
-            self.write(decision)
+            self._give(request, decision)
+
+    def _begin(self, call: Call) -> None:
+        """Open the call's account, and send it to an engine."""
+        state = self._state
+        if state.remote_counters is not None:
+            self._exchange = Errand(account_remotely(state, call), functools.partial(self._opened, call))
+            return
+        self._opened(call, state.books.open(call))
+
+    def _opened(self, call: Call, refusal: Refusal | None) -> None:
+        self._exchange = None
+        if refusal is not None:
+            self._give(call.request, refusal, tenant=call.tenant.name, model=call.pool)
+            return
+        exchange = Exchange(self._state, self, call)
+        self._exchange = exchange
+        exchange.start()
+
+    def _ask_others(self, request: Request, later: Later) -> None:
+        state = self._state
+        if later.call is not None:
+            owned = with_owner(state, later.call, later.response_id)
+            self._exchange = Errand(owned, functools.partial(self._asked, request))
+        else:
+            peer = self._transport.get_extra_info("peername")
+            answer = admin_bytes(state, request, peer=peer[0] if peer else "", close=self.closes_after)
+            self._exchange = Errand(answer, functools.partial(self._asked, request))
+
+    def _asked(self, request: Request, decision: Call | Refusal | bytes) -> None:
+        self._exchange = None
+        self._carry_out(request, decision)
+        if self._exchange is None:
+            self._answer_next()
+
+    def _give(self, request: Request, answer: Refusal | bytes, *, tenant: str = "", model: str | None = None) -> None:
+        """An answer of our own."""
+        self._release(request)
+        if isinstance(answer, Refusal):
+            self.closes_after = self.closes_after or answer.close
+            bare = request.method == "HEAD"
+            self.write(
+                answer.encode(
+                    request_id=request.request_id,
+                    close=self.closes_after,
+                    without_body=bare,
+                    style=error_style(request),
+                    extra=request.extra_lines,
+                )
+            )
+            self._state.books.refused(request, answer, tenant=tenant, model=model)
+        else:
+            self.write(answer)
         self._answered(keep=True)
 
     def _answered(self, *, keep: bool) -> None:
@@ -330,24 +399,6 @@ class ClientConnection(asyncio.Protocol):
             while self._queue:
                 self._release(self._queue.popleft())
             self._linger()
-
-    def _log(self, request: Request, refusal: Refusal) -> None:
-        now_s = time.monotonic()
-        self._state.log(
-            {
-                "time": round(time.time(), 3),
-                "id": request.request_id,
-                "path": request.url.partition(b"?")[0][:200].decode("latin-1"),
-                "model": None,
-                "replica": "",
-                "status": refusal.status,
-                "bytes": 0,
-                "ttft_ms": None,
-                "total_ms": round((now_s - request.received_s) * 1e3, 2),
-                "retries": 0,
-                "error": refusal.code,
-            }
-        )
 
     def _release(self, request: Request) -> None:
         self._state.held_bytes -= request.held_bytes

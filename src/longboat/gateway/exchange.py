@@ -1,4 +1,4 @@
-"""One request's way through an engine: choose, send, relay, and try another engine while nothing was answered."""
+"""One request's way through an engine: wait for room, choose, send, relay; try another until something was answered."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from typing import Protocol
 
 from longboat.gateway import refusals
 from longboat.gateway.answers import Refusal
+from longboat.gateway.books import FAILED
+from longboat.gateway.call import Call
+from longboat.gateway.outgoing import body_for, has_usage, pool_lines
+from longboat.gateway.pool import Pool
+from longboat.gateway.recent import Attempt
 from longboat.gateway.relay import Relay
-from longboat.gateway.request import Request
 from longboat.gateway.state import GatewayState
+from longboat.gateway.tracing import passed_on
 from longboat.gateway.upstream import Upstream, UpstreamConnection
+from longboat.gateway.usage import AnswerKind, UsageReader
 from longboat.gateway.wire import Framing, response_head
+from longboat.routing.fair_queue import Granted, Queued, Ticket
 from longboat.routing.pick import Pick, Wait, pick
 
 __all__ = ("ClientSide", "Exchange")
@@ -33,53 +40,45 @@ class ClientSide(Protocol):
 
 
 class Exchange:
-    """Lives from the routing of a request to the last byte of its answer; ``abort`` ends it when the client goes."""
+    """Lives from the routing of a request to the last byte of its answer; ``abort`` ends it when the client goes.
+
+    The account of its call is open when it begins; every way out closes it.
+    """
 
     __slots__ = (
-        "_body",
+        "_call",
         "_client",
         "_connect_task",
         "_connection",
-        "_path",
-        "_reached",
+        "_last_block_s",
+        "_pool",
         "_relay",
-        "_request",
         "_state",
         "_status",
-        "_tried",
-        "_ttft_s",
         "_upstream",
-        "model",
     )
 
-    def __init__(
-        self, state: GatewayState, client: ClientSide, request: Request, path: bytes, model: str, body: bytes
-    ) -> None:
+    def __init__(self, state: GatewayState, client: ClientSide, call: Call) -> None:
         self._state = state
         self._client = client
-        self._request = request
-        self._path = path
-        self.model = model
-        self._body = body
-        self._tried: set[str] = set()
-        self._reached = False
+        self._call = call
+        self._pool: Pool | None = None
         self._relay: Relay | None = None
         self._status = 0
-        self._ttft_s: float | None = None
+        self._last_block_s = 0.0
         self._upstream: Upstream | None = None
         self._connection: UpstreamConnection | None = None
         self._connect_task: asyncio.Task[None] | None = None
-        state.in_flight += 1
 
     # what the client's connection calls
 
     def start(self) -> None:
-        self._try_next("")
+        self._enter_pool()
 
     def abort(self) -> None:
         """The client has gone: so does the engine's work, at once."""
         self._drop_connection()
-        self._finish(status=499)
+        self._close(status=499, outcome="client_left")
 
     def pause(self) -> None:
         if self._connection is not None:
@@ -91,44 +90,86 @@ class Exchange:
 
     def sweep(self, sweeps_allowed: float) -> None:
         """Once a sweep: gives up an engine that was silent for more than ``sweeps_allowed`` of them."""
+        call = self._call
+        late = call.deadline_s is not None and call.first_byte_s is None and time.monotonic() > call.deadline_s
+        if late and self._waits_in() is None:
+            self._drop_connection()
+            self._refuse(refusals.deadline_passed(), outcome="expired")
+            return
         connection = self._connection
         if connection is None or self._client.write_paused:
             return
         connection.quiet += 1
         if connection.quiet > sweeps_allowed:
             self._drop_connection()
-            refusal = refusals.upstream_silent(self.model, self._state.limits.engine_silence_s)
-            self._break(refusal)
+            self._break(refusals.upstream_silent(call.pool, self._state.limits.engine_silence_s))
+
+    # what the pool calls
+
+    def granted(self) -> None:
+        """There is room now."""
+        call = self._call
+        call.granted_s = time.monotonic()
+        if call.series is not None:
+            call.series.waiting -= 1
+        self._try_next()
+
+    def timed_out(self) -> None:
+        """It waited too long, in vain."""
+        call = self._call
+        call.ticket = None
+        call.granted_s = time.monotonic()
+        if call.series is not None:
+            call.series.waiting -= 1
+        if call.deadline_s is not None and call.granted_s >= call.deadline_s:
+            self._refuse(refusals.deadline_passed(), outcome="expired")
+        else:
+            self._next_pool(refusals.waited_too_long(call.pool, self._state.live.policy.queue.max_wait_s))
 
     # what the engine's connection calls
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> None:
+        call, request = self._call, self._call.request
         framing = Framing.IDENTITY
         if not sized:
-            framing = Framing.CLOSE if self._request.http_1_0 else Framing.CHUNKED
+            framing = Framing.CLOSE if request.http_1_0 else Framing.CHUNKED
         assert self._upstream is not None
         head = response_head(
             status,
             headers,
             framing,
-            request_id=self._request.request_id,
+            request_id=request.request_id,
             replica=self._upstream.replica,
             close=self._client.closes_after,
+            extra=pool_lines(call) + request.extra_lines,
         )
         self._status = status
-        self._relay = Relay(head, framing, events=_is_event_stream(headers))
+        events = _is_event_stream(headers)
+        self._relay = Relay(head, framing, events=events, style=call.api.style)
+        if has_usage(call) and status < 400:
+            kind = call.api.events if events else AnswerKind.JSON
+            call.usage = UsageReader(kind, added=events and call.adds_usage)
 
     def on_block(self, body: bytes, *, last: bool) -> None:
-        relay = self._relay
+        relay, call = self._relay, self._call
         assert relay is not None
-        out = relay.block(body, last=last)
-        if out:
-            if self._ttft_s is None:
-                self._first_byte()
-            self._client.write(out)
+        if relay.events:
+            body = relay.whole_events(body, last=last)
+        if call.usage is not None and (body or last):
+            body = call.usage.feed(body, last)
+        if body or last:
+            out = relay.framed(body, last=last)
+            now_s = time.monotonic()
+            if call.first_byte_s is None:
+                self._first_byte(now_s, body)
+            elif relay.events and not last:
+                call.series.itl(now_s - self._last_block_s)  # type: ignore[union-attr]
+            self._last_block_s = now_s
+            if out:
+                self._client.write(out)
         if last:
             self._connection = None
-            self._finish(status=self._status)
+            self._close(status=self._status, outcome=_outcome(self._status))
             self._client.exchange_done(keep=True)
 
     def on_lost(self, detail: str) -> None:
@@ -141,24 +182,71 @@ class Exchange:
             return
         # An engine may close a pooled connection at the moment we use it: that says nothing about the engine.
         if not connection.used:
-            self._tried.add(upstream.key)
-            self._reached = True
+            self._call.tried.add(upstream.key)
+            self._call.reached = True
+        self._attempt_failed(detail)
         self._leave_upstream()
-        self._try_next(detail)
+        self._try_next()
+
+    # the way to a slot
+
+    def _enter_pool(self) -> None:
+        """Ask the model that is to be tried for a slot."""
+        call = self._call
+        pool = self._pool = self._state.table.pool(call.pool)
+        if pool is None or not pool.slots:
+            self._next_pool(refusals.no_ready_endpoint(call.pool))
+            return
+        if call.facts is None:  # costs the engine nothing
+            self._try_next()
+            return
+        tenant = call.tenant
+        now_s = time.monotonic()
+        ticket = Ticket(
+            tenant.name, tenant.weight, tenant.priority, call.cost_tokens, now_s, call.deadline_s, payload=self
+        )
+        verdict = pool.offer(ticket)
+        if isinstance(verdict, Granted):
+            call.ticket = ticket
+            self._try_next()
+        elif isinstance(verdict, Queued):
+            call.ticket = ticket
+            call.queued_s, call.granted_s = now_s, None
+            if call.series is not None:
+                call.series.waiting += 1
+        else:
+            self._next_pool(refusals.no_room(call.pool, verdict))
+
+    def _next_pool(self, refusal: Refusal) -> None:
+        """The model has no answer: try its fallback, or refuse."""
+        call = self._call
+        self._leave_pool(failed=True)
+        if call.at_pool + 1 >= len(call.pools):
+            self._refuse(refusal)
+            return
+        call.at_pool += 1
+        call.tried.clear()
+        call.failure, call.reached = "", False
+        call.sent_body = None
+        self._state.metrics.fell_back(call.pools[0], call.pool)
+        self._enter_pool()
 
     # the way to an engine
 
-    def _try_next(self, failure: str) -> None:
-        endpoints = self._state.table.endpoints(self.model) or ()
-        decision = pick(endpoints, turn=self._state.next_turn(), tried=self._tried)
+    def _try_next(self) -> None:
+        call, state = self._call, self._state
+        endpoints = state.table.endpoints(call.pool) or ()
+        if call.pinned:
+            endpoints = tuple(e for e in endpoints if e.key == call.pinned)
+        decision = pick(endpoints, turn=state.next_turn(), tried=call.tried)
+        if isinstance(decision, Wait):  # its slot is on a replica that it tried, or may not use
+            decision = pick(endpoints, turn=state.next_turn(), tried=call.tried, overfull=True)
         if isinstance(decision, Pick):
             self._use(decision.endpoint)
-        elif isinstance(decision, Wait):
-            self._refuse(refusals.busy(self.model))
-        elif self._tried:
-            self._refuse(refusals.engines_unreachable(self.model, failure, reached=self._reached))
+        elif call.tried:
+            self._next_pool(refusals.engines_unreachable(call.pool, call.failure, reached=call.reached))
         else:
-            self._refuse(refusals.no_ready_endpoint(self.model))
+            self._next_pool(refusals.no_ready_endpoint(call.pool))
 
     def _use(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -178,27 +266,54 @@ class Exchange:
         except OSError as error:
             self._connect_task = None
             upstream.mark_suspect()
-            self._tried.add(upstream.key)
+            self._call.tried.add(upstream.key)
+            self._note_attempt(upstream)
+            self._attempt_failed(str(error) or f"no connection within {self._state.limits.connect_timeout_s:g} s")
             self._leave_upstream()
-            self._try_next(str(error) or f"no connection within {self._state.limits.connect_timeout_s:g} s")
+            self._try_next()
             return
         self._connect_task = None
         self._send(connection)
 
     def _send(self, connection: UpstreamConnection) -> None:
-        request, upstream = self._request, self._upstream
+        call, request, upstream = self._call, self._call.request, self._upstream
         assert upstream is not None
         self._connection = connection
         self._relay = None
-        head = upstream.request_head(self._path, request.forwarded, request.request_id, len(self._body))
-        connection.send(self, head, self._body)
+        body = call.sent_body
+        if body is None:
+            body = call.sent_body = body_for(call)
+        trace_lines = self._note_attempt(upstream)
+        head = upstream.request_head(
+            call.method, call.path, request.forwarded, request.request_id, len(body), trace_lines
+        )
+        connection.send(self, head, body)
         if self._client.write_paused:
             connection.pause()
 
+    def _note_attempt(self, upstream: Upstream) -> bytes:
+        """Returns the header lines by which the engine joins the trace."""
+        call = self._call
+        call.attempts.append(Attempt(upstream.replica, time.monotonic() - call.request.received_s))
+        if call.span is not None:
+            return call.span.attempt()
+        noted = call.request.noted
+        return passed_on(noted) if b"traceparent" in noted else b""
+
+    def _attempt_failed(self, detail: str) -> None:
+        call = self._call
+        call.failure = detail
+        if call.attempts:
+            at_s = time.monotonic() - call.request.received_s
+            call.attempts[-1] = call.attempts[-1]._replace(failure=detail, failed_s=at_s)
+
     # ends
 
-    def _first_byte(self) -> None:
-        self._ttft_s = time.monotonic() - self._request.received_s
+    def _first_byte(self, now_s: float, body: bytes) -> None:
+        call = self._call
+        call.first_byte_s = now_s
+        if call.api.remembers_owner and self._status < 400 and self._upstream is not None:
+            self._state.owners.learn(body, tenant=call.tenant.name, model=call.pool, key=self._upstream.key)
         self._let_body_go()  # no other engine can be tried any more
 
     def _break(self, refusal: Refusal) -> None:
@@ -208,42 +323,51 @@ class Exchange:
             self._refuse(refusal)
             return
         if relay.events:
-            self._client.write(relay.broken(refusal.message, refusal.code))
-        self._finish(status=self._status, error=refusal.code)
+            self._client.write(relay.broken(refusal.message, refusal.code, self._call.request.request_id))
+        self._close(status=self._status, outcome="broken", code=refusal.code)
         self._client.exchange_done(keep=False)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Refusal, outcome: str = "") -> None:
         self._relay = None
-        answer = refusal.encode(request_id=self._request.request_id, close=self._client.closes_after)
+        call = self._call
+        answer = refusal.encode(
+            request_id=call.request.request_id,
+            close=self._client.closes_after,
+            style=call.api.style,
+            extra=call.request.extra_lines,
+        )
         self._client.write(answer)
-        self._finish(status=refusal.status, error=refusal.code)
+        self._state.metrics.refused(refusal.code, call.tenant.name)
+        outcome = outcome or ("engine_error" if call.attempts else "refused")
+        self._close(status=refusal.status, outcome=outcome, code=refusal.code)
         self._client.exchange_done(keep=True)
 
-    def _finish(self, *, status: int, error: str = "") -> None:
-        replica = self._upstream.replica if self._upstream else ""
+    def _close(self, *, status: int, outcome: str, code: str = "") -> None:
+        call = self._call
+        if self._relay is not None:
+            call.bytes_out = self._relay.bytes_out
         self._leave_upstream()
+        self._leave_pool(failed=outcome in FAILED)
         self._let_body_go()
-        self._state.in_flight -= 1
-        if self._state.access_log is not None:
-            self._log(status, error, replica)
+        self._state.books.close(call, status=status, outcome=outcome, code=code)
 
-    def _log(self, status: int, error: str, replica: str) -> None:
-        total_s = time.monotonic() - self._request.received_s
-        record: dict[str, object] = {
-            "time": round(time.time(), 3),
-            "id": self._request.request_id,
-            "path": self._path.decode("latin-1"),
-            "model": self.model,
-            "replica": replica,
-            "status": status,
-            "bytes": self._relay.bytes_out if self._relay else 0,
-            "ttft_ms": None if self._ttft_s is None else round(self._ttft_s * 1e3, 2),
-            "total_ms": round(total_s * 1e3, 2),
-            "retries": len(self._tried),
-        }
-        if error:
-            record["error"] = error
-        self._state.log(record)
+    def _waits_in(self) -> Pool | None:
+        call = self._call
+        return self._pool if call.ticket is not None and call.queued_s and call.granted_s is None else None
+
+    def _leave_pool(self, *, failed: bool) -> None:
+        """Give back the slot, or the place in the queue."""
+        call, pool = self._call, self._pool
+        ticket, call.ticket = call.ticket, None
+        if ticket is None or pool is None:
+            return
+        if call.queued_s is not None and call.granted_s is None:
+            call.granted_s = time.monotonic()
+            if call.series is not None:
+                call.series.waiting -= 1
+            pool.cancel(ticket)
+        else:
+            pool.finish(ticket, used_tokens=call.used_tokens(failed=failed), served=call.first_byte_s is not None)
 
     def _leave_upstream(self) -> None:
         if self._upstream is not None:
@@ -259,10 +383,18 @@ class Exchange:
             self._connection = None
 
     def _let_body_go(self) -> None:
-        self._body = b""
-        self._request.pieces.clear()
-        self._state.held_bytes -= self._request.held_bytes
-        self._request.held_bytes = 0
+        call = self._call
+        call.body = b""
+        call.sent_body = None
+        call.request.pieces.clear()
+        self._state.held_bytes -= call.request.held_bytes
+        call.request.held_bytes = 0
+
+
+def _outcome(status: int) -> str:
+    if status < 400:
+        return "ok"
+    return "client_error" if status < 500 else "engine_error"
 
 
 def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:

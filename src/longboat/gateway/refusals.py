@@ -6,29 +6,41 @@ import difflib
 from collections.abc import Sequence
 
 from longboat.gateway.answers import Refusal
+from longboat.routing.fair_queue import Rejected
+from longboat.routing.quota import Denied
 
 __all__ = (
+    "bad_deadline",
     "bad_http",
     "bad_json",
     "body_too_large",
-    "busy",
     "coded_body",
     "coded_transfer",
+    "context_too_long",
+    "deadline_passed",
     "engines_unreachable",
     "head_too_large",
+    "internal",
     "length_required",
     "method_not_allowed",
     "model_missing",
+    "model_not_allowed",
+    "no_key",
     "no_ready_endpoint",
+    "no_room",
     "no_such_path",
     "no_table",
     "overloaded_memory",
+    "quota_refused",
     "stopping",
     "too_slow",
     "unknown_model",
+    "unknown_response",
     "upgrade_refused",
     "upstream_silent",
     "version_refused",
+    "waited_too_long",
+    "wrong_key",
 )
 
 _MAX_NAMES = 20
@@ -125,11 +137,6 @@ def no_ready_endpoint(model: str) -> Refusal:
     return Refusal(status=503, message=message, code="model_not_ready", param="model", retry_after_s=2)
 
 
-def busy(model: str) -> Refusal:
-    message = f"Every replica of {model!r} is full. Try again in a moment."
-    return Refusal(status=503, message=message, code="model_busy", param="model", retry_after_s=1)
-
-
 def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
     """reached: an engine took the request and lost it (502), else none could be connected to (503)."""
     message = f"No replica of {model!r} answered: {detail}. Try again; `longboat logs` shows what the engine says."
@@ -141,6 +148,83 @@ def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
 def upstream_silent(model: str, silence_s: float) -> Refusal:
     message = f"The replica of {model!r} sent nothing for {silence_s:g} s. Try again, or ask for fewer tokens."
     return Refusal(status=504, message=message, code="engine_silent")
+
+
+def waited_too_long(model: str, max_wait_s: float) -> Refusal:
+    message = f"The request waited {max_wait_s:g} s for room on {model!r}, in vain. Try again later."
+    return Refusal(status=429, message=message, code="queue_timeout", retry_after_s=max(1, round(max_wait_s)))
+
+
+def no_room(model: str, rejected: Rejected) -> Refusal:
+    """Every slot is taken, and the request would wait longer than it may."""
+    message = f"Every replica of {model!r} is full: {rejected.detail}"
+    return Refusal(status=429, message=message, code=str(rejected.reason), retry_after_s=rejected.retry_after_s)
+
+
+def bad_deadline(value: bytes) -> Refusal:
+    message = f"{value[:40]!r} is no time. X-Request-Timeout takes seconds from now, X-Request-Deadline Unix seconds."
+    return Refusal(status=400, message=message, code="bad_deadline")
+
+
+def deadline_passed() -> Refusal:
+    message = "The request's own deadline passed before an engine answered. Give it more time, or try again later."
+    return Refusal(status=504, message=message, code="deadline_passed")
+
+
+def no_key() -> Refusal:
+    message = "This gateway asks for an API key. Send Authorization: Bearer KEY (`longboat keys create` makes one)."
+    return Refusal(status=401, message=message, code="missing_api_key")
+
+
+def wrong_key(*, expired: bool) -> Refusal:
+    if expired:
+        message = "This API key has expired. Ask whoever runs this fleet for a new one (`longboat keys create`)."
+        return Refusal(status=401, message=message, code="expired_api_key")
+    message = "This API key is not known here: it is wrong or was revoked. `longboat keys list` shows those that are."
+    return Refusal(status=401, message=message, code="invalid_api_key")
+
+
+def model_not_allowed(model: str, allowed: Sequence[str]) -> Refusal:
+    message = f"Your key does not allow {model[:_MAX_NAME_CHARS]!r}. It allows: {_names(allowed)}."
+    return Refusal(status=403, message=message, code="model_not_allowed", param="model")
+
+
+def context_too_long(asked: int, limit: int) -> Refusal:
+    message = (
+        f"Prompt and completion come to about {asked} tokens; your key allows {limit}. "
+        "Shorten the prompt, or lower max_tokens."
+    )
+    return Refusal(status=400, message=message, code="context_length_exceeded")
+
+
+_LIMITS = {
+    "requests_per_minute": "requests a minute",
+    "tokens_per_minute": "tokens a minute",
+    "tokens_per_day": "tokens a day",
+    "concurrent_requests": "requests at one time",
+}
+
+
+def quota_refused(denied: Denied, tenant: str) -> Refusal:
+    """A limit of the tenant's would be passed."""
+    what = _LIMITS.get(denied.limit, denied.limit)
+    retry_s = denied.retry_after_s
+    advice = f"Try again in {retry_s} s." if retry_s is not None else "Ask for less at once: it would never fit."
+    message = f"Tenant {tenant!r} has used {denied.value} of {denied.limit_value} {what}. {advice}"
+    return Refusal(status=429, message=message, code=denied.limit, retry_after_s=retry_s)
+
+
+def unknown_response(response_id: str) -> Refusal:
+    message = (
+        f"No replica behind this gateway keeps the response {response_id[:80]!r} for you. "
+        "Ask the gateway that gave it, or send the whole conversation instead."
+    )
+    return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
+
+
+def internal() -> Refusal:
+    message = "The gateway failed on this request. Try again; the gateway's log says why."
+    return Refusal(status=500, message=message, code="gateway_failed")
 
 
 def stopping() -> Refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.gateway.answers import error_event
+from longboat.gateway.answers import ErrorStyle, error_event
 from longboat.gateway.wire import Framing
 
 __all__ = ("Relay",)
@@ -20,23 +20,28 @@ class Relay:
     started: something was handed out; bytes_out: body bytes handed out
     """
 
-    __slots__ = ("_chunked", "_head", "_tail", "_torn", "bytes_out", "events", "started")
+    __slots__ = ("_chunked", "_head", "_style", "_tail", "_torn", "bytes_out", "events", "started")
 
-    def __init__(self, head: bytes, framing: Framing, *, events: bool) -> None:
+    def __init__(self, head: bytes, framing: Framing, *, events: bool, style: ErrorStyle = ErrorStyle.OPENAI) -> None:
         self._head = head
         self._chunked = framing is Framing.CHUNKED
         self._tail = b""
         self._torn = False
+        self._style = style
         self.events = events
         self.started = False
         self.bytes_out = 0
 
-    def block(self, body: bytes, *, last: bool) -> bytes:
-        """What the client gets for the bytes that arrived together; may be empty."""
-        if self._tail or not body or (self.events and not last and not body.endswith(_EVENT_ENDS)):
-            body = self._rejoined(body, last=last)
-            if not body and not last:
-                return b""
+    def whole_events(self, body: bytes, *, last: bool) -> bytes:
+        """What may be passed on of the bytes that arrived together: up to the end of the last whole event."""
+        if self._tail or not (last or not body or body.endswith(_EVENT_ENDS)):
+            return self._rejoined(body, last=last)
+        return body
+
+    def framed(self, body: bytes, *, last: bool) -> bytes:
+        """What the client gets for a part of the body; may be empty."""
+        if not body and not last:
+            return b""
         self.bytes_out += len(body)
         if self._chunked:
             body = _last_chunk(body) if last else b"%x\r\n%b\r\n" % (len(body), body)
@@ -45,9 +50,9 @@ class Relay:
         self.started = True
         return self._head + body
 
-    def broken(self, message: str, code: str) -> bytes:
+    def broken(self, message: str, code: str, request_id: str = "") -> bytes:
         """What ends a started stream of events whose engine died: an event that says so, and a proper end."""
-        event = error_event(message, code)
+        event = error_event(message, code, style=self._style, request_id=request_id)
         if self._torn:
             event = b"\n\n" + event
         self.bytes_out += len(event)

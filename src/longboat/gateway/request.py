@@ -17,6 +17,7 @@ class Request:
     url: as sent, with the query; forwarded: header lines that the engine gets, each with its line end
     noted: headers that the gateway reads, lower-case name → value (repeated ones joined by a comma)
     refusal: set where reading itself found the request bad; nothing after it is read
+    extra_lines: header lines that its answer gets besides (CORS), each with its line end
     held_bytes: what its body counts for in the process's budget
     """
 
@@ -30,10 +31,22 @@ class Request:
     pieces: list[bytes] = field(default_factory=list)
     held_bytes: int = 0
     refusal: Refusal | None = None
+    extra_lines: bytes = b""
     received_s: float = field(default_factory=time.monotonic)
+
+    def path_text(self) -> str:
+        """The path without its query, as logs show it."""
+        return self.url.partition(b"?")[0][:200].decode("latin-1")
 
     def body(self) -> bytes:
         """The whole body; it is held once."""
         if len(self.pieces) != 1:
             self.pieces = [b"".join(self.pieces)]
         return self.pieces[0]
+
+    def headers_named(self, names: frozenset[str]) -> dict[str, str]:
+        """Those of the headers, by lower-case name."""
+        lines = (line.rstrip(b"\r\n").partition(b":") for line in self.forwarded)
+        found = {name.lower().decode("latin-1"): value.strip().decode("latin-1") for name, _, value in lines}
+        found.update((name.decode(), value.decode("latin-1")) for name, value in self.noted.items())
+        return {name: found[name] for name in names if name in found}

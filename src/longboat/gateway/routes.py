@@ -2,96 +2,319 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
-
+from longboat.core.policy import TenantPolicy
 from longboat.gateway import refusals
-from longboat.gateway.answers import Refusal, json_answer
+from longboat.gateway.admin import is_admin_path
+from longboat.gateway.answers import ErrorStyle, Refusal, json_answer
+from longboat.gateway.api import APIS, KNOWN_PATHS, RESPONSES, Api, style_of
+from longboat.gateway.body import BodyError, Facts, read_facts
+from longboat.gateway.call import Call
+from longboat.gateway.multipart import Form, read_form
 from longboat.gateway.request import Request
 from longboat.gateway.state import GatewayState
+from longboat.routing.route_rules import RequestFacts
 
-__all__ = ("Forward", "decide")
+__all__ = ("Later", "decide", "error_style", "presented_key")
 
-_FORWARDED = {b"/v1/chat/completions", b"/v1/completions"}
 _LOCAL = ("/v1/models", "/livez", "/readyz")
-_KNOWN = (*sorted(path.decode() for path in _FORWARDED), *_LOCAL)
+_RESPONSE_PATH = b"/v1/responses/"
+_COMPLETION_ESTIMATE_TOKENS = 256
+"""What an answer is taken to cost until it is known, where the client names no limit."""
 
 
-class Forward:
-    """Send the request to an engine of ``model``."""
+class Later:
+    """The answer needs others: the admin API's, or a response that another worker of the node may know.
 
-    __slots__ = ("body", "model", "path")
+    response_id: empty for the admin API; call: what goes on with the owner of that response
+    """
 
-    def __init__(self, path: bytes, model: str, body: bytes) -> None:
-        self.path = path
-        self.model = model
-        self.body = body
+    __slots__ = ("call", "response_id")
+
+    def __init__(self, call: Call | None = None, response_id: str = "") -> None:
+        self.call = call
+        self.response_id = response_id
 
 
-def decide(state: GatewayState, request: Request, *, close: bool) -> Forward | Refusal | bytes:
+def decide(state: GatewayState, request: Request, *, close: bool) -> Call | Later | Refusal | bytes:
     """What to do with a complete request. Bytes are a whole answer. close: the connection ends with this answer."""
     if request.refusal is not None:
         return request.refusal
     path = request.url.partition(b"?")[0]
-    if path in _FORWARDED:
-        return _forward(state, request, path)
+    api = APIS.get(path)
+    if api is not None:
+        return _call(state, request, api, path)
+    if path.startswith(_RESPONSE_PATH):
+        return _stored_response(state, request, path)
     text = path.decode("latin-1")
-    if not (text in _LOCAL or text.startswith("/v1/models/")):
-        return refusals.no_such_path(text, _KNOWN)
+    if is_admin_path(text):
+        return Later()
+    if text not in _LOCAL and not text.startswith("/v1/models/"):
+        return refusals.no_such_path(text, KNOWN_PATHS)
     if request.method not in ("GET", "HEAD"):
         return refusals.method_not_allowed(request.method, "GET, HEAD")
-    answer = _local(state, text)
-    if isinstance(answer, Refusal):
-        return answer
-    status, document = answer
-    bare = request.method == "HEAD"
-    return json_answer(status, document, request_id=request.request_id, close=close, without_body=bare)
+    return _local_answer(state, request, text, close=close)
 
 
-def _forward(state: GatewayState, request: Request, path: bytes) -> Forward | Refusal:
+def presented_key(noted: dict[bytes, bytes]) -> bytes:
+    """The key that came with a request: a bearer token, or as Anthropic's and Azure's clients send it."""
+    value = noted.get(b"authorization")
+    if value is not None:
+        scheme, _, key = value.partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
+    return (noted.get(b"x-api-key") or noted.get(b"api-key") or b"").strip()
+
+
+def _tenant(state: GatewayState, request: Request) -> TenantPolicy | Refusal:
+    keys = state.live.keys
+    if not keys.asks:
+        return keys.anonymous
+    key = presented_key(request.noted)
+    now_s = time.time()
+    tenant = keys.tenant_of(key, now_s) if key else None
+    if tenant is None:
+        return refusals.no_key() if not key else refusals.wrong_key(expired=keys.has_expired(key, now_s))
+    return tenant
+
+
+def _call(state: GatewayState, request: Request, api: Api, path: bytes) -> Call | Later | Refusal:
     if request.method != "POST":
         return refusals.method_not_allowed(request.method, "POST")
     if state.stopping:
         return refusals.stopping()
+    tenant = _tenant(state, request)
+    if isinstance(tenant, Refusal):
+        return tenant
     if b"content-length" not in request.noted and b"transfer-encoding" not in request.noted:
         return refusals.length_required()
     if coding := request.noted.get(b"content-encoding"):
         return refusals.coded_body(coding.decode("latin-1"))
-    body = request.body()
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        return refusals.bad_json(str(error))
-    if not isinstance(document, dict):
-        return refusals.bad_json(f"it is of type {type(document).__name__}")
-    return _route(state, path, document.get("model"), body)
+        facts = _facts(state, request, api)
+    except BodyError as error:
+        return _bad_body(state, error)
+    found = _pools(state, request, tenant, facts)
+    if isinstance(found, Refusal):
+        return found
+    pools, why = found
+    if (refusal := _forbidden(state, tenant, facts, pools)) is not None:
+        return refusal
+    return _open_call(state, request, api, path, tenant, facts, pools, why)
 
 
-def _route(state: GatewayState, path: bytes, model: Any, body: bytes) -> Forward | Refusal:
+def _facts(state: GatewayState, request: Request, api: Api) -> Facts | Form:
+    body, tenants = request.body(), state.live.keys.asks
+    if api.body is None:
+        content_type = request.noted.get(b"content-type", b"")
+        return read_form(body, content_type, refuse_fleet_fields=tenants)
+    return read_facts(body, api.body, refuse_fleet_fields=tenants)
+
+
+def _bad_body(state: GatewayState, error: BodyError) -> Refusal:
+    if error.code == "model_missing":
+        return refusals.model_missing(state.live.rules.known_names())
+    return Refusal(status=400, message=error.message, code=error.code, param=error.param)
+
+
+def _pools(
+    state: GatewayState, request: Request, tenant: TenantPolicy, facts: Facts | Form
+) -> tuple[tuple[str, ...], str] | Refusal:
+    """The models to try, and why these."""
     if not state.table.known:
         return refusals.no_table()
-    if not isinstance(model, str) or not model:
-        return refusals.model_missing(state.table.models)
-    if state.table.endpoints(model) is None:
-        return refusals.unknown_model(model, state.table.models)
-    return Forward(path, model, body)
+    rules, name = state.live.rules, facts.model
+    if not rules.needs_facts:
+        if state.table.pool(name) is None:
+            return refusals.unknown_model(name, _visible(state, tenant))
+        return (name,), ""
+    found = rules.resolve(_request_facts(state, request, tenant, facts), request.request_id)
+    if found is None:
+        return refusals.unknown_model(name, _visible(state, tenant))
+    return found.pools, found.why
 
 
-def _local(state: GatewayState, path: str) -> tuple[int, dict[str, Any]] | Refusal:
+def _request_facts(state: GatewayState, request: Request, tenant: TenantPolicy, facts: Facts | Form) -> RequestFacts:
+    rules = state.live.rules
+    headers = request.headers_named(rules.header_names) if rules.header_names else {}
+    values = facts.fields if isinstance(facts, Form) else facts.document
+    fields = {name: _as_text(values[name]) for name in rules.field_names if name in values}
+    prompt = facts.num_prompt_tokens_estimate
+    return RequestFacts(
+        model=facts.model,
+        tenant=tenant.name,
+        tags=tenant.tags,
+        headers=headers,
+        fields=fields,
+        prompt_tokens=prompt,
+        context_tokens=prompt + (_max_tokens(facts) or 0),
+        user=facts.user,
+    )
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)
+
+
+def _max_tokens(facts: Facts | Form) -> int | None:
+    return None if isinstance(facts, Form) else facts.max_tokens
+
+
+def _forbidden(
+    state: GatewayState, tenant: TenantPolicy, facts: Facts | Form, pools: tuple[str, ...]
+) -> Refusal | None:
+    if tenant.models is not None and facts.model not in tenant.models and pools[0] not in tenant.models:
+        return refusals.model_not_allowed(facts.model, _visible(state, tenant))
+    limit = tenant.max_context_tokens
+    if limit is not None:
+        asked = facts.num_prompt_tokens_estimate + (_max_tokens(facts) or 0)
+        if asked > limit:
+            return refusals.context_too_long(asked, limit)
+    return None
+
+
+def _open_call(
+    state: GatewayState,
+    request: Request,
+    api: Api,
+    path: bytes,
+    tenant: TenantPolicy,
+    facts: Facts | Form,
+    pools: tuple[str, ...],
+    why: str,
+) -> Call | Later | Refusal:
+    query = request.url[len(path) :]
+    cost = facts.num_prompt_tokens_estimate
+    if api.weighs_completion:
+        n = 1 if isinstance(facts, Form) else facts.n
+        cost += n * (_max_tokens(facts) or _COMPLETION_ESTIMATE_TOKENS)
+    call = Call(
+        request,
+        api,
+        path=path + query,
+        tenant=tenant,
+        pools=pools,
+        requested=facts.model,
+        body=request.body(),
+        facts=facts,
+        why=why,
+        cost_tokens=cost,
+    )
+    call.salt = state.live.cache_salt(tenant)
+    deadline = _deadline_s(request)
+    if isinstance(deadline, Refusal):
+        return deadline
+    call.deadline_s = deadline
+    if api is RESPONSES and isinstance(facts, Facts):
+        previous = facts.document.get("previous_response_id")
+        if isinstance(previous, str) and previous:
+            return _at_owner(state, call, previous)
+    return call
+
+
+def _deadline_s(request: Request) -> float | Refusal | None:
+    """On the monotonic clock."""
+    noted = request.noted
+    try:
+        if (value := noted.get(b"x-request-timeout")) is not None:
+            seconds = float(value)
+        elif (value := noted.get(b"x-request-deadline")) is not None:
+            seconds = float(value) - time.time()
+        else:
+            return None
+    except ValueError:
+        return refusals.bad_deadline(value or b"")
+    if not seconds < 1e9:
+        return refusals.bad_deadline(value)
+    return refusals.deadline_passed() if seconds <= 0 else request.received_s + seconds
+
+
+# responses that engines keep
+
+
+def _stored_response(state: GatewayState, request: Request, path: bytes) -> Call | Later | Refusal:
+    """GET, DELETE /v1/responses/{id}, GET …/input_items, POST …/cancel: only the replica that made it can answer."""
+    tenant = _tenant(state, request)
+    if isinstance(tenant, Refusal):
+        return tenant
+    response_id, _, action = path[len(_RESPONSE_PATH) :].decode("latin-1").partition("/")
+    allowed = {"": ("GET", "DELETE"), "cancel": ("POST",), "input_items": ("GET",)}.get(action)
+    if allowed is None or not response_id:
+        return refusals.no_such_path(path.decode("latin-1"), KNOWN_PATHS)
+    if request.method not in allowed:
+        return refusals.method_not_allowed(request.method, ", ".join(allowed))
+    call = Call(
+        request,
+        RESPONSES,
+        path=request.url,
+        tenant=tenant,
+        pools=("",),
+        requested="",
+        body=request.body(),
+        why=f"it keeps {response_id[:80]}",
+        method=request.method,
+    )
+    return _at_owner(state, call, response_id)
+
+
+def _at_owner(state: GatewayState, call: Call, response_id: str) -> Call | Later:
+    owner = state.owners.of(response_id, call.tenant.name)
+    if owner is None:
+        return Later(call, response_id)
+    call.pools, call.pinned = (owner.model,), owner.key
+    call.requested = call.requested or owner.model
+    return call
+
+
+# what the gateway answers itself
+
+
+def _local_answer(state: GatewayState, request: Request, path: str, *, close: bool) -> bytes | Refusal:
     if path == "/livez":
-        return 200, {"alive": True}
-    if path == "/readyz":
+        answer: tuple[int, dict[str, Any]] | Refusal = (200, {"alive": True})
+    elif path == "/readyz":
         reason = state.unready_reason()
-        return (503, {"ready": False, "reason": reason}) if reason else (200, {"ready": True})
+        answer = (503, {"ready": False, "reason": reason}) if reason else (200, {"ready": True})
+    else:
+        answer = _models(state, request, path)
+    if isinstance(answer, Refusal):
+        return answer
+    return json_answer(
+        answer[0],
+        answer[1],
+        request_id=request.request_id,
+        close=close,
+        without_body=request.method == "HEAD",
+        extra=request.extra_lines,
+    )
+
+
+def _models(state: GatewayState, request: Request, path: str) -> tuple[int, dict[str, Any]] | Refusal:
+    tenant = _tenant(state, request)
+    if isinstance(tenant, Refusal):
+        return tenant
+    names = _visible(state, tenant)
     if path == "/v1/models":
-        return 200, {"object": "list", "data": [_model(state, name) for name in state.table.models]}
+        return 200, {"object": "list", "data": [_model(state, name) for name in names]}
     name = unquote(path.removeprefix("/v1/models/"))
-    if state.table.endpoints(name) is None:
-        return refusals.unknown_model(name, state.table.models)
-    return 200, _model(state, name)
+    return (200, _model(state, name)) if name in names else refusals.unknown_model(name, names)
+
+
+def _visible(state: GatewayState, tenant: TenantPolicy) -> tuple[str, ...]:
+    """Models and aliases that the tenant may ask for, the table's order first."""
+    models = state.table.models
+    names = (*models, *(name for name in state.live.rules.known_names() if name not in models))
+    return names if tenant.models is None else tuple(name for name in names if name in tenant.models)
 
 
 def _model(state: GatewayState, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}
+
+
+def error_style(request: Request) -> ErrorStyle:
+    """Whose error shape the request's client expects."""
+    return style_of(request.url)

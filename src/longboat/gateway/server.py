@@ -14,6 +14,8 @@ from longboat.core.states import EndpointTable
 from longboat.gateway.client import ClientConnection
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.control import ControlServer
+from longboat.gateway.node import Answers, LocalAnswers, node_of
+from longboat.gateway.services import Services
 from longboat.gateway.state import GatewayState
 from longboat.gateway.tls import ServerTls, TlsTransport
 
@@ -46,6 +48,9 @@ class Gateway:
 
     def __init__(self, config: GatewayConfig) -> None:
         self.state = GatewayState(config)
+        self.state.node = node_of(self.state, self)
+        self.answers: Answers = LocalAnswers(self.state)
+        self._services = Services(self.state)
         self.port = config.port
         self.stopped = asyncio.Event()
         self._tls = _tls_of(config)
@@ -59,6 +64,7 @@ class Gateway:
         """Listen. :raises UserInputError: the address cannot be listened on."""
         config = self.state.config
         loop = asyncio.get_running_loop()
+        await self._services.start()
         try:
             self._server = await loop.create_server(
                 self._new_connection,
@@ -94,7 +100,10 @@ class Gateway:
     # what the control socket asks for
 
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
-        return self.state.table.offer(epoch, table)
+        return self.state.offer_table(epoch, table)
+
+    async def offer_policy(self, document: bytes) -> bool:
+        return self.state.offer_policy(document)
 
     async def report(self) -> dict[str, Any]:
         state = self.state
@@ -114,6 +123,9 @@ class Gateway:
             "draining": state.draining,
             "stopping": state.stopping,
             "models": list(state.table.models),
+            "policy_digest": state.live.digest,
+            "waiting": sum(pool.num_waiting for pool in state.table.pools()),
+            "demands": state.table.demands(),
             "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
             "processes": [os.getpid()],
         }
@@ -121,6 +133,10 @@ class Gateway:
     async def drain(self) -> None:
         """Not ready any more; requests are still answered, each on a connection that then closes."""
         self.state.draining = True
+
+    async def undrain(self) -> None:
+        """Ready again, unless it stops."""
+        self.state.draining = self.state.stopping
 
     def stop(self, deadline_s: float | None = None) -> None:
         """Take nothing new, let running requests finish until the deadline, end."""
@@ -147,6 +163,7 @@ class Gateway:
         if state.access_log is not None:
             state.access_log.close()
             state.access_log = None
+        await self._services.stop()
         self.stopped.set()
 
     async def _sweep_forever(self) -> None:
@@ -169,6 +186,8 @@ class Gateway:
         state = self.state
         for connection in tuple(state.connections):
             connection.sweep(now_s)
+        for pool in state.table.pools():
+            pool.sweep(now_s)
         for upstream in state.table.upstreams():
             upstream.close_idle(now_s - state.limits.pool_idle_s)
         if state.access_log is not None:

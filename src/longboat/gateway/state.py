@@ -1,4 +1,4 @@
-"""What all connections of one gateway process share: configuration, table, counters, budgets."""
+"""What all connections of one gateway process share: configuration, table, policy, counters, budgets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,28 @@ import asyncio
 import itertools
 import os
 import time
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from longboat.core.policy import Policy
+from longboat.core.states import EndpointTable
 from longboat.gateway.access_log import AccessLog
+from longboat.gateway.books import Books
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.counters import LocalCounters
+from longboat.gateway.live_policy import LivePolicy, decode_policy, digest_of_policy
+from longboat.gateway.metrics import Metrics
+from longboat.gateway.owners import Owners
+from longboat.gateway.recent import RecentRequests
 from longboat.gateway.table import LiveTable
+from longboat.gateway.usage_store import UsageStore
+
+if TYPE_CHECKING:
+    from longboat.gateway.counters import Counters
+    from longboat.gateway.keys import KeyRing
+    from longboat.gateway.node import Node
+    from longboat.gateway.redis_counters import RedisCounters
+    from longboat.gateway.tracing import Tracer
 
 __all__ = ("GatewayState", "SweptConnection")
 
@@ -28,8 +45,18 @@ class GatewayState:
     def __init__(self, config: GatewayConfig) -> None:
         self.config = config
         self.limits = config.limits
-        self.table = LiveTable(config.limits)
-        self.access_log = AccessLog(config.access_log) if config.access_log else None
+        self.live = LivePolicy(config.policy or Policy(), ())
+        self.table = LiveTable(config.limits, self.live.policy.queue, processes=max(1, config.processes))
+        self.access_log = _access_log(config)
+        self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
+        self.recent = RecentRequests(config.recent_requests)
+        self.owners = Owners()
+        self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
+        self.counters: Counters = LocalCounters()
+        self.remote_counters: RedisCounters | None = None
+        self.tracer: Tracer | None = None
+        self.node: Node  # whoever made this state says who answers for the node
+        self.books = Books(self)
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.draining = False
@@ -48,6 +75,30 @@ class GatewayState:
     def new_request_id(self) -> str:
         return f"{self._id_prefix}{self._next_id():x}"
 
+    def offer_table(self, epoch: str, table: EndpointTable) -> bool:
+        """Take the table, or leave it where it is older. :raises UserInputError: an address cannot be used."""
+        models = self.table.models
+        if not self.table.offer(epoch, table):
+            return False
+        if self.table.models != models:
+            self.live = self.live.with_models(self.table.models)
+        return True
+
+    def offer_policy(self, document: bytes) -> bool:
+        """Take a policy. :raises UserInputError: it cannot be read."""
+        policy = decode_policy(document)
+        self.live = LivePolicy(policy, self.table.models, digest_of_policy(document))
+        self.table.set_queue(policy.queue)
+        return True
+
+    @property
+    def policy(self) -> Policy:
+        return self.live.policy
+
+    @property
+    def keys(self) -> KeyRing:
+        return self.live.keys
+
     def unready_reason(self) -> str:
         """Why a balancer should send nothing here; empty when ready."""
         if self.draining or self.stopping:
@@ -56,6 +107,16 @@ class GatewayState:
             return "no endpoint table yet"
         return "" if self.table.has_ready() else "no ready endpoint of any model"
 
-    def log(self, record: dict[str, object]) -> None:
-        if self.access_log is not None:
-            self.access_log.write(record)
+
+def _access_log(config: GatewayConfig) -> AccessLog | None:
+    if not config.access_log:
+        return None
+    return AccessLog(config.access_log, max_bytes=config.access_log_max_bytes, keep=config.access_log_keep)
+
+
+def _process_name(config: GatewayConfig) -> str:
+    return "gateway" if config.worker_index is None else f"worker-{config.worker_index}"
+
+
+def _in_folder(config: GatewayConfig, name: str) -> Path | None:
+    return Path(config.state_folder) / name if config.state_folder else None

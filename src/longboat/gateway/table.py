@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from longboat.core.policy import QueuePolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
+from longboat.gateway.pool import Pool
 from longboat.gateway.upstream import Upstream
 
 __all__ = ("LiveTable",)
@@ -12,12 +14,15 @@ __all__ = ("LiveTable",)
 class LiveTable:
     """Holds the newest table. Endpoints that stay keep their connections and their counts."""
 
-    def __init__(self, limits: GatewayLimits) -> None:
+    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, processes: int = 1) -> None:
+        """processes: that share the node's slots."""
         self._limits = limits
+        self._queue = queue or QueuePolicy()
+        self._processes = processes
         self.epoch: str | None = None
         self.version = 0
         self.models: tuple[str, ...] = ()
-        self._by_model: dict[str, tuple[Upstream, ...]] = {}
+        self._pools: dict[str, Pool] = {}
 
     @property
     def known(self) -> bool:
@@ -35,22 +40,65 @@ class LiveTable:
         made = [self._live(endpoint, old) for endpoint in table.endpoints]
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
             upstream.ready = endpoint.ready
+            upstream.capacity = self._capacity(endpoint.capacity)
         for upstream in old.values():
             upstream.retire()
         self.epoch, self.version = epoch, table.version
         self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
-        self._by_model = {m: tuple(u for u in made if u.model == m) for m in self.models}
+        self._fill_pools(made)
         return True
+
+    def pool(self, model: str) -> Pool | None:
+        """A model's endpoints and queue; None where the fleet has no such model."""
+        return self._pools.get(model)
+
+    def pools(self) -> list[Pool]:
+        return list(self._pools.values())
 
     def endpoints(self, model: str) -> tuple[Upstream, ...] | None:
         """The endpoints of a model; None where the fleet has no such model."""
-        return self._by_model.get(model)
+        pool = self._pools.get(model)
+        return None if pool is None else pool.upstreams
 
     def upstreams(self) -> list[Upstream]:
-        return [u for group in self._by_model.values() for u in group]
+        return [u for pool in self._pools.values() for u in pool.upstreams]
+
+    def demands(self) -> dict[str, int]:
+        """Requests of each endpoint, by its key: those it has from us, and an equal part of those that wait."""
+        found: dict[str, int] = {}
+        for pool in self._pools.values():
+            ready = [u for u in pool.upstreams if u.ready]
+            each = -(-pool.num_waiting // len(ready)) if ready else 0
+            found.update((u.key, u.outstanding + (each if u.ready else 0)) for u in pool.upstreams)
+        return found
+
+    def set_queue(self, queue: QueuePolicy) -> None:
+        """How requests wait from now on."""
+        self._queue = queue
+        for pool in self._pools.values():
+            pool.scheduler.queue = queue
 
     def has_ready(self) -> bool:
         return any(u.ready for u in self.upstreams())
+
+    def _fill_pools(self, made: list[Upstream]) -> None:
+        """Pools that stay keep their queues; what waits for a model that left is refused."""
+        old, self._pools = self._pools, {}
+        for model in self.models:
+            pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
+            pool.upstreams = tuple(u for u in made if u.model == model)
+            if pool.num_waiting:
+                pool.pump_soon()
+        for pool in old.values():
+            pool.close()
+
+    def _capacity(self, told: int | None) -> int | None:
+        """This process's part of the slots that the node may use of an endpoint."""
+        limit = self._limits.max_outstanding
+        if told is None:
+            return limit
+        part = max(1, told // self._processes)
+        return part if limit is None else min(part, limit)
 
     def _live(self, endpoint: Endpoint, old: dict[tuple[str, str, str], Upstream]) -> Upstream:
         fresh = Upstream(endpoint, self._limits)

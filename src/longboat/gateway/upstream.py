@@ -59,6 +59,7 @@ class Upstream:
         "outstanding",
         "ready",
         "replica",
+        "room_told",
         "suspect",
     )
 
@@ -73,6 +74,7 @@ class Upstream:
         self.ready = endpoint.ready
         self.limits = limits
         self.capacity = limits.max_outstanding
+        self.room_told: int | None = None  # slots for us by the engine's own account
         self.outstanding = 0
         self.suspect = False
         self.gone = False
@@ -81,11 +83,29 @@ class Upstream:
         self._base_path = parts[2].encode("latin-1")
         self._own_lines = f"host: {parts[3]}\r\n{authorization}".encode("latin-1")
 
-    def request_head(self, path: bytes, forwarded: list[bytes], request_id: str, body_bytes: int) -> bytes:
-        """The head of a POST to this engine, ours in place of the client's where the two differ."""
+    def request_head(
+        self, method: str, path: bytes, forwarded: list[bytes], request_id: str, body_bytes: int, extra: bytes = b""
+    ) -> bytes:
+        """The head of a request to this engine, ours in place of the client's where the two differ."""
         own = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), body_bytes)
-        first = b"POST %b%b HTTP/1.1\r\n" % (self._base_path, path)
-        return b"".join((first, self._own_lines, *forwarded, own))
+        first = b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self._base_path, path)
+        return b"".join((first, self._own_lines, *forwarded, extra, own))
+
+    @property
+    def target(self) -> tuple[str, int]:
+        """Host and port."""
+        return self._target
+
+    @property
+    def slots(self) -> int | None:
+        """Requests that we may have there at once; None is no limit."""
+        if self.capacity is None or self.room_told is None:
+            return self.capacity
+        return max(1, min(self.capacity, self.room_told))
+
+    def get_head(self, path: bytes) -> bytes:
+        """The whole of a GET on a connection of its own."""
+        return b"GET %b%b HTTP/1.1\r\n%bconnection: close\r\n\r\n" % (self._base_path, path, self._own_lines)
 
     def take_idle(self) -> UpstreamConnection | None:
         """A pooled connection, the most recently used; None where there is none."""

@@ -15,7 +15,9 @@ _HOP_BY_HOP = frozenset(
 )
 
 NOTED = frozenset(
-    b"host connection content-length content-encoding transfer-encoding expect upgrade x-request-id".split()
+    b"host connection content-length content-encoding transfer-encoding expect upgrade x-request-id"
+    b" authorization x-api-key api-key content-type origin traceparent tracestate x-request-deadline x-request-timeout"
+    b" x-forwarded-for forwarded access-control-request-method access-control-request-headers".split()
 )
 """Request headers that the gateway itself reads; it writes its own in their place."""
 
@@ -45,13 +47,22 @@ def without_named(lines: Iterable[bytes], names: frozenset[bytes]) -> list[bytes
 
 
 def response_head(
-    status: int, headers: Sequence[tuple[bytes, bytes]], framing: Framing, *, request_id: str, replica: str, close: bool
+    status: int,
+    headers: Sequence[tuple[bytes, bytes]],
+    framing: Framing,
+    *,
+    request_id: str,
+    replica: str,
+    close: bool,
+    extra: bytes = b"",
 ) -> bytes:
-    """The head that the client gets: the engine's end-to-end headers and our own."""
+    """The head that the client gets: the engine's end-to-end headers and our own. extra: whole lines."""
     parts = [status_line(status)]
     parts.extend(b"%b: %b\r\n" % item for item in headers if item[0].lower() not in _KEPT_FROM_CLIENT)
     own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
     parts.append(own)
+    if extra:
+        parts.append(extra)
     if framing is Framing.CHUNKED:
         parts.append(b"transfer-encoding: chunked\r\n")
     parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")

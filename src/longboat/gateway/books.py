@@ -1,0 +1,174 @@
+"""What is written down about every request: quota, metrics, access log, usage, traces, each exactly once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longboat.gateway.access_log import access_record
+from longboat.gateway.answers import Refusal
+from longboat.gateway.recent import Record
+from longboat.gateway.refusals import quota_refused
+from longboat.gateway.usage import Usage
+
+if TYPE_CHECKING:
+    from longboat.gateway.call import Call
+    from longboat.gateway.request import Request
+    from longboat.gateway.state import GatewayState
+    from longboat.routing.quota import Denied
+
+__all__ = ("FAILED", "Books")
+
+FAILED = frozenset(("refused", "expired", "engine_error"))
+"""Outcomes for which no tenant pays: no engine answered."""
+
+_UNKNOWN = Usage()
+
+
+class Books:
+    """Opens and closes the account of each request. Whoever opened it closes it, however it ends."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+
+    def open(self, call: Call) -> Refusal | None:
+        """Count the request in, and reserve what it may cost; a refusal where its tenant has no room for it."""
+        call.reserved_unix_s = time.time()
+        denied = self._state.counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        return self._opened(call, denied)
+
+    async def open_remotely(self, call: Call) -> Refusal | None:
+        """The same where the counters are shared through a network."""
+        remote = self._state.remote_counters
+        assert remote is not None
+        call.reserved_unix_s = time.time()
+        return self._opened(
+            call, await remote.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        )
+
+    def close(self, call: Call, *, status: int, outcome: str, code: str = "") -> None:
+        """The request ended. Does nothing the second time.
+
+        status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
+        """
+        if not call.is_open:
+            return
+        call.is_open = False
+        state = self._state
+        state.in_flight -= 1
+        self._settle(call, failed=outcome in FAILED)
+        record = _record(call, call.measured() or _UNKNOWN, status=status, outcome=outcome, code=code)
+        self._count(call, record)
+        state.recent.add(record)
+        if state.access_log is not None:
+            state.access_log.write(access_record(record))
+        if call.span is not None and state.tracer is not None:
+            state.tracer.finish(call.span, record)
+
+    def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
+        """An answer of the gateway's own to a request whose account was never opened."""
+        state = self._state
+        state.metrics.refused(refusal.code, tenant)
+        if state.access_log is None:
+            return
+        ended_s = time.monotonic() - request.received_s
+        record = Record(
+            request.request_id,
+            tenant,
+            request.path_text(),
+            model,
+            None,
+            "",
+            time.time() - ended_s,
+            None,
+            None,
+            None,
+            (),
+            None,
+            ended_s,
+            refusal.status,
+            "refused",
+            refusal.code,
+            0,
+            None,
+            None,
+            None,
+        )
+        state.access_log.write(access_record(record))
+
+    def _opened(self, call: Call, denied: Denied | None) -> Refusal | None:
+        if denied is not None:
+            return quota_refused(denied, call.tenant.name)
+        state = self._state
+        call.is_open = True
+        call.series = series = state.metrics.series(call.pools[0], call.tenant.name)
+        series.in_flight += 1
+        state.in_flight += 1
+        if state.tracer is not None:
+            noted = call.request.noted
+            call.span = state.tracer.start(noted.get(b"traceparent"), noted.get(b"tracestate"))
+        return None
+
+    def _settle(self, call: Call, *, failed: bool) -> None:
+        state = self._state
+        used = call.used_tokens(failed=failed)
+        counters = state.remote_counters or state.counters
+        counters.settle(
+            call.tenant,
+            reserved_tokens=call.cost_tokens,
+            used_tokens=call.cost_tokens if used is None else used,
+            reserved_s=call.reserved_unix_s,
+            now_s=time.time(),
+        )
+        counters.release(call.tenant)
+
+    def _count(self, call: Call, record: Record) -> None:
+        assert call.series is not None
+        call.series.done(
+            record.outcome,
+            record.first_byte_s,
+            record.ended_s,
+            record.queue_s,
+            record.prompt_tokens,
+            record.completion_tokens,
+            record.cached_tokens,
+            record.retries,
+        )
+        self._state.usage.add(
+            record.tenant,
+            call.pool,
+            now_s=call.reserved_unix_s,
+            prompt_tokens=record.prompt_tokens or 0,
+            completion_tokens=record.completion_tokens or 0,
+            cached_tokens=record.cached_tokens or 0,
+        )
+
+
+def _record(call: Call, usage: Usage, *, status: int, outcome: str, code: str) -> Record:
+    request = call.request
+    received_s = request.received_s
+    ended_s = time.monotonic() - received_s
+    return Record(
+        request.request_id,
+        call.tenant.name,
+        request.path_text(),
+        call.requested,
+        call.pool,
+        call.why,
+        time.time() - ended_s,
+        call.decided_s - received_s,
+        None if call.queued_s is None else call.queued_s - received_s,
+        None if call.granted_s is None else call.granted_s - received_s,
+        tuple(call.attempts),
+        None if call.first_byte_s is None else call.first_byte_s - received_s,
+        ended_s,
+        status,
+        outcome,
+        code,
+        call.bytes_out,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_tokens,
+    )

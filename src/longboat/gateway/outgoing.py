@@ -1,0 +1,41 @@
+"""What goes to an engine, and what a client is told of the choice: the body for a pool, header lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longboat.gateway.body import splice
+from longboat.gateway.multipart import Form, splice_form
+
+if TYPE_CHECKING:
+    from longboat.gateway.call import Call
+
+__all__ = ("body_for", "has_usage", "pool_lines")
+
+
+def body_for(call: Call) -> bytes:
+    """The body for the engines of the pool that is being tried."""
+    facts = call.facts
+    if facts is None:
+        return call.body
+    model = call.pool if call.pool != facts.model else None
+    if isinstance(facts, Form):
+        call.adds_usage = facts.usage_addable
+        return splice_form(call.body, facts, model=model, add_usage=True)
+    call.adds_usage = facts.usage_addable
+    return splice(call.body, facts, model=model, add_usage=True, cache_salt=call.salt)
+
+
+def has_usage(call: Call) -> bool:
+    """Whether the answer's tokens are to be read."""
+    return call.facts is not None
+
+
+def pool_lines(call: Call) -> bytes:
+    """Header lines that say which model answers where it is not the one that was asked for."""
+    if call.pool == call.requested:
+        return b""
+    name = call.pool.encode("latin-1", "replace")
+    if call.at_pool:
+        return b"x-longboat-model: %b\r\nx-longboat-fallback: %d\r\n" % (name, call.at_pool)
+    return b"x-longboat-model: %b\r\n" % name

@@ -1,0 +1,109 @@
+"""One model's endpoints in this process, and the requests that wait for room on them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Protocol
+
+from longboat.core.policy import QueuePolicy
+from longboat.gateway.upstream import Upstream
+from longboat.routing.fair_queue import UNBOUNDED, Granted, Queued, Rejected, Scheduler, Ticket
+
+__all__ = ("Pool", "Waiting")
+
+_RECHECK_S = 0.01  # while somebody waits: another process of this node may have given a slot back
+
+
+class Waiting(Protocol):
+    """A request that may have to wait, as its ticket's payload."""
+
+    def granted(self) -> None:
+        """It has a slot now."""
+
+    def timed_out(self) -> None:
+        """It waited too long; its ticket is gone."""
+
+
+class Pool:
+    """Gives slots on ready endpoints to requests: at once where there is room and nobody waits, else in fair order.
+
+    in_use: slots that this process has given out
+    """
+
+    __slots__ = ("_pumping", "in_use", "model", "scheduler", "upstreams")
+
+    def __init__(self, model: str, queue: QueuePolicy) -> None:
+        self.model = model
+        self.scheduler = Scheduler(queue)
+        self.upstreams: tuple[Upstream, ...] = ()
+        self.in_use = 0
+        self._pumping = False
+
+    @property
+    def slots(self) -> int:
+        """What this process may use now; 0 when no endpoint is ready."""
+        total = 0
+        for upstream in self.upstreams:
+            if upstream.ready:
+                slots = upstream.slots
+                if slots is None:
+                    return UNBOUNDED
+                total += slots
+        return total
+
+    @property
+    def num_waiting(self) -> int:
+        return self.scheduler.num_waiting
+
+    def offer(self, ticket: Ticket) -> Granted | Queued | Rejected:
+        """Ask for a slot. A grant is carried out by the caller; one that comes later calls ``payload.granted()``."""
+        verdict = self.scheduler.offer(ticket, now_s=ticket.arrived_s, slots=self.slots, busy=self.in_use)
+        if isinstance(verdict, Granted):
+            self.in_use += 1
+        elif isinstance(verdict, Queued):
+            self.pump_soon(_RECHECK_S)
+        return verdict
+
+    def finish(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
+        """Give a slot back."""
+        self.in_use -= 1
+        self.scheduler.finish(ticket, now_s=time.monotonic(), used_tokens=used_tokens, served=served)
+        if self.scheduler.num_waiting:
+            self.pump_soon()
+
+    def cancel(self, ticket: Ticket) -> None:
+        """One that waited has left."""
+        self.scheduler.cancel(ticket)
+
+    def pump_soon(self, delay_s: float = 0.0) -> None:
+        """Look for whom there is room, once what runs now has ended."""
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_later(delay_s, self._pump)
+
+    def sweep(self, now_s: float) -> None:
+        """Lets go who waited too long, and looks for room that came otherwise than by ``finish``."""
+        if not self.scheduler.num_waiting:
+            return
+        for ticket in self.scheduler.expire(now_s):
+            ticket.payload.timed_out()
+        self.pump_soon()
+
+    def close(self) -> None:
+        """The model has left: nobody waits for it any more."""
+        self.upstreams = ()
+        for ticket in self.scheduler.expire(math.inf):
+            ticket.payload.timed_out()
+
+    def _pump(self) -> None:
+        self._pumping = False
+        while self.scheduler.num_waiting:
+            now_s = time.monotonic()
+            ticket = self.scheduler.grant_next(now_s=now_s, slots=self.slots, busy=self.in_use)
+            if ticket is None:
+                self.pump_soon(_RECHECK_S)
+                return
+            self.in_use += 1
+            ticket.payload.granted()

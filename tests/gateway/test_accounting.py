@@ -1,0 +1,225 @@
+"""Nothing is lost or counted twice: random requests through real exchanges, with engines and clients that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import orjson
+import pytest
+from gateway_lab import config, endpoint, table
+
+from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
+from longboat.core.states import EndpointTable
+from longboat.gateway.answers import Refusal
+from longboat.gateway.call import Call
+from longboat.gateway.exchange import Exchange
+from longboat.gateway.recent import RecentRequests
+from longboat.gateway.request import Request
+from longboat.gateway.routes import decide
+from longboat.gateway.state import GatewayState
+from longboat.gateway.upstream import Upstream
+
+NUM_REQUESTS = 10_000
+PROMPT_TOKENS, COMPLETION_TOKENS = 7, 3
+USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 10}
+
+
+class Client:
+    """The client's side of an exchange: counts what it gets."""
+
+    write_paused = False
+    closes_after = False
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.ends = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def exchange_done(self, *, keep: bool) -> None:
+        self.ends += 1
+
+
+class Connection:
+    """A connection to an engine that does what the test says."""
+
+    usable = True
+
+    def __init__(self, upstream: Upstream, sent: list[Connection]) -> None:
+        self.upstream, self._sent = upstream, sent
+        self.sink: Any = None
+        self.used = False
+        self.quiet = 0
+        self.aborted = False
+
+    def send(self, sink: Any, head: bytes, body: bytes) -> None:
+        self.sink = sink
+        self._sent.append(self)
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close(self) -> None: ...
+
+    def abort(self) -> None:
+        self.aborted, self.sink = True, None
+
+
+class World:
+    """One gateway process without sockets: 3 replicas of 4 slots, 3 tenants, one of them with tight limits."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.policy = Policy(
+            tenants=(TenantPolicy(name="anonymous", concurrent_requests=50, tokens_per_day=10**9),),
+            fallbacks={"tiny": ("spare",)},
+            queue=QueuePolicy(max_waiting=20, max_wait_s=0.05),
+        )
+        self.state = GatewayState(config(policy=self.policy))
+        self.state.recent = RecentRequests(NUM_REQUESTS, max_bytes=1 << 30)
+        self.state.offer_table("e", self.table())
+        self.sent: list[Connection] = []
+        self.running: dict[Exchange, tuple[Call, Client]] = {}
+        self.num_opened = self.num_denied = 0
+
+    def table(self) -> EndpointTable:
+        ends = [endpoint(f"http://127.0.0.1:{9 + i}", f"r{i}", "tiny", capacity=4) for i in range(3)]
+        return table(*ends, endpoint("http://127.0.0.1:20", "s0", "spare", capacity=2), models=("tiny", "spare"))
+
+    def connect_all(self) -> None:
+        for upstream in self.state.table.upstreams():
+            while len(upstream._idle) < 5:
+                upstream.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
+
+    def begin(self) -> None:
+        stream = self.random.random() < 0.5
+        document = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+        request = Request(url=b"/v1/chat/completions", method="POST", request_id="r")
+        request.pieces = [orjson.dumps(document)]
+        request.held_bytes = len(request.pieces[0])
+        self.state.held_bytes += request.held_bytes
+        request.noted[b"content-length"] = b"1"
+        if self.random.random() < 0.2:
+            request.noted[b"x-request-timeout"] = b"0.03"
+        call = decide(self.state, request, close=False)
+        assert isinstance(call, Call), call
+        refusal = self.state.books.open(call)
+        if isinstance(refusal, Refusal):
+            self.num_denied += 1
+            self.state.held_bytes -= request.held_bytes
+            return
+        self.num_opened += 1
+        client = Client()
+        exchange = Exchange(self.state, client, call)
+        self.running[exchange] = (call, client)
+        exchange.start()
+
+    def step_engine(self) -> None:
+        """Something happens on one of the connections that carry a request."""
+        busy = [c for c in self.sent if c.sink is not None]
+        self.sent[:] = busy
+        if not busy:
+            return
+        connection = self.random.choice(busy)
+        sink, kind = connection.sink, self.random.random()
+        call = sink._call
+        if kind < 0.15:
+            connection.used = self.random.random() < 0.3
+            connection.sink = None
+            sink.on_lost("the test says so")
+        elif sink._relay is None:
+            status = 200 if kind < 0.9 else self.random.choice((400, 500))
+            streams = status == 200 and call.facts.stream
+            kind_of = b"text/event-stream" if streams else b"application/json"
+            sink.on_head(status, [(b"content-type", kind_of)], sized=not streams)
+        elif not sink._relay.events:
+            self.answer(connection, orjson.dumps({"choices": [{}], "usage": USAGE}))
+        elif kind < 0.6:
+            sink.on_block(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', last=False)
+        else:
+            self.answer(connection, b'data: {"choices":[],"usage":%b}\n\ndata: [DONE]\n\n' % orjson.dumps(USAGE))
+
+    def answer(self, connection: Connection, body: bytes) -> None:
+        sink, connection.sink = connection.sink, None
+        connection.used = True
+        connection.upstream.keep(connection)  # type: ignore[arg-type]
+        sink.on_block(body, last=True)
+
+    def step_client(self) -> None:
+        """A client leaves."""
+        waiting = [e for e, (_, client) in self.running.items() if not client.ends]
+        if waiting:
+            exchange = self.random.choice(waiting)
+            self.running[exchange][1].ends += 1
+            exchange.abort()
+
+    def step_time(self) -> None:
+        for exchange in list(self.running):
+            if not self.running[exchange][1].ends:
+                exchange.sweep(1e9)
+        for pool in self.state.table.pools():
+            pool.sweep(time.monotonic())
+
+    def forget_ended(self) -> None:
+        for exchange, (call, client) in list(self.running.items()):
+            assert client.ends <= 1
+            if client.ends:
+                assert not call.is_open
+                del self.running[exchange]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_lost_or_counted_twice(seed: int) -> None:
+    world = World(seed)
+    state = world.state
+    while world.num_opened < NUM_REQUESTS // 2:
+        world.connect_all()
+        for _ in range(world.random.randrange(1, 25)):
+            world.begin()
+        for _ in range(world.random.randrange(1, 120)):
+            world.step_engine()
+            if world.random.random() < 0.05:
+                world.step_client()
+        world.step_time()
+        world.forget_ended()
+        if world.random.random() < 0.02:
+            state.offer_table("e", world.table())
+        await asyncio.sleep(0.012 if world.random.random() < 0.1 else 0)
+    await _finish(world)
+    _check(world)
+
+
+async def _finish(world: World) -> None:
+    async with asyncio.timeout(60):
+        while world.running:
+            world.connect_all()
+            world.step_engine()
+            world.step_time()
+            world.forget_ended()
+            await asyncio.sleep(0)
+
+
+def _check(world: World) -> None:
+    state = world.state
+    records = state.recent.newest(limit=NUM_REQUESTS)
+    assert len(records) == world.num_opened
+    outcomes = Counter(record.outcome for record in records)
+    assert set(outcomes) >= {"ok", "client_left", "broken", "engine_error", "client_error", "expired", "refused"}
+    snapshot = state.metrics.snapshot()["series"]
+    assert sum((Counter(s["outcomes"]) for s in snapshot), Counter()) == outcomes
+    assert all(s["in_flight"] == s["waiting"] == 0 for s in snapshot)
+    assert state.in_flight == state.held_bytes == 0
+    assert all(u.outstanding == 0 for u in state.table.upstreams())
+    assert all(p.in_use == p.num_waiting == p.scheduler.num_running == 0 for p in state.table.pools())
+    counts = state.counters.counts_of("anonymous", time.time())
+    assert counts.running == 0
+    told = sum((r.prompt_tokens or 0) + (r.completion_tokens or 0) for r in records)
+    assert counts.tokens_today >= told
+    rows = state.usage.report(1, time.time())
+    assert sum(row.requests for row in rows) == world.num_opened
+    assert sum(row.prompt_tokens + row.completion_tokens for row in rows) == told
+    assert told == sum(PROMPT_TOKENS + COMPLETION_TOKENS for r in records if r.prompt_tokens)
