@@ -259,6 +259,14 @@ def test_file_is_refused_with_its_place(
     assert place in done.stderr
 
 
+def test_unknown_field_of_an_upstream_names_the_nearest(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    path = write(tmp_path / "g.yaml", "upstreams: [{model: m, url: 'http://h:1', capazity: 3, x: 1}]")
+    done = longboat("gateway", "run", "--config", str(path))
+    assert "upstreams[0].capazity: there is no field" in done.stderr
+    assert "write capacity" in done.stderr
+    assert "known here: model, url" in done.stderr
+
+
 def test_run_loads_nothing_heavy() -> None:
     loaded = set(cost_of("import longboat.cli.gateway_run, longboat.gateway.__main__")["loaded"])
     assert "longboat" in loaded

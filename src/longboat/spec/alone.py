@@ -9,6 +9,7 @@ from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.states import Endpoint
@@ -146,7 +147,7 @@ def alone_from(data: Mapping[str, Plain], origin: str, *, written: Mapping[str, 
     try:
         spec = AloneSpec.model_validate(_tuples(dict(data)))
     except ValidationError as error:
-        problems = [problem_of(detail, {}) for detail in error.errors(include_url=False)]
+        problems = [_problem_of(detail) for detail in error.errors(include_url=False)]
     else:
         problems = [*_upstream_problems(spec), *gateway_problems(spec.gateway, spec.models)]
         if not problems:
@@ -174,6 +175,17 @@ def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> 
             )
         )
     return tuple(made)
+
+
+def _problem_of(detail: ErrorDetails) -> Problem:
+    """Sections that the fleet file does not have tell their own fields."""
+    path = detail["loc"]
+    owner = {"upstreams": UpstreamSpec, "health": HealthSpec}.get(str(path[0]))
+    if owner is None or detail["type"] != "extra_forbidden":
+        return problem_of(detail, {})
+    known, word = list(owner.model_fields), str(path[-1])
+    hint = f"write {close}" if (close := near(word, known)) else f"known here: {', '.join(known)}"
+    return Problem(where=show(path), what=f"there is no field {word!r} here", hint=hint)
 
 
 def _unknown(name: str) -> Problem:
