@@ -22,6 +22,7 @@ pytest.importorskip("redis", reason="the package redis is not installed")
 
 PROGRAMS = redis_server.programs()
 DAY_S = 86_400
+LIMITED = TenantPolicy(name="a", requests_per_minute=1000)
 
 
 @pytest.fixture(params=["redis", "valkey"])
@@ -159,6 +160,16 @@ async def test_settled_tokens_make_room_in_the_other_gateway(server: redis_serve
         assert await other.reserve(tenant, tokens=10, now_s=START_S) is None
 
 
+async def test_tenant_without_limits_waits_for_nothing_and_is_counted(server: redis_server.RedisServer) -> None:
+    tenant = TenantPolicy(name="free")
+    async with gateways(server.url, 1) as [counters]:
+        with pytest.raises(StopIteration) as answered:
+            counters.reserve(tenant, tokens=8, now_s=START_S).send(None)
+        assert answered.value.value is None
+        await told(counters)
+        assert await in_redis(server.url, "free") == (1, 8, 8)
+
+
 async def test_windows_roll_in_redis(server: redis_server.RedisServer) -> None:
     tenant = TenantPolicy(name="a", requests_per_minute=1, tokens_per_day=30)
     async with gateways(server.url, 1) as [counters]:
@@ -214,7 +225,7 @@ async def test_stopped_gateway_takes_its_running_requests_off(server: redis_serv
 
 
 async def test_request_whose_client_went_away_meanwhile_is_not_counted(server: redis_server.RedisServer) -> None:
-    tenant = TenantPolicy(name="a")
+    tenant = LIMITED
     async with gateways(server.url, 1) as [counters]:
         await counters.reserve(tenant, tokens=7, now_s=START_S)
         for pause in range(6):
@@ -252,7 +263,7 @@ async def test_what_was_decided_without_redis_is_told_to_it_later(
     server: redis_server.RedisServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_counters, "RETRY_S", 0.1)
-    tenant = TenantPolicy(name="a")
+    tenant = LIMITED
     async with gateways(server.url, 1) as [counters]:
         await counters.reserve(tenant, tokens=1, now_s=START_S)
         server.kill()
@@ -270,7 +281,7 @@ async def test_what_was_decided_without_redis_is_told_to_it_later(
 async def test_redis_that_is_slow_holds_no_request_up(server: redis_server.RedisServer) -> None:
     from redis.asyncio import Redis
 
-    tenant = TenantPolicy(name="a")
+    tenant = LIMITED
     async with gateways(server.url, 1) as [counters], Redis.from_url(server.url) as client:
         await client.execute_command("CLIENT", "PAUSE", "700")
         async with asyncio.timeout(0.6):
@@ -298,8 +309,11 @@ async def test_ten_thousand_requests_over_a_broken_line_lose_nothing_and_count_n
 ) -> None:
     monkeypatch.setattr(redis_counters, "RETRY_S", 0.02)
     chance = random.Random(13)
-    tenants = (TenantPolicy(name="free"), TenantPolicy(name="limited", tokens_per_minute=30_000, concurrent_requests=9))
-    used = dict.fromkeys(("free", "limited"), 0)
+    tenants = (
+        TenantPolicy(name="wide", tokens_per_day=10**9),
+        TenantPolicy(name="limited", tokens_per_minute=30_000, concurrent_requests=9),
+    )
+    used = dict.fromkeys(("wide", "limited"), 0)
     now_s = START_S
     outcomes = {"admitted": 0, "denied": 0, "gone": 0}
 

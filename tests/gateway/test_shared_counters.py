@@ -17,8 +17,9 @@ from longboat.core.errors import UserInputError
 from longboat.core.policy import TenantPolicy
 from longboat.gateway import shared_grid
 from longboat.gateway.counters import Counters, LocalCounters
-from longboat.gateway.shared_counters import SharedCounters, open_counters, open_slot_board
+from longboat.gateway.shared_counters import SharedCounters, open_counters
 from longboat.gateway.shared_grid import SharedGrid
+from longboat.gateway.slot_board import open_slot_board
 
 ANN = TenantPolicy(name="ann")
 LIMITED = TenantPolicy(
@@ -29,7 +30,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.shared_counters import open_counters, open_slot_board
+from longboat.gateway.shared_counters import open_counters
+from longboat.gateway.slot_board import open_slot_board
 counters, board = open_counters(Path(sys.argv[1])), open_slot_board(Path(sys.argv[1]))
 tenant = TenantPolicy(name="ann", requests_per_minute=int(sys.argv[2]))
 sys.stdin.readline()

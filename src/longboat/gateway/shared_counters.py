@@ -1,4 +1,4 @@
-"""Counters, and engine slots in use, that the gateway processes of one node share through memory-mapped files."""
+"""Counters that the gateway processes of one node share through a memory-mapped file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
 
-from longboat.core.errors import UserInputError
+from longboat.core.errors import ClusterError
 from longboat.core.policy import TenantPolicy
 from longboat.gateway.counters import NO_LIMITS, Counters, LocalCounters, correct
-from longboat.gateway.shared_grid import GridFullError, SharedGrid
+from longboat.gateway.shared_grid import GridFullError, SharedGrid, open_grid
 from longboat.routing.quota import DAY_S, MINUTE_S, Counts, Denied, Limits, check, limits_of
 
-__all__ = ("SharedCounters", "SlotBoard", "open_counters", "open_slot_board")
+__all__ = ("SharedCounters", "open_counters")
 
 COUNTERS_FILE = "counters.bin"
-SLOTS_FILE = "slots.bin"
 
 # A tenant's row. Days and minutes take turns in two places each, which carry their number: a reader never takes the
 # counts of one window for those of another, whenever the writer moves on.
@@ -23,7 +22,6 @@ _RUNNING = 0
 _DAYS = 2  # of an even day; an odd one follows: number, tokens
 _MINUTES = 6  # of an even minute; an odd one follows: number, requests, tokens
 _NUM_CELLS = 12
-_BOARD_CELLS = 2
 
 
 def open_counters(state_folder: Path | None, *, num_gateways: int = 1) -> Counters:
@@ -36,27 +34,7 @@ def open_counters(state_folder: Path | None, *, num_gateways: int = 1) -> Counte
     """
     if state_folder is None:
         return LocalCounters(num_gateways=num_gateways)
-    return SharedCounters(_grid(state_folder, COUNTERS_FILE, _NUM_CELLS), num_gateways=num_gateways)
-
-
-def open_slot_board(state_folder: Path | None) -> SlotBoard:
-    """The node's board; this process's where the folder is None.
-
-    :raises UserInputError: the folder cannot be used
-    :raises ClusterError: too many processes use it, or one of them hangs
-    """
-    if state_folder is None:
-        return SlotBoard(SharedGrid(None, num_cells=_BOARD_CELLS))
-    return SlotBoard(_grid(state_folder, SLOTS_FILE, _BOARD_CELLS))
-
-
-def _grid(folder: Path, name: str, num_cells: int) -> SharedGrid:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return SharedGrid(folder / name, num_cells=num_cells)
-    except OSError as error:
-        hint = "name a folder of this machine's disk that this user can write, with a few MiB of room"
-        raise UserInputError(f"the state folder {folder} cannot be used: {error.strerror}", hint=hint) from error
+    return SharedCounters(open_grid(state_folder / COUNTERS_FILE, num_cells=_NUM_CELLS), num_gateways=num_gateways)
 
 
 class _Account:
@@ -180,7 +158,7 @@ class SharedCounters:
         today = int(now_s // DAY_S)
         try:
             base = self._grid.base_of(name, lambda cells: not _is_of_today(cells, today))
-        except GridFullError:
+        except (GridFullError, ClusterError):
             self.num_unshared += 1
             self._beyond.counts_of(name, now_s)
             return None
@@ -274,63 +252,3 @@ def _read(cells: list[int]) -> Counts:
 
 def _is_of_today(cells: tuple[int, ...], today: int) -> bool:
     return any(max(cells[row + 2], cells[row + 4]) >= today for row in range(0, len(cells), _NUM_CELLS))
-
-
-class SlotBoard:
-    """How many requests run on each endpoint, over all processes of the node."""
-
-    def __init__(self, grid: SharedGrid) -> None:
-        self._grid = grid
-        self._cells = grid.cells
-        self._bases: dict[str, int] = {}
-        self._beyond: dict[str, int] = {}
-
-    def take(self, endpoint_key: str) -> None:
-        """One more runs."""
-        self._change(endpoint_key, 1)
-
-    def give(self, endpoint_key: str) -> None:
-        """One less runs."""
-        self._change(endpoint_key, -1)
-
-    def busy(self, endpoint_key: str) -> int:
-        """Slots in use, over all processes of the node."""
-        base = self._base(endpoint_key)
-        if base < 0:
-            return self._beyond[endpoint_key]
-        self._grid.reap_when_due()
-        return sum(self._cells[base : base + self._grid.num_rows * _BOARD_CELLS : _BOARD_CELLS])
-
-    def own(self, endpoint_key: str) -> int:
-        """Slots in use by this process."""
-        base = self._base(endpoint_key)
-        return self._beyond[endpoint_key] if base < 0 else self._cells[base + self._grid.row * _BOARD_CELLS]
-
-    def forget(self, endpoint_key: str) -> None:
-        """The endpoint is gone, and nothing runs there: its place may be used for another."""
-        self._bases.pop(endpoint_key, None)
-        self._beyond.pop(endpoint_key, None)
-        self._grid.forget(endpoint_key)
-
-    def close(self) -> None:
-        """This process's slots count no more."""
-        self._grid.close()
-
-    def _change(self, key: str, change: int) -> None:
-        base = self._base(key)
-        if base < 0:
-            self._beyond[key] += change
-        else:
-            self._cells[base + self._grid.row * _BOARD_CELLS] += change
-
-    def _base(self, key: str) -> int:
-        """-1 where the file has no place for it, so that it is counted in this process alone."""
-        base = self._bases.get(key)
-        if base is None:
-            try:
-                base = self._grid.base_of(key)
-            except GridFullError:
-                base = -1
-                self._beyond[key] = 0
-            self._bases[key] = base
-        return base

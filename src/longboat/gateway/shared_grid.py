@@ -14,12 +14,12 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from longboat.core.errors import ClusterError
+from longboat.core.errors import ClusterError, UserInputError
 
-__all__ = ("GridFullError", "SharedGrid")
+__all__ = ("GridFullError", "SharedGrid", "open_grid")
 
 LAYOUT_VERSION = 1
 MAX_KEYS = 4096
@@ -32,7 +32,7 @@ _HIGH_WATER = 4  # header cell: rows that were ever used
 _HEADER = 8  # cells
 _CELL_BYTES = 8
 _REAP_S = 1.0
-_LOCK_DEADLINE_S = 2.0
+_LOCK_DEADLINE_S = 0.5  # it is held for a millisecond or two
 
 
 class GridFullError(Exception):
@@ -78,6 +78,7 @@ class SharedGrid:
         may_reuse: whether the cells of a key that no process uses may go to another, when all places are taken
 
         :raises GridFullError: there is no place for it in the file, or on the disk
+        :raises ClusterError: another process holds the file's lock
         """
         base = self._bases.get(key)
         if base is None:
@@ -94,7 +95,7 @@ class SharedGrid:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep the other processes from joining, from adding keys, and from this. :raises ClusterError: not in 2 s."""
+        """Keep the others from joining, from adding keys, and from this. :raises ClusterError: not in 0.5 s"""
         if self._fd >= 0:
             _lock(self._fd)
         try:
@@ -109,7 +110,7 @@ class SharedGrid:
             return
         self._reaped_s = now_s
         if self._fd >= 0 and self._dead_rows():
-            with self.locked():
+            with suppress(ClusterError), self.locked():  # whoever holds the lock may be doing the same
                 self._reap()
 
     def close(self) -> None:
@@ -190,6 +191,20 @@ class SharedGrid:
     def _unlock(self) -> None:
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
+def open_grid(path: Path, *, num_cells: int) -> SharedGrid:
+    """The grid in a file, whose folder is made where it is missing.
+
+    :raises UserInputError: the folder cannot be used
+    :raises ClusterError: too many processes use it, or one of them hangs
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SharedGrid(path, num_cells=num_cells)
+    except OSError as error:
+        hint = "name a folder of this machine's disk that this user can write, with a few MiB of room"
+        raise UserInputError(f"the state folder {path.parent} cannot be used: {error.strerror}", hint=hint) from error
 
 
 def _open_locked(path: Path | None, num_bytes: int, head_bytes: int, header: tuple[int, ...]) -> int:
