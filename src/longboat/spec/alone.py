@@ -180,7 +180,8 @@ def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> 
 def _problem_of(detail: ErrorDetails) -> Problem:
     """Sections that the fleet file does not have tell their own fields."""
     path = detail["loc"]
-    owner = {"upstreams": UpstreamSpec, "health": HealthSpec}.get(str(path[0]))
+    sections: dict[str, type[Section]] = {"upstreams": UpstreamSpec, "health": HealthSpec}
+    owner = sections.get(str(path[0]))
     if owner is None or detail["type"] != "extra_forbidden":
         return problem_of(detail, {})
     known, word = list(owner.model_fields), str(path[-1])
