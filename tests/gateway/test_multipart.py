@@ -149,6 +149,7 @@ MODEL = b'--XyZ\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
         b"--XyZ\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--XyZ--",
         b'--XyZ\r\nContent-Disposition: form-data; name="model"; name="x"\r\n\r\nm\r\n--XyZ--',
         b'--XyZ\r\nContent-Disposition: form-data; name="mo\\"del"\r\n\r\nm\r\n--XyZ--',
+        b"--XyZ\r\nContent-Disposition: form-data; name=\"model\"; filename*=utf-8''x\r\n\r\nm\r\n--XyZ--",
         b'--XyZ\r\nContent-Disposition: form-data;\r\n name="model"\r\n\r\nm\r\n--XyZ--',
         b'--XyZ\r\nContent-Disposition : form-data; name="model"\r\n\r\nm\r\n--XyZ--',
         b'--XyZ\r\nContent-Disposition: form-data; name="x"\r\n' + MODEL[7:] + b"--XyZ--",

@@ -43,6 +43,24 @@ FLEET_FIELDS = frozenset(
 """Top-level fields that only the fleet may send to its engines, by vLLM's and SGLang's request models."""
 
 _FLEET_PREFIXES = ("bootstrap_", "disagg_", "longboat_")
+_COMMON_FIELDS = frozenset(
+    (
+        *(
+            "model",
+            "messages",
+            "prompt",
+            "input",
+            "system",
+            "stream",
+            "stream_options",
+            "max_tokens",
+            "user",
+            "n",
+            "stop",
+        ),
+        *("max_completion_tokens", "max_output_tokens", "temperature", "top_p", "seed", "tools", "tool_choice"),
+    )
+)
 
 
 class BodyKind(enum.Enum):
@@ -233,6 +251,8 @@ def _options_with_usage(document: dict[str, Any]) -> msgspec.Raw:
 
 
 def _refuse_fleet_fields(document: dict[str, Any], *, may_salt: bool) -> None:
+    if document.keys() <= _COMMON_FIELDS:
+        return
     for name in document:
         if (name in FLEET_FIELDS or name.startswith(_FLEET_PREFIXES)) and not (may_salt and name == "cache_salt"):
             message = f"{name[:100]!r} is a field that only the fleet sends to its engines. Leave it out."

@@ -1,7 +1,8 @@
 """Reads the few text fields of a multipart/form-data body (audio requests) without copying its files.
 
-It takes only forms that every parser reads alike: each part starts right after its boundary line, has one
-Content-Disposition with a quoted, unescaped name, and no name comes twice unless it ends in ``[]``.
+It takes only forms that every parser reads alike: each part starts right after its boundary line and has one
+Content-Disposition with a quoted, unescaped name (``filename*`` only after ``filename``). No name comes twice unless it
+ends in ``[]``.
 
 Spliced places of forms: the value of ``model``; for streams whose client did not ask for usage, that of
 ``stream_include_usage`` (and ``stream_continuous_usage_stats``, which does nothing without it, is turned off).
@@ -28,8 +29,8 @@ _BOUNDARY = re.compile(
     re.IGNORECASE,
 )
 _DISPOSITION = re.compile(
-    rb"[ \t]*form-data[ \t]*;[ \t]*name=\"([^\"\\\r\n]{1,200})\"(?:[ \t]*;[ \t]*filename=\"([^\"\r\n]*)\")?"
-    rb"(?:[ \t]*;[ \t]*filename\*=[^\s;\"]+)?[ \t]*",
+    rb"[ \t]*form-data[ \t]*;[ \t]*name=\"([^\"\\\r\n]{1,200})\""
+    rb"(?:[ \t]*;[ \t]*filename=\"([^\"\r\n]*)\"(?:[ \t]*;[ \t]*filename\*=[^\s;\"]+)?)?[ \t]*",
     re.IGNORECASE,
 )
 _NEW_FIELD = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
@@ -193,7 +194,7 @@ def _disposition(head: bytes) -> tuple[str, bool]:
     if match is None:
         raise _bad('a part has no Content-Disposition of the form: form-data; name="NAME"; filename="NAME"')
     try:
-        return match[1].decode(), b"filename" in found[match.end(1) :].lower() if found else False
+        return match[1].decode(), match[2] is not None
     except UnicodeDecodeError:
         raise _bad("a part's name is not UTF-8") from None
 

@@ -62,12 +62,14 @@ def _num_keys(document: dict[str, Any], body: bytes) -> int:
         below: list[Any] = []
         for container in level:
             values = container.values() if type(container) is dict else container
-            if len(values) >= _LONG_LIST:
+            if len(container) >= _LONG_LIST:
                 num_brackets = num_brackets or body.count(b"{") + body.count(b"[")
                 if num_found == num_brackets:
                     continue  # nothing but numbers and strings in here, and in all that is left
             for value in values:
                 kind = type(value)
+                if kind is str:
+                    continue
                 if kind is dict:
                     num_keys += len(value)
                 elif kind is not list:
