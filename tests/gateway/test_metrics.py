@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,3 +215,13 @@ def test_longest_lag_is_forgotten_after_a_minute() -> None:
 
 def _replica() -> SimpleNamespace:
     return SimpleNamespace(model="m", replica="r0", ready=True, suspect=False, outstanding=2)
+
+
+def test_reference_has_each_metric_and_each_outcome() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    metrics = Metrics()
+    finished(metrics.series("m", "a"))
+    types = re.findall(r"^# TYPE longboat_gateway_(\w+) (\w+)$", render(metrics.snapshot()).decode(), re.MULTILINE)
+    assert types == [(name, kind) for name, kind in types if f"| `{name}` | {kind} |" in page]
+    assert len(types) == len(re.findall(r"\| (?:counter|gauge|histogram) \|", page))
+    assert all(f"| `{outcome}` |" in page for outcome in OUTCOMES)
