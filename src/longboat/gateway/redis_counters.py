@@ -104,9 +104,9 @@ class RedisCounters:
             with suppress(asyncio.CancelledError):
                 await self._task
         self._expire(all_of_them=True)
+        if self._unanswered is not None and not self.degraded:
+            await self._call_once()
         if not self.degraded:
-            if self._unanswered is not None:
-                await self._call_once()
             self._running.clear()
             self._changed.update(self._tenants)
             self._unanswered = self._batch(leaves=True)
