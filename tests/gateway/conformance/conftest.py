@@ -1,0 +1,69 @@
+"""Where the conformance suite sends its requests: each engine, straight and through a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+from conformance_lab import Engines, Place, Target, gateway_before
+from engine_processes import ENGINE_PYTHON, fake, vllm
+
+_VLLM = pytest.param(
+    "vllm",
+    marks=[
+        pytest.mark.engine,
+        pytest.mark.timeout(500),
+        pytest.mark.skipif(
+            not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python"
+        ),
+    ],
+)
+
+
+@pytest.fixture(scope="session", params=["fake", _VLLM])
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    folder: Path = tmp_path_factory.mktemp("engines")
+    with ExitStack() as stack:
+        if request.param == "fake":
+            chat, pooling = (stack.enter_context(fake(name, folder)) for name in ("tiny", "tiny-embed"))
+        else:
+            chat = stack.enter_context(vllm("tiny", folder))
+            pooling = stack.enter_context(vllm("tiny-embed", folder, "--runner", "pooling", "--convert", "embed"))
+        yield Engines(kind=request.param, chat=chat, pooling=pooling)
+
+
+@pytest.fixture(scope="session", params=["direct", "gateway"])
+def target(request: pytest.FixtureRequest, engines: Engines) -> Iterator[Target]:
+    if request.param == "direct":
+        places = [Place(url=engine.url, model=engine.model) for engine in (engines.chat, engines.pooling)]
+        yield Target(engine=engines.kind, through_gateway=False, chat=places[0], pooling=places[1])
+        return
+    with gateway_before(engines.chat, engines.pooling) as url:
+        places = [Place(url=url, model=engine.model) for engine in (engines.chat, engines.pooling)]
+        yield Target(engine=engines.kind, through_gateway=True, chat=places[0], pooling=places[1])
+
+
+@pytest.fixture
+def chat(target: Target) -> Place:
+    return target.chat
+
+
+@pytest.fixture
+def pooling(target: Target) -> Place:
+    return target.pooling
+
+
+@pytest.fixture
+def client(chat: Place) -> Iterator[openai.OpenAI]:
+    with chat.openai() as made:
+        yield made
+
+
+@pytest.fixture
+def claude(chat: Place) -> Iterator[anthropic.Anthropic]:
+    with chat.anthropic() as made:
+        yield made
