@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from longboat.cluster.preflight import NodeFindings, PathFinding, PreflightRequest, inspect_node
 
@@ -101,3 +102,29 @@ def test_a_host_that_cannot_be_listened_on_is_told_in_words(run: Path, host: str
 
 def remember(run: Path, control: Path, port: int) -> None:
     (run / "gateway" / "gateway.json").write_text(json.dumps({"port": port, "socket": str(control)}))
+
+
+def with_tls(certificate: Path, key: Path) -> str:
+    request = PreflightRequest(paths=(), engines={}, gateway=None, tls=(str(certificate), str(key)))
+    return inspect_node(request).tls_problem
+
+
+def test_a_certificate_is_tried_with_its_key(tmp_path: Path) -> None:
+    made = [trustme.CA().issue_cert("localhost") for _ in range(2)]
+    for index, pair in enumerate(made):
+        pair.cert_chain_pems[0].write_to_path(str(tmp_path / f"c{index}"))
+        pair.private_key_pem.write_to_path(str(tmp_path / f"k{index}"))
+    assert with_tls(tmp_path / "c0", tmp_path / "k0") == ""
+    assert "no certificate with its key" in with_tls(tmp_path / "c0", tmp_path / "k1")
+    assert f"{tmp_path / 'k2'} cannot be read" in with_tls(tmp_path / "c0", tmp_path / "k2")
+
+
+def test_the_url_of_redis_is_looked_for(tmp_path: Path) -> None:
+    def problem(file: Path | None, variable: str | None = None) -> str:
+        named = (str(file) if file else None, variable)
+        return inspect_node(PreflightRequest(paths=(), engines={}, gateway=None, redis_url=named)).redis_problem
+
+    (tmp_path / "url").write_text("redis://:hunter2@h/0")
+    assert problem(tmp_path / "url") == ""
+    assert "cannot be read" in problem(tmp_path / "none")
+    assert "NO_SUCH_URL is not set" in problem(None, "NO_SUCH_URL")

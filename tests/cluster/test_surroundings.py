@@ -60,3 +60,12 @@ def test_an_interpreter_is_as_good_as_its_environment(tmp_path: Path) -> None:
 
 def no_port(request: PreflightRequest) -> NodeFindings:
     return inspect_node(PreflightRequest(paths=request.paths, engines=request.engines, gateway=None))
+
+
+@pytest.mark.parametrize(
+    ("found", "where"), [({"tls_problem": "no /c"}, "gateway.tls"), ({"redis_problem": "no /r"}, "gateway.redis")]
+)
+def test_a_file_that_a_gateway_needs_is_missed_on_its_node(found: dict[str, str], where: str) -> None:
+    (problem,) = problems("builtin:tiny", **found)
+    assert problem.where == where
+    assert problem.what == f"node one: {next(iter(found.values()))}"

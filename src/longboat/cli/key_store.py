@@ -7,6 +7,7 @@ import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from longboat.cluster.deployed import controller_values, document_with, key_book_in, values_with_keys
 from longboat.cluster.session import Session
@@ -44,10 +45,7 @@ def fleet_key_book(session: Session, fleet: str) -> KeyBook:
 
 def read_keys(session: Session) -> KeyBook:
     """The keys of the running fleet. Raises ClusterError where none is up."""
-    values = controller_values(session.applications())
-    if not values:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
-    return key_book_in(values) or KeyBook()
+    return key_book_in(_running_values(session)) or KeyBook()
 
 
 def change_keys(session: Session, change: Callable[[KeyBook], KeyBook]) -> KeyBook:
@@ -55,8 +53,8 @@ def change_keys(session: Session, change: Callable[[KeyBook], KeyBook]) -> KeyBo
 
     Another machine may write at the same moment: what was written is read back, and written again where it was lost.
     """
-    fleet = str(controller_values(session.applications()).get("fleet", ""))
-    with _only_we(keys_path(fleet or "none")):
+    fleet = str(_running_values(session)["fleet"])
+    with _only_we(keys_path(fleet)):
         for _ in range(TRIES):
             apps = session.applications()
             values = controller_values(apps)
@@ -81,6 +79,13 @@ def wait_for_gateways(session: Session, book: KeyBook) -> tuple[int, int]:
                 break
         time.sleep(POLL_S)
     return num_informed, num_all
+
+
+def _running_values(session: Session) -> dict[str, Any]:
+    values = controller_values(session.applications())
+    if not values:
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+    return values
 
 
 @contextlib.contextmanager
