@@ -45,10 +45,11 @@ class UsageReader:
     num_events: server-sent events so far, about one per token; for answers that end before their usage
     """
 
-    __slots__ = ("_added", "_first", "_held", "_held_bytes", "_kind", "_last", "num_events")
+    __slots__ = ("_added", "_first", "_held", "_held_bytes", "_is_json", "_kind", "_last", "num_events")
 
     def __init__(self, kind: AnswerKind, *, added: bool = False) -> None:
         self._kind = kind
+        self._is_json = kind is AnswerKind.JSON
         self._added = added
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -59,7 +60,7 @@ class UsageReader:
     def feed(self, block: bytes, last: bool) -> bytes:
         """What the client gets of this block. Blocks of streams hold whole events. May be empty: write nothing then
         (an empty HTTP chunk would end the answer)."""
-        if self._kind is AnswerKind.JSON:
+        if self._is_json:
             self._hold(block)
             return block
         self.num_events += block.count(b"\n\n") or block.count(b"\r\n\r\n")
@@ -74,7 +75,7 @@ class UsageReader:
 
     def result(self) -> Usage:
         """What is known so far; call it once, at the end."""
-        if self._kind is AnswerKind.JSON:
+        if self._is_json:
             return _usage_of_document(b"".join(self._held), whole=self._held_bytes <= _MAX_HELD_BYTES)
         if self._kind is AnswerKind.ANTHROPIC_EVENTS:
             return _usage_of_messages(self._first, self._last)
