@@ -45,7 +45,7 @@ class UsageReader:
     num_events: server-sent events so far, about one per token; for answers that end before their usage
     """
 
-    __slots__ = ("_added", "_first", "_held", "_held_bytes", "_is_json", "_kind", "_last", "num_events")
+    __slots__ = ("_added", "_first", "_held", "_held_bytes", "_is_json", "_kind", "_last", "_result", "num_events")
 
     def __init__(self, kind: AnswerKind, *, added: bool = False) -> None:
         self._kind = kind
@@ -55,6 +55,7 @@ class UsageReader:
         self._held_bytes = 0
         self._first = b""
         self._last = b""
+        self._result: Usage | None = None
         self.num_events = 0
 
     def feed(self, block: bytes, last: bool) -> bytes:
@@ -74,7 +75,12 @@ class UsageReader:
         return block
 
     def result(self) -> Usage:
-        """What is known so far; call it once, at the end."""
+        """What the answer told; nothing may be fed after the first call."""
+        if self._result is None:
+            self._result = self._read()
+        return self._result
+
+    def _read(self) -> Usage:
         if self._is_json:
             return _usage_of_document(b"".join(self._held), whole=self._held_bytes <= _MAX_HELD_BYTES)
         if self._kind is AnswerKind.ANTHROPIC_EVENTS:
