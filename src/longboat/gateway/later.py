@@ -48,4 +48,10 @@ async def admin_bytes(state: GatewayState, request: Request, *, peer: str, close
             close=close,
             without_body=request.method == "HEAD",
         )
-    return json_answer(found.status, found.body, request_id=request.request_id, close=close)
+    return json_answer(
+        found.status,
+        found.body,
+        request_id=request.request_id,
+        close=close,
+        without_body=request.method == "HEAD",
+    )
