@@ -40,6 +40,9 @@ class FakeWorker(LocalAnswers):
             table=SimpleNamespace(upstreams=list),
             connections=set(),
             held_bytes=0,
+            access_log=SimpleNamespace(num_dropped=2),
+            tracer=None,
+            remote_counters=None,
         )
         self.rows: list[Row] = []
         self.away = False
@@ -98,6 +101,11 @@ async def test_counters_stay_while_a_worker_is_away_and_after_it_was_replaced() 
     one.served(1)
     for _ in range(3):
         assert served(await gathered.metrics()) == 6
+
+
+async def test_losses_are_told() -> None:
+    _, _, gathered = pair()
+    assert (await gathered.metrics())["events"] == {"log_lines_dropped": 4}
 
 
 async def test_metrics_asked_twice_are_the_same() -> None:

@@ -63,6 +63,16 @@ class _Table(Protocol):
     def upstreams(self) -> Sequence[Any]: ...
 
 
+class _Dropping(Protocol):
+    @property
+    def num_dropped(self) -> int: ...
+
+
+class _Degrading(Protocol):
+    @property
+    def num_degraded(self) -> int: ...
+
+
 class ObservedState(Protocol):
     """What one process keeps and may be asked for."""
 
@@ -78,6 +88,12 @@ class ObservedState(Protocol):
     def usage(self) -> _Usage: ...
     @property
     def table(self) -> _Table: ...
+    @property
+    def access_log(self) -> _Dropping | None: ...
+    @property
+    def tracer(self) -> _Dropping | None: ...
+    @property
+    def remote_counters(self) -> _Degrading | None: ...
 
     connections: set[Any]
     held_bytes: int
@@ -99,7 +115,9 @@ class LocalAnswers:
 
     async def metrics(self) -> dict[str, Any]:
         state = self._state
-        return state.metrics.snapshot(state.table.upstreams(), state)
+        snapshot = state.metrics.snapshot(state.table.upstreams(), state)
+        snapshot["events"].update(_losses(state))
+        return snapshot
 
     async def request(self, request_id: str, tenant: str | None = None) -> dict[str, Any]:
         record = self._state.recent.get(request_id, tenant)
@@ -174,6 +192,18 @@ class ParentNode:
             return await ask()
         except ClusterError:
             return {**await local(), "missing": _ELSEWHERE}
+
+
+def _losses(state: ObservedState) -> dict[str, int]:
+    """What was given up so that requests could go on."""
+    losses = {}
+    if state.access_log is not None:
+        losses["log_lines_dropped"] = state.access_log.num_dropped
+    if state.tracer is not None:
+        losses["spans_dropped"] = state.tracer.num_dropped
+    if state.remote_counters is not None:
+        losses["counted_without_redis"] = state.remote_counters.num_degraded
+    return losses
 
 
 def node_of(state: ObservedState, gateway: Reporting) -> Node:
