@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway_bench.processes import Proxy, free_port, get, wait_for_url
+from gateway_bench.processes import Proxy, ask, free_port, wait_for_url
 from longboat.gateway.keys import new_key
 from longboat.spec.keys_file import KeyBook, save_keys
 
@@ -59,14 +60,23 @@ def settings(upstreams: Sequence[str], capacity: int, max_waiting: int) -> dict[
     return {"upstreams": engines, "gateway": gateway}
 
 
-def missing_features(url: str, upstreams: Sequence[str], folder: Path) -> list[str]:
-    """What is not on, though the claim is that all is. Asked after the gateway has served some requests."""
-    found = {
-        "keys": get(f"{url}/v1/models", {})[0] == 401,
-        "metrics": b"longboat" in get(f"{url}/metrics", {})[1],
+def missing_features(url: str, key: str, upstreams: Sequence[str], folder: Path) -> list[str]:
+    """What is not on, though the claim is that all is. Asks the gateway, and the engines what reaches them."""
+    before = what_engines_saw(upstreams)
+    document = {"model": "mock", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "stream": True}
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    ask(f"{url}/v1/chat/completions", headers, body=json.dumps(document).encode())
+    saw = what_engines_saw(upstreams) - before
+    is_on = {
+        "keys": ask(f"{url}/v1/models", {})[0] == 401,
+        "metrics": b"longboat" in ask(f"{url}/metrics", {})[1],
         "access log": any(path.stat().st_size for path in folder.glob("longboat-*/run/logs/*/access*")),
+        "cache_salt": saw["cache_salt"] == saw["requests"],
+        "usage counting": saw["include_usage"] == saw["requests"],
     }
-    stats = [json.loads(get(f"{upstream}/stats", {})[1]) for upstream in upstreams]
-    found["cache_salt"] = any(engine["cache_salt"] for engine in stats)
-    found["usage counting"] = any(engine["include_usage"] for engine in stats)
-    return [name for name, is_on in found.items() if not is_on]
+    return [name for name, on in is_on.items() if not on]
+
+
+def what_engines_saw(upstreams: Sequence[str]) -> Counter[str]:
+    """Counts of all mock engines together."""
+    return sum((Counter(json.loads(ask(f"{upstream}/stats", {})[1])) for upstream in upstreams), Counter[str]())

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway_bench.figures import Figure
 from gateway_bench.longboat_gateway import start_longboat
-from gateway_bench.processes import get
+from gateway_bench.processes import ask
 from gateway_bench.stand import Stand, finished, say
 from gateway_bench.targets import Running
 
@@ -72,7 +72,7 @@ def reported(
 
 def lag_buckets(url: str) -> Counter[float]:
     """The gateway's own histogram, of all its processes: upper bound in seconds → so many or fewer."""
-    _, text = get(f"{url}/metrics", {})
+    _, text = ask(f"{url}/metrics", {})
     buckets: Counter[float] = Counter()
     for bound, count in BUCKET.findall(text.decode()):
         buckets[float(bound)] += float(count)  # type: ignore[assignment]

@@ -108,7 +108,7 @@ def measure_proxies(peers: Sequence[Target], num_rounds: int, heavy_rounds: int,
                     say(f"round {number + 1} of {num_rounds}: {target.name}")
                     one_turn(stand, target, results, quick=quick)
         if own := stand.running.get(LONGBOAT.name):
-            results.missing = missing_features(own.url, stand.upstreams, stand.folder)
+            results.missing = missing_features(own.url, own.keys[0], stand.upstreams, stand.folder)
     subtract_direct(results.rounds)
     rows = {name: {figure: median(values) for figure, values in of.items()} for name, of in results.rounds.items()}
     figures = judged(results.rounds, rows, peers)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ("MARK", "Proxy", "cpu_s", "free_port", "get", "marked", "rss_bytes", "wait_for_url")
+__all__ = ("MARK", "Proxy", "ask", "cpu_s", "free_port", "marked", "rss_bytes", "wait_for_url")
 
 MARK = "LONGBOAT_BENCH_MARK"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -85,12 +85,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def get(url: str, headers: Mapping[str, str], *, timeout_s: float = 10.0) -> tuple[int, bytes]:
-    """Status and body of one GET. :raises OSError, http.client.HTTPException: no answer."""
+def ask(
+    url: str, headers: Mapping[str, str], *, body: bytes | None = None, timeout_s: float = 10.0
+) -> tuple[int, bytes]:
+    """Status and body of one GET, or of a POST of ``body``. :raises OSError, http.client.HTTPException: no answer."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", parts.path, headers=dict(headers))
+        connection.request("GET" if body is None else "POST", parts.path, body, headers=dict(headers))
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -104,7 +106,7 @@ def wait_for_url(url: str, deadline_s: float, headers: Mapping[str, str], proces
         if process.poll() is not None:
             raise RuntimeError(f"ended with exit code {process.returncode} before {url} answered")
         with suppress(OSError, http.client.HTTPException):
-            if get(url, headers, timeout_s=2.0)[0] == 200:
+            if ask(url, headers, timeout_s=2.0)[0] == 200:
                 return
         time.sleep(0.1)
     raise TimeoutError(f"{url} did not answer in {deadline_s:.0f} s")
