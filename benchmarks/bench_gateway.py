@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ BUSY = 0.3
 
 def main() -> int:
     """Measure the chosen parts, print what they found, keep it in a file when asked."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what was started is taken down
     options = arguments()
     if options.install:
         return install_peers(chosen_peers(options.peers))
