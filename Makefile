@@ -58,11 +58,13 @@ lint types: venv  ## ruff and the import contracts; mypy
 	@$(VENV)/bin/python tools/run_tests.py $@
 
 .PHONY: fuzz
-fuzz: venv  ## throw bytes at the gateway for SECONDS (3600); needs atheris: .venv/bin/uv pip install atheris
-	@mkdir -p build/fuzz
-	@$(VENV)/bin/python tests/gateway/fuzz/fuzz_http.py build/fuzz tests/gateway/fuzz/corpus \
+fuzz: venv  ## throw bytes at the gateway for SECONDS (3600); READER=body: at its readers; needs atheris in .venv
+	@mkdir -p build/fuzz/$(READER)
+	@$(VENV)/bin/python tests/gateway/fuzz/fuzz_$(READER).py build/fuzz/$(READER) $(wildcard tests/gateway/fuzz/corpus) \
 		-dict=tests/gateway/fuzz/http.dict -artifact_prefix=build/fuzz/ -max_len=4096 -timeout=30 \
-		-max_total_time=$(or $(SECONDS),3600)
+		-max_total_time=$(SECONDS)
+fuzz: READER ?= http
+fuzz: SECONDS ?= 3600
 
 ##@ Set up
 .PHONY: venv
