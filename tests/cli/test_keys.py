@@ -162,3 +162,9 @@ def test_the_controller_is_told_of_keys_without_being_deployed_anew() -> None:
     document = document_with(apps, controller_values(apps))
     (app,) = document["applications"]
     assert app == apps[CONTROLLER_APP]["deployed_app_config"]
+
+
+def test_a_fleet_that_asks_for_no_keys_leaves_no_file(longboat: Run) -> None:
+    assert fleet_key_book(Cluster(up=False), "open", asks_for_keys=False) == KeyBook()
+    assert not keys_path("open").exists()
+    assert fleet_key_book(Cluster(), FLEET.name, asks_for_keys=False) == OLD

@@ -27,13 +27,15 @@ def keys_path(fleet: str) -> Path:
     return home_folder() / "keys" / f"{fleet}.json"
 
 
-def fleet_key_book(session: Session, fleet: str) -> KeyBook:
+def fleet_key_book(session: Session, fleet: str, *, asks_for_keys: bool = True) -> KeyBook:
     """The keys of a fleet that is, or is about to be, up: the running ones, else those in the file.
 
-    The file is made equal to them, so that the keys outlive the fleet.
+    The file is made equal to them, so that the keys outlive the fleet. A fleet that asks for no keys leaves it alone.
     """
     path = keys_path(fleet)
     running = key_book_in(controller_values(session.applications()))
+    if not asks_for_keys:
+        return running or KeyBook()
     with _only_we(path):
         in_file = load_keys(path)
         book = running or in_file or KeyBook()

@@ -168,7 +168,7 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
 
 
 def _policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:
-    book = fleet_key_book(session, fleet.name)
+    book = fleet_key_book(session, fleet.name, asks_for_keys=fleet.gateway.auth == "keys")
     return policy_of(fleet.gateway, book.keys, book.salt, admins=admins)
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from longboat.spec.section import Section, absolute_file, host_name, is_loopback, mistake
-from longboat.spec.sizes import canonical_size, size_bytes
+from longboat.spec.gateway_values import (
+    AliasName,
+    Digest,
+    FilePath,
+    Headers,
+    HttpUrl,
+    ModelName,
+    Origin,
+    RedisUrl,
+    Size,
+    Sticky,
+    Tokens,
+    Variable,
+    Weight,
+    Word,
+)
+from longboat.spec.section import Section, host_name, is_loopback, mistake
+from longboat.spec.sizes import size_bytes
 
 __all__ = (
     "DEFAULT_TENANT",
@@ -32,99 +46,6 @@ DEFAULT_TENANT = "default"
 
 MAX_TENANTS = 10_000
 MAX_ENTRIES = 1000
-MAX_TOKENS = 10**15
-
-WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-ALIAS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
-HEADER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-STICKY = ("tenant", "user", "request")
-
-
-def _word(value: str) -> str:
-    if not WORD.fullmatch(value):
-        near = re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63].strip("._-") or "team-a"
-        raise mistake(f"{value!r} is not 1 to 63 of letters, digits, '.', '_', '-'", f"write {near}")
-    return value
-
-
-def _alias_name(value: str) -> str:
-    if not ALIAS_NAME.fullmatch(value):
-        near = re.sub(r"[^A-Za-z0-9._:/-]+", "-", value)[:128].strip("._:/-") or "alias"
-        what = f"{value!r} is not 1 to 128 of letters, digits, '.', '_', '-', ':', '/'"
-        raise mistake(what, f"write {near}")
-    return value
-
-
-def _variable(value: str) -> str:
-    if not VARIABLE.fullmatch(value):
-        raise mistake(f"{value!r} is no name of an environment variable", "write it like REDIS_URL")
-    return value
-
-
-def _sha256(value: str) -> str:
-    if not SHA256.fullmatch(value):
-        raise mistake(
-            "this is no SHA-256 in hex (64 of 0-9, a-f)",
-            'printf %s "$SECRET" | sha256sum prints it; or use secret_file',
-        )
-    return value
-
-
-def _sticky(value: str) -> str:
-    kind, colon, header = value.partition(":")
-    if value not in STICKY and not (kind == "header" and colon and HEADER_NAME.fullmatch(header)):
-        raise mistake(f"{value!r} keeps no pool", "write tenant, user, request or header:x-name (small letters)")
-    return value
-
-
-def _headers(value: dict[str, str]) -> dict[str, str]:
-    for name in value:
-        if not HEADER_NAME.fullmatch(name):
-            raise mistake(f"{name!r} is no header's name in small letters", f"write {name.lower()}")
-    return value
-
-
-def _http_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise mistake(f"{value!r} is not http://HOST:PORT", "write it like http://collector:4318")
-    return value
-
-
-def _origin(value: str) -> str:
-    parts = urlsplit(value)
-    is_origin = parts.scheme in ("http", "https") and parts.netloc and f"{parts.scheme}://{parts.netloc}" == value
-    if value != "*" and not is_origin:
-        raise mistake(f"{value!r} is no origin of web pages", 'write it like https://app.example.com, or "*" for all')
-    return value
-
-
-def _size(value: str) -> str:
-    try:
-        return canonical_size(size_bytes(value))
-    except ValueError as error:
-        raise mistake(str(error), 'write it like "100MiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
-
-
-def _redis_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise mistake(f"{parts.scheme!r} is no scheme of a Redis URL", "write redis://HOST:6379/0")
-    if parts.password or parts.username:
-        raise mistake(
-            "a password stands in the file", "keep the URL in a file of its own: url_file: /etc/longboat/redis-url"
-        )
-    return value
-
-
-Word = Annotated[str, AfterValidator(_word)]
-ModelName = Annotated[str, Field(min_length=1, max_length=128)]
-FilePath = Annotated[str, AfterValidator(absolute_file)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Weight = Annotated[float, Field(ge=0.001, le=1_000_000)]
 
 
 class TlsSpec(Section):
@@ -174,7 +95,7 @@ class AdminSpec(Section):
     """File with the secret, on the machine that reads this file."""
     secret_env: Variable | None = None
     """Environment variable with the secret, of the command that reads this file."""
-    sha256: Annotated[str, AfterValidator(_sha256)] | None = None
+    sha256: Digest | None = None
     """SHA-256 of the secret, in hex; the secret has at least 16 characters, made at random."""
 
     @model_validator(mode="after")
@@ -189,7 +110,7 @@ class AdminSpec(Section):
 class CorsSpec(Section):
     """Web pages that may call the gateways from a browser; none by default."""
 
-    origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(default=(), max_length=MAX_ENTRIES)
+    origins: tuple[Origin, ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Origins (https://app.example.com), or "*"."""
     max_age_s: int = Field(default=600, ge=0, le=86_400)
     """Seconds that browsers keep the permission."""
@@ -215,7 +136,7 @@ def _pool_or_pools(pools: tuple[PoolSpec, ...], info: ValidationInfo) -> tuple[P
 class AliasSpec(Section):
     """Another name for a model, or for several with shares (a canary)."""
 
-    name: Annotated[str, AfterValidator(_alias_name)]
+    name: AliasName
     """What clients write in model."""
     model: ModelName | None = None
     """The model that serves all of it."""
@@ -223,7 +144,7 @@ class AliasSpec(Section):
         tuple[PoolSpec, ...], Field(max_length=50, validate_default=True), AfterValidator(_pool_or_pools)
     ] = ()
     """The models that share it."""
-    sticky: Annotated[str, AfterValidator(_sticky)] = "user"
+    sticky: Sticky = "user"
     """What stays with its pool: tenant, user (of the request, else the tenant), header:NAME; request: nothing does."""
 
 
@@ -249,7 +170,7 @@ class RuleSpec(Section):
     """Tenants it is for; empty is all."""
     tags: tuple[Word, ...] = Field(default=(), max_length=50)
     """The tenant carries one of these tags; empty asks for none."""
-    headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(default_factory=dict, max_length=50)
+    headers: Headers = Field(default_factory=dict, max_length=50)
     """Headers (small letters) and their values; "*" is any value."""
     fields: dict[str, str] = Field(default_factory=dict, max_length=50)
     """Fields at the top of the request's body and their values; "*" is any value."""
@@ -281,7 +202,7 @@ class LogsSpec(Section):
 
     access: bool = True
     """Whether it is written."""
-    max_bytes: Annotated[str, AfterValidator(_size)] = "100MiB"
+    max_bytes: Size = "100MiB"
     """Size at which the file is put aside."""
     keep: int = Field(default=5, ge=0, le=1000)
     """Files put aside that are kept."""
@@ -295,7 +216,7 @@ class LogsSpec(Section):
 class TracingSpec(Section):
     """OpenTelemetry traces of gateway and engine."""
 
-    endpoint: Annotated[str, AfterValidator(_http_url)]
+    endpoint: HttpUrl
     """Address of an OTLP/HTTP collector: http://collector:4318."""
     sample_ratio: float = Field(default=1.0, ge=0, le=1)
     """Part of the requests that are traced; what a client's traceparent says counts more."""
@@ -304,7 +225,7 @@ class TracingSpec(Section):
 class RedisSpec(Section):
     """Redis, through which all gateways count tenants' limits together: one of url, url_file and url_env."""
 
-    url: Annotated[str, AfterValidator(_redis_url)] | None = None
+    url: RedisUrl | None = None
     """redis://HOST:PORT/DB, without a password."""
     url_file: FilePath | None = None
     """File with the URL, as the nodes see it."""
