@@ -93,3 +93,6 @@ async def _started(engines: tuple[EngineProcess, ...]) -> Gateway:
 async def _stopped(gateway: Gateway) -> None:
     gateway.stop(0.0)
     await gateway.stopped.wait()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0)
