@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ("FAILED", "Books")
 
-FAILED = frozenset(("refused", "expired", "engine_error"))
-"""Outcomes for which no tenant pays: no engine answered."""
+FAILED = frozenset(("refused", "expired", "engine_error", "client_error"))
+"""Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
 
 _UNKNOWN = Usage()
 
@@ -58,7 +58,7 @@ class Books:
         call.is_open = False
         state = self._state
         state.in_flight -= 1
-        self._settle(call, failed=outcome in FAILED)
+        self._settle(call, failed=outcome in FAILED or not call.attempts)
         record = _record(call, call.measured() or _UNKNOWN, status=status, outcome=outcome, code=code)
         self._count(call, record)
         state.recent.add(record)

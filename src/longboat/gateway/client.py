@@ -8,7 +8,8 @@ import re
 import socket
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import httptools
 
@@ -25,6 +26,8 @@ from longboat.gateway.state import GatewayState
 from longboat.gateway.wire import NOTED, WITHHELD, connection_tokens, without_named
 
 __all__ = ("ClientConnection",)
+
+T = TypeVar("T")
 
 _MAX_QUEUED = 32  # pipelined requests that wait; what one read may bring beyond that is refused
 _MAX_FRAMING_RATIO = 8  # bytes on the wire per byte of chunked body
@@ -155,6 +158,11 @@ class ClientConnection(asyncio.Protocol):
         elif not self._queue and not self._deaf and now_s - self._idle_since_s > limits.keepalive_s:
             self._close()
 
+    def cut(self) -> None:
+        """Close now, whatever is owed: as if the client had gone."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def stop_when_idle(self) -> None:
         """Close now, or after the answers that are owed."""
         if self._exchange is not None or self._queue or self._request is not None:
@@ -199,8 +207,14 @@ class ClientConnection(asyncio.Protocol):
         self._complete_head(request)
         if request.refusal is not None:
             raise _RefusedError(request.refusal)
-        if request.noted.get(b"expect", b"").lower() == b"100-continue" and not self._queue and self._exchange is None:
+        if self._waits_for_word(request):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _waits_for_word(self, request: Request) -> bool:
+        """Whether the client sends the body only after it was told to go on."""
+        if b"expect" not in request.noted or request.http_1_0 or self._queue or self._exchange is not None:
+            return False
+        return request.noted[b"expect"].lower() == b"100-continue"
 
     def on_body(self, body: bytes) -> None:
         request = self._request
@@ -286,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(refusals.too_slow("request body", limits.body_timeout_s))
 
     def _ignore_upgrade(self) -> None:
-        """A request offered to go on in another protocol: it has its answer in this one, and nothing after it is read."""
+        """A request offered to go on in another protocol: it has its answer in this one. Nothing after it is read."""
         self._deaf = True
         if self._exchange is not None or self._queue:
             self.closes_after = True
@@ -315,7 +329,12 @@ class ClientConnection(asyncio.Protocol):
             request = self._queue.popleft()
             if not request.keep_alive or self._state.draining or self._state.stopping:
                 self.closes_after = True
-            self._answer(request)
+            try:
+                self._answer(request)
+            except Exception as error:  # whoever called us, a defect must end this connection and no other
+                self._report(error)
+                self._transport.abort()
+                return
         if not self._queue and not self._deaf and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -330,7 +349,12 @@ class ClientConnection(asyncio.Protocol):
                 self.write(preflight)
                 self._answered(keep=True)
                 return
-        self._carry_out(request, decide(state, request, close=self.closes_after))
+        try:
+            decision = decide(state, request, close=self.closes_after)
+        except Exception as error:  # a defect: nothing is written yet, so the client can be told
+            self._report(error)
+            decision = refusals.internal()
+        self._carry_out(request, decision)
 
     def _carry_out(self, request: Request, decision: Call | Later | Refusal | bytes) -> None:
         if isinstance(decision, Call):
@@ -344,7 +368,8 @@ class ClientConnection(asyncio.Protocol):
         """Open the call's account, and send it to an engine."""
         state = self._state
         if state.remote_counters is not None:
-            self._exchange = Errand(account_remotely(state, call), functools.partial(self._opened, call))
+            opened = functools.partial(self._opened_remotely, call)
+            self._wait_for(account_remotely(state, call), opened, call.request, call)
             return
         self._opened(call, state.books.open(call))
 
@@ -357,15 +382,53 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = exchange
         exchange.start()
 
+    def _opened_remotely(self, call: Call, refusal: Refusal | None) -> None:
+        self._opened(call, refusal)
+        if self._exchange is None:
+            self._answer_next()
+
     def _ask_others(self, request: Request, later: Later) -> None:
         state = self._state
         if later.call is not None:
             owned = with_owner(state, later.call, later.response_id)
-            self._exchange = Errand(owned, functools.partial(self._asked, request))
+            self._wait_for(owned, functools.partial(self._asked, request), request)
         else:
             peer = self._transport.get_extra_info("peername")
             answer = admin_bytes(state, request, peer=peer[0] if peer else "", close=self.closes_after)
-            self._exchange = Errand(answer, functools.partial(self._asked, request))
+            self._wait_for(answer, functools.partial(self._asked, request), request)
+
+    def _wait_for(
+        self, work: Coroutine[Any, Any, T], done: Callable[[T], None], request: Request, call: Call | None = None
+    ) -> None:
+        """Let an errand of this request come before its answer. call: the work opens the account of this one."""
+        self._exchange = Errand(
+            work,
+            functools.partial(self._carry_on, done),
+            failed=functools.partial(self._errand_failed, request),
+            left=functools.partial(self._left, request, call),
+        )
+
+    def _carry_on(self, done: Callable[[T], None], result: T) -> None:
+        try:
+            done(result)
+        except Exception as error:  # nobody above would end the connection
+            self._report(error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _left(self, request: Request, call: Call | None) -> None:
+        self._release(request)
+        if call is not None:
+            self._state.books.close(call, status=499, outcome="client_left")
+
+    def _errand_failed(self, request: Request) -> None:
+        self._exchange = None
+        self._give(request, refusals.internal())
+        self._answer_next()
+
+    def _report(self, error: Exception) -> None:
+        report = {"message": "the gateway failed on a request", "exception": error, "protocol": self}
+        asyncio.get_running_loop().call_exception_handler(report)
 
     def _asked(self, request: Request, decision: Call | Refusal | bytes) -> None:
         self._exchange = None

@@ -12,20 +12,35 @@ T = TypeVar("T")
 
 
 class Errand(Generic[T]):
-    """Occupies a client's connection like an exchange. ``done`` gets what the work returned, unless the client left.
+    """Occupies a client's connection like an exchange. Exactly one of the three is called:
+
+    done: with what the work returned; failed: the work raised, which is a defect and was reported
+    left: the client went first. What the work returned in the same moment is nobody's then.
 
     The work itself is ended when the client leaves; it must bound how long it takes.
     """
 
-    __slots__ = ("_done", "_task")
+    __slots__ = ("_done", "_failed", "_has_left", "_left", "_task")
 
-    def __init__(self, work: Coroutine[Any, Any, T], done: Callable[[T], None]) -> None:
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, T],
+        done: Callable[[T], None],
+        *,
+        failed: Callable[[], None],
+        left: Callable[[], None],
+    ) -> None:
         self._done = done
+        self._failed = failed
+        self._left = left
+        self._has_left = False
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(self._hand_over)
 
     def abort(self) -> None:
+        self._has_left = True
         self._task.cancel()
+        self._left()
 
     def pause(self) -> None:
         """Nothing flows yet."""
@@ -37,5 +52,13 @@ class Errand(Generic[T]):
         """The work has its own deadline."""
 
     def _hand_over(self, task: asyncio.Task[T]) -> None:
-        if not task.cancelled():
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            report = {"message": "the gateway failed on a request", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(report)
+        if self._has_left:
+            return
+        if error is not None or task.cancelled():
+            self._failed()
+        else:
             self._done(task.result())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from longboat.gateway import refusals
 from longboat.gateway.answers import Refusal
+from longboat.gateway.body import BodyError, Facts
 from longboat.gateway.books import FAILED
 from longboat.gateway.call import Call
 from longboat.gateway.outgoing import body_for, has_usage, pool_lines
@@ -112,7 +115,7 @@ class Exchange:
         call.granted_s = time.monotonic()
         if call.series is not None:
             call.series.waiting -= 1
-        self._try_next()
+        self._go_on(self._try_next)
 
     def timed_out(self) -> None:
         """It waited too long, in vain."""
@@ -130,6 +133,11 @@ class Exchange:
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> None:
         call, request = self._call, self._call.request
+        events = _is_event_stream(headers)
+        added = events and call.adds_usage and status < 400
+        if added and sized:  # it will be shorter than the engine says
+            headers = [item for item in headers if item[0].lower() != b"content-length"]
+            sized = False
         framing = Framing.IDENTITY
         if not sized:
             framing = Framing.CLOSE if request.http_1_0 else Framing.CHUNKED
@@ -144,11 +152,10 @@ class Exchange:
             extra=pool_lines(call) + request.extra_lines,
         )
         self._status = status
-        events = _is_event_stream(headers)
         self._relay = Relay(head, framing, events=events, style=call.api.style)
         if has_usage(call) and status < 400:
             kind = call.api.events if events else AnswerKind.JSON
-            call.usage = UsageReader(kind, added=events and call.adds_usage)
+            call.usage = UsageReader(kind, added=added)
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         relay, call = self._relay, self._call
@@ -243,6 +250,8 @@ class Exchange:
             decision = pick(endpoints, turn=state.next_turn(), tried=call.tried, overfull=True)
         if isinstance(decision, Pick):
             self._use(decision.endpoint)
+        elif call.pinned and not endpoints:
+            self._next_pool(refusals.response_gone(call.pool))
         elif call.tried:
             self._next_pool(refusals.engines_unreachable(call.pool, call.failure, reached=call.reached))
         else:
@@ -270,10 +279,21 @@ class Exchange:
             self._note_attempt(upstream)
             self._attempt_failed(str(error) or f"no connection within {self._state.limits.connect_timeout_s:g} s")
             self._leave_upstream()
-            self._try_next()
+            self._go_on(self._try_next)
             return
         self._connect_task = None
-        self._send(connection)
+        self._go_on(functools.partial(self._send, connection))
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """A step that begins in the loop: nobody above would end the answer where it fails."""
+        try:
+            step()
+        except Exception as error:
+            report = {"message": "the gateway failed on a request", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(report)
+            if self._call.is_open:
+                self._drop_connection()
+                self._break(refusals.internal())
 
     def _send(self, connection: UpstreamConnection) -> None:
         call, request, upstream = self._call, self._call.request, self._upstream
@@ -282,7 +302,12 @@ class Exchange:
         self._relay = None
         body = call.sent_body
         if body is None:
-            body = call.sent_body = body_for(call)
+            try:
+                body = call.sent_body = body_for(call)
+            except BodyError as error:
+                self._drop_connection()
+                self._refuse(refusals.bad_body(error))
+                return
         trace_lines = self._note_attempt(upstream)
         head = upstream.request_head(
             call.method, call.path, request.forwarded, request.request_id, len(body), trace_lines
@@ -386,6 +411,8 @@ class Exchange:
         call = self._call
         call.body = b""
         call.sent_body = None
+        if type(call.facts) is Facts:
+            call.facts.document = {}  # it weighs more than the body
         call.request.pieces.clear()
         self._state.held_bytes -= call.request.held_bytes
         call.request.held_bytes = 0

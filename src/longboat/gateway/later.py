@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from longboat.gateway import refusals
 from longboat.gateway.admin import answer
 from longboat.gateway.answers import Refusal, bytes_answer, json_answer
@@ -16,11 +14,7 @@ __all__ = ("account_remotely", "admin_bytes", "with_owner")
 
 async def account_remotely(state: GatewayState, call: Call) -> Refusal | None:
     """Open the call's account with counters that are shared through a network."""
-    try:
-        return await state.books.open_remotely(call)
-    except asyncio.CancelledError:  # the client left; what was reserved must not stay
-        state.books.close(call, status=499, outcome="client_left")
-        raise
+    return await state.books.open_remotely(call)
 
 
 async def with_owner(state: GatewayState, call: Call, response_id: str) -> Call | Refusal:

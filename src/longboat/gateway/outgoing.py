@@ -32,10 +32,8 @@ def has_usage(call: Call) -> bool:
 
 
 def pool_lines(call: Call) -> bytes:
-    """Header lines that say which model answers where it is not the one that was asked for."""
+    """Header lines that say which model answers where it is not the one asked for, and whether as a fallback."""
+    fallback = b"x-longboat-fallback: %d\r\n" % call.at_pool if call.at_pool else b""
     if call.pool == call.requested:
-        return b""
-    name = call.pool.encode("latin-1", "replace")
-    if call.at_pool:
-        return b"x-longboat-model: %b\r\nx-longboat-fallback: %d\r\n" % (name, call.at_pool)
-    return b"x-longboat-model: %b\r\n" % name
+        return fallback
+    return b"x-longboat-model: %b\r\n%b" % (call.pool.encode("latin-1", "replace"), fallback)

@@ -32,14 +32,15 @@ class Pool:
     in_use: slots that this process has given out
     """
 
-    __slots__ = ("_pumping", "in_use", "model", "scheduler", "upstreams")
+    __slots__ = ("_soon", "_timer", "in_use", "model", "scheduler", "upstreams")
 
     def __init__(self, model: str, queue: QueuePolicy) -> None:
         self.model = model
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
         self.in_use = 0
-        self._pumping = False
+        self._soon = False
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def slots(self) -> int:
@@ -63,7 +64,7 @@ class Pool:
         if isinstance(verdict, Granted):
             self.in_use += 1
         elif isinstance(verdict, Queued):
-            self.pump_soon(_RECHECK_S)
+            self._look_again()
         return verdict
 
     def finish(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
@@ -77,11 +78,11 @@ class Pool:
         """One that waited has left."""
         self.scheduler.cancel(ticket)
 
-    def pump_soon(self, delay_s: float = 0.0) -> None:
+    def pump_soon(self) -> None:
         """Look for whom there is room, once what runs now has ended."""
-        if not self._pumping:
-            self._pumping = True
-            asyncio.get_running_loop().call_later(delay_s, self._pump)
+        if not self._soon:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._pump)
 
     def sweep(self, now_s: float) -> None:
         """Lets go who waited too long, and looks for room that came otherwise than by ``finish``."""
@@ -97,13 +98,21 @@ class Pool:
         for ticket in self.scheduler.expire(math.inf):
             ticket.payload.timed_out()
 
+    def _look_again(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_RECHECK_S, self._recheck)
+
+    def _recheck(self) -> None:
+        self._timer = None
+        self.pump_soon()
+
     def _pump(self) -> None:
-        self._pumping = False
+        self._soon = False
         while self.scheduler.num_waiting:
             now_s = time.monotonic()
             ticket = self.scheduler.grant_next(now_s=now_s, slots=self.slots, busy=self.in_use)
             if ticket is None:
-                self.pump_soon(_RECHECK_S)
+                self._look_again()
                 return
             self.in_use += 1
             ticket.payload.granted()

@@ -6,10 +6,12 @@ import difflib
 from collections.abc import Sequence
 
 from longboat.gateway.answers import Refusal
+from longboat.gateway.strict_json import BodyError
 from longboat.routing.fair_queue import Rejected
 from longboat.routing.quota import Denied
 
 __all__ = (
+    "bad_body",
     "bad_deadline",
     "bad_http",
     "bad_json",
@@ -32,6 +34,7 @@ __all__ = (
     "no_table",
     "overloaded_memory",
     "quota_refused",
+    "response_gone",
     "stopping",
     "too_slow",
     "unknown_model",
@@ -105,6 +108,10 @@ def no_such_path(path: str, known: Sequence[str]) -> Refusal:
 def method_not_allowed(method: str, allow: str) -> Refusal:
     message = f"{method[:20]} is not allowed here. Use {allow}."
     return Refusal(status=405, message=message, code="method_not_allowed", allow=allow)
+
+
+def bad_body(error: BodyError) -> Refusal:
+    return Refusal(status=400, message=error.message, code=error.code, param=error.param)
 
 
 def bad_json(detail: str) -> Refusal:
@@ -219,6 +226,11 @@ def unknown_response(response_id: str) -> Refusal:
         f"No replica behind this gateway keeps the response {response_id[:80]!r} for you. "
         "Ask the gateway that gave it, or send the whole conversation instead."
     )
+    return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
+
+
+def response_gone(model: str) -> Refusal:
+    message = f"The replica of {model!r} that kept this response is gone, and the response with it. Start anew."
     return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
 
 

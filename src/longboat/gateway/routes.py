@@ -25,6 +25,9 @@ _RESPONSE_PATH = b"/v1/responses/"
 _COMPLETION_ESTIMATE_TOKENS = 256
 """What an answer is taken to cost until it is known, where the client names no limit."""
 
+_MAX_COST_TOKENS = 1 << 40
+"""What a request is taken to cost at most, so that counts of 64 bits hold many such."""
+
 
 class Later:
     """The answer needs others: the admin API's, or a response that another worker of the node may know.
@@ -64,7 +67,8 @@ def presented_key(noted: dict[bytes, bytes]) -> bytes:
     value = noted.get(b"authorization")
     if value is not None:
         scheme, _, key = value.partition(b" ")
-        return key.strip() if scheme.lower() == b"bearer" else b""
+        if scheme.lower() == b"bearer":
+            return key.strip()
     return (noted.get(b"x-api-key") or noted.get(b"api-key") or b"").strip()
 
 
@@ -106,17 +110,16 @@ def _call(state: GatewayState, request: Request, api: Api, path: bytes) -> Call 
 
 
 def _facts(state: GatewayState, request: Request, api: Api) -> Facts | Form:
-    body, tenants = request.body(), state.live.keys.asks
+    body = request.body()
     if api.body is None:
-        content_type = request.noted.get(b"content-type", b"")
-        return read_form(body, content_type, refuse_fleet_fields=tenants)
-    return read_facts(body, api.body, refuse_fleet_fields=tenants)
+        return read_form(body, request.noted.get(b"content-type", b""), refuse_fleet_fields=True)
+    return read_facts(body, api.body, refuse_fleet_fields=True, may_salt=not state.live.keys.asks)
 
 
 def _bad_body(state: GatewayState, error: BodyError) -> Refusal:
     if error.code == "model_missing":
         return refusals.model_missing(state.live.rules.known_names())
-    return Refusal(status=400, message=error.message, code=error.code, param=error.param)
+    return refusals.bad_body(error)
 
 
 def _pools(
@@ -161,7 +164,10 @@ def _as_text(value: Any) -> str:
 
 
 def _max_tokens(facts: Facts | Form) -> int | None:
-    return None if isinstance(facts, Form) else facts.max_tokens
+    """Never below 0: an engine refuses such a number, but before that it must not make the request cheap."""
+    if isinstance(facts, Form) or facts.max_tokens is None:
+        return None
+    return max(0, facts.max_tokens)
 
 
 def _forbidden(
@@ -202,7 +208,7 @@ def _open_call(
         body=request.body(),
         facts=facts,
         why=why,
-        cost_tokens=cost,
+        cost_tokens=min(cost, _MAX_COST_TOKENS),
     )
     call.salt = state.live.cache_salt(tenant)
     deadline = _deadline_s(request)
@@ -221,7 +227,7 @@ def _deadline_s(request: Request) -> float | Refusal | None:
     noted = request.noted
     try:
         if (value := noted.get(b"x-request-timeout")) is not None:
-            seconds = float(value)
+            seconds = float(value) - (time.monotonic() - request.received_s)
         elif (value := noted.get(b"x-request-deadline")) is not None:
             seconds = float(value) - time.time()
         else:
@@ -230,7 +236,7 @@ def _deadline_s(request: Request) -> float | Refusal | None:
         return refusals.bad_deadline(value or b"")
     if not seconds < 1e9:
         return refusals.bad_deadline(value)
-    return refusals.deadline_passed() if seconds <= 0 else request.received_s + seconds
+    return refusals.deadline_passed() if seconds <= 0 else time.monotonic() + seconds
 
 
 # responses that engines keep

@@ -24,6 +24,7 @@ __all__ = ("Gateway", "serve_until_stopped")
 SWEEP_S = 0.25
 TLS_CHECK_S = 1.0
 _BACKLOG = 4096
+_CUT_S = 0.5
 _TLS_GOODBYE_S = 1.0  # a client that answers no close is not waited for
 _SOCKET = (  # of the listener: Linux hands these on to every connection it accepts
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -160,11 +161,20 @@ class Gateway:
         end_s = time.monotonic() + deadline_s
         while state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 an event would cost every request
             await asyncio.sleep(0.02)
+        await self._cut_off()
         if state.access_log is not None:
             state.access_log.close()
             state.access_log = None
         await self._services.stop()
         self.stopped.set()
+
+    async def _cut_off(self) -> None:
+        """Clients that are still there lose their answers; what these cost is written down first."""
+        for connection in tuple(self.state.connections):
+            connection.cut()
+        end_s = time.monotonic() + _CUT_S
+        while self.state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 the loop tells soon
+            await asyncio.sleep(0)
 
     async def _sweep_forever(self) -> None:
         loop = asyncio.get_running_loop()

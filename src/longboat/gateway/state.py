@@ -37,6 +37,7 @@ class SweptConnection(Protocol):
 
     def sweep(self, now_s: float) -> None: ...
     def stop_when_idle(self) -> None: ...
+    def cut(self) -> None: ...
 
 
 class GatewayState:
@@ -89,6 +90,7 @@ class GatewayState:
         policy = decode_policy(document)
         self.live = LivePolicy(policy, self.table.models, digest_of_policy(document))
         self.table.set_queue(policy.queue)
+        self.counters.num_gateways = policy.num_gateways  # those behind a Redis are these, while it is away
         return True
 
     @property

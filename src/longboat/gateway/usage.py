@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -106,21 +107,25 @@ class UsageReader:
         return separator.join(kept)
 
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # what a broken engine says must not break the books
+
+
 class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _UsageShape(msgspec.Struct):
     """Every name that counts go by: OpenAI's two APIs and Anthropic's."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
     input_tokens_details: _PromptDetails | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
 
 
 class _Holder(msgspec.Struct):
@@ -152,7 +157,7 @@ def _usage_of_document(body: bytes, *, whole: bool) -> Usage:
         return _UNKNOWN
     try:
         document = _DOCUMENT.decode(body)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return _UNKNOWN
     return _shape(document.usage, apart=document.type == "message")
 
@@ -173,7 +178,7 @@ def _usage_in_tail(tail: bytes) -> _UsageShape | None:
 def _decoded(usage: bytes) -> _UsageShape | None:
     try:
         return _USAGE.decode(usage)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 
@@ -184,7 +189,7 @@ def _event_of(event: bytes) -> _Event | None:
         return None
     try:
         return _EVENT.decode(event[at:])
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 

@@ -25,7 +25,10 @@ WITHHELD = _HOP_BY_HOP | frozenset(b"authorization api-key x-api-key cookie acce
 """Request headers that engines never see: hop-by-hop ones, the client's secrets, and what would let an engine
 compress (the gateway must be able to add an event to a stream)."""
 
-_KEPT_FROM_CLIENT = _HOP_BY_HOP | {b"x-request-id"}
+_KEPT_FROM_CLIENT = _HOP_BY_HOP | frozenset(
+    b"x-request-id access-control-allow-origin access-control-allow-credentials access-control-expose-headers".split()
+)
+"""Response headers that engines have no say in: which web pages may read answers is the gateway's setting."""
 
 
 class Framing(enum.Enum):
