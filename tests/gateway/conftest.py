@@ -41,8 +41,8 @@ async def make_upstream() -> AsyncIterator[MakeUpstream]:
 async def make_gateway() -> AsyncIterator[MakeGateway]:
     made: list[Gateway] = []
 
-    async def make(*upstreams: FakeUpstream | str, **limits: Any) -> Gateway:
-        gateway = await started_gateway(*upstreams, **limits)
+    async def make(*upstreams: FakeUpstream | str, **options: Any) -> Gateway:
+        gateway = await started_gateway(*upstreams, **options)
         made.append(gateway)
         return gateway
 

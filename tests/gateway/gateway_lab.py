@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from fake_upstream import DEADLINE_S, FakeUpstream
 
+from longboat.core.policy import Policy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayConfig, GatewayLimits
+from longboat.gateway.keys import new_key
 from longboat.gateway.server import Gateway
 
 API_KEY = "engine-secret"
@@ -31,12 +35,35 @@ def table(*endpoints: Endpoint, version: int = 1, models: tuple[str, ...] = ("ti
     return EndpointTable(version=version, models=models, endpoints=endpoints)
 
 
-async def started_gateway(*upstreams: FakeUpstream | str, **limits: Any) -> Gateway:
-    """A gateway that listens and has these upstreams as replicas r0, r1, … of ``tiny``."""
-    gateway = Gateway(config(limits=GatewayLimits(**limits)))
+async def started_gateway(
+    *upstreams: FakeUpstream | str,
+    policy: Policy | None = None,
+    endpoints: Sequence[Endpoint] = (),
+    settings: Mapping[str, Any] | None = None,
+    **limits: Any,
+) -> Gateway:
+    """A gateway that listens and has these upstreams as replicas r0, r1, … of ``tiny``.
+
+    endpoints: further ones, of any model; settings: of the gateway's configuration
+    """
+    gateway = Gateway(config(limits=GatewayLimits(**limits), policy=policy, **(settings or {})))
     await gateway.start()
-    gateway.state.offer_table("e", table(*(endpoint(u, f"r{i}") for i, u in enumerate(upstreams))))
+    tiny = [endpoint(u, f"r{i}") for i, u in enumerate(upstreams)]
+    models = tuple(dict.fromkeys(("tiny", *(e.model for e in endpoints))))
+    gateway.state.offer_table("e", table(*tiny, *endpoints, models=models))
     return gateway
+
+
+def push_policy(gateway: Gateway, policy: Policy) -> None:
+    """As the control socket does it."""
+    gateway.state.offer_policy(msgspec.json.encode(policy))
+
+
+def keyed(*tenants: TenantPolicy, **changes: Any) -> tuple[Policy, list[str]]:
+    """A policy that asks for keys, and a header line with a key for each of the tenants."""
+    made = [new_key(tenant.name, now_s=0.0) for tenant in tenants]
+    policy = Policy(auth="keys", tenants=tenants, keys=tuple(record for _, record in made), **changes)
+    return policy, [f"authorization: Bearer {key}\r\n" for key, _ in made]
 
 
 @dataclass
@@ -73,8 +100,8 @@ class RawClient:
         self.send(post_bytes(document, path, headers))
         return await self.response()
 
-    async def get(self, path: str) -> Response:
-        self.send(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    async def get(self, path: str, headers: str = "") -> Response:
+        self.send(f"GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n".encode())
         return await self.response()
 
     async def head(self) -> tuple[int, dict[str, str]]:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event
+from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
 from gateway_lab import eventually, post_bytes
 
 ASK = {"model": "tiny", "messages": []}
@@ -238,3 +238,17 @@ async def test_answer_arrives_though_the_client_is_still_sending(make_gateway: A
     client = await connect(await make_gateway(max_body_bytes=1000))
     client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000\r\n\r\n" + b"x" * 4_000_000)
     assert (await client.response()).status == 413
+
+
+async def test_client_that_sent_ahead_and_left_ends_the_engines_work(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream(until_closed)
+    gateway = await make_gateway(upstream)
+    client = await connect(gateway)
+    client.send(post_bytes(ASK) * 3)
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    client.abort()
+    await asyncio.wait_for(upstream.ended.wait(), DEADLINE_S)
+    await eventually(lambda: gateway.state.held_bytes == gateway.state.in_flight == 0, "nothing is left of it")
+    assert len(upstream.seen) == 1
