@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import select
 import socket
 import time
 from collections import deque
@@ -152,7 +153,10 @@ class ClientConnection(asyncio.Protocol):
         if self.write_paused and now_s - self._stalled_since_s > limits.client_stall_s:
             self._transport.abort()
         elif self._exchange is not None:
-            self._exchange.sweep(limits.engine_silence_s * 4)
+            if self._queue and self._has_left():
+                self._transport.abort()
+            else:
+                self._exchange.sweep(limits.engine_silence_s * 4)
         elif self._request is not None:
             self._sweep_reading(self._request, now_s)
         elif not self._queue and not self._deaf and now_s - self._idle_since_s > limits.keepalive_s:
@@ -162,6 +166,15 @@ class ClientConnection(asyncio.Protocol):
         """Close now, whatever is owed: as if the client had gone."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _has_left(self) -> bool:
+        """Asks the system: with requests that were sent ahead nothing is read, so the loop does not tell."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        asked = select.poll()
+        asked.register(sock.fileno(), select.POLLRDHUP)
+        return bool(asked.poll(0))
 
     def stop_when_idle(self) -> None:
         """Close now, or after the answers that are owed."""
