@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from fake_upstream import DEADLINE_S, STREAM_HEAD, chunk, event
-from gateway_lab import RawClient, config, endpoint, eventually, table
+from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
+from gateway_lab import RawClient, config, endpoint, eventually, keyed, post_bytes, table
 
+from longboat.core.policy import TenantPolicy
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.control_client import GatewayControl, gateway_command, gateway_stdin
 
@@ -121,6 +123,72 @@ async def test_workers_share_port_table_and_counts(start: Start, make_upstream: 
     state = await running.control.state()
     assert (state["requests_total"], state["version"], state["pid"]) == (20, 4, running.process.pid)
     assert len(set(state["processes"])) == 2 and running.process.pid not in state["processes"]
+
+
+async def test_workers_count_a_tenants_requests_together(start: Start, make_upstream: Any, tmp_path: Path) -> None:
+    running = await start(processes=2, state_folder=str(tmp_path))
+    policy, (key,) = keyed(TenantPolicy(name="a", requests_per_minute=12))
+    await running.control.put_policy(msgspec.json.encode(policy))
+    await running.control.put_table("e", table(endpoint(await make_upstream())))
+    answers = []
+    for _ in range(30):
+        client = await RawClient.to(running.port)
+        answers.append((await client.post(ASK, headers=key)).status)
+        client.abort()
+    # two minutes may have begun meanwhile: then the older one's requests count in part
+    assert 12 <= answers.count(200) <= 24
+    assert answers[:12] == [200] * 12
+    assert 429 in answers
+
+
+async def test_what_ran_in_a_dead_worker_counts_no_more(start: Start, make_upstream: Any, tmp_path: Path) -> None:
+    upstream = await make_upstream(until_closed)
+    running = await start(processes=2, state_folder=str(tmp_path))
+    policy, (key,) = keyed(TenantPolicy(name="a", concurrent_requests=4))
+    await running.control.put_policy(msgspec.json.encode(policy))
+    await running.control.put_table("e", table(endpoint(upstream)))
+    clients = [await RawClient.to(running.port) for _ in range(4)]
+    for client in clients:
+        client.send(post_bytes(ASK, headers=key))
+    await eventually(lambda: len(upstream.seen) == 4, "all of them run")
+    refused = await (await RawClient.to(running.port)).post(ASK, headers=key)
+    assert (refused.status, refused.code) == (429, "concurrent_requests")
+    for pid in (await running.control.state())["processes"]:
+        os.kill(pid, signal.SIGKILL)
+
+    async def ok(seen: Seen) -> None:
+        await seen.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    upstream.script = ok
+
+    async def let_in() -> bool:
+        try:
+            client = await RawClient.to(running.port)
+            return bool((await client.post(ASK, headers=key)).status == 200)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return False
+
+    await came_true(let_in)
+
+
+async def test_response_is_found_by_whichever_worker_is_asked(start: Start, make_upstream: Any) -> None:
+    async def keeper(seen: Seen) -> None:
+        body = b'{"id": "resp_1", "object": "response"}'
+        await seen.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+    running = await start(processes=2)
+    engines = [endpoint(await make_upstream(keeper), "r0"), endpoint(await make_upstream(), "r1")]
+    await running.control.put_table("e", table(*engines))
+    maker = None
+    while maker != "r0":
+        made = await (await RawClient.to(running.port)).post({"model": "tiny", "input": "x"}, "/v1/responses")
+        maker = made.headers["x-longboat-replica"]
+    for _ in range(12):
+        client = await RawClient.to(running.port)
+        found = await client.get("/v1/responses/resp_1")
+        assert (found.status, found.headers["x-longboat-replica"]) == (200, "r0")
+        assert (await client.get("/v1/responses/resp_2")).status == 404
+        client.abort()
 
 
 async def test_dead_worker_is_replaced_and_gets_the_table(start: Start, make_upstream: Any) -> None:
