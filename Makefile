@@ -90,4 +90,4 @@ clean:  ## remove .venv and caches; engine environments stay
 
 .PHONY: help
 help:
-	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z].*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z].*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile

@@ -147,3 +147,16 @@ def test_summary_tells_the_time_and_what_it_was_spent_on() -> None:
     outcomes = [run_tests.Outcome("quick", True, 100.0), run_tests.Outcome("ray", True, 440.0)]
     assert run_tests.time_line(outcomes, 600.0) == "time: 10.0 of 40 minutes, 60 s of them for set-up"
     assert "OVER" in run_tests.time_line(outcomes, 2401.0)
+
+
+def test_reasons_of_skipped_tests_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_tests = tool("run_tests")
+    report = tmp_path / "report.xml"
+    case = '<testcase classname="c" name="n">{}</testcase>'
+    skipped = case.format('<skipped type="pytest.skip" message="curl is not installed">x</skipped>')
+    report.write_text(f"<testsuite>{skipped}{skipped}{case.format('')}</testsuite>")
+    outcome = run_tests.Outcome("quick", True, 1.0)
+    run_tests.count(report, outcome)
+    run_tests.tell([outcome], {}, 1.0)
+    assert (outcome.num_passed, outcome.num_skipped) == (1, 2)
+    assert "SKIPPED 2 of quick: curl is not installed" in capsys.readouterr().out.splitlines()

@@ -14,9 +14,10 @@ from longboat.engines.engine_lock import LOCKS, TORCH_CPU_VARIABLE, Uv, resolve 
 from longboat.engines.installer import DEFAULT_VERSIONS  # noqa: E402
 from longboat.engines.package_sources import package_sources  # noqa: E402
 
+EXTRAS = ("cluster", "kv-events", "redis", "tracing")
 REQUIREMENTS = {
     "bootstrap": ("requirements/bootstrap.in",),
-    "dev": ("pyproject.toml", "requirements/dev.in", "--extra", "cluster", "--extra", "kv-events"),
+    "dev": ("pyproject.toml", "requirements/dev.in", *(f"--extra={name}" for name in EXTRAS)),
 }
 OPTIONS = ("--generate-hashes", "--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-header")
 

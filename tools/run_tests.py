@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +60,13 @@ class Outcome:
     passed: bool
     seconds: float
     num_passed: int = 0
-    num_skipped: int = 0
+    skips: Counter[str] = field(default_factory=Counter)
+    """Why tests were skipped, and how many for each reason."""
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def num_skipped(self) -> int:
+        return self.skips.total()
 
 
 def main(groups: list[str]) -> int:
@@ -171,14 +177,14 @@ def count(report: Path, outcome: Outcome) -> None:
     for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
         if case.find("failure") is not None or case.find("error") is not None:
             outcome.failures.append(f"{case.get('classname')}::{case.get('name')}")
-        elif case.find("skipped") is not None:
-            outcome.num_skipped += 1
+        elif (skipped := case.find("skipped")) is not None:
+            outcome.skips[skipped.get("message") or "no reason given"] += 1
         else:
             outcome.num_passed += 1
 
 
 def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) -> None:
-    """The table, the time, a line for each group that was skipped, every failure, and the sum."""
+    """The table, the time, a line for each group and each reason that was skipped, every failure, and the sum."""
     print("\ngroup     result  passed skipped failed   seconds")
     for item in outcomes:
         result = "ok" if item.passed else "FAILED"
@@ -187,6 +193,9 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) ->
     print(time_line(outcomes, seconds))
     for group, why in missing.items():
         print(f"SKIPPED group {group}: {why}")
+    for item in outcomes:
+        for why, number in item.skips.items():
+            print(f"SKIPPED {number} of {item.group}: {why}")
     for item in outcomes:
         for failure in item.failures:
             print(f"FAILED {item.group}: {failure}")
