@@ -8,7 +8,6 @@ import pytest
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import KeyRecord
-from longboat.gateway.keys import decode_keys
 from longboat.spec.keys_file import KeyBook, load_keys, save_keys
 
 BOOK = KeyBook(salt="s", keys=(KeyRecord(key_id="k", tenant="a", sha256="0" * 64, created_s=1.5, note="n"),))
@@ -21,11 +20,6 @@ def test_what_is_saved_is_loaded_and_nobody_else_may_read_it(tmp_path: Path) -> 
     assert load_keys(path) == BOOK
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["fleet.json"]
-
-
-def test_gateways_read_the_same_file(tmp_path: Path) -> None:
-    save_keys(tmp_path / "k", BOOK)
-    assert decode_keys((tmp_path / "k").read_bytes()) == BOOK.keys
 
 
 def test_no_file_is_no_book(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ __all__ = ("Endpoint", "EndpointTable", "Phase", "RankState", "ReplicaState")
 class Phase(enum.StrEnum):
     """The life of a replica. ``Suspect`` is a ready replica of which a part is silent."""
 
-    PLANNED = "planned"
     PLACING = "placing"
     STARTING = "starting"
     LOADING = "loading"

@@ -5,18 +5,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 import string
-from collections.abc import Sequence
 
-import msgspec
-
-from longboat.core.errors import UserInputError
 from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, Policy, TenantPolicy
 
 __all__ = (
     "KeyRing",
-    "decode_keys",
     "digest_of",
-    "encode_keys",
     "key_id_of",
     "new_admin_key",
     "new_key",
@@ -104,37 +98,6 @@ class KeyRing:
     def admin_of(self, presented: bytes) -> AdminCredential | None:
         """Who presents this key to the admin API; None where nobody known does."""
         return self._admins.get(hashlib.sha256(presented).hexdigest())
-
-
-class _KeyFile(msgspec.Struct, frozen=True, kw_only=True):
-    keys: tuple[KeyRecord, ...] = ()
-
-
-_DECODER = msgspec.json.Decoder(_KeyFile)
-
-
-def encode_keys(records: Sequence[KeyRecord]) -> bytes:
-    """A keys file: ``{"keys": [{"key_id": …, "tenant": …, "sha256": …, …}]}``, indented. It holds no key."""
-    return msgspec.json.format(msgspec.json.encode(_KeyFile(keys=tuple(records))), indent=2) + b"\n"
-
-
-def decode_keys(document: bytes) -> tuple[KeyRecord, ...]:
-    """Read a keys file. :raises UserInputError: it is not one, or two records have one id or one digest."""
-    hint = "it is the file that `longboat keys create` writes; restore it, or make new keys"
-    try:
-        records = _DECODER.decode(document).keys
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UserInputError(f"the keys file cannot be read: {error}", hint=hint) from None
-    wrong = next((record.key_id for record in records if not _is_digest(record.sha256)), None)
-    if wrong is not None:
-        raise UserInputError(f"the keys file has no SHA-256 for key {wrong}", hint=hint)
-    if len({r.key_id for r in records}) < len(records) or len({r.sha256 for r in records}) < len(records):
-        raise UserInputError("the keys file names a key twice", hint="take one of the two records out")
-    return records
-
-
-def _is_digest(text: str) -> bool:
-    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
 
 
 def _random(num_chars: int) -> str:

@@ -14,7 +14,6 @@ __all__ = (
     "bad_body",
     "bad_deadline",
     "bad_http",
-    "bad_json",
     "body_too_large",
     "coded_body",
     "coded_transfer",
@@ -39,7 +38,6 @@ __all__ = (
     "too_slow",
     "unknown_model",
     "unknown_response",
-    "upgrade_refused",
     "upstream_silent",
     "version_refused",
     "waited_too_long",
@@ -53,11 +51,6 @@ _MAX_NAME_CHARS = 100
 def bad_http(detail: str) -> Refusal:
     message = f"The request is not valid HTTP/1.1: {detail}. Check the client or the proxy that sent it."
     return Refusal(status=400, message=message, code="bad_http", close=True)
-
-
-def upgrade_refused() -> Refusal:
-    message = "This server speaks HTTP/1.1 only. Send the request without Upgrade headers (curl: --http1.1)."
-    return Refusal(status=400, message=message, code="upgrade_refused", close=True)
 
 
 def version_refused() -> Refusal:
@@ -112,11 +105,6 @@ def method_not_allowed(method: str, allow: str) -> Refusal:
 
 def bad_body(error: BodyError) -> Refusal:
     return Refusal(status=400, message=error.message, code=error.code, param=error.param)
-
-
-def bad_json(detail: str) -> Refusal:
-    message = f"The request body is not a JSON object: {detail[:200]}. Send one JSON object in UTF-8."
-    return Refusal(status=400, message=message, code="invalid_json")
 
 
 def model_missing(models: Sequence[str]) -> Refusal:
