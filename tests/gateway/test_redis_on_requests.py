@@ -62,7 +62,7 @@ async def test_nothing_stays_reserved_of_clients_that_leave(
         other = await make_gateway(await make_upstream(), policy=alone, settings=settings)  # asks Redis
         client = await connect(other)
         async with asyncio.timeout(DEADLINE_S):  # Redis is told of the last ends in a moment, or when it is back
-            while (await client.post(ASK, headers=mine)).status != 200:
+            while (await client.post(ASK, headers=mine)).status != 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     finally:
         server.kill()
