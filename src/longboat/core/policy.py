@@ -53,7 +53,7 @@ class TenantPolicy:
 class KeyRecord:
     """An API key as it is stored: never the key itself.
 
-    key_id: public name of the key (``lbk_3f9a…``'s first part); sha256: hex digest of the whole key
+    key_id: public name of the key, the middle of ``lb-<id>-<secret>``; sha256: hex digest of the whole key
     created_s, expires_s: Unix seconds; expires_s None: never
     """
 
