@@ -22,7 +22,6 @@ def block(relay: Relay, body: bytes, *, last: bool) -> bytes:
     return relay.framed(relay.whole_events(body, last=last) if relay.events else body, last=last)
 
 
-
 def pieces(body: bytes, cuts: list[int]) -> list[bytes]:
     at = sorted({c % (len(body) + 1) for c in cuts} | {0, len(body)})
     return [body[a:b] for a, b in pairwise(at)]
