@@ -43,6 +43,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_deaf",
         "_exchange",
+        "_first_block",
         "_first_bytes",
         "_head_bytes",
         "_idle_since_s",
@@ -68,6 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Exchange | Errand[Any] | None = None  # being answered
         self._head_bytes = 0
         self._wire_bytes = self._first_bytes = 0
+        self._first_block: bytes | None = None  # where the parser was between two requests before it
         self._in_head = False
         self._deaf = False  # nothing more is read
         self._idle_since_s = time.monotonic()
@@ -88,8 +90,12 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        between = self._request is None and self._exchange is None and not self._queue
+        if between and self._take_known(data):
+            return
         self._wire_bytes += len(data)
         self._first_bytes = len(data) if self._request is None else 0
+        self._first_block = data if between else None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -102,6 +108,25 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(refusals.bad_http(str(error)))
         else:
             self._check_block()
+
+    def _take_known(self, data: bytes) -> bool:
+        """Take a request whose head came before, without parsing it again. The parser never hears of it."""
+        state = self._state
+        known = state.heads.match(data)
+        if known is None:
+            return False
+        head, body_at = known
+        size = len(data) - body_at
+        if size > state.limits.max_body_bytes or state.held_bytes + size > state.limits.max_held_bytes:
+            return False  # the long way refuses it
+        state.held_bytes += size
+        request = head.request(data[body_at:])
+        request.request_id = state.new_request_id()
+        self._queue.append(request)
+        self._answer_next()
+        if self._queue and not self._transport.is_closing():
+            self._transport.pause_reading()
+        return True
 
     def eof_received(self) -> bool:
         if self._exchange is not None:
@@ -245,6 +270,9 @@ class ClientConnection(asyncio.Protocol):
         request, self._request = self._request, None
         assert request is not None
         self._queue.append(request)
+        if self._first_block is not None:
+            self._state.heads.learn(self._first_block, request)
+            self._first_block = None
         if not request.keep_alive:
             self._deaf = True
         if self._exchange is None:

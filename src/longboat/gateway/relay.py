@@ -50,6 +50,11 @@ class Relay:
         self.started = True
         return self._head + body
 
+    @property
+    def passes_chunks(self) -> bool:
+        """Whether a chunk of whole events may go to the client as it came: nothing is held back before it."""
+        return self.started and self.events and self._chunked and not self._tail and not self._torn
+
     def broken(self, message: str, code: str, request_id: str = "") -> bytes:
         """What ends a started stream of events whose engine died: an event that says so, and a proper end."""
         event = error_event(message, code, style=self._style, request_id=request_id)

@@ -29,6 +29,11 @@ _SOCKET_OPTIONS = (
 )
 
 
+_SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
+_EVENT_END = b"\n\n\r\n"
+_CHOICES_END = b"}]}\n\n\r\n"
+
+
 class ResponseSink(Protocol):
     """Who wants a response: told of its head, its body block by block, and its end."""
 
@@ -37,6 +42,9 @@ class ResponseSink(Protocol):
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
+
+    def on_whole_chunk(self, chunk: bytes, body_bytes: int) -> None:
+        """Only while the connection's ``direct`` is set: one chunk of whole events, framing and all, as it arrived."""
 
     def on_lost(self, detail: str) -> None:
         """The connection ended, or spoke nonsense, before the response was complete."""
@@ -161,6 +169,7 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives."""
 
     __slots__ = (
+        "_between_chunks",
         "_complete",
         "_headers",
         "_interim",
@@ -171,6 +180,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_transport",
         "_until_end",
         "_upstream",
+        "direct",
         "quiet",
         "used",
     )
@@ -186,6 +196,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = False
         self._until_end = False
         self._reusable = False
+        self._between_chunks = False
+        self.direct = False  # set by the sink, see ResponseSink.on_whole_chunk
         self.quiet = 0  # sweeps since the last byte
         self.used = False  # has carried a complete response
 
@@ -198,7 +210,7 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
         """Send one request; its response goes to ``sink``."""
         self._sink = sink
-        self._complete = self._interim = self._until_end = False
+        self._complete = self._interim = self._until_end = self._between_chunks = self.direct = False
         self.quiet = 0
         if len(body) < 65536:
             self._transport.write(head + body)
@@ -239,6 +251,10 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         self.quiet = 0
+        if self.direct and self._between_chunks and (size := _size_of_whole_chunk(data)):
+            # The common case: the parser is between two chunks before this one and after it, so it need not see it.
+            sink.on_whole_chunk(data, size)
+            return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -295,6 +311,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._reusable = not self._until_end and self._parser.should_keep_alive()
         self._sink.on_head(status, self._headers, sized=sized)
 
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
+
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
 
@@ -321,6 +343,20 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces.clear()
         if sink is not None:
             sink.on_lost(detail)
+
+
+def _size_of_whole_chunk(data: bytes) -> int:
+    """Body bytes of the one chunk that ``data`` is, if it is one of whole events without usage; else 0.
+
+    An event that ends with the list of choices (as vLLM's do) is known at a glance to hold no usage after it.
+    """
+    at = 3 if data[3:4] == b"\r" else data.find(b"\r", 0, 6)
+    size = _SIZES.get(data[: at + 2])
+    if size is None or len(data) != at + size + 4:
+        return 0
+    if data.endswith(_CHOICES_END) or (data.endswith(_EVENT_END) and b'"usage"' not in data):
+        return size
+    return 0
 
 
 class _AnswerError(Exception):

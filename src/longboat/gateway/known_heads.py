@@ -1,0 +1,79 @@
+"""Heads of requests that came before: a client's next request differs from its last one only in its body's length."""
+
+from __future__ import annotations
+
+import re
+
+from longboat.gateway.request import Request
+
+__all__ = ("KnownHead", "KnownHeads")
+
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n")
+_END = b"\r\n\r\n"
+_MAX_HEADS = 4096
+_MAX_HEAD_BYTES = 8192
+_OF_ONE_REQUEST = frozenset(
+    b"x-request-id traceparent tracestate x-request-deadline transfer-encoding expect upgrade content-encoding".split()
+)
+"""Headers that change with each request, or how it is read: heads with them are not remembered."""
+
+
+class KnownHead:
+    """What the parser made of a head. Shared by all requests that have it: never change what it holds."""
+
+    __slots__ = ("forwarded", "method", "noted", "url")
+
+    def __init__(self, request: Request) -> None:
+        self.method = request.method
+        self.url = request.url
+        self.noted = request.noted
+        self.forwarded = request.forwarded
+
+    def request(self, body: bytes) -> Request:
+        """A new request with this head. It has no id yet."""
+        request = Request()
+        request.method = self.method
+        request.url = self.url
+        request.noted = self.noted
+        request.forwarded = self.forwarded
+        request.pieces.append(body)
+        request.held_bytes = len(body)
+        return request
+
+
+class KnownHeads:
+    """Heads by their bytes without the digits of Content-Length, so that equal bytes mean an equal reading.
+
+    Only what the parser read whole, and the gateway did not refuse, is learned. All is forgotten when it is too much.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, KnownHead] = {}
+
+    def match(self, data: bytes) -> tuple[KnownHead, int] | None:
+        """Where ``data`` is exactly one request with a known head: that head, and where its body begins."""
+        found = _LENGTH.search(data, 0, _MAX_HEAD_BYTES)
+        if found is None:
+            return None
+        end = data.find(_END, found.end() - 2, _MAX_HEAD_BYTES)
+        if end < 0 or len(data) - end - 4 != int(found[1]):
+            return None
+        head = self._heads.get(data[: found.start(1)] + data[found.end(1) : end])
+        return None if head is None else (head, end + 4)
+
+    def learn(self, data: bytes, request: Request) -> None:
+        """``data`` began with the head of ``request``, which the parser read and nothing was wrong with."""
+        if not request.keep_alive or not _OF_ONE_REQUEST.isdisjoint(request.noted):
+            return
+        found = _LENGTH.search(data, 0, _MAX_HEAD_BYTES)
+        end = data.find(_END, 0, _MAX_HEAD_BYTES)
+        if found is None or end < 0 or found.end() - 2 > end or found[1] != request.noted.get(b"content-length"):
+            return
+        head = data[:end]
+        if head.count(b"\n") != head.count(b"\r\n") or not head.startswith(b"POST "):
+            return
+        if len(self._heads) >= _MAX_HEADS:
+            self._heads.clear()
+        self._heads[data[: found.start(1)] + data[found.end(1) : end]] = KnownHead(request)
