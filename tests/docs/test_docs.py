@@ -11,6 +11,8 @@ import pytest
 import typer.main
 
 from longboat.cli.app import app
+from longboat.cli.gateway_notes import LIMITS
+from longboat.routing.tickets import RejectedReason
 from longboat.spec.load import load_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +151,19 @@ def test_each_variable_that_pages_name_is_in_the_code() -> None:
     known = {name for file in code for name in _VARIABLE.findall(file.read_text())}
     named = {name for page in PAGES for name in _VARIABLE.findall(page.read_text())}
     assert not named - known
+
+
+def test_each_error_code_of_the_gateway_is_on_its_page() -> None:
+    gateway = ROOT / "src" / "longboat" / "gateway"
+    codes = {
+        code
+        for name in ("refusals", "admin")
+        for code in re.findall(r'code="(\w+)"', (gateway / f"{name}.py").read_text())
+    }
+    codes |= {*LIMITS, *map(str, RejectedReason)}
+    assert {"model_not_found", "not_allowed", "queue_full"} <= codes
+    page = (DOCS / "concepts" / "gateway.md").read_text()
+    assert not {code for code in codes if f"`{code}`" not in page}
 
 
 def test_readme_names_two_make_commands() -> None:
