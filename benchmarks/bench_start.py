@@ -181,7 +181,7 @@ def wait_for(condition):  # type: ignore[no-untyped-def]
     while not (value := condition()):
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"not within {ROUND_DEADLINE_S:.0f} s")
-        time.sleep(0.05)
+        time.sleep(0.1)
     return value
 
 
