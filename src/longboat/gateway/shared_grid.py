@@ -32,7 +32,7 @@ _HIGH_WATER = 4  # header cell: rows that were ever used
 _HEADER = 8  # cells
 _CELL_BYTES = 8
 _REAP_S = 1.0
-_LOCK_DEADLINE_S = 0.5  # it is held for a millisecond or two
+_LOCK_DEADLINE_S = 2.0  # it is held for a millisecond or two, by a process that has a processor
 
 
 class GridFullError(Exception):
@@ -95,7 +95,7 @@ class SharedGrid:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep the others from joining, from adding keys, and from this. :raises ClusterError: not in 0.5 s"""
+        """Keep the others from joining, from adding keys, and from this. :raises ClusterError: not in 2 s"""
         if self._fd >= 0:
             _lock(self._fd)
         try:
