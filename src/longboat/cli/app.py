@@ -11,10 +11,11 @@ import typer
 
 from longboat import __version__
 from longboat.cli.engines import engines_app
+from longboat.cli.error_text import print_error
 from longboat.cli.gateway import gateway_app
 from longboat.cli.keys import keys_app
 from longboat.cli.node import node_app
-from longboat.core.errors import ClusterError, LongboatError, UserInputError
+from longboat.core.errors import ClusterError, LongboatError
 
 __all__ = ("app", "main")
 
@@ -172,21 +173,3 @@ def _missing_package(error: ImportError) -> LongboatError:
 def _unexpected(error: Exception) -> LongboatError:
     told = " ".join(f"{type(error).__name__}: {error}".split())
     return LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
-
-
-def print_error(error: LongboatError) -> None:
-    """Error on stderr: the message, each problem with its place, log lines, and the hint."""
-    out = sys.stderr
-    problems = error.problems if isinstance(error, UserInputError) else ()
-    if len(problems) > 1:
-        print(f"error: {error.message}", file=out)
-        for problem in problems:
-            print(f"  {problem}", file=out)
-            if problem.hint:
-                print(f"    → {problem.hint}", file=out)
-        return
-    print(f"error: {error.message}", file=out)
-    for line in getattr(error, "log_tail", ()):
-        print(f"  | {line}", file=out)
-    if error.hint:
-        print(f"  → {error.hint}", file=out)

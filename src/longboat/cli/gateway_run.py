@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from longboat.cli.error_text import print_error
 from longboat.cli.gateway_alone import AloneOptions, Wanted, read_wanted
 from longboat.cli.upstream_watch import UpstreamWatch, Watched
 from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
@@ -279,8 +280,6 @@ def _say(text: str, *, file: Any = None) -> None:
 
 
 def _complain(error: LongboatError) -> None:
-    from longboat.cli.app import print_error
-
     with suppress(OSError):
         print_error(error)
 

@@ -60,7 +60,6 @@ class Call:
         "reserved_unix_s",
         "salt",
         "sent_body",
-        "sent_s",
         "series",
         "span",
         "tenant",
@@ -84,7 +83,6 @@ class Call:
         why: str = "",
         method: str = "POST",
         cost_tokens: int = 0,
-        pinned: str = "",
     ) -> None:
         self.request = request
         self.api = api
@@ -98,7 +96,7 @@ class Call:
         self.why = why
         self.method = method
         self.cost_tokens = cost_tokens
-        self.pinned = pinned
+        self.pinned = ""
         self.deadline_s: float | None = None
         self.salt: str | None = None
         self.adds_usage = False
@@ -117,13 +115,17 @@ class Call:
         self.decided_s = time.monotonic()
         self.queued_s: float | None = None
         self.granted_s: float | None = None
-        self.sent_s: float | None = None
         self.first_byte_s: float | None = None
 
     @property
     def pool(self) -> str:
         """The model that is being tried."""
         return self.pools[self.at_pool]
+
+    def pin(self, *, model: str, key: str) -> None:
+        """Only this replica of this model can answer."""
+        self.pools, self.pinned = (model,), key
+        self.requested = self.requested or model
 
     def measured(self) -> Usage | None:
         """What the engine said of the tokens; None where it said nothing yet."""

@@ -22,8 +22,7 @@ async def with_owner(state: GatewayState, call: Call, response_id: str) -> Call 
     found = (await state.node.owner(response_id)).get("owner")
     if not found or found["tenant"] != call.tenant.name:
         return refusals.unknown_response(response_id)
-    call.pools, call.pinned = (found["model"],), found["key"]
-    call.requested = call.requested or found["model"]
+    call.pin(model=found["model"], key=found["key"])
     return call
 
 

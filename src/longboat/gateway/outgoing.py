@@ -19,10 +19,9 @@ def body_for(call: Call) -> bytes:
     if facts is None:
         return call.body
     model = call.pool if call.pool != facts.model else None
-    if isinstance(facts, Form):
-        call.adds_usage = facts.usage_addable
-        return splice_form(call.body, facts, model=model, add_usage=True)
     call.adds_usage = facts.usage_addable
+    if isinstance(facts, Form):
+        return splice_form(call.body, facts, model=model, add_usage=True)
     return splice(call.body, facts, model=model, add_usage=True, cache_salt=call.salt)
 
 

@@ -271,8 +271,7 @@ def _at_owner(state: GatewayState, call: Call, response_id: str) -> Call | Later
     owner = state.owners.of(response_id, call.tenant.name)
     if owner is None:
         return Later(call, response_id)
-    call.pools, call.pinned = (owner.model,), owner.key
-    call.requested = call.requested or owner.model
+    call.pin(model=owner.model, key=owner.key)
     return call
 
 
