@@ -14,6 +14,7 @@ from gateway_lab import config, endpoint, table
 
 from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
 from longboat.core.states import EndpointTable
+from longboat.gateway.answer_head import AnswerHead
 from longboat.gateway.answers import Refusal
 from longboat.gateway.call import Call
 from longboat.gateway.exchange import Exchange
@@ -135,7 +136,8 @@ class World:
             status = 200 if kind < 0.9 else self.random.choice((400, 500))
             streams = status == 200 and call.facts.stream
             kind_of = b"text/event-stream" if streams else b"application/json"
-            sink.on_head(status, [(b"content-type", kind_of)], sized=not streams)
+            length = [] if streams else [(b"content-length", b"9")]
+            sink.on_head(AnswerHead(status, [(b"content-type", kind_of), *length]))
         elif not sink._relay.events:
             self.answer(connection, orjson.dumps({"choices": [{}], "usage": USAGE}))
         elif kind < 0.6:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from longboat.gateway import refusals
+from longboat.gateway.answer_head import AnswerHead
 from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
 from longboat.gateway.books import FAILED
@@ -21,7 +22,7 @@ from longboat.gateway.state import GatewayState
 from longboat.gateway.tracing import passed_on
 from longboat.gateway.upstream import Upstream, UpstreamConnection
 from longboat.gateway.usage import AnswerKind, UsageReader
-from longboat.gateway.wire import Framing, response_head
+from longboat.gateway.wire import Framing
 from longboat.routing.fair_queue import Granted, Queued, Ticket
 from longboat.routing.pick import Pick, Wait, pick
 
@@ -131,28 +132,25 @@ class Exchange:
 
     # what the engine's connection calls
 
-    def on_head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> None:
+    def on_head(self, head: AnswerHead) -> None:
         call, request = self._call, self._call.request
-        events = _is_event_stream(headers)
+        status, events = head.status, head.events
         added = events and call.adds_usage and status < 400
-        if added and sized:  # it will be shorter than the engine says
-            headers = [item for item in headers if item[0].lower() != b"content-length"]
-            sized = False
+        sized = head.sized and not added  # what was added is taken out, and its length would be wrong
         framing = Framing.IDENTITY
         if not sized:
             framing = Framing.CLOSE if request.http_1_0 else Framing.CHUNKED
         assert self._upstream is not None
-        head = response_head(
-            status,
-            headers,
+        lines = head.for_client(
             framing,
+            sized=sized,
             request_id=request.request_id,
             replica=self._upstream.replica,
             close=self._client.closes_after,
             extra=pool_lines(call) + request.extra_lines,
         )
         self._status = status
-        self._relay = Relay(head, framing, events=events, style=call.api.style)
+        self._relay = Relay(lines, framing, events=events, style=call.api.style)
         if has_usage(call) and status < 400:
             kind = call.api.events if events else AnswerKind.JSON
             call.usage = UsageReader(kind, added=added)
@@ -435,9 +433,3 @@ def _outcome(status: int) -> str:
     if status < 400:
         return "ok"
     return "client_error" if status < 500 else "engine_error"
-
-
-def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers
-    )

@@ -31,11 +31,7 @@ class KnownHead:
 
     def request(self, body: bytes) -> Request:
         """A new request with this head. It has no id yet."""
-        request = Request()
-        request.method = self.method
-        request.url = self.url
-        request.noted = self.noted
-        request.forwarded = self.forwarded
+        request = Request(self.url, self.method, "", self.noted, self.forwarded)
         request.pieces.append(body)
         request.held_bytes = len(body)
         return request

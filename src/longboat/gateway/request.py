@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 
 from longboat.gateway.answers import Refusal
 
 __all__ = ("Request",)
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """Filled while it is read; complete when the client's connection hands it on.
 
@@ -21,18 +19,41 @@ class Request:
     held_bytes: what its body counts for in the process's budget
     """
 
-    url: bytes = b""
-    method: str = ""
-    http_1_0: bool = False
-    keep_alive: bool = True
-    request_id: str = ""
-    noted: dict[bytes, bytes] = field(default_factory=dict)
-    forwarded: list[bytes] = field(default_factory=list)
-    pieces: list[bytes] = field(default_factory=list)
-    held_bytes: int = 0
-    refusal: Refusal | None = None
-    extra_lines: bytes = b""
-    received_s: float = field(default_factory=time.monotonic)
+    __slots__ = (
+        "extra_lines",
+        "forwarded",
+        "held_bytes",
+        "http_1_0",
+        "keep_alive",
+        "method",
+        "noted",
+        "pieces",
+        "received_s",
+        "refusal",
+        "request_id",
+        "url",
+    )
+
+    def __init__(
+        self,
+        url: bytes = b"",
+        method: str = "",
+        request_id: str = "",
+        noted: dict[bytes, bytes] | None = None,
+        forwarded: list[bytes] | None = None,
+    ) -> None:
+        self.url = url
+        self.method = method
+        self.request_id = request_id
+        self.noted = {} if noted is None else noted
+        self.forwarded = [] if forwarded is None else forwarded
+        self.pieces: list[bytes] = []
+        self.http_1_0 = False
+        self.keep_alive = True
+        self.held_bytes = 0
+        self.refusal: Refusal | None = None
+        self.extra_lines = b""
+        self.received_s = time.monotonic()
 
     def path_text(self) -> str:
         """The path without its query, as logs show it."""

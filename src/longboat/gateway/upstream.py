@@ -13,6 +13,7 @@ import httptools
 
 from longboat.core.errors import UserInputError
 from longboat.core.states import Endpoint
+from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
 
 __all__ = ("ResponseSink", "Upstream", "UpstreamConnection")
@@ -37,8 +38,8 @@ _CHOICES_END = b"}]}\n\n\r\n"
 class ResponseSink(Protocol):
     """Who wants a response: told of its head, its body block by block, and its end."""
 
-    def on_head(self, status: int, headers: list[tuple[bytes, bytes]], *, sized: bool) -> None:
-        """sized: the engine told the body's length. Raises nothing."""
+    def on_head(self, head: AnswerHead) -> None:
+        """The answer begins. Raises nothing."""
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
@@ -259,7 +260,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             cause = error.__context__
-            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, _AnswerError):
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, AnswerHeadError):
                 raise  # a defect of ours: the loop reports it and closes the connection
             self._lose(f"its answer is not HTTP: {cause or error}")
             return
@@ -287,7 +288,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise _AnswerError("a second answer to one request")
+            raise AnswerHeadError("a second answer to one request")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -298,18 +299,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = status < 200
         if self._interim or self._sink is None:
             return
-        sized = status in (204, 304)
-        self._until_end = not sized
-        for name, value in self._headers:
-            lower = name.lower()
-            if lower == b"content-length":
-                sized, self._until_end = True, False
-            elif lower == b"transfer-encoding":
-                if value.strip().lower() != b"chunked":
-                    raise _AnswerError("unknown transfer encoding")
-                self._until_end = False
-        self._reusable = not self._until_end and self._parser.should_keep_alive()
-        self._sink.on_head(status, self._headers, sized=sized)
+        head = answer_head(status, self._headers)
+        self._until_end = head.until_end
+        self._reusable = not head.until_end and self._parser.should_keep_alive()
+        self._sink.on_head(head)
 
     def on_chunk_header(self) -> None:
         self._between_chunks = False
@@ -357,10 +350,6 @@ def _size_of_whole_chunk(data: bytes) -> int:
     if data.endswith(_CHOICES_END) or (data.endswith(_EVENT_END) and b'"usage"' not in data):
         return size
     return 0
-
-
-class _AnswerError(Exception):
-    """Well-formed HTTP that is no answer to what was asked."""
 
 
 def _split(url: str) -> tuple[str, int, str, str]:

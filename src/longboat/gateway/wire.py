@@ -1,13 +1,11 @@
-"""Which headers cross the gateway, and how request and response heads are written."""
+"""Which headers cross the gateway, and how the end of a body is shown."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from longboat.gateway.answers import status_line
-
-__all__ = ("NOTED", "WITHHELD", "Framing", "connection_tokens", "response_head", "without_named")
+__all__ = ("NOTED", "WITHHELD", "Framing", "connection_tokens", "end_to_end_lines", "without_named")
 
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
@@ -49,24 +47,6 @@ def without_named(lines: Iterable[bytes], names: frozenset[bytes]) -> list[bytes
     return [line for line in lines if line.partition(b":")[0].lower() not in names]
 
 
-def response_head(
-    status: int,
-    headers: Sequence[tuple[bytes, bytes]],
-    framing: Framing,
-    *,
-    request_id: str,
-    replica: str,
-    close: bool,
-    extra: bytes = b"",
-) -> bytes:
-    """The head that the client gets: the engine's end-to-end headers and our own. extra: whole lines."""
-    parts = [status_line(status)]
-    parts.extend(b"%b: %b\r\n" % item for item in headers if item[0].lower() not in _KEPT_FROM_CLIENT)
-    own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
-    parts.append(own)
-    if extra:
-        parts.append(extra)
-    if framing is Framing.CHUNKED:
-        parts.append(b"transfer-encoding: chunked\r\n")
-    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
-    return b"".join(parts)
+def end_to_end_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The lines of an engine's headers that the client gets too."""
+    return b"".join(b"%b: %b\r\n" % item for item in headers if item[0].lower() not in _KEPT_FROM_CLIENT)

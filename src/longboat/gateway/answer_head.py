@@ -1,0 +1,70 @@
+"""The head of an engine's answer, as the gateway needs it: read once for all answers that have the same."""
+
+from __future__ import annotations
+
+from longboat.gateway.answers import status_line
+from longboat.gateway.wire import Framing, end_to_end_lines
+
+__all__ = ("AnswerHead", "AnswerHeadError", "answer_head")
+
+_MAX_KNOWN = 1024
+
+
+class AnswerHeadError(Exception):
+    """The head is well-formed HTTP, but no answer can be read by it."""
+
+
+class AnswerHead:
+    """sized: the engine told the body's length; until_end: the connection's end ends the body; events: its body is a
+    stream of server-sent events
+    """
+
+    __slots__ = ("_lines", "_unsized_lines", "events", "sized", "status", "until_end")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """:raises AnswerHeadError: the body is framed in a way that is not HTTP/1.1's"""
+        self.status = status
+        self.sized = status in (204, 304)
+        self.until_end = not self.sized
+        self.events = False
+        for name, value in headers:
+            lower = name.lower()
+            if lower == b"content-length":
+                self.sized, self.until_end = True, False
+            elif lower == b"transfer-encoding":
+                if value.strip().lower() != b"chunked":
+                    raise AnswerHeadError("unknown transfer encoding")
+                self.until_end = False
+            elif lower == b"content-type":
+                self.events = self.events or value.lower().startswith(b"text/event-stream")
+        first = status_line(status)
+        self._lines = first + end_to_end_lines(headers)
+        unsized = [item for item in headers if item[0].lower() != b"content-length"]
+        self._unsized_lines = first + end_to_end_lines(unsized)
+
+    def for_client(
+        self, framing: Framing, *, sized: bool, request_id: str, replica: str, close: bool, extra: bytes = b""
+    ) -> bytes:
+        """The head that the client gets: the engine's end-to-end headers and our own. extra: whole lines.
+
+        sized: the engine's length stays true
+        """
+        own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
+        coding = b"transfer-encoding: chunked\r\n" if framing is Framing.CHUNKED else b""
+        end = b"connection: close\r\n\r\n" if close else b"\r\n"
+        return b"".join((self._lines if sized else self._unsized_lines, own, extra, coding, end))
+
+
+_known: dict[tuple[object, ...], AnswerHead] = {}
+
+
+def answer_head(status: int, headers: list[tuple[bytes, bytes]]) -> AnswerHead:
+    """:raises AnswerHeadError: see there"""
+    key = (status, *headers)
+    head = _known.get(key)
+    if head is None:
+        head = AnswerHead(status, headers)
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[key] = head
+    return head
