@@ -24,7 +24,8 @@ class FakeGateway:
         self.policy = ""
 
     async def state(self) -> dict[str, Any]:
-        return {"pid": 7, "policy_digest": self.policy, "version": 1, "epoch": "e", "demands": {"r": 2}}
+        demands = {"demands": {"r": 2}, "tenant_demands": {"m": {"a": [1.0, 1, 1]}}}
+        return {"pid": 7, "policy_digest": self.policy, "version": 1, "epoch": "e", **demands}
 
     async def put_policy(self, document: bytes) -> bool:
         self.calls.append("policy")
@@ -97,6 +98,7 @@ async def test_a_new_gateway_knows_who_may_ask_before_there_is_anything_to_ask(n
     assert node.starts[0].policy.auth == "keys"
     assert calls(node) == ["policy", "table"]
     assert (report.policy_digest, report.demands, report.problem) == (policy_digest(POLICY), {"r": 2}, "")
+    assert report.tenant_demands == {"m": {"a": [1.0, 1, 1]}}
 
 
 async def test_a_known_policy_is_not_sent_again_and_a_new_one_restarts_nothing(node: Node) -> None:

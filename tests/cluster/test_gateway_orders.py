@@ -20,14 +20,14 @@ POLICY = Policy(
     salt="s",
 )
 ONE = Endpoint(model="m", replica="r1", generation=1, url="http://h:1", capacity=8)
-FREE = Endpoint(model="m", replica="r2", generation=1, url="http://h:2")
-TABLE = EndpointTable(version=3, models=("m",), endpoints=(ONE, FREE))
+FREE = Endpoint(model="n", replica="r2", generation=1, url="http://h:2")
+TABLE = EndpointTable(version=3, models=("m", "n"), endpoints=(ONE, FREE))
 
 
 def shares(*demands: int, now_s: float = 0.0, of: SlotShares | None = None) -> list[int | None]:
     """What each of some nodes may use of the first endpoint."""
     nodes = [f"n{index}" for index in range(len(demands))]
-    wanted = {node: {ONE.key: demand} for node, demand in zip(nodes, demands, strict=True)}
+    wanted = {node: {"m": {"a": (1.0, 0, demand)}} for node, demand in zip(nodes, demands, strict=True) if demand}
     made = of or SlotShares()
     return [made.table_for(node, TABLE, nodes, wanted, now_s).endpoints[0].capacity for node in nodes]
 
@@ -57,6 +57,19 @@ def test_shares_of_an_engine_are_all_its_slots(demands: tuple[int, ...]) -> None
 def test_a_busy_node_gets_more_than_an_idle_one() -> None:
     busy, idle = shares(100, 0)
     assert (busy or 0) > (idle or 0) >= 1
+
+
+def test_a_tenant_gets_no_more_of_an_engine_by_using_more_nodes() -> None:
+    flood, quiet = {"m": {"flood": (1.0, 0, 500)}}, {"m": {"quiet": (1.0, 0, 500)}}
+    wanted = {"n0": flood, "n1": flood, "n2": quiet}
+    made = SlotShares()
+    got = [made.table_for(node, TABLE, wanted, wanted, 0.0).endpoints[0].capacity for node in wanted]
+    assert got == [2, 2, 4]
+
+
+def test_a_node_is_told_what_the_whole_engine_has() -> None:
+    told = SlotShares().table_for("n0", TABLE, ["n0", "n1"], {}, 0.0).endpoints[0]
+    assert (told.capacity, told.engine_capacity) == (4, ONE.capacity)
 
 
 def test_shares_are_renewed_once_a_second_and_alike_for_all_nodes() -> None:

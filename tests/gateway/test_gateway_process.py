@@ -171,6 +171,31 @@ async def test_what_ran_in_a_dead_worker_counts_no_more(start: Start, make_upstr
     await came_true(let_in)
 
 
+async def test_worker_with_all_the_demand_gets_nearly_all_slots(start: Start, make_upstream: Any) -> None:
+    upstream = await make_upstream()
+    running = await start(processes=2)
+    await running.control.put_table("e", table(endpoint(upstream, capacity=8)))
+    by_worker: dict[str, list[RawClient]] = {}
+    while min((len(clients) for clients in by_worker.values()), default=0) < 10 or len(by_worker) < 2:
+        client = await RawClient.to(running.port)
+        request_id = (await client.post(ASK)).headers["x-request-id"]
+        by_worker.setdefault(request_id.rpartition("-")[0], []).append(client)
+    upstream.script = until_closed
+    upstream.seen.clear()
+
+    def num_sent() -> int:
+        return sum(seen.head.startswith(b"POST") for seen in upstream.seen)
+
+    busy, idle = by_worker.values()
+    for client in busy[:10]:
+        client.send(post_bytes(ASK))
+    await eventually(lambda: num_sent() == 7, "all slots but one are the busy worker's")
+    state = await running.control.state()
+    assert state["tenant_demands"] == {"tiny": {"anonymous": [1.0, 7, 3]}}
+    idle[0].send(post_bytes(ASK))
+    await eventually(lambda: num_sent() == 8, "the other worker has a slot")
+
+
 async def test_response_is_found_by_whichever_worker_is_asked(start: Start, make_upstream: Any) -> None:
     async def keeper(seen: Seen) -> None:
         body = b'{"id": "resp_1", "object": "response"}'

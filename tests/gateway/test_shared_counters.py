@@ -1,4 +1,4 @@
-"""Counters and slots that the processes of one node share."""
+"""Counters that the processes of one node share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from longboat.gateway import shared_grid
 from longboat.gateway.counters import Counters, LocalCounters
 from longboat.gateway.shared_counters import SharedCounters, open_counters
 from longboat.gateway.shared_grid import SharedGrid
-from longboat.gateway.slot_board import open_slot_board
 
 ANN = TenantPolicy(name="ann")
 LIMITED = TenantPolicy(
@@ -31,12 +30,10 @@ import sys
 from pathlib import Path
 from longboat.core.policy import TenantPolicy
 from longboat.gateway.shared_counters import open_counters
-from longboat.gateway.slot_board import open_slot_board
-counters, board = open_counters(Path(sys.argv[1])), open_slot_board(Path(sys.argv[1]))
+counters = open_counters(Path(sys.argv[1]))
 tenant = TenantPolicy(name="ann", requests_per_minute=int(sys.argv[2]))
 sys.stdin.readline()
 admitted = sum(counters.reserve(tenant, tokens=10, now_s=float(sys.argv[3])) is None for _ in range(int(sys.argv[4])))
-board.take("m/0")
 print(admitted, flush=True)
 sys.stdin.read()
 """
@@ -102,12 +99,11 @@ def test_what_ran_in_a_killed_process_counts_no_more_but_its_windows_do(tmp_path
     with children(tmp_path, 1, limit=1000, num_requests=20) as [child]:
         child.go()
         assert child.admitted() == 20
-        counters, board = open_counters(tmp_path), open_slot_board(tmp_path)
-        assert counters.counts_of("ann", START_S).running == 20 and board.busy("m/0") == 1
+        counters = open_counters(tmp_path)
+        assert counters.counts_of("ann", START_S).running == 20
         child.kill()
         counts = counters.counts_of("ann", START_S)
         assert (counts.running, counts.requests, counts.tokens_today) == (0, 20, 200)
-        assert board.busy("m/0") == 0
 
 
 def test_process_in_the_place_of_a_dead_one_keeps_its_windows(tmp_path: Path) -> None:
@@ -196,38 +192,6 @@ def test_tenants_beyond_the_files_room_are_still_counted(tmp_path: Path, monkeyp
     assert [counters.reserve(t, tokens=1, now_s=START_S) for t in many] == [None] * 4
     assert all(counters.reserve(t, tokens=1, now_s=START_S) is not None for t in many)
     assert counters.num_unshared == 2
-
-
-def test_place_of_a_forgotten_endpoint_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_grid, "MAX_KEYS", 2)
-    board, other = open_slot_board(tmp_path), open_slot_board(tmp_path)
-    for index in range(6):
-        key = f"m/{index}"
-        board.take(key)
-        assert other.busy(key) == 1
-        board.give(key)
-        board.forget(key)
-        other.forget(key)
-
-
-def test_board_counts_endpoints_apart_and_processes_together(tmp_path: Path) -> None:
-    first, second = open_slot_board(tmp_path), open_slot_board(tmp_path)
-    for _ in range(3):
-        first.take("a")
-    second.take("a")
-    second.take("b")
-    assert (first.busy("a"), first.own("a"), second.own("a"), first.busy("b")) == (4, 3, 1, 1)
-    first.close()
-    assert second.busy("a") == 1
-
-
-def test_board_without_a_folder_counts_this_process() -> None:
-    board = open_slot_board(None)
-    board.take("a")
-    board.take("a")
-    board.give("a")
-    assert board.busy("a") == board.own("a") == 1
-    board.close()
 
 
 def test_grid_takes_little_of_the_disk(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class FleetController:
         held = time.monotonic() - self._started_at_s < HOLD_OFF_S
         gateway = self._document["gateway"]
         table = self._membership.table(self._models(), now_s)
-        demands = {node: report.gateway.demands for node, report in self._reports.items()}
+        demands = {node: report.gateway.tenant_demands for node, report in self._reports.items()}
         return NodeOrder(
             fleet=str(self._document["fleet"]),
             epoch=self._epoch,

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 
 from longboat.core.policy import Policy
-from longboat.core.states import Endpoint, EndpointTable
-from longboat.routing.slots import lease
+from longboat.core.states import EndpointTable
+from longboat.routing.shares import divided_table, read_demands
 
 __all__ = ("SlotShares", "policy_document")
 
 RENEW_EVERY_S = 1.0
 
-Demands = Mapping[str, Mapping[str, int]]
-"""Node → endpoint's key → requests that run or wait there."""
+Demands = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+"""Node → model → tenant → its weight, and how many of its requests run and wait there."""
 
 
 def policy_document(values: Mapping[str, Any], num_gateways: int) -> bytes:
@@ -32,7 +32,7 @@ class SlotShares:
     def __init__(self) -> None:
         self._made_for: tuple[int, tuple[str, ...]] | None = None
         self._made_at_s = -RENEW_EVERY_S
-        self._shares: dict[str, list[int]] = {}
+        self._tables: list[EndpointTable] = []
 
     def table_for(
         self, node_id: str, table: EndpointTable, nodes: Iterable[str], demands: Demands, now_s: float
@@ -45,15 +45,5 @@ class SlotShares:
         made_for = (table.version, order)
         if made_for != self._made_for or now_s - self._made_at_s >= RENEW_EVERY_S:
             self._made_for, self._made_at_s = made_for, now_s
-            self._shares = {e.key: _divided(e, order, demands) for e in table.endpoints if e.capacity is not None}
-        place = order.index(node_id)
-        endpoints = tuple(
-            dataclasses.replace(e, capacity=self._shares[e.key][place]) if e.key in self._shares else e
-            for e in table.endpoints
-        )
-        return dataclasses.replace(table, endpoints=endpoints)
-
-
-def _divided(endpoint: Endpoint, nodes: Sequence[str], demands: Demands) -> list[int]:
-    assert endpoint.capacity is not None
-    return lease(endpoint.capacity, [max(0, demands.get(node, {}).get(endpoint.key, 0)) for node in nodes])
+            self._tables = divided_table(table, [read_demands(demands.get(node, {})) for node in order])
+        return self._tables[order.index(node_id)]

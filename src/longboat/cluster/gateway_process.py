@@ -214,6 +214,7 @@ class GatewayProcess:
             requests_total=state.get("requests_total", 0),
             policy_digest=state.get("policy_digest", ""),
             demands=state.get("demands", {}),
+            tenant_demands=state.get("tenant_demands", {}),
             problem=trouble if state else "its control socket does not answer",
         )
 

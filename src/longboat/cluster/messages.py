@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longboat.core.states import EndpointTable, ReplicaState
@@ -145,6 +145,7 @@ class GatewayReport:
 
     problem: why it does not run, or not as ordered (empty: all is well); epoch, table_version: of the table it has
     demands: endpoint → its requests that run or wait here
+    tenant_demands: model → tenant → its weight, and how many of its requests run and wait here
     """
 
     node_id: str
@@ -159,6 +160,7 @@ class GatewayReport:
     problem: str = ""
     policy_digest: str = ""
     demands: Mapping[str, int] = field(default_factory=dict)
+    tenant_demands: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

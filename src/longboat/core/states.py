@@ -66,6 +66,7 @@ class Endpoint:
     """An engine's API that requests for ``model`` may be sent to.
 
     capacity: requests that may run there at once, of all that use this table; None: nobody knows
+    engine_capacity: requests that the engine works on at once, where ``capacity`` is a part of them
     api_key: sent as ``Authorization: Bearer`` to the engine; never logged
     """
 
@@ -76,6 +77,7 @@ class Endpoint:
     api_key: str = field(default="", repr=False)
     ready: bool = True
     capacity: int | None = None
+    engine_capacity: int | None = None
 
     @property
     def key(self) -> str:

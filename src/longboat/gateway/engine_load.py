@@ -24,14 +24,15 @@ async def follow_load(state: GatewayState, every_s: float) -> None:
     gate = asyncio.Semaphore(_AT_ONCE)
     while True:
         await asyncio.sleep(every_s)
-        wanted = [u for u in state.table.upstreams() if u.ready and u.capacity is not None]
-        await asyncio.gather(*(_look(upstream, gate) for upstream in wanted))
+        wanted = [u for u in state.table.upstreams() if u.ready and u.capacity]
+        await asyncio.gather(*(_look(upstream, state.table.engine_capacity(upstream), gate) for upstream in wanted))
         for pool in state.table.pools():
             if pool.num_waiting:
                 pool.pump_soon()
 
 
-async def _look(upstream: Upstream, gate: asyncio.Semaphore) -> None:
+async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) -> None:
+    """whole: requests that the engine works on at once, ours and others'."""
     async with gate:
         try:
             text = await asyncio.wait_for(_metrics_text(upstream), _TIMEOUT_S)
@@ -42,12 +43,12 @@ async def _look(upstream: Upstream, gate: asyncio.Semaphore) -> None:
     samples = list(read_samples("\n".join(lines)))
     running = total_of(samples, "vllm:num_requests_running")
     waiting = total_of(samples, "vllm:num_requests_waiting")
-    if running is None or upstream.capacity is None:
+    if running is None or not upstream.capacity or whole is None:
         upstream.room_told = None
         return
     own = upstream.outstanding
-    # What the engine has beyond ours is others' work: it takes slots that we must not give out.
-    upstream.room_told = own + corrected(upstream.capacity, own, int(running), int(waiting or 0))
+    # What the engine has beyond ours is others' work: room that it takes is not ours, even where our part is larger.
+    upstream.room_told = own + corrected(whole, own, int(running), int(waiting or 0))
 
 
 async def _metrics_text(upstream: Upstream) -> str:

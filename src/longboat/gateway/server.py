@@ -18,6 +18,7 @@ from longboat.gateway.node import Answers, LocalAnswers, node_of
 from longboat.gateway.services import Services
 from longboat.gateway.state import GatewayState
 from longboat.gateway.tls import ServerTls, TlsTransport
+from longboat.routing.shares import written_demands
 
 __all__ = ("Gateway", "serve_until_stopped")
 
@@ -127,6 +128,7 @@ class Gateway:
             "policy_digest": state.live.digest,
             "waiting": sum(pool.num_waiting for pool in state.table.pools()),
             "demands": state.table.demands(),
+            "tenant_demands": written_demands(state.table.tenant_demands()),
             "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
             "processes": [os.getpid()],
         }

@@ -86,13 +86,6 @@ class SharedGrid:
                 base = self._bases[key] = self._add(_hash(key), may_reuse)
         return base
 
-    def forget(self, key: str) -> None:
-        """This process uses the key no more."""
-        base = self._bases.pop(key, None)
-        if base is not None:
-            own = base + self.row * self.num_cells
-            self.cells[own] = self.cells[own + 1] = 0
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep the others from joining, from adding keys, and from this. :raises ClusterError: not in 2 s"""

@@ -48,7 +48,7 @@ class GatewayState:
         self.config = config
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
-        self.table = LiveTable(config.limits, self.live.policy.queue, processes=max(1, config.processes))
+        self.table = LiveTable(config.limits, self.live.policy.queue)
         self.access_log = _access_log(config)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)

@@ -7,6 +7,7 @@ from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.pool import Pool
 from longboat.gateway.upstream import Upstream
+from longboat.routing.slots import Demand
 
 __all__ = ("LiveTable",)
 
@@ -14,15 +15,14 @@ __all__ = ("LiveTable",)
 class LiveTable:
     """Holds the newest table. Endpoints that stay keep their connections and their counts."""
 
-    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, processes: int = 1) -> None:
-        """processes: that share the node's slots."""
+    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None) -> None:
         self._limits = limits
         self._queue = queue or QueuePolicy()
-        self._processes = processes
         self.epoch: str | None = None
         self.version = 0
         self.models: tuple[str, ...] = ()
         self._pools: dict[str, Pool] = {}
+        self._engine_capacities: dict[str, int | None] = {}
 
     @property
     def known(self) -> bool:
@@ -41,8 +41,11 @@ class LiveTable:
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
             upstream.ready = endpoint.ready
             upstream.capacity = self._capacity(endpoint.capacity)
+            if not upstream.capacity:
+                upstream.room_told = None  # without slots here, room there is none of ours
         for upstream in old.values():
             upstream.retire()
+        self._engine_capacities = {e.key: e.engine_capacity for e in table.endpoints}
         self.epoch, self.version = epoch, table.version
         self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
         self._fill_pools(made)
@@ -72,6 +75,16 @@ class LiveTable:
             found.update((u.key, u.outstanding + (each if u.ready else 0)) for u in pool.upstreams)
         return found
 
+    def tenant_demands(self) -> dict[str, dict[str, Demand]]:
+        """What each tenant has running and waiting, by model."""
+        found = {model: pool.scheduler.demands() for model, pool in self._pools.items()}
+        return {model: tenants for model, tenants in found.items() if tenants}
+
+    def engine_capacity(self, upstream: Upstream) -> int | None:
+        """Requests that the engine works on at once, for all gateways together; our own part where nobody told."""
+        whole = self._engine_capacities.get(upstream.key)
+        return upstream.capacity if whole is None else whole
+
     def set_queue(self, queue: QueuePolicy) -> None:
         """How requests wait from now on."""
         self._queue = queue
@@ -93,12 +106,8 @@ class LiveTable:
             pool.close()
 
     def _capacity(self, told: int | None) -> int | None:
-        """This process's part of the slots that the node may use of an endpoint."""
         limit = self._limits.max_outstanding
-        if told is None:
-            return limit
-        part = max(1, told // self._processes)
-        return part if limit is None else min(part, limit)
+        return min((number for number in (told, limit) if number is not None), default=None)
 
     def _live(self, endpoint: Endpoint, old: dict[tuple[str, str, str], Upstream]) -> Upstream:
         fresh = Upstream(endpoint, self._limits)

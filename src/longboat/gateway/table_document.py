@@ -21,6 +21,7 @@ _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "api_key": str,
     "ready": bool,
     "capacity": (int, NoneType),
+    "engine_capacity": (int, NoneType),
 }
 _REQUIRED = ("model", "replica", "generation", "url")
 

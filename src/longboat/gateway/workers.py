@@ -25,6 +25,8 @@ from longboat.gateway.gathered import GatheredAnswers
 from longboat.gateway.live_policy import decode_policy, digest_of_policy
 from longboat.gateway.server import SWEEP_S, listen_error, stop_on_signals
 from longboat.gateway.table import LiveTable
+from longboat.gateway.worker_shares import WorkerShares
+from longboat.routing.shares import read_demands, written_demands
 
 __all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
 
@@ -32,6 +34,7 @@ _START_TIMEOUT_S = 20.0
 _RESTART_PAUSE_S = 0.2
 _PR_SET_PDEATHSIG = 1
 _FEED_TIMEOUT_S = 2.0  # a worker that hangs must not hold up the others' tables
+_SHARE_EVERY_S = 1.0
 _ASK_TIMEOUT_S = 1.0  # for what a worker is only asked; what it must learn has longer
 _SUMMED = ("in_flight", "waiting", "requests_total", "connections", "held_bytes", "log_lines_dropped")
 
@@ -63,6 +66,8 @@ class Worker:
         self.control = GatewayControl(path, config.control_token)
         self.asked = GatewayControl(path, config.control_token, timeout_s=_ASK_TIMEOUT_S)
         self.process: asyncio.subprocess.Process | None = None
+        self.feeding = asyncio.Lock()  # what is told last must be what is newest
+        self.told: tuple[str, EndpointTable] | None = None  # the table that it took
 
     async def start(self, policy: Policy | None = None) -> None:
         """Returns when it listens. :raises EngineError: it did not within 20 s; UserInputError: it must not.
@@ -92,7 +97,8 @@ class WorkerParent:
         self._port = port
         self._workers = [Worker(config, index, port) for index in range(config.processes)]
         self.answers = GatheredAnswers({worker.name: worker.asked for worker in self._workers})
-        self._latest: tuple[str, EndpointTable] | None = None
+        self._epoch: str | None = None
+        self._shares = WorkerShares([worker.name for worker in self._workers])
         self._policy: bytes | None = None
         self._rules = LiveTable(config.limits)
         self._started_s = self._contact_s = time.monotonic()
@@ -113,13 +119,15 @@ class WorkerParent:
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(self._keep(worker)) for worker in self._workers]
         self._keepers.append(loop.create_task(self._watch_contact()))
+        self._keepers.append(loop.create_task(self._follow_demands()))
 
     # what the control socket asks for
 
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
         if not self._rules.offer(epoch, table):
             return False
-        self._latest = (epoch, table)
+        self._epoch = epoch
+        self._shares.set_table(table)
         await self._feed_all()
         return True
 
@@ -148,6 +156,7 @@ class WorkerParent:
             "models": list(self._rules.models),
             "policy_digest": digest_of_policy(self._policy) if self._policy is not None else "",
             "demands": _added(report.get("demands", {}) for report in reports),
+            "tenant_demands": written_demands(read_demands(*(r.get("tenant_demands", {}) for r in reports))),
             "missing": missing,
             "processes": [w.process.pid for w in self._workers if w.process and w.process.returncode is None],
         }
@@ -182,6 +191,8 @@ class WorkerParent:
             print(
                 f"longboat gateway: worker {pid} ended ({worker.process.returncode}); starting another", file=sys.stderr
             )
+            worker.told = None
+            self._shares.set_demands(worker.name, {})
             await asyncio.sleep(_RESTART_PAUSE_S)
             with contextlib.suppress(EngineError, UserInputError):  # it said why; the next turn tries again
                 await worker.start(None if self._policy is None else decode_policy(self._policy))
@@ -196,16 +207,37 @@ class WorkerParent:
         Policy before table: who may ask is known before there is anything to ask.
         """
         with contextlib.suppress(ClusterError, TimeoutError):
-            async with asyncio.timeout(_FEED_TIMEOUT_S):
+            async with asyncio.timeout(_FEED_TIMEOUT_S), worker.feeding:
                 if self._policy is not None:
                     await worker.control.put_policy(self._policy)
-                if self._latest is not None:
-                    await worker.control.put_table(*self._latest)
+                await self._put_table(worker)
                 await (worker.control.drain() if self._draining else worker.control.undrain())
+
+    async def _put_table(self, worker: Worker) -> None:
+        table = self._shares.table_of(worker.name)
+        if self._epoch is not None and table is not None:
+            told = (self._epoch, table)
+            worker.told = None  # until it answers, nobody knows which it has
+            await worker.control.put_table(*told)
+            worker.told = told
+
+    async def _follow_demands(self) -> None:
+        """Divide the node's slots anew once a second, and tell those workers whose part changed."""
+        while not self._stopping:
+            await asyncio.sleep(_SHARE_EVERY_S)
+            await self._reports()
+            self._shares.divide()
+            await asyncio.gather(*(self._put_share(worker) for worker in self._workers))
+
+    async def _put_share(self, worker: Worker) -> None:
+        with contextlib.suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(_FEED_TIMEOUT_S), worker.feeding:
+                if worker.told != (self._epoch, self._shares.table_of(worker.name)):
+                    await self._put_table(worker)
 
     def _is_behind(self, report: Mapping[str, Any]) -> bool:
         """Whether a worker missed what it was fed."""
-        if self._latest is not None and (report["epoch"], report["version"]) != (
+        if self._epoch is not None and (report["epoch"], report["version"]) != (
             self._rules.epoch,
             self._rules.version,
         ):
@@ -219,6 +251,9 @@ class WorkerParent:
         reports = [answer for answer in answers if isinstance(answer, dict)]
         self._last_seen.update({report["pid"]: report["requests_total"] for report in reports})
         by_worker = list(zip(self._workers, answers, strict=True))
+        for worker, answer in by_worker:
+            if isinstance(answer, dict):
+                self._shares.set_demands(worker.name, answer.get("tenant_demands", {}))
         behind = [worker for worker, answer in by_worker if isinstance(answer, dict) and self._is_behind(answer)]
         await asyncio.gather(*(self._feed(worker) for worker in behind))
         return reports, [worker.name for worker, answer in by_worker if not isinstance(answer, dict)]
