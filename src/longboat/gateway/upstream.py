@@ -110,7 +110,7 @@ class Upstream:
         """Requests that we may have there at once; None is no limit."""
         if self.capacity is None or self.room_told is None:
             return self.capacity
-        return max(1, min(self.capacity, self.room_told))
+        return min(self.capacity, max(1, self.room_told))
 
     def get_head(self, path: bytes) -> bytes:
         """The whole of a GET on a connection of its own."""
