@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ("Endpoint", "EndpointTable", "Phase", "RankState", "ReplicaState")
+__all__ = ("Endpoint", "EndpointTable", "Phase", "RankState", "ReplicaState", "ResumeLevel")
 
 
 class Phase(enum.StrEnum):
@@ -21,6 +21,17 @@ class Phase(enum.StrEnum):
     DRAINING = "draining"
     FAILED = "failed"
     GONE = "gone"
+
+
+class ResumeLevel(enum.StrEnum):
+    """How an engine goes on with an answer that another one began.
+
+    CARRIED: tokens are taken over in one prefill; REPLAY: they are forced again one step at a time; NONE: it cannot
+    """
+
+    NONE = "none"
+    REPLAY = "replay"
+    CARRIED = "carried"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,8 @@ class ReplicaState:
     """One replica as its supervisor announces it.
 
     digest: of everything the replica was started with, so that it can be told from one of a changed model
+    resume: what it proved when it became ready; resume_detail: why no more than that
+    revision: of what changes results: weights, tokenizer, template, engine version, flags
     phase_s: seconds spent in each phase so far
     """
 
@@ -59,6 +72,9 @@ class ReplicaState:
     digest: str = ""
     supervisor_pid: int | None = None
     announced_at_s: float = 0.0
+    resume: ResumeLevel = ResumeLevel.NONE
+    resume_detail: str = ""
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +84,8 @@ class Endpoint:
     capacity: requests that may run there at once, of all that use this table; None: nobody knows
     engine_capacity: requests that the engine works on at once, where ``capacity`` is a part of them
     api_key: sent as ``Authorization: Bearer`` to the engine; never logged
+    resume: how it goes on with what another replica of the same ``revision`` began
+    beats: host:port where the gang's agent tells that it lives; empty: nowhere
     """
 
     model: str
@@ -78,6 +96,9 @@ class Endpoint:
     ready: bool = True
     capacity: int | None = None
     engine_capacity: int | None = None
+    resume: ResumeLevel = ResumeLevel.NONE
+    revision: str = ""
+    beats: str = ""
 
     @property
     def key(self) -> str:
