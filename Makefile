@@ -4,6 +4,7 @@
 VENV := .venv
 LONGBOAT := $(VENV)/bin/longboat
 READY := $(VENV)/.ready
+NATIVE := $(VENV)/.native
 
 # The machine's own Python if it is new enough, else a newer one beside it. `make PYTHON=…` chooses another.
 # A chosen one must also be able to make virtual environments (Debian keeps that in python3-venv).
@@ -22,6 +23,11 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 		exit 1; } >&2
 	@$(PYTHON) tools/bootstrap.py $(VENV)
 	@printf '%s\n' "$(CURDIR)" > $@
+
+# The gateway's C extension is compiled when Longboat is installed, and here when its source is newer.
+$(NATIVE): $(READY) $(wildcard hatch_build.py src/longboat/gateway/_native.c)
+	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
+	@touch $@
 
 ##@ Run
 .PHONY: demo
@@ -68,7 +74,7 @@ fuzz: SECONDS ?= 3600
 
 ##@ Set up
 .PHONY: venv
-venv: $(READY)  ## Longboat's own environment, in .venv
+venv: $(READY) $(NATIVE)  ## Longboat's own environment, in .venv
 	@:
 
 .PHONY: engine
@@ -85,7 +91,7 @@ tiny-model: venv engine  ## train the built-in tiny model again
 
 .PHONY: clean
 clean:  ## remove .venv and caches; engine environments stay
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) src/longboat/gateway/*.so build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help

@@ -1,0 +1,30 @@
+"""Leaf work of the gateway: compiled, or its Python twins where there is no compiled one or LONGBOAT_NATIVE is 0."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+__all__ = ("IS_NATIVE", "scan")
+
+_INTERFACE = 1
+"""One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
+
+
+def _is_usable() -> bool:
+    if os.environ.get("LONGBOAT_NATIVE") == "0":
+        return False
+    try:
+        from longboat.gateway import _native
+    except ImportError:
+        return False
+    return _native.INTERFACE == _INTERFACE
+
+
+IS_NATIVE = _is_usable()
+"""Whether the compiled ones are in use."""
+
+if TYPE_CHECKING or IS_NATIVE:
+    from longboat.gateway._native import scan
+else:
+    from longboat.gateway.native_twin import scan
