@@ -1,17 +1,600 @@
-/* Leaf work of the gateway that each request and each token pays for. native_twin.py says the same in Python. */
+/* Leaf work of the gateway that each request and each token pays for, compiled.
+ *
+ * scan: what body.read_facts says of a chat or completions request, in one pass, or nothing where anything is out of
+ * the ordinary. It must never say something else than read_facts would: where it cannot be sure, it returns None.
+ */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INTERFACE 1 /* as native.py expects it */
+
+enum {
+    MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
+    MAX_DEPTH = 32,
+    MAX_MEMBERS = 64, /* of one object */
+    MAX_KEYS = 512,   /* of all objects that are open at a time */
+    MAX_SMALL_DIGITS = 9,
+    MESSAGE_CHARS = 16,
+    TOKEN_CHARS = 4,
+    MEDIA_CHARS = 4000,
+    COMPLETION_TOKENS = 16,
+};
+
+/* ---- JSON values ------------------------------------------------------------------------------------------------ */
+
+typedef enum { NO_VALUE, NULL_VALUE, FALSE_VALUE, TRUE_VALUE, INTEGER, FLOAT, STRING, ARRAY, OBJECT } Kind;
+
+/* A part of the body: a string's content between its quotes. */
+typedef struct {
+    const uint8_t *at;
+    Py_ssize_t bytes;
+    bool plain; /* without escapes */
+    bool ascii;
+} Span;
+
+#define UNKNOWN (-1)
+
+/* What is kept of one value. Counts that cannot be told are UNKNOWN, and so is every sum with one of them. */
+typedef struct {
+    Kind kind;
+    Kind usage;            /* an object's include_usage */
+    Kind user_kind;        /* an object's user_id */
+    bool ids;              /* an array that begins with an integer */
+    Span span;             /* a string's content; an object's user_id */
+    Py_ssize_t chars;      /* as prompt_size._text counts */
+    Py_ssize_t parts;      /* an array's elements, each as prompt_size._text counts */
+    Py_ssize_t num_items;  /* of an array */
+    Py_ssize_t json_bytes; /* as orjson would write it */
+    Py_ssize_t number;     /* a small integer that is not negative, else UNKNOWN */
+} Value;
+
+typedef struct {
+    const uint8_t *p;   /* the next byte; the byte at the end is a NUL that no bytes object is without */
+    const uint8_t *end; /* where that NUL is */
+    int num_keys;
+    Span keys[MAX_KEYS];
+} Reader;
+
+static bool read_value(Reader *r, int depth, Value *v);
+
+static Py_ssize_t plus(Py_ssize_t a, Py_ssize_t b) { return a == UNKNOWN || b == UNKNOWN ? UNKNOWN : a + b; }
+
+static inline void skip_space(Reader *r) {
+    while (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t') r->p++;
+}
+
+static inline bool is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
+
+/* ---- strings ---- */
+
+static inline bool is_plain(uint8_t c) { return c >= 0x20 && c < 0x80 && c != '"' && c != '\\'; }
+
+/* The first byte that is a quote, a backslash, a control character or not ASCII. */
+static inline const uint8_t *plain_end(const uint8_t *p, const uint8_t *end) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t ones = 0x0101010101010101u;
+    for (; end - p >= 8; p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        /* The high bit of a byte is set where it is special; a borrow sets it wrongly only above such a byte. */
+        uint64_t special = word | (word - ones * 0x20) | ((word ^ (ones * '"')) - ones) | ((word ^ (ones * '\\')) - ones);
+        special &= ones * 0x80;
+        if (special) return p + (__builtin_ctzll(special) >> 3);
+    }
+#endif
+    while (is_plain(*p)) p++; /* the NUL at the end is not plain */
+    return p;
+}
+
+/* Bytes of the character that begins here, which is not ASCII; 0 if it is not UTF-8. Never looks past the NUL. */
+static inline int utf8_bytes(const uint8_t *p) {
+    uint8_t c = p[0];
+    if (c < 0xC2 || c > 0xF4) return 0;
+    if ((p[1] & 0xC0) != 0x80) return 0;
+    if (c < 0xE0) return 2;
+    if ((p[2] & 0xC0) != 0x80) return 0;
+    if (c < 0xF0) {
+        if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F)) return 0; /* overlong; a surrogate */
+        return 3;
+    }
+    if ((p[3] & 0xC0) != 0x80) return 0;
+    if ((c == 0xF0 && p[1] < 0x90) || (c == 0xF4 && p[1] > 0x8F)) return 0; /* overlong; beyond Unicode */
+    return 4;
+}
+
+/* Four hexadecimal digits, or -1. Stops at the first byte that is none. */
+static int hex4(const uint8_t *p) {
+    int code = 0;
+    for (int i = 0; i < 4; i++) {
+        uint8_t c = p[i], letter = c | 0x20;
+        int digit = is_digit(c) ? c - '0' : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+        if (digit < 0) return -1;
+        code = code * 16 + digit;
+    }
+    return code;
+}
+
+/* Bytes of this character in a string that orjson writes. */
+static int written_bytes(int code) {
+    if (code == '"' || code == '\\') return 2;
+    if (code < 0x20) return code == '\b' || code == '\t' || code == '\n' || code == '\f' || code == '\r' ? 2 : 6;
+    return code < 0x80 ? 1 : code < 0x800 ? 2 : 3;
+}
+
+/* Bytes of the escape that begins at p, 0 if it is none; *written: bytes of its character as orjson writes it. */
+static int escape_bytes(const uint8_t *p, int *written) {
+    switch (p[1]) {
+    case '"': case '\\': case 'b': case 'f': case 'n': case 'r': case 't':
+        *written = 2;
+        return 2;
+    case '/':
+        *written = 1;
+        return 2;
+    case 'u': {
+        int code = hex4(p + 2);
+        if (code < 0 || (code >= 0xDC00 && code <= 0xDFFF)) return 0;
+        if (code < 0xD800 || code > 0xDFFF) {
+            *written = written_bytes(code);
+            return 6;
+        }
+        if (p[6] != '\\' || p[7] != 'u') return 0;
+        int low = hex4(p + 8);
+        *written = 4;
+        return low >= 0xDC00 && low <= 0xDFFF ? 12 : 0;
+    }
+    default:
+        return 0;
+    }
+}
+
+/* A string; r->p is behind its first quote. */
+static bool read_string(Reader *r, Value *v) {
+    const uint8_t *start = r->p, *p = start;
+    Py_ssize_t inner = 0, grown = 0; /* bytes that begin no character; bytes more when written anew */
+    v->span.plain = v->span.ascii = true;
+    for (;;) {
+        p = plain_end(p, r->end);
+        if (*p == '"') break;
+        if (*p == '\\') {
+            int written = 0, bytes = escape_bytes(p, &written);
+            if (bytes == 0) return false;
+            v->span.plain = false;
+            inner += bytes - 1;
+            grown += written - bytes;
+            p += bytes;
+        } else if (*p >= 0x80) {
+            v->span.ascii = false;
+            do {
+                int bytes = utf8_bytes(p);
+                if (bytes == 0) return false;
+                inner += bytes - 1;
+                p += bytes;
+            } while (*p >= 0x80);
+        } else {
+            return false; /* a control character, or the end */
+        }
+    }
+    v->kind = STRING;
+    v->span.at = start;
+    v->span.bytes = p - start;
+    v->chars = p - start - inner;
+    v->json_bytes = p - start + grown + 2;
+    r->p = p + 1;
+    return true;
+}
+
+/* ---- numbers ---- */
+
+/* Whether orjson writes a number without exponent just as it stands there: short, no zero to spare, no tiny one. */
+static bool is_shortest(const uint8_t *digits, Py_ssize_t whole, Py_ssize_t fraction) {
+    const uint8_t *decimals = digits + whole + 1;
+    if (whole + fraction > 15) return false;
+    if (decimals[fraction - 1] == '0' && fraction > 1) return false;
+    return digits[0] != '0' || decimals[0] != '0' || fraction == 1 || decimals[1] != '0' || decimals[2] != '0';
+}
+
+/* A number; one that some parser may read otherwise (long, a large exponent, -0) is none to us. */
+static bool read_number(Reader *r, Value *v) {
+    const uint8_t *p = r->p;
+    Py_ssize_t sign = *p == '-';
+    const uint8_t *digits = p += sign;
+    if (!is_digit(*p)) return false;
+    Py_ssize_t number = 0;
+    for (; is_digit(*p); p++) {
+        if (p - digits < MAX_SMALL_DIGITS) number = number * 10 + (*p - '0');
+    }
+    Py_ssize_t whole = p - digits, fraction = 0, exponent = 0;
+    if ((digits[0] == '0' && whole > 1) || whole > 18) return false;
+    if (*p == '.') {
+        const uint8_t *decimals = ++p;
+        while (is_digit(*p)) p++;
+        fraction = p - decimals;
+        if (fraction == 0 || fraction > 30) return false;
+    }
+    if (*p == 'e' || *p == 'E') {
+        p++;
+        if (*p == '+' || *p == '-') p++;
+        const uint8_t *powers = p;
+        while (is_digit(*p)) p++;
+        exponent = p - powers;
+        if (exponent == 0 || exponent > 2) return false;
+    }
+    v->kind = fraction || exponent ? FLOAT : INTEGER;
+    if (sign && v->kind == INTEGER && digits[0] == '0') return false;
+    v->chars = 0;
+    v->number = v->kind == INTEGER && !sign && whole <= MAX_SMALL_DIGITS ? number : UNKNOWN;
+    bool exact = !exponent && (!fraction || is_shortest(digits, whole, fraction));
+    v->json_bytes = exact ? p - r->p : UNKNOWN;
+    r->p = p;
+    return true;
+}
+
+static bool read_word(Reader *r, Value *v, const char *word, Py_ssize_t bytes, Kind kind) {
+    if (r->end - r->p < bytes || memcmp(r->p, word, (size_t)bytes) != 0) return false;
+    r->p += bytes;
+    v->kind = kind;
+    v->chars = 0;
+    v->json_bytes = bytes;
+    return true;
+}
+
+/* ---- arrays and objects ---- */
+
+static bool read_array(Reader *r, int depth, Value *v) {
+    Py_ssize_t parts = 0, json_bytes = 2, num_items = 0;
+    v->kind = ARRAY;
+    v->ids = false;
+    r->p++;
+    skip_space(r);
+    if (*r->p == ']') {
+        r->p++;
+    } else {
+        for (;;) {
+            Value item;
+            if (!read_value(r, depth + 1, &item)) return false;
+            if (num_items == 0) v->ids = item.kind == INTEGER;
+            parts = plus(parts, item.chars);
+            json_bytes = plus(json_bytes, plus(item.json_bytes, num_items > 0));
+            num_items++;
+            skip_space(r);
+            uint8_t mark = *r->p++; /* behind the NUL nothing is read: it is no mark */
+            if (mark == ']') break;
+            if (mark != ',') return false;
+            skip_space(r);
+        }
+    }
+    v->num_items = num_items;
+    v->parts = parts;
+    v->chars = v->ids ? TOKEN_CHARS * num_items : parts;
+    v->json_bytes = json_bytes;
+    return true;
+}
+
+static inline bool is(const Span *key, const char *name, size_t bytes) {
+    return (size_t)key->bytes == bytes && memcmp(key->at, name, bytes) == 0;
+}
+#define IS(key, name) is((key), (name), sizeof(name) - 1)
+
+static bool stands_twice(const Span *keys, int num_keys, const Span *key) {
+    for (int i = 0; i < num_keys; i++) {
+        if (keys[i].bytes == key->bytes && memcmp(keys[i].at, key->at, (size_t)key->bytes) == 0) return true;
+    }
+    return false;
+}
+
+/* A key and its colon. first: where the keys of its object begin. The key stays on the stack. */
+static bool read_key(Reader *r, int first, Span *key) {
+    Value name;
+    if (*r->p != '"') return false;
+    r->p++;
+    if (!read_string(r, &name) || !name.span.plain) return false;
+    *key = name.span;
+    if (r->num_keys - first >= MAX_MEMBERS || r->num_keys >= MAX_KEYS) return false;
+    if (stands_twice(r->keys + first, r->num_keys - first, key)) return false;
+    r->keys[r->num_keys++] = *key;
+    skip_space(r);
+    if (*r->p != ':') return false;
+    r->p++;
+    skip_space(r);
+    return true;
+}
+
+/* prompt_size._TEXT_KEYS */
+static bool is_text_key(const Span *key) {
+    switch (key->bytes) {
+    case 4: return IS(key, "text") || IS(key, "name");
+    case 6: return IS(key, "output");
+    case 7: return IS(key, "content") || IS(key, "refusal") || IS(key, "summary");
+    case 8: return IS(key, "function") || IS(key, "thinking");
+    case 9: return IS(key, "arguments") || IS(key, "reasoning");
+    case 10: return IS(key, "tool_calls");
+    case 17: return IS(key, "reasoning_content");
+    default: return false;
+    }
+}
+
+/* prompt_size._MEDIA_KEYS */
+static bool is_media_key(const Span *key) {
+    switch (key->bytes) {
+    case 4: return IS(key, "file");
+    case 5: return IS(key, "image") || IS(key, "audio") || IS(key, "video");
+    case 6: return IS(key, "source");
+    case 7: return IS(key, "file_id");
+    case 8: return IS(key, "file_url");
+    case 9: return IS(key, "image_url") || IS(key, "audio_url") || IS(key, "video_url") || IS(key, "file_data");
+    case 11: return IS(key, "input_audio");
+    case 12: return IS(key, "image_embeds");
+    default: return false;
+    }
+}
+
+/* prompt_size._JSON_KEYS */
+static bool is_json_key(const Span *key) { return IS(key, "input") || IS(key, "parameters"); }
+
+/* What a member counts in prompt_size._part. */
+static Py_ssize_t part_chars(const Span *key, const Value *v) {
+    if (is_text_key(key)) return v->chars;
+    if (is_media_key(key)) return MEDIA_CHARS;
+    return is_json_key(key) ? v->json_bytes : 0;
+}
+
+static bool read_object(Reader *r, int depth, Value *v) {
+    int first = r->num_keys;
+    Py_ssize_t chars = 0, json_bytes = 2;
+    v->kind = OBJECT;
+    v->usage = v->user_kind = NO_VALUE;
+    r->p++;
+    skip_space(r);
+    if (*r->p == '}') {
+        r->p++;
+    } else {
+        for (;;) {
+            Span key;
+            Value member;
+            if (!read_key(r, first, &key) || !read_value(r, depth + 1, &member)) return false;
+            chars = plus(chars, part_chars(&key, &member));
+            Py_ssize_t marks = 3 + (r->num_keys - first > 1); /* quotes, colon, comma */
+            json_bytes = plus(json_bytes, plus(member.json_bytes, key.bytes + marks));
+            if (IS(&key, "include_usage")) {
+                v->usage = member.kind;
+            } else if (IS(&key, "user_id")) {
+                v->user_kind = member.kind;
+                v->span = member.span;
+            }
+            skip_space(r);
+            uint8_t mark = *r->p++;
+            if (mark == '}') break;
+            if (mark != ',') return false;
+            skip_space(r);
+        }
+    }
+    r->num_keys = first;
+    v->chars = chars;
+    v->json_bytes = json_bytes;
+    return true;
+}
+
+static bool read_value(Reader *r, int depth, Value *v) {
+    if (depth > MAX_DEPTH) return false;
+    v->span.at = NULL;
+    switch (*r->p) {
+    case '"': r->p++; return read_string(r, v);
+    case '{': return read_object(r, depth, v);
+    case '[': return read_array(r, depth, v);
+    case 'n': return read_word(r, v, "null", 4, NULL_VALUE);
+    case 't': return read_word(r, v, "true", 4, TRUE_VALUE);
+    case 'f': return read_word(r, v, "false", 5, FALSE_VALUE);
+    default: return read_number(r, v);
+    }
+}
+
+/* ---- what a body asks for ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    bool completions, keyed, spliceable;
+    Span model;
+    Kind stream, options, usage, user_kind, metadata_user_kind;
+    Span user, metadata_user;
+    Kind max_tokens_kind, max_completion_tokens_kind, n_kind;
+    Py_ssize_t max_tokens, max_completion_tokens, n;
+    Py_ssize_t chars, num_prompts;
+} Facts;
+
+/* body.FLEET_FIELDS and their prefixes, but cache_salt */
+static bool is_fleet_field(const Span *key) {
+    if (key->bytes >= 10 && memcmp(key->at, "bootstrap_", 10) == 0) return true;
+    if (key->bytes >= 9 && memcmp(key->at, "longboat_", 9) == 0) return true;
+    if (key->bytes >= 7 && memcmp(key->at, "disagg_", 7) == 0) return true;
+    switch (key->bytes) {
+    case 3: return IS(key, "rid");
+    case 5: return IS(key, "nvext") || IS(key, "prior");
+    case 8: return IS(key, "priority");
+    case 10: return IS(key, "request_id") || IS(key, "vllm_xargs");
+    case 14: return IS(key, "routed_dp_rank");
+    case 18: return IS(key, "data_parallel_rank") || IS(key, "ec_transfer_params") || IS(key, "kv_transfer_params");
+    default: return false;
+    }
+}
+
+static bool take_integer(const Value *v, Kind *kind, Py_ssize_t *number) {
+    *kind = v->kind;
+    *number = v->kind == INTEGER ? v->number : 0;
+    return v->kind == NULL_VALUE || (v->kind == INTEGER && v->number != UNKNOWN);
+}
+
+static bool take_chars(Facts *f, Py_ssize_t chars) {
+    f->chars += chars;
+    return chars != UNKNOWN;
+}
+
+static Py_ssize_t messages_chars(const Value *v) {
+    return v->kind == ARRAY ? plus(v->parts, MESSAGE_CHARS * v->num_items) : v->chars;
+}
+
+/* prompt_size._as_json */
+static Py_ssize_t as_json_bytes(const Value *v) {
+    switch (v->kind) {
+    case NULL_VALUE: case FALSE_VALUE: return 0;
+    case INTEGER: case FLOAT: return UNKNOWN; /* a zero counts nothing, and none of these is ordinary */
+    case STRING: case ARRAY: case OBJECT: return v->json_bytes == 2 ? 0 : v->json_bytes;
+    default: return v->json_bytes;
+    }
+}
+
+static bool take_prompt(Facts *f, const Value *v) {
+    f->num_prompts = v->kind == ARRAY && v->num_items > 0 && !v->ids ? v->num_items : 1;
+    return take_chars(f, v->chars);
+}
+
+/* A member whose name has the first letters of what is generated: limits, streams, choices. */
+static bool take_member(Facts *f, const Span *key, const Value *v) {
+    switch (key->bytes) {
+    case 1:
+        return IS(key, "n") ? take_integer(v, &f->n_kind, &f->n) : true;
+    case 4:
+        if (IS(key, "user")) {
+            f->user_kind = v->kind;
+            f->user = v->span;
+        }
+        return true;
+    case 5:
+        if (IS(key, "model")) f->model = v->span;
+        if (IS(key, "model")) return v->kind == STRING && v->span.plain && v->span.bytes > 0;
+        if (IS(key, "tools") && !f->completions) return take_chars(f, as_json_bytes(v));
+        return !is_fleet_field(key);
+    case 6:
+        if (IS(key, "stream")) f->stream = v->kind;
+        if (IS(key, "stream")) return v->kind >= NULL_VALUE && v->kind <= TRUE_VALUE;
+        return IS(key, "prompt") && f->completions ? take_prompt(f, v) : true;
+    case 8:
+        if (IS(key, "messages") && !f->completions) return take_chars(f, messages_chars(v));
+        if (IS(key, "metadata") && v->kind == OBJECT) {
+            f->metadata_user_kind = v->user_kind;
+            f->metadata_user = v->span;
+        }
+        break;
+    case 6 + 4:
+        if (IS(key, "max_tokens")) return take_integer(v, &f->max_tokens_kind, &f->max_tokens);
+        if (IS(key, "cache_salt")) {
+            f->spliceable = false;
+            return !f->keyed;
+        }
+        break;
+    case 9:
+        if (IS(key, "documents") && !f->completions) return take_chars(f, as_json_bytes(v));
+        break;
+    case 14:
+        if (IS(key, "stream_options")) {
+            f->spliceable = false;
+            f->options = v->kind;
+            f->usage = v->kind == OBJECT ? v->usage : NO_VALUE;
+        }
+        break;
+    case 21:
+        if (IS(key, "max_completion_tokens")) {
+            return take_integer(v, &f->max_completion_tokens_kind, &f->max_completion_tokens);
+        }
+        break;
+    default:
+        break;
+    }
+    return !is_fleet_field(key);
+}
+
+static bool read_document(Reader *r, Facts *f) {
+    skip_space(r);
+    if (*r->p != '{') return false;
+    r->p++;
+    skip_space(r);
+    for (;;) {
+        Span key;
+        Value member;
+        if (!read_key(r, 0, &key) || !read_value(r, 2, &member) || !take_member(f, &key, &member)) return false;
+        skip_space(r);
+        uint8_t mark = *r->p++;
+        if (mark == '}') break;
+        if (mark != ',') return false;
+        skip_space(r);
+    }
+    skip_space(r);
+    return r->p == r->end && f->model.at != NULL;
+}
+
+/* body._user; false where its text is not at hand. */
+static bool find_user(const Facts *f, Span *user) {
+    bool own = f->user_kind != NO_VALUE && f->user_kind != NULL_VALUE;
+    Kind kind = own ? f->user_kind : f->metadata_user_kind;
+    *user = (Span){(const uint8_t *)"", 0, true, true};
+    if (kind == STRING) *user = own ? f->user : f->metadata_user;
+    return user->plain && user->ascii;
+}
+
+/* Whether the client asked for usage in its stream; false in *valid where read_facts refuses. */
+static bool finds_usage(const Facts *f, bool *valid) {
+    if (f->stream != TRUE_VALUE) return false;
+    *valid = f->options == NO_VALUE || f->options == NULL_VALUE || (f->options == OBJECT && f->usage <= TRUE_VALUE);
+    return f->options == OBJECT && f->usage == TRUE_VALUE;
+}
+
+/* The limit of the completion; UNKNOWN is up to the engine. */
+static Py_ssize_t limit_tokens(const Facts *f) {
+    if (!f->completions && f->max_completion_tokens_kind == INTEGER) return f->max_completion_tokens;
+    if (f->max_tokens_kind == INTEGER) return f->max_tokens;
+    return f->completions && f->max_tokens_kind == NO_VALUE ? COMPLETION_TOKENS : UNKNOWN;
+}
+
+static PyObject *utf8(const Span *span) { return PyUnicode_DecodeUTF8((const char *)span->at, span->bytes, NULL); }
+
+static PyObject *facts_tuple(const Facts *f) {
+    bool valid = true;
+    Span user;
+    bool wants_usage = finds_usage(f, &valid);
+    if (!valid || !find_user(f, &user)) Py_RETURN_NONE;
+    Py_ssize_t limit = limit_tokens(f), choices = f->n > 1 ? f->n : 1;
+    PyObject *items[] = {
+        utf8(&f->model),
+        PyBool_FromLong(f->stream == TRUE_VALUE),
+        PyBool_FromLong(wants_usage),
+        PyLong_FromSsize_t((f->chars + 3) / 4),
+        PyLong_FromSsize_t(f->chars),
+        limit == UNKNOWN ? Py_NewRef(Py_None) : PyLong_FromSsize_t(limit),
+        PyLong_FromSsize_t(choices * f->num_prompts),
+        utf8(&user),
+        PyBool_FromLong(f->spliceable),
+    };
+    const Py_ssize_t num_items = (Py_ssize_t)(sizeof items / sizeof items[0]);
+    PyObject *tuple = PyTuple_New(num_items);
+    for (Py_ssize_t i = 0; i < num_items; i++) {
+        if (tuple != NULL && items[i] == NULL) Py_CLEAR(tuple);
+        if (tuple == NULL) Py_XDECREF(items[i]);
+        else PyTuple_SET_ITEM(tuple, i, items[i]);
+    }
+    return tuple;
+}
 
 static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
     (void)module;
-    (void)args;
     if (num_args != 3) {
         PyErr_SetString(PyExc_TypeError, "scan takes body, completions and keyed");
         return NULL;
     }
-    Py_RETURN_NONE;
+    int completions = PyObject_IsTrue(args[1]), keyed = PyObject_IsTrue(args[2]);
+    if (completions < 0 || keyed < 0) return NULL;
+    if (!PyBytes_CheckExact(args[0]) || PyBytes_GET_SIZE(args[0]) > MAX_BODY_BYTES) Py_RETURN_NONE;
+    Reader r;
+    r.p = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    r.end = r.p + PyBytes_GET_SIZE(args[0]);
+    r.num_keys = 0;
+    Facts f = {.completions = completions, .keyed = keyed, .spliceable = true, .num_prompts = 1};
+    if (!read_document(&r, &f)) Py_RETURN_NONE;
+    return facts_tuple(&f);
 }
+
+/* ---- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, "What a body asks for, or None."},
@@ -19,13 +602,16 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "longboat.gateway._native", .m_size = -1, .m_methods = methods,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "longboat.gateway._native",
+    .m_size = -1,
+    .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    if (PyModule_AddIntConstant(module, "INTERFACE", 1) < 0) {
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from longboat.gateway.body import Facts
     from longboat.gateway.metrics import Series
     from longboat.gateway.multipart import Form
+    from longboat.gateway.pool import Pool
     from longboat.gateway.recent import Attempt
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
@@ -31,6 +32,7 @@ class Call:
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
+    left_pool: whose slot it had, and where what it used is still to be told
     failure: why the last replica gave no answer; reached: one of them had taken the request
     """
 
@@ -49,6 +51,7 @@ class Call:
         "first_byte_s",
         "granted_s",
         "is_open",
+        "left_pool",
         "method",
         "path",
         "pinned",
@@ -104,6 +107,7 @@ class Call:
         self.reserved_unix_s = 0.0
         self.sent_body: bytes | None = None
         self.ticket: Ticket | None = None
+        self.left_pool: Pool | None = None
         self.tried: set[str] = set()
         self.attempts: list[Attempt] = []
         self.failure = ""

@@ -383,9 +383,16 @@ class Exchange:
         if self._relay is not None:
             call.bytes_out = self._relay.bytes_out
         self._leave_upstream()
-        self._leave_pool(failed=outcome in FAILED)
+        if call.ticket is not None and self._pool is not None and self._waits_in() is None:
+            self._pool.release(call.ticket)
+            call.left_pool = self._pool  # it learns what was used when the books are written
+        else:
+            self._leave_pool(failed=outcome in FAILED)
         self._let_body_go()
-        self._state.books.close(call, status=status, outcome=outcome, code=code)
+        books = self._state.books
+        books.close(call, status=status, outcome=outcome, code=code)
+        if self._pool is not None and self._pool.scheduler.num_waiting:
+            books.settle()  # who goes next depends on it
 
     def _waits_in(self) -> Pool | None:
         call = self._call

@@ -64,7 +64,7 @@ class Series:
     """Counters of one model and tenant. A histogram is a list: a count per bound, one for what is above, the sum.
 
     in_flight: begun and not done; waiting: those of them in a queue. Both are kept by the caller: ``+= 1`` where it
-    begins or waits, ``-= 1`` where it waits no more; ``done`` takes one from in_flight.
+    begins or waits, ``-= 1`` where it ends or waits no more.
     """
 
     __slots__ = (
@@ -102,7 +102,6 @@ class Series:
 
         ttft_s: None where no byte was answered; such a request is in no latency histogram but that of the queue.
         """
-        self.in_flight -= 1
         outcomes = self.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
         histogram = self.queue

@@ -73,6 +73,10 @@ class _Degrading(Protocol):
     def num_degraded(self) -> int: ...
 
 
+class _Books(Protocol):
+    def settle(self) -> None: ...
+
+
 class ObservedState(Protocol):
     """What one process keeps and may be asked for."""
 
@@ -82,6 +86,8 @@ class ObservedState(Protocol):
     def metrics(self) -> Metrics: ...
     @property
     def recent(self) -> RecentRequests: ...
+    @property
+    def books(self) -> _Books: ...
     @property
     def owners(self) -> _Owners: ...
     @property
@@ -115,18 +121,22 @@ class LocalAnswers:
 
     async def metrics(self) -> dict[str, Any]:
         state = self._state
+        state.books.settle()
         snapshot = state.metrics.snapshot(state.table.upstreams(), state)
         snapshot["events"].update(_losses(state))
         return snapshot
 
     async def request(self, request_id: str, tenant: str | None = None) -> dict[str, Any]:
+        self._state.books.settle()
         record = self._state.recent.get(request_id, tenant)
         return {"request": timeline(record) if record else None, "missing": []}
 
     async def requests(self, tenant: str | None, limit: int) -> dict[str, Any]:
+        self._state.books.settle()
         return {"requests": [summary(r) for r in self._state.recent.newest(tenant, limit)], "missing": []}
 
     async def usage(self, days: int = USAGE_DAYS) -> dict[str, Any]:
+        self._state.books.settle()
         rows = self._state.usage.report(days, time.time())
         shared = self._state.config.state_folder is not None
         return {"days": [dataclasses.asdict(row) for row in rows], "shared": shared, "missing": []}

@@ -68,11 +68,20 @@ class Pool:
         return verdict
 
     def finish(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
-        """Give a slot back."""
+        """Give a slot back, and say what it was used for."""
+        self.release(ticket)
+        self.scheduler.learn(ticket, used_tokens=used_tokens, served=served)
+
+    def release(self, ticket: Ticket) -> None:
+        """Give a slot back. ``learn`` is to follow."""
         self.in_use -= 1
-        self.scheduler.finish(ticket, now_s=time.monotonic(), used_tokens=used_tokens, served=served)
+        self.scheduler.release(ticket, now_s=time.monotonic())
         if self.scheduler.num_waiting:
             self.pump_soon()
+
+    def learn(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
+        """What the slot was used for, once it was given back."""
+        self.scheduler.learn(ticket, used_tokens=used_tokens, served=served)
 
     def cancel(self, ticket: Ticket) -> None:
         """One that waited has left."""

@@ -111,27 +111,40 @@ class Scheduler:
         return ticket
 
     def finish(self, ticket: Ticket, *, now_s: float, used_tokens: int | None, served: bool) -> None:
-        """A granted ticket ended: its slot is free, and its tenant pays for what was used.
+        """A granted ticket ended: ``release`` and ``learn`` at once."""
+        self.release(ticket, now_s=now_s)
+        self.learn(ticket, used_tokens=used_tokens, served=served)
 
-        used_tokens: prompt and completion, None if unknown: the estimate stands if the ticket was served, else nothing
-        is charged. served: an engine did the work, so its time teaches how long others wait. Has no effect on a
-        ticket that is not running.
-        """
+    def release(self, ticket: Ticket, *, now_s: float) -> None:
+        """A granted ticket ended: its slot is free. Has no effect on a ticket that is not running."""
         flow = ticket.flow
         if flow is None or ticket.place is not Place.RUNNING:
             return
-        ticket.place = Place.OUTSIDE
+        ticket.place = Place.ENDED
+        ticket.ended_s = now_s
         tenant = flow.tenant
         tenant.running -= 1
         tenant.last_s = now_s
         self._running -= 1
+
+    def learn(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
+        """The tenant of a released ticket pays for what was used. May come a moment later; has an effect once.
+
+        used_tokens: prompt and completion, None if unknown: the estimate stands if the ticket was served, else nothing
+        is charged. served: an engine did the work, so its time teaches how long others wait.
+        """
+        flow = ticket.flow
+        if flow is None or ticket.place is not Place.ENDED:
+            return
+        ticket.place = Place.OUTSIDE
+        tenant = flow.tenant
         unknown_tokens = ticket.charged_tokens if served else 0.0
         used = unknown_tokens if used_tokens is None else float(used_tokens)
         change_tokens = used - ticket.charged_tokens
         tenant.service_tokens += change_tokens
         flow.virtual_time += change_tokens / tenant.weight
         if served and used > 0:
-            self._pace.learn(used_tokens=used, busy_s=now_s - ticket.granted_s)
+            self._pace.learn(used_tokens=used, busy_s=ticket.ended_s - ticket.granted_s)
             if used_tokens is not None:
                 tenant.ratio.learn(estimated_tokens=ticket.cost_tokens, used_tokens=used)
                 self._ratio.learn(estimated_tokens=ticket.cost_tokens, used_tokens=used)

@@ -48,12 +48,14 @@ class Rejected:
 
 
 class Place(enum.Enum):
-    """Where a ticket is. OVERDUE: taken out of its queue, and not yet returned by ``expire``."""
+    """Where a ticket is. OVERDUE: taken out of its queue, and not yet returned by ``expire``. ENDED: its slot is free,
+    and what it used is not yet known."""
 
     OUTSIDE = enum.auto()
     WAITING = enum.auto()
     OVERDUE = enum.auto()
     RUNNING = enum.auto()
+    ENDED = enum.auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -77,3 +79,4 @@ class Ticket:
     charged_tokens: float = field(default=0.0, init=False)
     granted_s: float = field(default=0.0, init=False)
     expires_s: float = field(default=0.0, init=False)
+    ended_s: float = field(default=0.0, init=False)
