@@ -36,20 +36,21 @@ typedef struct {
     bool ascii;
 } Span;
 
-#define UNKNOWN (-1)
+typedef int64_t Count;
+#define UNKNOWN ((Count)-1)
 
 /* What is kept of one value. Counts that cannot be told are UNKNOWN, and so is every sum with one of them. */
 typedef struct {
     Kind kind;
-    Kind usage;            /* an object's include_usage */
-    Kind user_kind;        /* an object's user_id */
-    bool ids;              /* an array that begins with an integer */
-    Span span;             /* a string's content; an object's user_id */
-    Py_ssize_t chars;      /* as prompt_size._text counts */
-    Py_ssize_t parts;      /* an array's elements, each as prompt_size._text counts */
-    Py_ssize_t num_items;  /* of an array */
-    Py_ssize_t json_bytes; /* as orjson would write it */
-    Py_ssize_t number;     /* a small integer that is not negative, else UNKNOWN */
+    Kind usage;       /* an object's include_usage */
+    Kind user_kind;   /* an object's user_id */
+    bool ids;         /* an array that begins with an integer */
+    Span span;        /* a string's content; an object's user_id */
+    Count chars;      /* as prompt_size._text counts */
+    Count parts;      /* an array's elements, each as prompt_size._text counts */
+    Count num_items;  /* of an array */
+    Count json_bytes; /* as orjson would write it */
+    Count number;     /* a small integer that is not negative, else UNKNOWN */
 } Value;
 
 typedef struct {
@@ -61,7 +62,7 @@ typedef struct {
 
 static bool read_value(Reader *r, int depth, Value *v);
 
-static Py_ssize_t plus(Py_ssize_t a, Py_ssize_t b) { return a == UNKNOWN || b == UNKNOWN ? UNKNOWN : a + b; }
+static inline Count plus(Count a, Count b) { return a == UNKNOWN || b == UNKNOWN ? UNKNOWN : a + b; }
 
 static inline void skip_space(Reader *r) {
     while (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t') r->p++;
@@ -154,7 +155,7 @@ static int escape_bytes(const uint8_t *p, int *written) {
 /* A string; r->p is behind its first quote. */
 static bool read_string(Reader *r, Value *v) {
     const uint8_t *start = r->p, *p = start;
-    Py_ssize_t inner = 0, grown = 0; /* bytes that begin no character; bytes more when written anew */
+    Count inner = 0, grown = 0; /* bytes that begin no character; bytes more when written anew */
     v->span.plain = v->span.ascii = true;
     for (;;) {
         p = plain_end(p, r->end);
@@ -203,12 +204,12 @@ static bool read_number(Reader *r, Value *v) {
     Py_ssize_t sign = *p == '-';
     const uint8_t *digits = p += sign;
     if (!is_digit(*p)) return false;
-    Py_ssize_t number = 0;
+    Count number = 0;
     for (; is_digit(*p); p++) {
         if (p - digits < MAX_SMALL_DIGITS) number = number * 10 + (*p - '0');
     }
     Py_ssize_t whole = p - digits, fraction = 0, exponent = 0;
-    if ((digits[0] == '0' && whole > 1) || whole > 18) return false;
+    if ((digits[0] == '0' && whole > 1) || whole > 19 - sign) return false;
     if (*p == '.') {
         const uint8_t *decimals = ++p;
         while (is_digit(*p)) p++;
@@ -245,7 +246,7 @@ static bool read_word(Reader *r, Value *v, const char *word, Py_ssize_t bytes, K
 /* ---- arrays and objects ---- */
 
 static bool read_array(Reader *r, int depth, Value *v) {
-    Py_ssize_t parts = 0, json_bytes = 2, num_items = 0;
+    Count parts = 0, json_bytes = 2, num_items = 0;
     v->kind = ARRAY;
     v->ids = false;
     r->p++;
@@ -336,7 +337,7 @@ static bool is_media_key(const Span *key) {
 static bool is_json_key(const Span *key) { return IS(key, "input") || IS(key, "parameters"); }
 
 /* What a member counts in prompt_size._part. */
-static Py_ssize_t part_chars(const Span *key, const Value *v) {
+static Count part_chars(const Span *key, const Value *v) {
     if (is_text_key(key)) return v->chars;
     if (is_media_key(key)) return MEDIA_CHARS;
     return is_json_key(key) ? v->json_bytes : 0;
@@ -344,7 +345,7 @@ static Py_ssize_t part_chars(const Span *key, const Value *v) {
 
 static bool read_object(Reader *r, int depth, Value *v) {
     int first = r->num_keys;
-    Py_ssize_t chars = 0, json_bytes = 2;
+    Count chars = 0, json_bytes = 2;
     v->kind = OBJECT;
     v->usage = v->user_kind = NO_VALUE;
     r->p++;
@@ -357,7 +358,7 @@ static bool read_object(Reader *r, int depth, Value *v) {
             Value member;
             if (!read_key(r, first, &key) || !read_value(r, depth + 1, &member)) return false;
             chars = plus(chars, part_chars(&key, &member));
-            Py_ssize_t marks = 3 + (r->num_keys - first > 1); /* quotes, colon, comma */
+            Count marks = 3 + (r->num_keys - first > 1); /* quotes, colon, comma */
             json_bytes = plus(json_bytes, plus(member.json_bytes, key.bytes + marks));
             if (IS(&key, "include_usage")) {
                 v->usage = member.kind;
@@ -380,7 +381,7 @@ static bool read_object(Reader *r, int depth, Value *v) {
 
 static bool read_value(Reader *r, int depth, Value *v) {
     if (depth > MAX_DEPTH) return false;
-    v->span.at = NULL;
+    v->span = (Span){NULL, 0, false, false};
     switch (*r->p) {
     case '"': r->p++; return read_string(r, v);
     case '{': return read_object(r, depth, v);
@@ -400,8 +401,8 @@ typedef struct {
     Kind stream, options, usage, user_kind, metadata_user_kind;
     Span user, metadata_user;
     Kind max_tokens_kind, max_completion_tokens_kind, n_kind;
-    Py_ssize_t max_tokens, max_completion_tokens, n;
-    Py_ssize_t chars, num_prompts;
+    Count max_tokens, max_completion_tokens, n;
+    Count chars, num_prompts;
 } Facts;
 
 /* body.FLEET_FIELDS and their prefixes, but cache_salt */
@@ -420,23 +421,23 @@ static bool is_fleet_field(const Span *key) {
     }
 }
 
-static bool take_integer(const Value *v, Kind *kind, Py_ssize_t *number) {
+static bool take_integer(const Value *v, Kind *kind, Count *number) {
     *kind = v->kind;
     *number = v->kind == INTEGER ? v->number : 0;
     return v->kind == NULL_VALUE || (v->kind == INTEGER && v->number != UNKNOWN);
 }
 
-static bool take_chars(Facts *f, Py_ssize_t chars) {
+static bool take_chars(Facts *f, Count chars) {
     f->chars += chars;
     return chars != UNKNOWN;
 }
 
-static Py_ssize_t messages_chars(const Value *v) {
+static Count messages_chars(const Value *v) {
     return v->kind == ARRAY ? plus(v->parts, MESSAGE_CHARS * v->num_items) : v->chars;
 }
 
 /* prompt_size._as_json */
-static Py_ssize_t as_json_bytes(const Value *v) {
+static Count as_json_bytes(const Value *v) {
     switch (v->kind) {
     case NULL_VALUE: case FALSE_VALUE: return 0;
     case INTEGER: case FLOAT: return UNKNOWN; /* a zero counts nothing, and none of these is ordinary */
@@ -450,7 +451,7 @@ static bool take_prompt(Facts *f, const Value *v) {
     return take_chars(f, v->chars);
 }
 
-/* A member whose name has the first letters of what is generated: limits, streams, choices. */
+/* One member of the document; false where it is not for us. */
 static bool take_member(Facts *f, const Span *key, const Value *v) {
     switch (key->bytes) {
     case 1:
@@ -469,7 +470,8 @@ static bool take_member(Facts *f, const Span *key, const Value *v) {
     case 6:
         if (IS(key, "stream")) f->stream = v->kind;
         if (IS(key, "stream")) return v->kind >= NULL_VALUE && v->kind <= TRUE_VALUE;
-        return IS(key, "prompt") && f->completions ? take_prompt(f, v) : true;
+        if (IS(key, "prompt") && f->completions) return take_prompt(f, v);
+        return IS(key, "suffix") && f->completions ? take_chars(f, v->chars) : true;
     case 8:
         if (IS(key, "messages") && !f->completions) return take_chars(f, messages_chars(v));
         if (IS(key, "metadata") && v->kind == OBJECT) {
@@ -477,7 +479,7 @@ static bool take_member(Facts *f, const Span *key, const Value *v) {
             f->metadata_user = v->span;
         }
         break;
-    case 6 + 4:
+    case 10:
         if (IS(key, "max_tokens")) return take_integer(v, &f->max_tokens_kind, &f->max_tokens);
         if (IS(key, "cache_salt")) {
             f->spliceable = false;
@@ -541,7 +543,7 @@ static bool finds_usage(const Facts *f, bool *valid) {
 }
 
 /* The limit of the completion; UNKNOWN is up to the engine. */
-static Py_ssize_t limit_tokens(const Facts *f) {
+static Count limit_tokens(const Facts *f) {
     if (!f->completions && f->max_completion_tokens_kind == INTEGER) return f->max_completion_tokens;
     if (f->max_tokens_kind == INTEGER) return f->max_tokens;
     return f->completions && f->max_tokens_kind == NO_VALUE ? COMPLETION_TOKENS : UNKNOWN;
@@ -554,15 +556,15 @@ static PyObject *facts_tuple(const Facts *f) {
     Span user;
     bool wants_usage = finds_usage(f, &valid);
     if (!valid || !find_user(f, &user)) Py_RETURN_NONE;
-    Py_ssize_t limit = limit_tokens(f), choices = f->n > 1 ? f->n : 1;
+    Count limit = limit_tokens(f), choices = f->n > 1 ? f->n : 1;
     PyObject *items[] = {
         utf8(&f->model),
         PyBool_FromLong(f->stream == TRUE_VALUE),
         PyBool_FromLong(wants_usage),
-        PyLong_FromSsize_t((f->chars + 3) / 4),
-        PyLong_FromSsize_t(f->chars),
-        limit == UNKNOWN ? Py_NewRef(Py_None) : PyLong_FromSsize_t(limit),
-        PyLong_FromSsize_t(choices * f->num_prompts),
+        PyLong_FromLongLong((f->chars + 3) / 4),
+        PyLong_FromLongLong(f->chars),
+        limit == UNKNOWN ? Py_NewRef(Py_None) : PyLong_FromLongLong(limit),
+        PyLong_FromLongLong(choices * f->num_prompts),
         utf8(&user),
         PyBool_FromLong(f->spliceable),
     };

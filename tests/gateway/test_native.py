@@ -1,0 +1,361 @@
+"""The compiled leaf work says what the Python says, or nothing; it and its twins pass the same tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longboat.gateway import native, native_twin
+from longboat.gateway.body import BodyError, BodyKind, read_facts
+
+if native.IS_NATIVE:
+    from longboat.gateway import _native
+needs_native = pytest.mark.skipif(not native.IS_NATIVE, reason="no compiled module (no C compiler or Python headers)")
+
+CORPUS = sorted((Path(__file__).parent / "fuzz" / "corpus").iterdir())
+
+
+def scan(body: bytes, *, completions: bool = False, keyed: bool = True) -> tuple[Any, ...] | None:
+    return _native.scan(body, completions, keyed)
+
+
+def truth(body: bytes, *, completions: bool, keyed: bool) -> tuple[Any, ...] | None:
+    """What ``scan`` may say at most; None where the body is refused."""
+    kind = BodyKind.COMPLETIONS if completions else BodyKind.CHAT
+    try:
+        facts = read_facts(body, kind, refuse_fleet_fields=True, may_salt=not keyed)
+    except BodyError:
+        return None
+    return (
+        facts.model,
+        facts.stream,
+        facts.wants_usage,
+        facts.num_prompt_tokens_estimate,
+        facts.prompt_chars,
+        facts.max_tokens,
+        facts.n,
+        facts.user,
+        facts.document.keys().isdisjoint(("stream_options", "cache_salt")),
+    )
+
+
+def agree(body: bytes) -> int:
+    """How often ``scan`` said something of this body; all of that is true."""
+    said = 0
+    for completions in (False, True):
+        for keyed in (False, True):
+            found = scan(body, completions=completions, keyed=keyed)
+            if found is not None:
+                said += 1
+                right = truth(body, completions=completions, keyed=keyed)
+                assert found == right and list(map(type, found)) == list(map(type, right))
+    return said
+
+
+# ordinary documents, as clients send them
+
+TEXT = st.text(max_size=40)
+NAMES = st.text("abcdefghijklmnop-.:_0", min_size=1, max_size=20)
+NUMBERS = st.integers(-1000, 100_000) | st.sampled_from([0.0, 0.1, 0.7, 1.0, 1.25, 100.5, 2**63 - 1])
+SCHEMAS = st.recursive(
+    st.booleans() | st.none() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=10,
+)
+TOOLS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.just("function"),
+            "function": st.fixed_dictionaries(
+                {"name": NAMES, "description": TEXT, "parameters": st.dictionaries(NAMES, SCHEMAS, max_size=3)}
+            ),
+        }
+    ),
+    max_size=2,
+)
+PARTS = (
+    st.fixed_dictionaries({"type": st.just("text"), "text": TEXT})
+    | st.fixed_dictionaries({"type": st.just("image_url"), "image_url": st.fixed_dictionaries({"url": TEXT})})
+    | st.fixed_dictionaries({"type": st.just("tool_use"), "input": st.dictionaries(NAMES, SCHEMAS, max_size=2)})
+)
+CALLS = st.lists(
+    st.fixed_dictionaries({"id": NAMES, "function": st.fixed_dictionaries({"name": NAMES, "arguments": TEXT})}),
+    max_size=2,
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["user", "assistant", "tool"]),
+            "content": TEXT | st.none() | st.lists(PARTS, max_size=3),
+        },
+        optional={"name": NAMES, "tool_calls": CALLS, "reasoning_content": TEXT},
+    ),
+    max_size=4,
+)
+IDS = st.lists(st.integers(0, 200_000), max_size=5)
+PROMPTS = TEXT | IDS | st.lists(TEXT, max_size=4) | st.lists(IDS, max_size=3)
+LIMITS = st.none() | st.integers(0, 999_999_999)
+ORDINARY = st.fixed_dictionaries(
+    {"model": NAMES},
+    optional={
+        "messages": MESSAGES,
+        "prompt": PROMPTS,
+        "suffix": TEXT,
+        "stream": st.booleans() | st.none(),
+        "stream_options": st.none()
+        | st.fixed_dictionaries({}, optional={"include_usage": st.booleans() | st.none(), "x": st.integers(0, 9)}),
+        "max_tokens": LIMITS,
+        "max_completion_tokens": LIMITS,
+        "n": st.none() | st.integers(0, 128),
+        "user": st.text("abc-_ 09", max_size=10) | st.none() | st.booleans(),
+        "metadata": st.none() | st.dictionaries(st.sampled_from(["user_id", "trace"]), NAMES | st.none()),
+        "tools": st.none() | TOOLS,
+        "documents": st.none() | st.lists(st.dictionaries(NAMES, TEXT, max_size=2), max_size=2),
+        "temperature": st.sampled_from([0, 0.1, 1.0, 1e-7]),
+        "stop": st.none() | st.lists(TEXT, max_size=2),
+        "seed": st.integers(0, 2**63 - 1),
+        "logit_bias": st.dictionaries(NAMES, NUMBERS, max_size=3),
+    },
+)
+STYLES = st.sampled_from(
+    [
+        lambda document: json.dumps(document).encode(),
+        lambda document: json.dumps(document, ensure_ascii=False).encode(errors="replace"),
+        lambda document: json.dumps(document, indent=2).encode(),
+        lambda document: json.dumps(document).replace("/", "\\/").encode(),
+        orjson.dumps,
+    ]
+)
+
+
+def encodable(document: Any) -> bool:
+    """Whether no string in it is half a character, and no number out of the ordinary."""
+    try:
+        orjson.dumps(document)
+    except (TypeError, orjson.JSONEncodeError):
+        return False
+    return True
+
+
+@needs_native
+@given(ORDINARY.filter(encodable), STYLES, st.booleans())
+def test_scan_knows_every_ordinary_body(document: dict[str, Any], style: Any, completions: bool) -> None:
+    body = style(document)
+    found = scan(body, completions=completions)
+    assert found is not None
+    assert found == truth(body, completions=completions, keyed=True)
+
+
+# anything else
+
+AWKWARD_KEYS = st.sampled_from(
+    [
+        *("model", "messages", "prompt", "suffix", "stream", "stream_options", "include_usage", "max_tokens", "n"),
+        *("max_completion_tokens", "user", "metadata", "user_id", "tools", "documents", "cache_salt", "priority"),
+        *("disagg_x", "bootstrap_", "longboat_", "rid", "nvext", "text", "content", "input", "parameters", "image"),
+        *("name", "function", "source", "file_id", "output", "tool_calls", "", "é", "a\\n", "\\u006dodel"),
+    ]
+)
+AWKWARD_SCALARS = st.sampled_from(
+    [
+        *(
+            "null",
+            "true",
+            "false",
+            "0",
+            "-0",
+            "-0.0",
+            "1",
+            "-1",
+            "7.0",
+            "1e2",
+            "1E+2",
+            "1e-5",
+            "1e400",
+            "01",
+            "1.",
+            ".5",
+        ),
+        *("+1", "0.00001", "0.0001", "1.50", "123456789", "1234567890", "9223372036854775807", "18446744073709551616"),
+        *("-9223372036854775808", "-9223372036854775809", "1234567890.123456", "12345678901.123456", "1e16", "NaN"),
+        *('""', '"a"', '"é"', '"😀"', '"\\ud83d\\ude00"', '"\\ud83d"', '"\\ude00"', '"\\ud83d\\u0041"', '"\\u0000"'),
+        *(
+            '"\\u001F\\u007f"',
+            '"\\n\\t\\b\\f\\r"',
+            '"\\/"',
+            '"\\""',
+            '"\\\\"',
+            '"\\x"',
+            '"\\u12"',
+            '"\x7f"',
+            '"\t"',
+            '"\0"',
+        ),
+        *('"\\u2028\\u0022\\u005c"', '"long enough for a whole word"', "tru", "nul", "[]", "{}", "'a'", "Infinity"),
+    ]
+)
+SPACES = st.sampled_from(["", "", "", " ", "\n\t\r "])
+
+
+@st.composite
+def awkward_objects(draw: st.DrawFn, values: st.SearchStrategy[str]) -> str:
+    members = draw(st.lists(st.tuples(SPACES, AWKWARD_KEYS, SPACES, values, SPACES), max_size=5))
+    return "{" + ",".join(f'{a}"{key}"{b}:{value}{c}' for a, key, b, value, c in members) + "}"
+
+
+AWKWARD = st.recursive(
+    AWKWARD_SCALARS,
+    lambda inner: awkward_objects(inner) | st.lists(inner, max_size=4).map(lambda items: "[" + ", ".join(items) + "]"),
+    max_leaves=12,
+)
+
+
+@needs_native
+@given(awkward_objects(AWKWARD), st.booleans())
+def test_scan_never_says_more_than_the_reader_of_bodies(text: str, named: bool) -> None:
+    if named:
+        text = text.replace("{", '{"model": "m"' + (", " if len(text) > 2 else ""), 1)
+    agree(text.encode())
+
+
+@needs_native
+@given(ORDINARY.filter(encodable), STYLES, st.data())
+def test_scan_of_a_damaged_body_never_says_more(document: dict[str, Any], style: Any, data: st.DataObject) -> None:
+    body = bytearray(style(document))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body)))
+        piece = data.draw(
+            st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"{", b"}", b",", b"\xed\xa0\x80", b"\xc0\xaf"])
+        )
+        body[at : at + data.draw(st.integers(0, 4))] = piece
+    agree(bytes(body))
+
+
+@needs_native
+@given(st.binary(max_size=6))
+def test_scan_takes_the_same_utf8_as_the_reader_of_bodies(raw: bytes) -> None:
+    raw = raw.replace(b'"', b"").replace(b"\\", b"")
+    body = b'{"model":"m","prompt":"' + raw + b'"}'
+    assert scan(body, completions=True) == truth(body, completions=True, keyed=True)
+
+
+@needs_native
+def test_scan_knows_each_code_point_and_its_borders() -> None:
+    for code in (0x20, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFD, 0xFFFF, 0x10000, 0x10FFFF):
+        assert scan(b'{"model":"m","prompt":"%b"}' % chr(code).encode(), completions=True)[4] == 1, hex(code)  # type: ignore[index]
+
+
+@needs_native
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+def test_scan_of_a_fuzzed_body_never_says_more(path: Path) -> None:
+    raw = path.read_bytes()
+    for mark in (b"\r\n\r\n", b"{"):
+        at = raw.find(mark)
+        agree(raw[at + len(mark) if mark != b"{" else at :])
+    agree(raw)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b"[]",
+        b'{"model":"m"',
+        b'{"model":"m"}x',
+        b'{"model":"m"}\0',
+        b'\xef\xbb\xbf{"model":"m"}',
+        b'{"model":"m",}',
+        b'{"model":""}',
+        b'{"model":null}',
+        b'{"model":"m","model":"m"}',
+        b'{"model":"m","a":{"b":1,"c":2,"b":3}}',
+        b'{"model":"\\u006d"}',
+        b'{"model":"m","user":"\\u006d"}',
+        '{"model":"m","user":"é"}'.encode(),
+        b'{"model":"m","n":-1}',
+        b'{"model":"m","max_tokens":1.0}',
+        b'{"model":"m","max_tokens":10000000000}',
+        b'{"model":"m","stream":1}',
+        b'{"model":"m","stream":true,"stream_options":[]}',
+        b'{"model":"m","stream":true,"stream_options":{"include_usage":1}}',
+        b'{"model":"m","priority":1}',
+        b'{"model":"m","cache_salt":"s"}',
+        b'{"model":"m","x":' + b"[" * 32 + b"]" * 32 + b"}",
+        b'{"model":"m",' + b",".join(b'"%d":0' % i for i in range(64)) + b"}",
+        b'{"model":"m","x":"' + b"x" * (4 * 1024 * 1024) + b'"}',
+    ],
+    ids=lambda body: repr(body[:60]),
+)
+def test_scan_leaves_what_is_out_of_the_ordinary_to_python(body: bytes) -> None:
+    assert scan(body) is None
+
+
+@needs_native
+def test_scan_of_a_whole_chat_request() -> None:
+    document = {
+        "model": "org/llama",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hé 😀"}]}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 100,
+        "max_completion_tokens": 50,
+        "n": 2,
+        "metadata": {"user_id": "u-1"},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"minimum": 0.5, "text": "a\n"}}}],
+    }  # fmt: skip
+    chars = 2 * 16 + 9 + 4 + len(orjson.dumps(document["tools"]))
+    assert scan(json.dumps(document).encode()) == (
+        "org/llama", True, True, (chars + 3) // 4, chars, 50, 2, "u-1", False,
+    )  # fmt: skip
+
+
+@needs_native
+def test_scan_counts_prompts_of_completions() -> None:
+    assert scan(b'{"model":"m","prompt":["ab","c"],"n":3}', completions=True) == (
+        "m",
+        False,
+        False,
+        1,
+        3,
+        16,
+        6,
+        "",
+        True,
+    )
+    assert scan(b'{"model":"m","prompt":[1,2,3],"max_tokens":null}', completions=True) == (
+        *("m", False, False, 3, 12, None, 1, "", True),
+    )
+
+
+@needs_native
+def test_scan_allows_a_salt_only_without_keys() -> None:
+    body = b'{"model":"m","cache_salt":"s"}'
+    assert scan(body, keyed=True) is None
+    found = scan(body, keyed=False)
+    assert found is not None and found[-1] is False
+
+
+@needs_native
+def test_scan_reads_deep_and_wide_bodies_up_to_its_bounds() -> None:
+    assert scan(b'{"model":"m","x":' + b"[" * 31 + b"]" * 31 + b"}") is not None
+    assert scan(b'{"model":"m",' + b",".join(b'"%d":0' % i for i in range(63)) + b"}") is not None
+
+
+@needs_native
+def test_scan_takes_bytes_only() -> None:
+    assert _native.scan(bytearray(b'{"model":"m"}'), False, False) is None  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _native.scan(b"{}")  # type: ignore[call-arg]
+
+
+def test_twin_of_scan_knows_nothing() -> None:
+    assert native_twin.scan(b'{"model":"m"}', False, False) is None  # type: ignore[func-returns-value]
