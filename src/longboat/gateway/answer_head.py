@@ -15,11 +15,11 @@ class AnswerHeadError(Exception):
 
 
 class AnswerHead:
-    """sized: the engine told the body's length; until_end: the connection's end ends the body; events: its body is a
-    stream of server-sent events
+    """length: the body's, where the engine told it; sized: it did, or there is none; until_end: the connection's end
+    ends the body; events: its body is a stream of server-sent events
     """
 
-    __slots__ = ("_lines", "_unsized_lines", "events", "sized", "status", "until_end")
+    __slots__ = ("_lines", "events", "length", "sized", "status", "until_end")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """:raises AnswerHeadError: the body is framed in a way that is not HTTP/1.1's"""
@@ -27,32 +27,44 @@ class AnswerHead:
         self.sized = status in (204, 304)
         self.until_end = not self.sized
         self.events = False
+        self.length: int | None = None
         for name, value in headers:
             lower = name.lower()
             if lower == b"content-length":
                 self.sized, self.until_end = True, False
+                self.length = int(value) if value.isdigit() else None
             elif lower == b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
                     raise AnswerHeadError("unknown transfer encoding")
                 self.until_end = False
             elif lower == b"content-type":
                 self.events = self.events or value.lower().startswith(b"text/event-stream")
-        first = status_line(status)
-        self._lines = first + end_to_end_lines(headers)
-        unsized = [item for item in headers if item[0].lower() != b"content-length"]
-        self._unsized_lines = first + end_to_end_lines(unsized)
+        kept = [item for item in headers if item[0].lower() != b"content-length"]
+        self._lines = status_line(status) + end_to_end_lines(kept)
 
     def for_client(
-        self, framing: Framing, *, sized: bool, request_id: str, replica: str, close: bool, extra: bytes = b""
+        self,
+        framing: Framing,
+        *,
+        sized: bool,
+        request_id: str,
+        replica: str,
+        close: bool,
+        extra: bytes = b"",
+        length: int | None = None,
     ) -> bytes:
         """The head that the client gets: the engine's end-to-end headers and our own. extra: whole lines.
 
-        sized: the engine's length stays true
+        sized: the engine's length stays true; length: that of this answer where the head is known from another
         """
         own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
-        coding = b"transfer-encoding: chunked\r\n" if framing is Framing.CHUNKED else b""
+        if framing is Framing.CHUNKED:
+            coding = b"transfer-encoding: chunked\r\n"
+        else:
+            length = self.length if length is None else length
+            coding = b"content-length: %d\r\n" % length if sized and length is not None else b""
         end = b"connection: close\r\n\r\n" if close else b"\r\n"
-        return b"".join((self._lines if sized else self._unsized_lines, own, extra, coding, end))
+        return b"".join((self._lines, own, extra, coding, end))
 
 
 _known: dict[tuple[object, ...], AnswerHead] = {}

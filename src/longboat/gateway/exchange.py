@@ -132,7 +132,7 @@ class Exchange:
 
     # what the engine's connection calls
 
-    def on_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         call, request = self._call, self._call.request
         status, events = head.status, head.events
         added = events and call.adds_usage and status < 400
@@ -148,6 +148,7 @@ class Exchange:
             replica=self._upstream.replica,
             close=self._client.closes_after,
             extra=pool_lines(call) + request.extra_lines,
+            length=length,
         )
         self._status = status
         self._relay = Relay(lines, framing, events=events, style=call.api.style)

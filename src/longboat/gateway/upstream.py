@@ -15,6 +15,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.states import Endpoint
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
+from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer, whole_chunks
 
 __all__ = ("ResponseSink", "Upstream", "UpstreamConnection")
 
@@ -38,8 +39,8 @@ _CHOICES_END = b"}]}\n\n\r\n"
 class ResponseSink(Protocol):
     """Who wants a response: told of its head, its body block by block, and its end."""
 
-    def on_head(self, head: AnswerHead) -> None:
-        """The answer begins. Raises nothing."""
+    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+        """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
@@ -167,18 +168,25 @@ class Upstream:
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives."""
+    """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives.
+
+    Answers of known heads in whole chunks, or of a known length, never meet the parser. Where one turns out to be
+    of another kind, the parser is given its head, and goes on from where the answer is.
+    """
 
     __slots__ = (
+        "_at_start",
         "_between_chunks",
         "_complete",
         "_headers",
         "_interim",
+        "_left",
         "_parser",
         "_pieces",
         "_reusable",
         "_sink",
         "_transport",
+        "_unparsed_head",
         "_until_end",
         "_upstream",
         "direct",
@@ -189,15 +197,18 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._transport: Any = None
-        self._parser: Any = None
+        self._parser: Any = None  # of this answer; None while it needs none
         self._sink: ResponseSink | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
+        self._at_start = False  # nothing of the answer came yet
         self._complete = False
         self._interim = False
         self._until_end = False
         self._reusable = False
         self._between_chunks = False
+        self._left = -1  # bytes of a body of known length that are still to come; -1: it is in chunks, or parsed
+        self._unparsed_head = b""  # what the parser is to be given before anything else
         self.direct = False  # set by the sink, see ResponseSink.on_whole_chunk
         self.quiet = 0  # sweeps since the last byte
         self.used = False  # has carried a complete response
@@ -212,6 +223,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Send one request; its response goes to ``sink``."""
         self._sink = sink
         self._complete = self._interim = self._until_end = self._between_chunks = self.direct = False
+        self._at_start = True
+        self._left = -1
+        self._parser = None
         self.quiet = 0
         if len(body) < 65536:
             self._transport.write(head + body)
@@ -241,7 +255,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._parser = httptools.HttpResponseParser(self)
         sock = transport.get_extra_info("socket")
         for level, option, value in _SOCKET_OPTIONS:
             sock.setsockopt(level, option, value)
@@ -252,25 +265,25 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         self.quiet = 0
-        if self.direct and self._between_chunks and (size := _size_of_whole_chunk(data)):
+        if self._between_chunks:
             # The common case: the parser is between two chunks before this one and after it, so it need not see it.
-            sink.on_whole_chunk(data, size)
+            if self.direct and (size := _size_of_whole_chunk(data)):
+                sink.on_whole_chunk(data, size)
+                return
+            chunks = whole_chunks(data)
+            if chunks is not None:
+                self._deliver_chunks(sink, chunks)
+                return
+        elif self._at_start:
+            self._at_start = False
+            known = known_answer(data)
+            if known is not None:
+                self._begin(sink, data, known)
+                return
+        elif self._left >= 0:
+            self._deliver_part(sink, data)
             return
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            cause = error.__context__
-            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, AnswerHeadError):
-                raise  # a defect of ours: the loop reports it and closes the connection
-            self._lose(f"its answer is not HTTP: {cause or error}")
-            return
-        pieces = self._pieces
-        if pieces:
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            self._deliver(sink, body)
-        elif self._complete:
-            self._deliver(sink, b"")
+        self._parse(sink, data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -284,6 +297,74 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._lose(str(error) if error else "it closed the connection")
 
+    # without the parser
+
+    def _begin(self, sink: ResponseSink, data: bytes, known: tuple[KnownAnswer, int, int]) -> None:
+        answer, body_at, length = known
+        self._reusable = answer.reusable
+        if length >= 0:
+            sink.on_head(answer.head, length)
+            self._left = length
+            if len(data) > body_at or not length:
+                self._deliver_part(sink, data[body_at:])
+            return
+        self._unparsed_head = data[:body_at]
+        self._between_chunks = True
+        sink.on_head(answer.head)
+        if len(data) == body_at:
+            return
+        chunks = whole_chunks(data, body_at)
+        if chunks is None:
+            self._parse(sink, data[body_at:])
+        else:
+            self._deliver_chunks(sink, chunks)
+
+    def _deliver_chunks(self, sink: ResponseSink, chunks: tuple[bytes, bool]) -> None:
+        body, self._complete = chunks
+        if self._complete:
+            self._release()
+        sink.on_block(body, last=self._complete)
+
+    def _deliver_part(self, sink: ResponseSink, data: bytes) -> None:
+        """Of a body whose length is known."""
+        left = self._left - len(data)
+        if left < 0:
+            self._lose("it sent more than it had announced")
+            return
+        self._left = left
+        if not left:
+            self._complete = True
+            self._release()
+        sink.on_block(data, last=not left)
+
+    # with the parser
+
+    def _parse(self, sink: ResponseSink, data: bytes) -> None:
+        parser = self._parser
+        try:
+            if parser is None:
+                parser = self._parser = httptools.HttpResponseParser(self)
+                if self._between_chunks:
+                    parser.feed_data(self._unparsed_head)
+                else:
+                    self._unparsed_head = data  # it may be the whole of an answer's head
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            cause = error.__context__
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, AnswerHeadError):
+                raise  # a defect of ours: the loop reports it and closes the connection
+            self._lose(f"its answer is not HTTP: {cause or error}")
+            return
+        if self._between_chunks and not data.endswith(b"\r\n"):
+            self._between_chunks = False  # the parser has a part of the next chunk's size
+        pieces = self._pieces
+        if pieces:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._deliver(sink, body)
+        elif self._complete:
+            self._deliver(sink, b"")
+
     # what the parser calls
 
     def on_message_begin(self) -> None:
@@ -295,13 +376,19 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self._between_chunks:  # of an answer that began without the parser
+            return
         status = self._parser.get_status_code()
         self._interim = status < 200
-        if self._interim or self._sink is None:
+        if self._interim:
+            self._unparsed_head = b""  # what follows is not what these bytes began with
+            return
+        if self._sink is None:
             return
         head = answer_head(status, self._headers)
         self._until_end = head.until_end
         self._reusable = not head.until_end and self._parser.should_keep_alive()
+        learn_answer(self._unparsed_head, head, reusable=self._reusable)
         self._sink.on_head(head)
 
     def on_chunk_header(self) -> None:
@@ -324,6 +411,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _release(self) -> None:
         self._sink = None
         self.used = True
+        self._unparsed_head = b""
         if self._reusable and self.usable and not self._transport.get_write_buffer_size():
             self._transport.resume_reading()
             self._upstream.keep(self)
