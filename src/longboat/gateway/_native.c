@@ -2,15 +2,20 @@
  *
  * scan: what body.read_facts says of a chat or completions request, in one pass, or nothing where anything is out of
  * the ordinary. It must never say something else than read_facts would: where it cannot be sure, it returns None.
+ * Gaps, ChunkPath: the way of nearly every token from an engine to a client.
+ * access_line: the line of access_log.access_record.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
-#define INTERFACE 1 /* as native.py expects it */
+#define INTERFACE 2 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -596,6 +601,238 @@ static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t num_ar
     return facts_tuple(&f);
 }
 
+/* ---- Gaps -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t num_bounds;
+    double *bounds;
+    int64_t *counts; /* one more than there are bounds */
+    double sum;
+} Gaps;
+
+static void gaps_observe(Gaps *gaps, double seconds) {
+    Py_ssize_t low = 0, high = gaps->num_bounds;
+    while (low < high) { /* bisect_left */
+        Py_ssize_t middle = (low + high) / 2;
+        if (gaps->bounds[middle] < seconds) low = middle + 1;
+        else high = middle;
+    }
+    gaps->counts[low]++;
+    gaps->sum += seconds;
+}
+
+static PyObject *Gaps_observe(PyObject *self, PyObject *seconds) {
+    double value = PyFloat_AsDouble(seconds);
+    if (value == -1.0 && PyErr_Occurred()) return NULL;
+    gaps_observe((Gaps *)self, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_counts(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    const Gaps *gaps = (Gaps *)self;
+    PyObject *list = PyList_New(gaps->num_bounds + 2);
+    for (Py_ssize_t i = 0; list != NULL && i < gaps->num_bounds + 2; i++) {
+        PyObject *item = i <= gaps->num_bounds ? PyLong_FromLongLong(gaps->counts[i]) : PyFloat_FromDouble(gaps->sum);
+        if (item == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static void Gaps_dealloc(PyObject *self) {
+    PyMem_Free(((Gaps *)self)->bounds);
+    PyMem_Free(((Gaps *)self)->counts);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *Gaps_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *bounds;
+    if (named != NULL && PyDict_GET_SIZE(named) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Gaps takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!:Gaps", &PyTuple_Type, &bounds)) return NULL;
+    Gaps *gaps = (Gaps *)type->tp_alloc(type, 0);
+    if (gaps == NULL) return NULL;
+    gaps->num_bounds = PyTuple_GET_SIZE(bounds);
+    gaps->bounds = PyMem_Calloc((size_t)gaps->num_bounds + 1, sizeof *gaps->bounds);
+    gaps->counts = PyMem_Calloc((size_t)gaps->num_bounds + 1, sizeof *gaps->counts);
+    if (gaps->bounds == NULL || gaps->counts == NULL) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < gaps->num_bounds; i++) {
+        gaps->bounds[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
+    }
+    if (PyErr_Occurred()) Py_CLEAR(gaps);
+    return (PyObject *)gaps;
+}
+
+static PyMethodDef gaps_methods[] = {
+    {"observe", Gaps_observe, METH_O, "Count one gap, in seconds."},
+    {"counts", Gaps_counts, METH_NOARGS, "A count per bound, one for what is above, the sum."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject GapsType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "longboat.gateway._native.Gaps",
+    .tp_basicsize = sizeof(Gaps),
+    .tp_dealloc = Gaps_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "A histogram of times in seconds.",
+    .tp_methods = gaps_methods,
+    .tp_new = Gaps_new,
+};
+
+/* ---- ChunkPath --------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *write; /* these three may be NULL, which Python sees as None */
+    PyObject *itl;
+    PyObject *journal;
+    double last_s;
+    long long quiet;
+    long long num_events;
+    long long bytes_out;
+    char direct;
+    char between_chunks;
+} ChunkPath;
+
+static PyObject *name_data_arrived, *name_observe;
+
+static bool ends_with(const char *data, Py_ssize_t bytes, const char *end, Py_ssize_t end_bytes) {
+    return bytes >= end_bytes && memcmp(data + bytes - end_bytes, end, (size_t)end_bytes) == 0;
+}
+
+static bool has_usage(const char *data, Py_ssize_t bytes) {
+    static const char word[] = "\"usage\"";
+    const Py_ssize_t word_bytes = sizeof word - 1;
+    const char *last = data + bytes - word_bytes; /* where it may begin at the latest */
+    for (const char *p = data; p <= last; p++) {
+        p = memchr(p, '"', (size_t)(last - p + 1));
+        if (p == NULL) return false;
+        if (memcmp(p, word, (size_t)word_bytes) == 0) return true;
+    }
+    return false;
+}
+
+/* native_twin.size_of_whole_chunk */
+static Py_ssize_t size_of_whole_chunk(const char *data, Py_ssize_t bytes) {
+    Py_ssize_t size = 0, digits = 0;
+    for (; digits < 4 && digits < bytes; digits++) {
+        char c = data[digits];
+        if (c >= '0' && c <= '9') size = size * 16 + (c - '0');
+        else if (c >= 'a' && c <= 'f') size = size * 16 + (c - 'a' + 10);
+        else break;
+    }
+    if (digits == 0 || data[0] == '0' || size > 16383 || bytes != digits + size + 4) return 0;
+    if (data[digits] != '\r' || data[digits + 1] != '\n' || (digits != 3 && data[3] == '\r')) return 0;
+    if (ends_with(data, bytes, "}]}\n\n\r\n", 7)) return size;
+    return ends_with(data, bytes, "\n\n\r\n", 4) && !has_usage(data, bytes) ? size : 0;
+}
+
+static double monotonic_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec) / 1e9;
+}
+
+/* Whether the time since the last chunk could be counted; else an exception is set. */
+static bool count_gap(PyObject *itl, double gap_s) {
+    if (itl == NULL || itl == Py_None) return true;
+    if (Py_IS_TYPE(itl, &GapsType)) {
+        gaps_observe((Gaps *)itl, gap_s);
+        return true;
+    }
+    PyObject *seconds = PyFloat_FromDouble(gap_s);
+    PyObject *done = seconds == NULL ? NULL : PyObject_CallMethodOneArg(itl, name_observe, seconds);
+    Py_XDECREF(seconds);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
+static PyObject *ChunkPath_data_received(PyObject *self, PyObject *data) {
+    ChunkPath *path = (ChunkPath *)self;
+    Py_ssize_t size = 0;
+    bool on_its_way = path->direct && path->between_chunks && path->write != NULL && path->write != Py_None;
+    if (on_its_way && (path->journal == NULL || path->journal == Py_None) && PyBytes_Check(data)) {
+        size = size_of_whole_chunk(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+    }
+    if (size == 0) return PyObject_CallMethodOneArg(self, name_data_arrived, data);
+    PyObject *write = Py_NewRef(path->write), *itl = Py_XNewRef(path->itl); /* whoever is called may replace them */
+    double now_s = monotonic_s(), gap_s = now_s - path->last_s;
+    path->quiet = 0;
+    path->last_s = now_s;
+    path->num_events++;
+    path->bytes_out += size;
+    PyObject *done = count_gap(itl, gap_s) ? PyObject_CallOneArg(write, data) : NULL;
+    Py_DECREF(write);
+    Py_XDECREF(itl);
+    if (done == NULL) return NULL;
+    Py_DECREF(done);
+    Py_RETURN_NONE;
+}
+
+static PyObject *ChunkPath_data_arrived(PyObject *self, PyObject *data) {
+    (void)data;
+    PyErr_Format(PyExc_NotImplementedError, "%s.data_arrived", Py_TYPE(self)->tp_name);
+    return NULL;
+}
+
+static int ChunkPath_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((ChunkPath *)self)->write);
+    Py_VISIT(((ChunkPath *)self)->itl);
+    Py_VISIT(((ChunkPath *)self)->journal);
+    return 0;
+}
+
+static int ChunkPath_clear(PyObject *self) {
+    Py_CLEAR(((ChunkPath *)self)->write);
+    Py_CLEAR(((ChunkPath *)self)->itl);
+    Py_CLEAR(((ChunkPath *)self)->journal);
+    return 0;
+}
+
+static void ChunkPath_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    ChunkPath_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef chunk_path_members[] = {
+    {"write", T_OBJECT, offsetof(ChunkPath, write), 0, "what takes a chunk to the client, or None"},
+    {"itl", T_OBJECT, offsetof(ChunkPath, itl), 0, "where the times between chunks are counted, or None"},
+    {"journal", T_OBJECT, offsetof(ChunkPath, journal), 0, "where it is set, every chunk goes to data_arrived"},
+    {"last_s", T_DOUBLE, offsetof(ChunkPath, last_s), 0, "when the last chunk came, on the monotonic clock"},
+    {"quiet", T_LONGLONG, offsetof(ChunkPath, quiet), 0, "sweeps since the last byte"},
+    {"num_events", T_LONGLONG, offsetof(ChunkPath, num_events), 0, "chunks that went the short way"},
+    {"bytes_out", T_LONGLONG, offsetof(ChunkPath, bytes_out), 0, "body bytes in these chunks"},
+    {"direct", T_BOOL, offsetof(ChunkPath, direct), 0, "whether whole chunks may go to the client as they come"},
+    {"between_chunks", T_BOOL, offsetof(ChunkPath, between_chunks), 0, "whether the next byte begins a chunk"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef chunk_path_methods[] = {
+    {"data_received", ChunkPath_data_received, METH_O, "Pass one whole chunk on, or give the data to data_arrived."},
+    {"data_arrived", ChunkPath_data_arrived, METH_O, "What is not for the short way; the subclass has it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject ChunkPathType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "longboat.gateway._native.ChunkPath",
+    .tp_basicsize = sizeof(ChunkPath),
+    .tp_dealloc = ChunkPath_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "The way of nearly every token: one whole chunk of whole events, as it came.",
+    .tp_traverse = ChunkPath_traverse,
+    .tp_clear = ChunkPath_clear,
+    .tp_methods = chunk_path_methods,
+    .tp_members = chunk_path_members,
+    .tp_new = PyType_GenericNew,
+};
+
 /* ---- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
@@ -611,9 +848,13 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
+    if (name_data_arrived == NULL) name_data_arrived = PyUnicode_InternFromString("data_arrived");
+    if (name_observe == NULL) name_observe = PyUnicode_InternFromString("observe");
+    if (name_data_arrived == NULL || name_observe == NULL) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &GapsType) < 0 ||
+        PyModule_AddType(module, &ChunkPathType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

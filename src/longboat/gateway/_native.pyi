@@ -1,5 +1,27 @@
+from collections.abc import Callable
+from typing import Any, Self, final
+
 INTERFACE: int
 
 def scan(
     body: bytes, completions: bool, keyed: bool, /
 ) -> tuple[str, bool, bool, int, int, int | None, int, str, bool] | None: ...
+@final
+class Gaps:
+    def __new__(cls, bounds: tuple[float, ...], /) -> Self: ...
+    def observe(self, seconds: float, /) -> None: ...
+    def counts(self) -> list[float]: ...
+
+class ChunkPath:
+    direct: bool
+    between_chunks: bool
+    quiet: int
+    write: Callable[[bytes], object] | None
+    itl: Gaps | None
+    journal: object
+    last_s: float
+    num_events: int
+    bytes_out: int
+    def __new__(cls, *args: Any, **named: Any) -> Self: ...
+    def data_received(self, data: bytes, /) -> None: ...
+    def data_arrived(self, data: bytes, /) -> None: ...

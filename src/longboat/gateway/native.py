@@ -1,13 +1,18 @@
-"""Leaf work of the gateway: compiled, or its Python twins where there is no compiled one or LONGBOAT_NATIVE is 0."""
+"""Leaf work of the gateway: compiled, or its Python twins where there is no compiled one or LONGBOAT_NATIVE is 0.
+
+scan: what ``read_facts`` says of an ordinary chat or completions body; None where ``read_facts`` itself must look.
+The tuple is: model, stream, wants_usage, num_prompt_tokens_estimate, prompt_chars, max_tokens, n, user, and whether
+neither ``stream_options`` nor ``cache_salt`` is in the document, so that either can be put before its first member.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ("IS_NATIVE", "scan")
+__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "scan")
 
-_INTERFACE = 1
+_INTERFACE = 2
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 
@@ -25,6 +30,6 @@ IS_NATIVE = _is_usable()
 """Whether the compiled ones are in use."""
 
 if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway._native import scan
+    from longboat.gateway._native import ChunkPath, Gaps, scan
 else:
-    from longboat.gateway.native_twin import scan
+    from longboat.gateway.native_twin import ChunkPath, Gaps, scan

@@ -2,8 +2,103 @@
 
 from __future__ import annotations
 
-__all__ = ("scan",)
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Self
+
+__all__ = ("ChunkPath", "Gaps", "scan")
+
+_SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
+_EVENT_END = b"\n\n\r\n"
+_CHOICES_END = b"}]}\n\n\r\n"
 
 
 def scan(body: bytes, completions: bool, keyed: bool, /) -> None:
     """Knows nothing of any body: ``body.read_facts`` is what reads it."""
+
+
+class Gaps:
+    """A histogram of times in seconds, as ``metrics.Series`` has it. bounds: ascending."""
+
+    __slots__ = ("_bounds", "_counts", "_sum_s")
+
+    def __init__(self, bounds: tuple[float, ...], /) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float, /) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum_s += seconds
+
+    def counts(self) -> list[float]:
+        """A count per bound, one for what is above, the sum."""
+        return [*self._counts, self._sum_s]
+
+
+class ChunkPath:
+    """The way of nearly every token: one whole chunk of whole events goes to the client as it came.
+
+    direct, between_chunks: both must be true for that; write: what takes the chunk, None where nothing does
+    itl: where the time since ``last_s`` (of the monotonic clock) is counted; quiet: set to 0 by every such chunk
+    num_events, bytes_out: these chunks, and the bytes of body in them; both are counted up, the owner sets them
+    journal: where it is set, no chunk goes this way
+    """
+
+    __slots__ = (
+        "between_chunks", "bytes_out", "direct", "itl", "journal", "last_s", "num_events", "quiet", "write",
+    )  # fmt: skip
+
+    direct: bool
+    between_chunks: bool
+    write: Callable[[bytes], object] | None
+    itl: Gaps | None
+    last_s: float
+    quiet: int
+    num_events: int
+    bytes_out: int
+    journal: object
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        self = super().__new__(cls)
+        self.direct = self.between_chunks = False
+        self.write = self.itl = self.journal = None
+        self.last_s = 0.0
+        self.quiet = self.num_events = self.bytes_out = 0
+        return self
+
+    def data_received(self, data: bytes, /) -> None:
+        write = self.write
+        if self.direct and self.between_chunks and write is not None and self.journal is None:
+            size = size_of_whole_chunk(data)
+            if size:
+                now_s = time.monotonic()
+                gap_s = now_s - self.last_s
+                self.quiet = 0
+                self.last_s = now_s
+                self.num_events += 1
+                self.bytes_out += size
+                if self.itl is not None:
+                    self.itl.observe(gap_s)
+                write(data)
+                return
+        self.data_arrived(data)
+
+    def data_arrived(self, data: bytes, /) -> None:
+        """What is not for the short way; the subclass has it."""
+        raise NotImplementedError(f"{type(self).__name__}.data_arrived")
+
+
+def size_of_whole_chunk(data: bytes) -> int:
+    """Body bytes of the one chunk that ``data`` is, if it is one of whole events without usage; else 0.
+
+    An event that ends with the list of choices (as vLLM's do) is known at a glance to hold no usage after it.
+    """
+    at = 3 if data[3:4] == b"\r" else data.find(b"\r", 0, 6)
+    size = _SIZES.get(data[: at + 2])
+    if size is None or len(data) != at + size + 4:
+        return 0
+    if data.endswith(_CHOICES_END) or (data.endswith(_EVENT_END) and b'"usage"' not in data):
+        return size
+    return 0
