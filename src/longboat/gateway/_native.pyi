@@ -3,6 +3,7 @@ from typing import Any, Self, final
 
 INTERFACE: int
 
+def access_line(record: tuple[Any, ...], /) -> bytes | None: ...
 def scan(
     body: bytes, completions: bool, keyed: bool, /
 ) -> tuple[str, bool, bool, int, int, int | None, int, str, bool] | None: ...

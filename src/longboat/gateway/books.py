@@ -92,6 +92,7 @@ class Books:
     def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
         """An answer of the gateway's own to a request whose account was never opened."""
         state = self._state
+        self.settle()  # so that the log keeps their order
         state.metrics.refused(refusal.code, tenant)
         if state.access_log is None:
             return

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from longboat.gateway.metrics import Series
     from longboat.gateway.multipart import Form
     from longboat.gateway.pool import Pool
+    from longboat.gateway.quick import Plan
     from longboat.gateway.recent import Attempt
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
@@ -30,6 +31,7 @@ class Call:
     requested: the name that the client wrote; why: the routing decision in words
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
+    plan: what its head had decided already
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
     left_pool: whose slot it had, and where what it used is still to be told
@@ -55,6 +57,7 @@ class Call:
         "method",
         "path",
         "pinned",
+        "plan",
         "pools",
         "queued_s",
         "reached",
@@ -100,6 +103,7 @@ class Call:
         self.method = method
         self.cost_tokens = cost_tokens
         self.pinned = ""
+        self.plan: Plan | None = None
         self.deadline_s: float | None = None
         self.salt: str | None = None
         self.adds_usage = False

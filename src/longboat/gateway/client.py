@@ -21,6 +21,7 @@ from longboat.gateway.cors import answer_to_origin
 from longboat.gateway.errand import Errand
 from longboat.gateway.exchange import Exchange
 from longboat.gateway.later import account_remotely, admin_bytes, with_owner
+from longboat.gateway.quick import quick_call
 from longboat.gateway.request import Request
 from longboat.gateway.routes import Later, decide, error_style
 from longboat.gateway.state import GatewayState
@@ -120,8 +121,20 @@ class ClientConnection(asyncio.Protocol):
         if size > state.limits.max_body_bytes or state.held_bytes + size > state.limits.max_held_bytes:
             return False  # the long way refuses it
         state.held_bytes += size
-        request = head.request(data[body_at:])
+        body = data[body_at:]
+        request = head.request(body)
         request.request_id = state.new_request_id()
+        if not (state.draining or state.stopping or self.write_paused):
+            try:
+                call = quick_call(state, head, request, body)
+                if call is not None:
+                    state.requests_total += 1
+                    self._begin(call)
+                    return True
+            except Exception as error:
+                self._report(error)
+                self._transport.abort()
+                return True
         self._queue.append(request)
         self._answer_next()
         if self._queue and not self._transport.is_closing():

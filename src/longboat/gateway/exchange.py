@@ -20,7 +20,7 @@ from longboat.gateway.recent import Attempt
 from longboat.gateway.relay import Relay
 from longboat.gateway.state import GatewayState
 from longboat.gateway.tracing import passed_on
-from longboat.gateway.upstream import Upstream, UpstreamConnection
+from longboat.gateway.upstream import Upstream, UpstreamConnection, request_end
 from longboat.gateway.usage import AnswerKind, UsageReader
 from longboat.gateway.wire import Framing
 from longboat.routing.fair_queue import Granted, Queued, Ticket
@@ -213,7 +213,7 @@ class Exchange:
         """Ask the model that is to be tried for a slot."""
         call = self._call
         pool = self._pool = self._state.table.pool(call.pool)
-        if pool is None or not pool.slots:
+        if pool is None or not (slots := pool.slots):
             self._next_pool(refusals.no_ready_endpoint(call.pool))
             return
         if call.facts is None:  # costs the engine nothing
@@ -224,7 +224,7 @@ class Exchange:
         ticket = Ticket(
             tenant.name, tenant.weight, tenant.priority, call.cost_tokens, now_s, call.deadline_s, payload=self
         )
-        verdict = pool.offer(ticket)
+        verdict = pool.offer(ticket, slots)
         if isinstance(verdict, Granted):
             call.ticket = ticket
             self._try_next()
@@ -321,10 +321,11 @@ class Exchange:
                 self._refuse(refusals.bad_body(error))
                 return
         trace_lines = self._note_attempt(upstream)
-        head = upstream.request_head(
-            call.method, call.path, request.forwarded, request.request_id, len(body), trace_lines
-        )
-        connection.send(self, head, body)
+        if call.plan is not None:
+            start = call.plan.head_for(upstream)
+        else:
+            start = upstream.request_start(call.method, call.path, request.forwarded)
+        connection.send(self, start + trace_lines + request_end(request.request_id, len(body)), body)
         if self._client.write_paused:
             connection.pause()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import string
 
@@ -89,6 +90,11 @@ class KeyRing:
         if found is None or (found[1] is not None and now_s >= found[1]):
             return None
         return found[0]
+
+    def good_until_s(self, presented: bytes) -> float:
+        """Unix time at which a good key expires; infinity where it never does."""
+        found = self._by_digest.get(hashlib.sha256(presented).hexdigest())
+        return math.inf if found is None or found[1] is None else found[1]
 
     def has_expired(self, presented: bytes, now_s: float) -> bool:
         """Whether it is a key that was good once, so that its holder can be told why it is refused."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from longboat.gateway.request import Request
+
+if TYPE_CHECKING:
+    from longboat.gateway.quick import Plan
 
 __all__ = ("KnownHead", "KnownHeads")
 
@@ -19,15 +23,19 @@ _OF_ONE_REQUEST = frozenset(
 
 
 class KnownHead:
-    """What the parser made of a head. Shared by all requests that have it: never change what it holds."""
+    """What the parser made of a head. Shared by all requests that have it: never change what it holds.
 
-    __slots__ = ("forwarded", "method", "noted", "url")
+    plan: what ``quick`` made of it
+    """
+
+    __slots__ = ("forwarded", "method", "noted", "plan", "url")
 
     def __init__(self, request: Request) -> None:
         self.method = request.method
         self.url = request.url
         self.noted = request.noted
         self.forwarded = request.forwarded
+        self.plan: Plan | None = None
 
     def request(self, body: bytes) -> Request:
         """A new request with this head. It has no id yet."""

@@ -3,6 +3,7 @@
 scan: what ``read_facts`` says of an ordinary chat or completions body; None where ``read_facts`` itself must look.
 The tuple is: model, stream, wants_usage, num_prompt_tokens_estimate, prompt_chars, max_tokens, n, user, and whether
 neither ``stream_options`` nor ``cache_salt`` is in the document, so that either can be put before its first member.
+access_line: the bytes of ``access_record``'s line; None where a text is no plain ASCII, or a number not of its type.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "scan")
+__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "access_line", "scan")
 
-_INTERFACE = 2
+_INTERFACE = 3
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 
@@ -30,6 +31,6 @@ IS_NATIVE = _is_usable()
 """Whether the compiled ones are in use."""
 
 if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway._native import ChunkPath, Gaps, scan
+    from longboat.gateway._native import ChunkPath, Gaps, access_line, scan
 else:
-    from longboat.gateway.native_twin import ChunkPath, Gaps, scan
+    from longboat.gateway.native_twin import ChunkPath, Gaps, access_line, scan

@@ -7,11 +7,15 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Gaps", "scan")
+__all__ = ("ChunkPath", "Gaps", "access_line", "scan")
 
 _SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
 _EVENT_END = b"\n\n\r\n"
 _CHOICES_END = b"}]}\n\n\r\n"
+
+
+def access_line(record: tuple[Any, ...], /) -> None:
+    """Writes no line: ``access_log.access_record`` and orjson do."""
 
 
 def scan(body: bytes, completions: bool, keyed: bool, /) -> None:

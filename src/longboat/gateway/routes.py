@@ -18,14 +18,14 @@ from longboat.gateway.request import Request
 from longboat.gateway.state import GatewayState
 from longboat.routing.route_rules import RequestFacts
 
-__all__ = ("Later", "decide", "error_style", "presented_key")
+__all__ = ("COMPLETION_ESTIMATE_TOKENS", "MAX_COST_TOKENS", "Later", "decide", "error_style", "presented_key")
 
 _LOCAL = ("/v1/models", "/livez", "/readyz")
 _RESPONSE_PATH = b"/v1/responses/"
-_COMPLETION_ESTIMATE_TOKENS = 256
+COMPLETION_ESTIMATE_TOKENS = 256
 """What an answer is taken to cost until it is known, where the client names no limit."""
 
-_MAX_COST_TOKENS = 1 << 40
+MAX_COST_TOKENS = 1 << 40
 """What a request is taken to cost at most, so that counts of 64 bits hold many such."""
 
 
@@ -197,7 +197,7 @@ def _open_call(
     cost = facts.num_prompt_tokens_estimate
     if api.weighs_completion:
         n = 1 if isinstance(facts, Form) else facts.n
-        cost += n * (_max_tokens(facts) or _COMPLETION_ESTIMATE_TOKENS)
+        cost += n * (_max_tokens(facts) or COMPLETION_ESTIMATE_TOKENS)
     call = Call(
         request,
         api,
@@ -208,7 +208,7 @@ def _open_call(
         body=request.body(),
         facts=facts,
         why=why,
-        cost_tokens=min(cost, _MAX_COST_TOKENS),
+        cost_tokens=min(cost, MAX_COST_TOKENS),
     )
     call.salt = state.live.cache_salt(tenant)
     deadline = _deadline_s(request)

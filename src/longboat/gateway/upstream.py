@@ -17,7 +17,7 @@ from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_hea
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer, whole_chunks
 
-__all__ = ("ResponseSink", "Upstream", "UpstreamConnection")
+__all__ = ("ResponseSink", "Upstream", "UpstreamConnection", "request_end")
 
 
 # A host that vanished without a word is noticed in about 11 s, though nothing is being sent to it.
@@ -93,13 +93,11 @@ class Upstream:
         self._base_path = parts[2].encode("latin-1")
         self._own_lines = f"host: {parts[3]}\r\n{authorization}".encode("latin-1")
 
-    def request_head(
-        self, method: str, path: bytes, forwarded: list[bytes], request_id: str, body_bytes: int, extra: bytes = b""
-    ) -> bytes:
-        """The head of a request to this engine, ours in place of the client's where the two differ."""
-        own = b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), body_bytes)
+    def request_start(self, method: str, path: bytes, forwarded: list[bytes]) -> bytes:
+        """The head of a request to this engine, ours in place of the client's where the two differ; up to the lines
+        that ``request_end`` makes."""
         first = b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self._base_path, path)
-        return b"".join((first, self._own_lines, *forwarded, extra, own))
+        return b"".join((first, self._own_lines, *forwarded))
 
     @property
     def target(self) -> tuple[str, int]:
@@ -424,6 +422,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces.clear()
         if sink is not None:
             sink.on_lost(detail)
+
+
+def request_end(request_id: str, body_bytes: int) -> bytes:
+    """The end of a request's head: what is of this request alone."""
+    return b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), body_bytes)
 
 
 def _size_of_whole_chunk(data: bytes) -> int:

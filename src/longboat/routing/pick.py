@@ -74,6 +74,24 @@ def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overf
     tried: keys of endpoints that failed for this request
     overfull: a full endpoint is taken too: for a request that has room elsewhere, but can only go here
     """
+    least = -1
+    best: list[E] = []
+    for e in endpoints:  # the common case, in one pass
+        if e.ready and not e.suspect and (not tried or e.key not in tried):
+            outstanding = e.outstanding
+            if overfull or e.capacity is None or outstanding < e.capacity:
+                if least < 0 or outstanding < least:
+                    least = outstanding
+                    best = [e]
+                elif outstanding == least:
+                    best.append(e)
+    if best:
+        return Pick(endpoint=best[turn % len(best)])
+    return _pick_rest(endpoints, turn=turn, tried=tried, overfull=overfull)
+
+
+def _pick_rest(endpoints: Sequence[E], *, turn: int, tried: Container[str], overfull: bool) -> Decision[E]:
+    """Where none is free of doubt."""
     usable = [e for e in endpoints if e.ready and e.key not in tried]
     if not usable:
         some_ready = any(e.ready for e in endpoints)
