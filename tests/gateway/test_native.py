@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway import native, native_twin
+from longboat.gateway.access_log import access_record
 from longboat.gateway.body import BodyError, BodyKind, read_facts
 from longboat.gateway.metrics import ITL_BOUNDS_S, Series
+from longboat.gateway.recent import Attempt, Record
 
 if native.IS_NATIVE:
     from longboat.gateway import _native
@@ -583,3 +585,105 @@ def test_attributes_of_a_path_can_be_set_again(maker: Any) -> None:
     path.quiet += 1
     path.last_s = 5
     assert (path.quiet, path.last_s, path.write) == (1, 5, None)
+
+
+# the access log's line
+
+WORDS = st.text("abcXYZ 019-_./:~<>&'", max_size=12)
+SECONDS = (
+    st.floats(0, 1e4)
+    | st.sampled_from([0.0, 0.00001, 0.00999, 0.01, 0.1, 1.0, 9.99, 10.5, 0.29, 1.15])
+    | st.floats(-1, 0)
+)
+COUNTS = st.none() | st.integers(0, 10**7) | st.sampled_from([-1, 2**62, -(2**63)])
+RECORDS = st.builds(
+    Record,
+    *(WORDS, WORDS, WORDS, st.none() | WORDS, st.none() | WORDS, st.text(max_size=3)),
+    st.floats(0, 4e9) | st.sampled_from([1.7e9, 1.7e9 + 0.5, 1.7e9 + 0.001]),
+    *(st.none() | SECONDS, st.none() | SECONDS, st.none() | SECONDS),
+    st.lists(st.builds(Attempt, WORDS, SECONDS), max_size=3).map(tuple),
+    *(
+        st.none() | SECONDS,
+        SECONDS,
+        st.integers(100, 599),
+        WORDS,
+        WORDS,
+        st.integers(0, 10**12),
+        COUNTS,
+        COUNTS,
+        COUNTS,
+    ),
+)
+
+
+def line_of(record: Record) -> bytes:
+    return orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
+
+
+@needs_native
+@given(RECORDS)
+def test_access_line_is_what_the_log_writes(record: Record) -> None:
+    assert native.access_line(record) == line_of(record)
+
+
+@needs_native
+@given(
+    RECORDS, st.sampled_from(["request_id", "tenant", "path", "model", "pool", "outcome", "code"]), st.text(min_size=1)
+)
+def test_access_line_is_right_or_nothing(record: Record, name: str, text: str) -> None:
+    changes: dict[str, Any] = {name: text}
+    record = record._replace(**changes)
+    found = native.access_line(record)
+    if found is None:
+        assert not text.isascii() or json.dumps(text) != f'"{text}"'
+    else:
+        assert found == line_of(record)
+
+
+ENDED = Record(
+    *("id", "t", "/v1/chat/completions", "m", "m", "", 1.7e9, None, None, None, (Attempt("r-0", 0.1),)),
+    *(0.25, 1.5, 200, "ok", "", 12, 1, 2, None),
+)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"path": '/"'},
+        {"path": "/\\"},
+        {"path": "/\n"},
+        {"path": "/\0"},
+        {"path": "/é"},
+        {"tenant": None},
+        {"tenant": "t" * 5000},
+        {"attempts": [Attempt("r", 0.0)]},
+        {"attempts": (Attempt("é", 0.0),)},
+        {"attempts": ((),)},
+        {"attempts": (None,)},
+        {"ended_s": 1},
+        {"ended_s": float("nan")},
+        {"ended_s": float("inf")},
+        {"ended_s": 1e300},
+        {"first_byte_s": "1"},
+        {"status": True},
+        {"status": 200.0},
+        {"bytes_out": 2**63},
+        {"prompt_tokens": 1.0},
+        {"code": None},
+    ],
+    ids=lambda changes: repr(changes)[:40],
+)
+def test_access_line_leaves_what_is_out_of_the_ordinary_to_python(changes: dict[str, Any]) -> None:
+    assert native.access_line(ENDED._replace(**changes)) is None
+
+
+@both
+def test_access_line_takes_records_only(maker: Any) -> None:
+    assert maker.access_line(()) is None
+    assert maker.access_line(tuple(ENDED)[:-1]) is None
+    assert maker.access_line(list(ENDED)) is None
+
+
+def test_twin_of_access_line_writes_nothing() -> None:
+    assert native_twin.access_line(ENDED) is None  # type: ignore[func-returns-value]
