@@ -192,7 +192,7 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         call.decided_s - received_s,
         None if call.queued_s is None else call.queued_s - received_s,
         None if call.granted_s is None else call.granted_s - received_s,
-        tuple(call.attempts),
+        call.attempts,
         None if call.first_byte_s is None else call.first_byte_s - received_s,
         ended_s - received_s,
         status,

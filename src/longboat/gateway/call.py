@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longboat.gateway.usage import AnswerKind, UsageReader
+
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api import Api
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from longboat.gateway.recent import Attempt
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
-    from longboat.gateway.usage import Usage, UsageReader
+    from longboat.gateway.usage import Usage
     from longboat.routing.fair_queue import Ticket
 
 __all__ = ("Call",)
@@ -34,46 +36,35 @@ class Call:
     plan: what its head had decided already
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
+    whole_answer: all of the body, where it came at once: its usage is read when it is asked for
     left_pool: whose slot it had, and where what it used is still to be told
     failure: why the last replica gave no answer; reached: one of them had taken the request
     """
 
-    __slots__ = (
-        "adds_usage",
-        "api",
-        "at_pool",
-        "attempts",
-        "body",
-        "bytes_out",
-        "cost_tokens",
-        "deadline_s",
-        "decided_s",
-        "facts",
-        "failure",
-        "first_byte_s",
-        "granted_s",
-        "is_open",
-        "left_pool",
-        "method",
-        "path",
-        "pinned",
-        "plan",
-        "pools",
-        "queued_s",
-        "reached",
-        "request",
-        "requested",
-        "reserved_unix_s",
-        "salt",
-        "sent_body",
-        "series",
-        "span",
-        "tenant",
-        "ticket",
-        "tried",
-        "usage",
-        "why",
-    )
+    # What most calls never change stands here once for all of them.
+    at_pool = 0
+    pinned = ""
+    plan: Plan | None = None
+    deadline_s: float | None = None
+    salt: str | None = None
+    adds_usage = False
+    is_open = False
+    reserved_unix_s = 0.0
+    sent_body: bytes | None = None
+    ticket: Ticket | None = None
+    left_pool: Pool | None = None
+    tried: frozenset[str] = frozenset()
+    attempts: tuple[Attempt, ...] = ()
+    failure = ""
+    reached = False
+    usage: UsageReader | None = None
+    whole_answer: bytes | None = None
+    series: Series | None = None
+    span: Span | None = None
+    bytes_out = 0
+    queued_s: float | None = None
+    granted_s: float | None = None
+    first_byte_s: float | None = None
 
     def __init__(
         self,
@@ -95,35 +86,13 @@ class Call:
         self.path = path
         self.tenant = tenant
         self.pools = pools
-        self.at_pool = 0
         self.requested = requested
         self.body = body
         self.facts = facts
         self.why = why
         self.method = method
         self.cost_tokens = cost_tokens
-        self.pinned = ""
-        self.plan: Plan | None = None
-        self.deadline_s: float | None = None
-        self.salt: str | None = None
-        self.adds_usage = False
-        self.is_open = False
-        self.reserved_unix_s = 0.0
-        self.sent_body: bytes | None = None
-        self.ticket: Ticket | None = None
-        self.left_pool: Pool | None = None
-        self.tried: set[str] = set()
-        self.attempts: list[Attempt] = []
-        self.failure = ""
-        self.reached = False
-        self.usage: UsageReader | None = None
-        self.series: Series | None = None
-        self.span: Span | None = None
-        self.bytes_out = 0
         self.decided_s = time.monotonic()
-        self.queued_s: float | None = None
-        self.granted_s: float | None = None
-        self.first_byte_s: float | None = None
 
     @property
     def pool(self) -> str:
@@ -137,7 +106,12 @@ class Call:
 
     def measured(self) -> Usage | None:
         """What the engine said of the tokens; None where it said nothing yet."""
-        return self.usage.result() if self.usage is not None else None
+        if self.usage is None:
+            if self.whole_answer is None:
+                return None
+            self.usage = UsageReader(AnswerKind.JSON)
+            self.usage.feed(self.whole_answer, True)
+        return self.usage.result()
 
     def used_tokens(self, *, failed: bool) -> int | None:
         """Prompt and completion tokens to charge; None where the estimate must stand.
@@ -146,9 +120,9 @@ class Call:
         """
         if failed:
             return 0
-        if self.usage is None or self.facts is None:
+        usage = self.measured()
+        if usage is None or self.usage is None or self.facts is None:
             return None
-        usage = self.usage.result()
         prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
         if usage.completion_tokens is not None:
             return prompt + usage.completion_tokens

@@ -201,7 +201,7 @@ class Exchange:
             return
         # An engine may close a pooled connection at the moment we use it: that says nothing about the engine.
         if not connection.used:
-            self._call.tried.add(upstream.key)
+            self._call.tried |= {upstream.key}
             self._call.reached = True
         self._attempt_failed(detail)
         self._leave_upstream()
@@ -244,7 +244,7 @@ class Exchange:
             self._refuse(refusal)
             return
         call.at_pool += 1
-        call.tried.clear()
+        call.tried = frozenset()
         call.failure, call.reached = "", False
         call.sent_body = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
@@ -287,7 +287,7 @@ class Exchange:
         except OSError as error:
             self._connect_task = None
             upstream.mark_suspect()
-            self._call.tried.add(upstream.key)
+            self._call.tried |= {upstream.key}
             self._note_attempt(upstream)
             self._attempt_failed(str(error) or f"no connection within {self._state.limits.connect_timeout_s:g} s")
             self._leave_upstream()
@@ -332,7 +332,7 @@ class Exchange:
     def _note_attempt(self, upstream: Upstream) -> bytes:
         """Returns the header lines by which the engine joins the trace."""
         call = self._call
-        call.attempts.append(Attempt(upstream.replica, time.monotonic() - call.request.received_s))
+        call.attempts += (Attempt(upstream.replica, time.monotonic() - call.request.received_s),)
         if call.span is not None:
             return call.span.attempt()
         noted = call.request.noted
@@ -343,7 +343,7 @@ class Exchange:
         call.failure = detail
         if call.attempts:
             at_s = time.monotonic() - call.request.received_s
-            call.attempts[-1] = call.attempts[-1]._replace(failure=detail, failed_s=at_s)
+            call.attempts = (*call.attempts[:-1], call.attempts[-1]._replace(failure=detail, failed_s=at_s))
 
     # ends
 
