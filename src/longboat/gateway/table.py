@@ -39,7 +39,7 @@ class LiveTable:
         old = {(u.model, u.key, u.api_key): u for u in self.upstreams()}
         made = [self._live(endpoint, old) for endpoint in table.endpoints]
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
-            upstream.ready = endpoint.ready
+            upstream.learn(endpoint)
             upstream.capacity = self._capacity(endpoint.capacity)
             if not upstream.capacity:
                 upstream.room_told = None  # without slots here, room there is none of ours

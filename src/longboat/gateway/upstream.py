@@ -16,7 +16,7 @@ from longboat.core.states import Endpoint
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
 
-__all__ = ("ResponseSink", "Upstream", "UpstreamConnection")
+__all__ = ("MovableStream", "ResponseSink", "Upstream", "UpstreamConnection")
 
 
 # A host that vanished without a word is noticed in about 11 s, though nothing is being sent to it.
@@ -51,6 +51,13 @@ class ResponseSink(Protocol):
         """The connection ended, or spoke nonsense, before the response was complete."""
 
 
+class MovableStream(Protocol):
+    """An answer that can go on elsewhere."""
+
+    def replica_lost(self, reason: str) -> None:
+        """The engine that gives it is held for lost, though its connection may still be there."""
+
+
 class Upstream:
     """One endpoint, live. Fits ``routing.pick.EndpointView``; counts only what this process sends."""
 
@@ -60,16 +67,22 @@ class Upstream:
         "_own_lines",
         "_target",
         "api_key",
+        "beats",
         "capacity",
         "gone",
         "key",
         "limits",
+        "lost",
         "model",
         "outstanding",
         "ready",
         "replica",
+        "resume",
+        "revision",
         "room_told",
+        "streams",
         "suspect",
+        "told_ready",
     )
 
     def __init__(self, endpoint: Endpoint, limits: GatewayLimits) -> None:
@@ -80,7 +93,12 @@ class Upstream:
         self.replica = endpoint.replica
         self.key = f"{endpoint.replica}/{endpoint.generation}@{endpoint.url}"
         self.api_key = endpoint.api_key
-        self.ready = endpoint.ready
+        self.ready = self.told_ready = endpoint.ready
+        self.resume = endpoint.resume
+        self.revision = endpoint.revision
+        self.beats = endpoint.beats
+        self.lost = ""  # why its heartbeats say that it does not work; empty: it does, or tells nothing
+        self.streams: set[MovableStream] = set()  # those that want to hear when it is lost
         self.limits = limits
         self.capacity = limits.max_outstanding
         self.room_told: int | None = None  # slots for us by the engine's own account
@@ -144,6 +162,23 @@ class Upstream:
         """Avoid this endpoint for a moment: a new connection to it failed."""
         self.suspect = True
         asyncio.get_running_loop().call_later(self.limits.suspect_s, self._trust)
+
+    def learn(self, endpoint: Endpoint) -> None:
+        """What a newer table says of it. It stays unready while it is lost."""
+        self.told_ready = endpoint.ready
+        self.ready = endpoint.ready and not self.lost
+        self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
+
+    def mark_lost(self, reason: str) -> None:
+        """Nothing is sent there any more, and what runs there goes elsewhere."""
+        self.lost, self.ready = reason, False
+        self.close_idle(float("inf"))
+        for stream in tuple(self.streams):
+            stream.replica_lost(reason)
+
+    def mark_found(self) -> None:
+        """It works again."""
+        self.lost, self.ready = "", self.told_ready
 
     def keep(self, connection: UpstreamConnection) -> None:
         """Pool a connection whose response is complete, or close it where the endpoint has gone."""
