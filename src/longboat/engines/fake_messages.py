@@ -30,7 +30,7 @@ async def answer_messages(engine: FakeEngine, exchange: Exchange) -> None:
     body = checked_model(engine.settings.model, decoded(exchange.body))
     if not isinstance(body.get("max_tokens"), int):
         raise RefusedError(400, "max_tokens is a whole number, 1 or more", "max_tokens")
-    request = request_of(engine.settings.model, True, exchange.headers, _as_chat(body))
+    request = request_of(True, exchange.headers, _as_chat(body), exchange.terms)
     choice = request.choices[0]
     check_room(engine, choice.job)
     if request.is_streamed:
@@ -60,7 +60,7 @@ def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(messages, list) or not messages:
         raise RefusedError(400, "messages is a list with at least one message", "messages")
     chat: dict[str, Any] = {
-        name: body[name] for name in ("max_tokens", "stream", "longboat_fault", "vllm_xargs") if name in body
+        name: body[name] for name in ("max_tokens", "stream", "temperature", "longboat_fault") if name in body
     }
     chat |= {"messages": [*system, *messages], "stop": body.get("stop_sequences") or []}
     chat["tools"] = [

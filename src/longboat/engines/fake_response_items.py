@@ -87,7 +87,7 @@ class ResponseEvents:
 
 
 def _item_id(choice: Choice) -> str:
-    return f"msg_{choice.job.digest:016x}"
+    return f"msg_{choice.nonce}"
 
 
 def _at(choice: Choice) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Responses:
         """Answer ``POST /v1/responses``. Raises RefusedError, FaultError."""
         body = checked_model(self._engine.settings.model, decoded(exchange.body))
         messages = [*self._before(body.get("previous_response_id")), *_messages(body.get("input"))]
-        request = request_of(self._engine.settings.model, True, exchange.headers, _as_chat(body, messages))
+        request = request_of(True, exchange.headers, _as_chat(body, messages), exchange.terms)
         check_room(self._engine, request.choices[0].job)
         request_id = f"resp_{request.request_id.removeprefix('chatcmpl-')}"
         kept = _Kept(messages, response_document(request_id, body, request, self._engine.settings.model))
@@ -159,7 +159,7 @@ def _as_chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str, 
     """The same request in the words of chat completions."""
     system = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     chat: dict[str, Any] = {
-        name: body[name] for name in ("stream", "longboat_fault", "vllm_xargs", "tools") if name in body
+        name: body[name] for name in ("stream", "temperature", "longboat_fault", "tools") if name in body
     }
     chat |= {"messages": [*system, *messages], "max_tokens": body.get("max_output_tokens")}
     chat["tool_choice"] = body.get("tool_choice", "auto")
