@@ -8,7 +8,7 @@ __all__ = ("Breaker",)
 class Breaker:
     """Closed while all goes well. A failure opens it for ``first_s``; each trial that fails doubles that.
 
-    Half open, it lets one trial through; until that is judged, or ``first_s`` have passed, it avoids the endpoint again.
+    Half open, it lets one trial through; until that is judged, or ``first_s`` have passed, the endpoint is avoided.
     Failures of what was sent before it opened change nothing: a hundred streams that are lost together fail once.
     Times are those of one steady clock, in seconds.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 __all__ = ("Pace",)
 
 _SILENCE_RATIO = 4.0
@@ -43,7 +45,7 @@ class Pace:
         return _within(_STALL_RATIO * self._faded(self._stall_s, now_s), _MIN_STALL_S, _MAX_STALL_S)
 
     def _faded(self, pause_s: float, now_s: float) -> float:
-        return pause_s * 0.5 ** (max(0.0, now_s - self._at_s) / _HALF_LIFE_S)
+        return pause_s * math.pow(0.5, max(0.0, now_s - self._at_s) / _HALF_LIFE_S)
 
 
 def _within(value: float, low: float, high: float) -> float:
