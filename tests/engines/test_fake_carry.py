@@ -17,6 +17,8 @@ _TEXT: dict[str, Any] = {"model": "m", "prompt": "who rows", "stream": True, "ma
 _TOOLS = [{"type": "function", "function": {"name": "row", "parameters": {"properties": {"far": {"type": "string"}}}}}]
 _LIST = {"type": "array", "items": {"type": "integer"}}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "b": _LIST}}
+_MESSAGE: dict[str, Any] = {**_CHAT, "max_tokens": 64}
+_RESPONSE: dict[str, Any] = {"model": "m", "input": "who rows the boat?", "stream": True}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy": ("/v1/chat/completions", _CHAT),
     "limited": ("/v1/chat/completions", {**_CHAT, "max_tokens": 21, "stream_options": {"include_usage": True}}),
@@ -30,6 +32,19 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": _SCHEMA}}},
     ),
     "stop": ("/v1/chat/completions", {**_CHAT, "stop": ["e"], "max_tokens": 40}),
+    "message": ("/v1/messages", _MESSAGE),
+    "message-thinking": (
+        "/v1/messages",
+        {**_MESSAGE, "temperature": 1, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+    ),
+    "message-tool": (
+        "/v1/messages",
+        {**_MESSAGE, "tools": [{"name": "row", "input_schema": _SCHEMA}], "tool_choice": {"type": "any"}},
+    ),
+    "message-stop": ("/v1/messages", {**_MESSAGE, "stop_sequences": ["e"]}),
+    "response": ("/v1/responses", _RESPONSE),
+    "response-reasoning": ("/v1/responses", {**_RESPONSE, "temperature": 1, "reasoning": {"effort": "low"}}),
+    "response-tool": ("/v1/responses", {**_RESPONSE, "tools": _TOOLS, "tool_choice": "required"}),
     "completion": ("/v1/completions", _TEXT),
     "completion-seeded": ("/v1/completions", {**_TEXT, "temperature": 1, "seed": 5, "n": 2}),
     "completion-logprobs": ("/v1/completions", {**_TEXT, "logprobs": 1}),
@@ -54,12 +69,12 @@ def test_carried_answer_is_the_whole_unfaulted_one(
     engine: FakeProcess, other: FakeProcess, name: str, mode: str
 ) -> None:
     path, document = REQUESTS[name]
-    whole = journalled(engine.url, path, document)
+    whole = journalled(engine.url, path, document, seed=11)
     assert whole.status == 200 and whole.ids
     longest = max(map(len, whole.ids.values()))
     for cut in {0, 1, longest // 2, longest - 1}:
         prior = [whole.ids[index][: min(cut, len(whole.ids[index]) - 1)] for index in sorted(whole.ids)]
-        resumed = journalled(other.url, path, document, prior=prior, mode=mode)
+        resumed = journalled(other.url, path, document, prior=prior, mode=mode, seed=11)
         assert resumed.status == 200
         assert (resumed.ids, resumed.texts()) == (whole.ids, whole.texts())
         assert _last_facts(resumed.events) == _last_facts(whole.events)
@@ -69,7 +84,8 @@ def _last_facts(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Finish reasons and usage."""
     ends = [c for event in events for c in event.get("choices", ()) if c.get("finish_reason")]
     facts = [(c["index"], c["finish_reason"], c["stop_reason"]) for c in ends]
-    return [*sorted(facts), tuple(event["usage"] for event in events if "usage" in event)]
+    usages = [event.get("response", event).get("usage") for event in events]
+    return [*sorted(facts), tuple(usage for usage in usages if usage), events[-1].get("type")]
 
 
 def test_carried_tokens_come_at_once_and_replayed_ones_step_by_step(engine: FakeProcess) -> None:
