@@ -11,6 +11,8 @@ from longboat.routing.slots import Demand
 
 __all__ = ("LiveTable",)
 
+MOVED = "it is taken out of use"
+
 
 class LiveTable:
     """Holds the newest table. Endpoints that stay keep their connections and their counts."""
@@ -49,6 +51,9 @@ class LiveTable:
         self.epoch, self.version = epoch, table.version
         self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
         self._fill_pools(made)
+        for upstream, endpoint in zip(made, table.endpoints, strict=True):
+            if endpoint.moving:
+                upstream.move_streams(MOVED)
         return True
 
     def pool(self, model: str) -> Pool | None:

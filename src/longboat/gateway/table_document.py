@@ -25,6 +25,7 @@ _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "resume": str,
     "revision": str,
     "beats": str,
+    "moving": bool,
 }
 _LEVELS = frozenset(level.value for level in ResumeLevel)
 _REQUIRED = ("model", "replica", "generation", "url")

@@ -173,6 +173,10 @@ class Upstream:
         """Nothing is sent there any more, and what runs there goes elsewhere."""
         self.lost, self.ready = reason, False
         self.close_idle(float("inf"))
+        self.move_streams(reason)
+
+    def move_streams(self, reason: str) -> None:
+        """What runs there goes elsewhere."""
         for stream in tuple(self.streams):
             stream.replica_lost(reason)
 
