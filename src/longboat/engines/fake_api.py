@@ -28,7 +28,13 @@ __all__ = ("Api",)
 
 _GUARDED = ("/v1", "/v2", "/longboat")
 _ONE_RESPONSE = re.compile(r"/v1/responses/[^/]+(/cancel)?")
-_KINDS = {401: "AuthenticationError", 403: "PermissionError", 404: "NotFoundError", 409: "ConflictError"}
+_KINDS = {
+    401: "AuthenticationError",
+    403: "PermissionError",
+    404: "NotFoundError",
+    409: "ConflictError",
+    500: "InternalServerError",
+}
 
 Route = Callable[[Exchange], Awaitable[None] | None]
 
@@ -67,7 +73,10 @@ class Api:
     async def handle(self, exchange: Exchange) -> None:
         """Answer one request; never raises but for cancellation and a broken stream."""
         try:
-            answering = self._route(self._with_terms(exchange))(exchange)
+            route = self._route(self._with_terms(exchange))
+            if exchange.path.startswith("/v1") and exchange.method == "POST" and self._engine.takes_error():
+                raise RefusedError(500, "EngineCore encountered an issue.")
+            answering = route(exchange)
             if answering is not None:
                 await answering
         except RefusedError as refusal:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from longboat.core.states import ResumeLevel
 from longboat.engines.fake_blocks import BlockPool, KvEvent, Reservation
-from longboat.engines.fake_faults import Fault, StreamBroken
+from longboat.engines.fake_faults import OF_ONE_ANSWER, Fault, StreamBroken
 from longboat.engines.fake_metrics import EngineMetrics
 from longboat.engines.fake_tokens import natural_length, piece, prompt_digest, token_at, token_of
 
@@ -26,7 +26,8 @@ class EngineSettings:
     """How big and how fast the engine is.
 
     num_blocks, block_tokens: KV memory; max_running: answers in progress at once, others wait;
-    context_tokens: limit of prompt and answer together; resume: how it goes on with another replica's answer
+    context_tokens: limit of prompt and answer together
+    resume: how it goes on with another replica's answer; poison: a word in a prompt that kills the engine
     """
 
     model: str
@@ -37,6 +38,7 @@ class EngineSettings:
     block_tokens: int = 32
     context_tokens: int = 32_768
     resume: ResumeLevel = ResumeLevel.CARRIED
+    poison: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +153,17 @@ class FakeEngine:
             self._armed.clear()
             self._slow_factor = 1.0
             self.gates["fault"].set()
-        elif fault.after_tokens == 0 and fault.kind != "break":
+        elif fault.after_tokens == 0 and fault.kind not in OF_ONE_ANSWER:
             self._play(fault)
         else:
-            self._armed.append(fault)
+            self._armed.extend([fault] * fault.times)
+
+    def takes_error(self) -> bool:
+        """Whether the request that just came is to be answered with an error."""
+        due = next((fault for fault in self._armed if fault.kind == "error"), None)
+        if due is not None:
+            self._armed.remove(due)
+        return due is not None
 
     async def generate(self, job: Job, is_stopped: Callable[[], bool]) -> AsyncGenerator[tuple[int, ...], None]:
         """Token ids of the answer as they are made; the first batch repeats ``prior``.
@@ -194,6 +203,9 @@ class FakeEngine:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self.settings.ttft_s * self._slow_factor
         last_s, num_taken = arrived_s, len(produced)
+        if self.settings.poison and token_of(self.settings.poison) in job.prompt:
+            await asyncio.sleep(_STEP_S)
+            self._play(Fault(kind="die"))
         await self._play_due(job, num_taken)
         while len(produced) < job.length_tokens:
             await self._compute_until(due_s)
@@ -256,12 +268,15 @@ class FakeEngine:
         self._admit_waiting()
 
     async def _play_due(self, job: Job, num_produced: int) -> None:
-        if job.fault is not None and job.fault.after_tokens == num_produced:
-            await asyncio.sleep(0.02 if num_produced else 0)  # what was produced reaches the wire first
-            self._play(job.fault)
-        for fault in [fault for fault in self._armed if fault.after_tokens <= num_produced]:
+        due = [job.fault] if job.fault is not None and job.fault.after_tokens == num_produced else []
+        armed = [fault for fault in self._armed if fault.after_tokens <= num_produced and fault.kind != "error"]
+        for fault in armed[:1]:  # another answer gets the next one
             self._armed.remove(fault)
-            await asyncio.sleep(0.02 if num_produced else 0)
+            due.append(fault)
+        for fault in due:
+            await asyncio.sleep(0.02 if num_produced else 0)  # what was produced reaches the wire first
+            if fault.kind == "stall":
+                await asyncio.Event().wait()
             self._play(fault)
 
     def _play(self, fault: Fault) -> None:
@@ -272,7 +287,7 @@ class FakeEngine:
                 self.gates["fault"].clear()
             case "slow":
                 self._slow_factor = fault.factor
-            case "break":
-                raise StreamBroken
             case "none":
                 self.arm(fault)
+            case "break" | "truncate" | "garbage" | "nonsense" | "report":
+                raise StreamBroken(fault.kind)

@@ -142,7 +142,8 @@ class _Connection(asyncio.Protocol):
                 await self._handler(exchange)
                 if exchange.headers.get("connection", "").lower() == "close":
                     self.close()
-        except StreamBroken:
+        except StreamBroken as broken:
+            self.write(broken.last_words(exchange.path) if exchange.is_streaming else b"")
             self.close()
         finally:
             self._task = None

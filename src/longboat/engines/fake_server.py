@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-model-len", type=int, default=32_768, help="tokens of prompt and answer together")
     levels = [str(level) for level in ResumeLevel]
     parser.add_argument("--resume", choices=levels, default="carried", help="how it goes on with another's answer")
+    parser.add_argument("--poison", default="", help="a word in a prompt that kills the engine at its first step")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events (ZeroMQ), such as tcp://*:5557")
     return parser
 
@@ -53,6 +54,7 @@ def _engine(options: argparse.Namespace) -> tuple[FakeEngine, dict[str, object]]
         block_tokens=options.block_size,
         context_tokens=options.max_model_len,
         resume=ResumeLevel(options.resume),
+        poison=options.poison,
     )
     if not options.kv_events:
         return FakeEngine(settings), {}
