@@ -4,8 +4,9 @@ Request headers, honoured only with the engine's own key:
 
 - ``x-longboat-journal: 1``: token ids as comment lines before each event of a streamed answer
 - ``x-longboat-seed: INT``: the seed where the body names none
-- ``x-longboat-carry: LENGTH``: the body's first LENGTH bytes are ``{"mode": "carried" | "replay", "prior": [[id, …], …]}``,
-  the token ids that each choice had before; the rest is the client's request as it was sent before
+- ``x-longboat-carry: LENGTH``: the body's first LENGTH bytes are
+  ``{"mode": "carried" | "replay", "prior": [[id, …], …]}``, the token ids that each choice had before; the rest is the
+  client's request as it was sent before
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class CarriedRequest:
     num_choices: how many choices generation was asked for so far
     unsent: ids per choice that no event was sent for yet
     counts: ids per choice that events were sent for
+    told: outputs for tokens carried over, by vLLM's request id, until they are given on
     """
 
     journal: bool = False
@@ -79,7 +81,7 @@ class CarriedRequest:
     num_choices: int = 0
     unsent: dict[int, list[int]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
-    told: list[Any] = field(default_factory=list)
+    told: dict[str, list[Any]] = field(default_factory=dict)
 
     def prior_of(self, choice: int) -> list[int]:
         """Ids that ``choice`` had before; empty: from the start."""

@@ -100,13 +100,13 @@ class ResumeMiddleware:
         while self._silent:
             await asyncio.sleep(STEPS_PERIOD_S)
             line = steps_line(STEPS.num_steps)
-            await asyncio.gather(*(sender.tell(line) for sender in tuple(self._silent)))
+            await asyncio.gather(*(sender.tell(line) for sender in tuple(self._silent)), return_exceptions=True)
 
     async def _tell(self, scope: MutableMapping[str, Any], send: Send) -> None:
         if not self._knows_key(scope):
             return await _answer(send, 403, _error("this needs the engine's key", 403))
         if scope["path"] == _RESUME_PATH:
-            return await _answer(send, 200, STATE.told())
+            return await _answer(send, 200, {**STATE.told(), "runner": _runner(scope)})
         counts = {"steps": STEPS.num_steps, "running": STEPS.num_running, "waiting": STEPS.num_waiting}
         return await _answer(send, 200, counts)
 
@@ -149,6 +149,13 @@ class _JournaledSend:
         spoke, self._spoke = self._spoke, False
         if self._streams and not spoke and self._lines.between_events:
             await self._send({"type": "http.response.body", "body": line, "more_body": True})
+
+
+def _runner(scope: MutableMapping[str, Any]) -> str:
+    """vLLM's model runner, v1 or v2."""
+    engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
+    is_v2 = getattr(getattr(engine, "vllm_config", None), "use_v2_model_runner", False)
+    return "v2" if is_v2 else "v1"
 
 
 def _take_over(
