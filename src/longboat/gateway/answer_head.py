@@ -16,17 +16,17 @@ class AnswerHeadError(Exception):
 
 class AnswerHead:
     """sized: the engine told the body's length; until_end: the connection's end ends the body; events: its body is a
-    stream of server-sent events
+    stream of server-sent events; journaled: in which the engine tells token ids to us
     """
 
-    __slots__ = ("_lines", "_unsized_lines", "events", "sized", "status", "until_end")
+    __slots__ = ("_lines", "_unsized_lines", "events", "journaled", "sized", "status", "until_end")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """:raises AnswerHeadError: the body is framed in a way that is not HTTP/1.1's"""
         self.status = status
         self.sized = status in (204, 304)
         self.until_end = not self.sized
-        self.events = False
+        self.events = self.journaled = False
         for name, value in headers:
             lower = name.lower()
             if lower == b"content-length":
@@ -37,6 +37,8 @@ class AnswerHead:
                 self.until_end = False
             elif lower == b"content-type":
                 self.events = self.events or value.lower().startswith(b"text/event-stream")
+            elif lower == b"x-longboat-journal":
+                self.journaled = True
         first = status_line(status)
         self._lines = first + end_to_end_lines(headers)
         unsized = [item for item in headers if item[0].lower() != b"content-length"]

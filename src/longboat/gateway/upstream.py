@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections import deque
@@ -15,6 +16,8 @@ from longboat.core.errors import UserInputError
 from longboat.core.states import Endpoint
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
+from longboat.routing.breaker import Breaker
+from longboat.routing.watchdog import Pace
 
 __all__ = ("MovableStream", "ResponseSink", "Upstream", "UpstreamConnection")
 
@@ -63,25 +66,29 @@ class Upstream:
 
     __slots__ = (
         "_base_path",
+        "_doubted",
         "_idle",
         "_own_lines",
         "_target",
         "api_key",
         "beats",
+        "breaker",
         "capacity",
+        "death",
+        "ejected",
         "gone",
         "key",
         "limits",
         "lost",
         "model",
         "outstanding",
+        "pace",
         "ready",
         "replica",
         "resume",
         "revision",
         "room_told",
         "streams",
-        "suspect",
         "told_ready",
     )
 
@@ -103,7 +110,11 @@ class Upstream:
         self.capacity = limits.max_outstanding
         self.room_told: int | None = None  # slots for us by the engine's own account
         self.outstanding = 0
-        self.suspect = False
+        self.breaker = Breaker(first_s=limits.suspect_s)
+        self.pace = Pace()
+        self.ejected = False  # much slower than its siblings
+        self.death: tuple[float, MovableStream | None] = (-math.inf, None)  # when we lost it last, and who is blamed
+        self._doubted = False
         self.gone = False
         self._idle: deque[tuple[UpstreamConnection, float]] = deque()
         authorization = f"authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
@@ -155,12 +166,11 @@ class Upstream:
             raise
         if not connection.usable:
             raise ConnectionResetError("the engine closed the connection at once")
-        self.suspect = False
         return connection
 
     def mark_suspect(self) -> None:
-        """Avoid this endpoint for a moment: a new connection to it failed."""
-        self.suspect = True
+        """Avoid this endpoint for a moment."""
+        self._doubted = True
         asyncio.get_running_loop().call_later(self.limits.suspect_s, self._trust)
 
     def learn(self, endpoint: Endpoint) -> None:
@@ -201,8 +211,15 @@ class Upstream:
         self.gone = True
         self.close_idle(float("inf"))
 
+    @property
+    def suspect(self) -> bool:
+        """Whether it is chosen only when nothing better is left."""
+        if self.ejected or self._doubted:
+            return True
+        return not self.breaker.closed and self.breaker.avoids(time.monotonic())
+
     def _trust(self) -> None:
-        self.suspect = False
+        self._doubted = False
 
 
 class UpstreamConnection(asyncio.Protocol):
