@@ -35,6 +35,9 @@ __all__ = ("LEASE_S", "NodeAgent", "read_tail")
 LEASE_S = 10.0
 """A rank whose supervisor is silent for this long stops itself."""
 
+KEEPER_S = 5.0
+"""How long a keeper may take to end its rank by force."""
+
 ZYGOTE_WAIT_S = 120.0
 """How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
 
@@ -134,9 +137,9 @@ class NodeAgent:
         else:
             rank.kill()
         try:
-            await asyncio.wait_for(rank.wait(), grace_s + 10.0)
-        except TimeoutError:
-            rank.kill()
+            await asyncio.wait_for(rank.wait(), grace_s + KEEPER_S)
+        except TimeoutError:  # a keeper that was stopped itself ends nobody
+            await self._reap_leftovers()
 
     def kill(self) -> None:
         """End the rank at once, without waiting for it."""
