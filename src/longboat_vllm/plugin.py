@@ -1,8 +1,8 @@
-"""The vLLM plugin: mends of vLLM's CPU runner for gangs, and forked instead of spawned children after a zygote's fork.
+"""The vLLM plugin: mends of vLLM's CPU runner, children forked after a zygote's fork, and answers resumed exactly.
 
 vLLM loads it in each of its processes (entry point group ``vllm.general_plugins``); loading it again changes nothing.
 ``LONGBOAT_VLLM_PLUGIN=0`` turns it off. A mend is applied only on the CPU platform, only while vLLM still looks the way
-it was written for (0.32); else it stays off and says so in the log. Nothing changes on GPUs.
+it was written for (0.32); else it stays off and says so in the log. How answers are resumed: see ``resume``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from longboat_vllm import lineage
+from longboat_vllm import lineage, resume
 from longboat_vllm.forked import FORKED
 
 __all__ = (
@@ -40,6 +40,7 @@ def register() -> None:
         lineage.end_together()
     if os.environ.get(FORKED) == "1":
         fork_children()
+    resume.install(_log)
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():

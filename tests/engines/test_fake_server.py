@@ -92,14 +92,6 @@ def test_answer_is_the_same_in_another_process(engine: FakeProcess) -> None:
         assert _post(engine).json()["choices"] == _post(other).json()["choices"]
 
 
-def test_prior_tokens_continue_the_same_answer(engine: FakeProcess) -> None:
-    whole = _post(engine, max_tokens=20, return_token_ids=True).json()["choices"][0]
-    resumed = _post(engine, max_tokens=20, return_token_ids=True, vllm_xargs={"prior": whole["token_ids"][:11]}).json()[
-        "choices"
-    ][0]
-    assert resumed == whole
-
-
 def test_stop_string_ends_the_answer_before_it(engine: FakeProcess) -> None:
     text = _post(engine, max_tokens=30).json()["choices"][0]["message"]["content"]
     stop = text.split()[7]

@@ -7,6 +7,7 @@ import pytest
 from gateway_lab import endpoint, table
 
 from longboat.core.errors import UserInputError
+from longboat.core.states import ResumeLevel
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.table import LiveTable
 from longboat.gateway.table_document import decode_table, encode_table
@@ -53,6 +54,17 @@ def test_table_with_a_useless_address_changes_nothing(url: str) -> None:
 def test_document_round_trips() -> None:
     given = table(endpoint(URL, "a"), endpoint(URL, "b", ready=False), version=9, models=("tiny", "other"))
     assert decode_table(encode_table("e", given)) == ("e", given)
+
+
+def test_document_tells_how_an_endpoint_resumes() -> None:
+    given = table(endpoint(URL, resume=ResumeLevel.CARRIED, revision="abc", beats="10.0.0.1:7001"))
+    assert decode_table(encode_table("e", given))[1].endpoints == given.endpoints
+
+
+def test_resume_level_that_is_unknown_here_counts_as_none() -> None:
+    document = orjson.loads(encode_table("e", table(endpoint(URL))))
+    document["endpoints"][0]["resume"] = "teleport"
+    assert decode_table(orjson.dumps(document))[1].endpoints[0].resume is ResumeLevel.NONE
 
 
 @pytest.mark.parametrize(

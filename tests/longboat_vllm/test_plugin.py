@@ -44,6 +44,7 @@ def run(package: Path, code: str, *words: str, **env: str) -> str:
     return done.stdout
 
 
+OFF = {"LONGBOAT_VLLM_RESUME": "0"}
 REGISTER = "from longboat_vllm.plugin import register; register(); register()"
 START_METHOD = REGISTER + "; import vllm.envs as e; print(e.environment_variables['VLLM_WORKER_MULTIPROC_METHOD']())"
 
@@ -62,26 +63,34 @@ def test_mends_stay_off_and_say_so_where_vllm_looks_otherwise(fake_vllm: Path) -
 
 def test_nothing_is_mended_on_gpus(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
-    assert run(fake_vllm, REGISTER) == ""
+    assert run(fake_vllm, REGISTER, LONGBOAT_VLLM_RESUME="0") == ""
+
+
+def test_resuming_stays_off_and_says_so_where_vllm_looks_otherwise(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    told = run(fake_vllm, REGISTER + "; from longboat_vllm.resume import STATE; print(STATE.told())")
+    assert "carrying answers of other engines is off: this vLLM looks otherwise" in told
+    assert "replaying answers of other engines is off: this vLLM looks otherwise" in told
+    assert "'carried': False, 'replay': False" in told
 
 
 def test_children_of_a_plain_start_keep_vllms_start_method(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
-    assert run(fake_vllm, REGISTER + "; import vllm.envs as e; print(e.environment_variables)").strip() == "{}"
+    assert run(fake_vllm, REGISTER + "; import vllm.envs as e; print(e.environment_variables)", **OFF).strip() == "{}"
 
 
 def test_children_of_a_forked_server_are_forked(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
-    assert run(fake_vllm, START_METHOD, LONGBOAT_FORKED="1").strip() == "fork"
+    assert run(fake_vllm, START_METHOD, LONGBOAT_FORKED="1", **OFF).strip() == "fork"
 
 
 def test_children_that_bind_to_numa_nodes_are_spawned(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
-    assert run(fake_vllm, START_METHOD, "--numa-bind", LONGBOAT_FORKED="1").strip() == "spawn"
+    assert run(fake_vllm, START_METHOD, "--numa-bind", LONGBOAT_FORKED="1", **OFF).strip() == "spawn"
 
 
 def test_children_of_a_process_with_a_device_in_use_are_spawned(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
     torch = "class cuda:\n    @staticmethod\n    def is_initialized(): return True\n"
     (fake_vllm.parent / "torch.py").write_text(torch)
-    assert run(fake_vllm, "import torch; " + START_METHOD, LONGBOAT_FORKED="1").strip() == "spawn"
+    assert run(fake_vllm, "import torch; " + START_METHOD, LONGBOAT_FORKED="1", **OFF).strip() == "spawn"

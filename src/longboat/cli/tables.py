@@ -10,10 +10,10 @@ from rich.text import Text
 
 from longboat.cli.gateway_notes import auth_line, limits_line, tenant_rows
 from longboat.cluster.messages import FleetReport, GatewayReport
-from longboat.core.states import Phase, ReplicaState
+from longboat.core.states import Phase, ReplicaState, ResumeLevel
 from longboat.spec.gateway import GatewaySpec
 
-__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table", "tenant_view")
+__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table", "resume_lines", "tenant_view")
 
 COLOURS = {
     Phase.READY: "green",
@@ -37,6 +37,7 @@ def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType
     """The whole fleet; wanted: model → replicas asked for."""
     replicas = replica_table(report.replicas, wanted, report.at_s)
     parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
+    parts += [Text(line, style="dim") for line in resume_lines(report.replicas)]
     parts += [Text(f"! {problem}", style="yellow") for problem in report.problems]
     return Group(*parts)
 
@@ -52,6 +53,7 @@ def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], a
         "REPLICA",
         "SPLIT",
         "PHASE",
+        "RESUME",
         "RANK",
         "NODE",
         "PID",
@@ -69,6 +71,16 @@ def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], a
             note = "waiting for a place" if count else "0 replicas wanted"
             table.add_row(model, "-", "", Text(note, style="dim"))
     return table
+
+
+def resume_lines(replicas: Iterable[ReplicaState]) -> list[str]:
+    """Why answers of some models do not go on elsewhere at the highest level; one line for each reason."""
+    lines = {
+        f"{state.model}: resume {state.resume.value}: {state.resume_detail}": None
+        for state in replicas
+        if state.phase is Phase.READY and state.resume is not ResumeLevel.CARRIED and state.resume_detail
+    }
+    return list(lines)
 
 
 def phase_times(state: ReplicaState, at_s: float) -> str:
@@ -113,8 +125,9 @@ def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
     note = state.detail or phase_times(state, at_s)
     name = state.replica[-8:]
     phase = Text(state.phase.value, style=COLOURS.get(state.phase, "cyan"))
+    resume = _resume_text(state)
     if not state.ranks:
-        table.add_row(state.model, name, state.shape, phase, "", "", "", "", "", note)
+        table.add_row(state.model, name, state.shape, phase, resume, "", "", "", "", "", note)
     for rank in state.ranks:
         first = rank.node_rank == 0
         table.add_row(
@@ -122,6 +135,7 @@ def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
             name if first else "",
             state.shape if first else "",
             phase if first else "",
+            resume if first else "",
             str(rank.node_rank),
             f"{rank.hostname} ({rank.address})",
             str(rank.pid or "-"),
@@ -129,3 +143,10 @@ def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
             f"{rank.rss_bytes / 2**20:.0f} MiB" if rank.rss_bytes else "",
             note if first else "",
         )
+
+
+def _resume_text(state: ReplicaState) -> Text:
+    """How its answers go on elsewhere, once that was tried."""
+    if state.phase not in (Phase.READY, Phase.SUSPECT, Phase.DRAINING):
+        return Text("")
+    return Text(state.resume.value, style="yellow" if state.resume is ResumeLevel.NONE else "")

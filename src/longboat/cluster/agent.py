@@ -10,14 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longboat.cluster.beat_door import BeatDoor, door_socket
+from longboat.cluster.gang_pulse import DOOR
 from longboat.cluster.messages import AgentFacts, RankHealth, RankLoss
 from longboat.cluster.nic import interface_of, route_source
 from longboat.cluster.proc_usage import group_usage
+from longboat.cluster.rank_life import RankLife
+from longboat.cluster.revision import revision_of
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
 from longboat.core.states import RankState
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
+from longboat.gateway.beat_wire import door_word
+from longboat.routing.liveness import Beat, Life, RankBeat
 
 if TYPE_CHECKING:
     from longboat.engines.contract import EngineEnvironment
@@ -28,6 +34,9 @@ __all__ = ("LEASE_S", "NodeAgent", "read_tail")
 
 LEASE_S = 10.0
 """A rank whose supervisor is silent for this long stops itself."""
+
+KEEPER_S = 5.0
+"""How long a keeper may take to end its rank by force."""
 
 ZYGOTE_WAIT_S = 120.0
 """How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
@@ -49,6 +58,9 @@ class NodeAgent:
         self._phase = ""
         self._lost: asyncio.Future[RankLoss] | None = None
         self._reserved: list[socket.socket] = []
+        self._beats: socket.socket | None = None
+        self._life: RankLife | None = None
+        self._door: BeatDoor | None = None
         self._marks: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -65,6 +77,7 @@ class NodeAgent:
         context = ray.get_runtime_context()
         address = route_source(peer) if peer else node_address()
         model_path = await asyncio.to_thread(self._find_model)
+        engine = await asyncio.to_thread(engine_title, self._model)
         return AgentFacts(
             node_id=context.get_node_id(),
             hostname=socket.gethostname(),
@@ -72,9 +85,10 @@ class NodeAgent:
             interface=interface_of(address),
             pid=os.getpid(),
             gpu_ids=visible_gpus(),
-            ports={purpose: self._reserve_port(address) for purpose in purposes},
+            ports={**{purpose: self._reserve_port(address) for purpose in purposes}, DOOR: self._beats_port(address)},
             model_path=model_path,
-            engine=await asyncio.to_thread(engine_title, self._model),
+            engine=engine,
+            revision="" if peer else await asyncio.to_thread(revision_of, self._model, model_path, engine),
         )
 
     async def start(self, plan: GangPlan) -> RankState:
@@ -87,6 +101,7 @@ class NodeAgent:
         self._lost = asyncio.get_running_loop().create_future()
         started_by = await self._start_rank(plan, run)
         self._renewed_at_s = time.monotonic()  # the lease runs from here: waiting for a zygote is no silence
+        await self._tell_beats(plan.api_key)
         self._spawn(self._watch_exit())
         if self._lease_s is not None:
             self._spawn(self._watch_lease(self._lease_s))
@@ -122,9 +137,9 @@ class NodeAgent:
         else:
             rank.kill()
         try:
-            await asyncio.wait_for(rank.wait(), grace_s + 10.0)
-        except TimeoutError:
-            rank.kill()
+            await asyncio.wait_for(rank.wait(), grace_s + KEEPER_S)
+        except TimeoutError:  # a keeper that was stopped itself ends nobody
+            await self._reap_leftovers()
 
     def kill(self) -> None:
         """End the rank at once, without waiting for it."""
@@ -174,6 +189,23 @@ class NodeAgent:
         self._reserved.append(holder)
         port: int = holder.getsockname()[1]
         return port
+
+    def _beats_port(self, address: str) -> int:
+        """Listens already: others know the port before there is anything to tell."""
+        self._beats = door_socket(address)
+        port: int = self._beats.getsockname()[1]
+        return port
+
+    async def _tell_beats(self, api_key: str) -> None:
+        if self._beats is not None and self._rank is not None:
+            self._life = RankLife(self._rank.pid)
+            self._door = BeatDoor(self._beats, door_word(api_key), self._beat)
+            await self._door.open()
+
+    def _beat(self) -> Beat:
+        ended = self._rank is None or self._life is None or self._rank.ended
+        life, cpu_s = (Life.ENDED, 0.0) if ended or self._life is None else self._life.read()
+        return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=life, cpu_s=cpu_s),))
 
     def _release_ports(self) -> None:
         for holder in self._reserved:

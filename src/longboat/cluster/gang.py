@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longboat.cluster.gang_pulse import GangPulse
 from longboat.cluster.messages import AgentFacts, RankHealth, RankLoss
 from longboat.cluster.ports import AgentPort
 from longboat.core.plan import GangPlan, GangShape, RankPlan
@@ -33,6 +34,13 @@ class Gang:
         self.ranks: tuple[RankState, ...] = ()
         self.health: dict[int, RankHealth] = {}
         self._early_head: asyncio.Task[RankState] | None = None
+        self._pulse: GangPulse | None = None
+        self.revision = ""  # of what changes results, as the head's node knows it
+
+    @property
+    def beats(self) -> str:
+        """host:port where heartbeats are heard; empty: nowhere."""
+        return self._pulse.address if self._pulse else ""
 
     async def prepare(self, model: Mapping[str, Any], shape: GangShape, identity: Mapping[str, Any]) -> GangPlan:
         """Ask every node for its address, ports and files, and make the plan of it.
@@ -52,7 +60,8 @@ class Gang:
                     for agent, wanted in zip(self._agents[1:], purposes[1:], strict=True)
                 )
             )
-        self.plan = _plan(model, shape, identity, (head, *others))
+        self.plan, self.revision = _plan(model, shape, identity, (head, *others)), head.revision
+        self._pulse = GangPulse.of(self.plan)
         return self.plan
 
     async def start(self) -> tuple[RankState, ...]:
@@ -79,6 +88,8 @@ class Gang:
         """Return as soon as any rank, agent or link of the gang is lost."""
         watches = [asyncio.create_task(self._watch(i, agent)) for i, agent in enumerate(self._agents)]
         watches += [asyncio.create_task(self._renew(i, agent)) for i, agent in enumerate(self._agents)]
+        if self._pulse is not None:
+            watches.append(asyncio.create_task(self._pulse.loss()))
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()
@@ -94,6 +105,8 @@ class Gang:
         for agent, result in zip(self._agents, results, strict=True):
             if isinstance(result, BaseException):
                 agent.kill()
+        if self._pulse is not None:
+            self._pulse.close()
 
     async def _end_early_start(self) -> None:
         """A rank that is just being started has no process yet that could be ended."""

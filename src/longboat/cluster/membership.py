@@ -92,6 +92,9 @@ class Membership:
                 url=member.state.url,
                 api_key=member.announcement.api_key,
                 capacity=member.announcement.capacity,
+                resume=member.state.resume,
+                revision=member.state.revision,
+                beats=member.announcement.beats,
             )
             for member in sorted(self._members.values(), key=lambda m: m.order)
             if member.serves(now_s) and not self._is_held_back(member, now_s) and member.state.model in names

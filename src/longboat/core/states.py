@@ -86,6 +86,7 @@ class Endpoint:
     api_key: sent as ``Authorization: Bearer`` to the engine; never logged
     resume: how it goes on with what another replica of the same ``revision`` began
     beats: host:port where the gang's agent tells that it lives; empty: nowhere
+    moving: it is taken out, and what still runs there is to go on now with another of the same ``revision``
     """
 
     model: str
@@ -99,6 +100,7 @@ class Endpoint:
     resume: ResumeLevel = ResumeLevel.NONE
     revision: str = ""
     beats: str = ""
+    moving: bool = False
 
     @property
     def key(self) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
 
+from longboat.core.states import ResumeLevel
 from longboat.engines.fake_audio import answer_audio
+from longboat.engines.fake_carry import PRIVATE_HEADERS, read_terms
 from longboat.engines.fake_chat import complete
 from longboat.engines.fake_engine import FakeEngine, Job
 from longboat.engines.fake_faults import FaultError, fault_from, fault_in_header
@@ -24,9 +26,15 @@ from longboat.engines.fake_tokens import decode, encode
 
 __all__ = ("Api",)
 
-_GUARDED = ("/v1", "/v2")
+_GUARDED = ("/v1", "/v2", "/longboat")
 _ONE_RESPONSE = re.compile(r"/v1/responses/[^/]+(/cancel)?")
-_KINDS = {401: "AuthenticationError", 404: "NotFoundError"}
+_KINDS = {
+    401: "AuthenticationError",
+    403: "PermissionError",
+    404: "NotFoundError",
+    409: "ConflictError",
+    500: "InternalServerError",
+}
 
 Route = Callable[[Exchange], Awaitable[None] | None]
 
@@ -44,6 +52,8 @@ class Api:
             ("GET", "/ping"): lambda exchange: exchange.answer(200, b""),
             ("GET", "/version"): lambda exchange: exchange.answer(200, b'{"version":"longboat-fake"}'),
             ("GET", "/metrics"): self._metrics,
+            ("GET", "/longboat/v1/resume"): self._resume,
+            ("GET", "/longboat/v1/steps"): self._steps,
             ("GET", "/v1/models"): self._models,
             ("GET", "/kv_event_sources"): lambda exchange: exchange.answer(200, orjson.dumps(self._kv_sources)),
             ("GET", "/v1/responses/*"): self._responses.retrieve,
@@ -63,7 +73,10 @@ class Api:
     async def handle(self, exchange: Exchange) -> None:
         """Answer one request; never raises but for cancellation and a broken stream."""
         try:
-            answering = self._route(exchange)(exchange)
+            route = self._route(self._with_terms(exchange))
+            if exchange.path.startswith("/v1") and exchange.method == "POST" and self._engine.takes_error():
+                raise RefusedError(500, "EngineCore encountered an issue.")
+            answering = route(exchange)
             if answering is not None:
                 await answering
         except RefusedError as refusal:
@@ -75,11 +88,22 @@ class Api:
                 raise
             exchange.answer(400, _error(exchange.path, 400, f"a field is not what it should be: {error!r}", None))
 
+    def _with_terms(self, exchange: Exchange) -> Exchange:
+        """The same, with the gateway's own headers and what it put before the body read. Raises RefusedError."""
+        asked = [name for name in PRIVATE_HEADERS if name in exchange.headers]
+        if asked and not (self._key and self._shows_key(exchange)):
+            raise RefusedError(403, f"header {asked[0]} is for the fleet's own gateway")
+        if asked:
+            exchange.terms, exchange.body = read_terms(exchange.headers, exchange.body, self._engine.settings.resume)
+        return exchange
+
+    def _shows_key(self, exchange: Exchange) -> bool:
+        shown = exchange.headers.get("authorization", "")
+        return hmac.compare_digest(shown.encode(), f"Bearer {self._key}".encode())
+
     def _route(self, exchange: Exchange) -> Route:
-        if exchange.path.startswith(_GUARDED) and self._key:
-            shown = exchange.headers.get("authorization", "")
-            if not hmac.compare_digest(shown.encode(), f"Bearer {self._key}".encode()):
-                raise RefusedError(401, "Unauthorized")
+        if exchange.path.startswith(_GUARDED) and self._key and not self._shows_key(exchange):
+            raise RefusedError(401, "Unauthorized")
         path = exchange.path
         if found := _ONE_RESPONSE.fullmatch(path):
             path = "/v1/responses/*" + (found.group(1) or "")
@@ -96,6 +120,22 @@ class Api:
         settings = self._engine.settings
         card = {"id": settings.model, "object": "model", "created": 1, "owned_by": "longboat", "root": settings.model}
         answer = {"object": "list", "data": [{**card, "parent": None, "max_model_len": settings.context_tokens}]}
+        exchange.answer(200, orjson.dumps(answer))
+
+    def _resume(self, exchange: Exchange) -> None:
+        level = self._engine.settings.resume
+        answer = {
+            "carried": level is ResumeLevel.CARRIED,
+            "replay": level is not ResumeLevel.NONE,
+            "detail": f"started with --resume {level}",
+            "engine": "longboat-fake",
+            "runner": "v1",
+        }
+        exchange.answer(200, orjson.dumps(answer))
+
+    def _steps(self, exchange: Exchange) -> None:
+        engine = self._engine
+        answer = {"steps": engine.num_steps, "running": engine.num_running, "waiting": engine.num_waiting}
         exchange.answer(200, orjson.dumps(answer))
 
     def _fault(self, exchange: Exchange) -> None:

@@ -38,7 +38,7 @@ async def answer_audio(engine: FakeEngine, exchange: Exchange) -> None:
     )
     if fields.get("response_format", "json") not in _FORMATS:
         raise RefusedError(400, f"response_format is one of {', '.join(_FORMATS)}", "response_format")
-    request = request_of(engine.settings.model, False, exchange.headers, _as_completion(sound, fields, kind))
+    request = request_of(False, exchange.headers, _as_completion(sound, fields, kind), exchange.terms)
     check_room(engine, request.choices[0].job)
     if fields.get("stream", "").lower() in ("true", "1"):
         await _stream(engine, exchange, request, kind, fields)

@@ -12,7 +12,8 @@ from longboat.engines.fake_engine import FakeEngine
 from longboat.engines.fake_generation import Update, check_room, run_to_end, updates_of
 from longboat.engines.fake_http import Exchange
 from longboat.engines.fake_logprobs import chat_logprobs, completion_logprobs
-from longboat.engines.fake_requests import Choice, Request, request_from
+from longboat.engines.fake_requests import Choice, Request, checked_model, decoded, request_of
+from longboat.engines.fake_stream import EventStream
 
 __all__ = ("complete",)
 
@@ -20,7 +21,8 @@ __all__ = ("complete",)
 async def complete(engine: FakeEngine, exchange: Exchange) -> None:
     """Answer ``/v1/chat/completions`` or ``/v1/completions``. Raises RefusedError, FaultError."""
     model = engine.settings.model
-    request = request_from(model, exchange.path == "/v1/chat/completions", exchange.headers, exchange.body)
+    body = checked_model(model, decoded(exchange.body))
+    request = request_of(exchange.path == "/v1/chat/completions", exchange.headers, body, exchange.terms)
     check_room(engine, *(choice.job for choice in request.choices))
     if request.is_streamed:
         await _stream(engine, exchange, request)
@@ -31,20 +33,15 @@ async def complete(engine: FakeEngine, exchange: Exchange) -> None:
 
 async def _stream(engine: FakeEngine, exchange: Exchange, request: Request) -> None:
     model = engine.settings.model
-    exchange.start_stream()
-    opened: set[int] = set()
-    async with aclosing(updates_of(engine, request.choices)) as updates:
-        async for update in updates:
-            choice, data = update.choice, b""
-            if request.is_chat and choice.index not in opened:
-                data = b"".join(_event(request, model, [opening]) for opening in _openings(choice))
-                opened.add(choice.index)
-            await exchange.send(data + _event(request, model, [_delta(request, update)]))
-    tail = b"data: [DONE]\n\n"
-    if request.includes_usage:
-        tail = _event(request, model, [], usage=_usage(request)) + tail
-    await exchange.send(tail)
-    exchange.end_stream()
+    with EventStream(exchange, len(request.choices), lambda: engine.num_steps) as stream:
+        async with aclosing(updates_of(engine, request.choices)) as updates:
+            async for update in updates:
+                openings = _openings(update) if request.is_chat else []
+                entries = [*openings, _delta(request, update)]
+                await stream.send([_event(request, model, [entry]) for entry in entries], update)
+        usage = [_event(request, model, [], usage=_usage(request))] if request.includes_usage else []
+        await stream.send(usage, tail=b"data: [DONE]\n\n")
+        stream.end()
 
 
 def _usage(request: Request) -> dict[str, int]:
@@ -63,6 +60,7 @@ def _envelope(request: Request, model: str, kind: str, choices: list[dict[str, A
         "created": request.created,
         "model": model,
         "choices": choices,
+        **({"system_fingerprint": request.fingerprint} if request.fingerprint else {}),
     }
 
 
@@ -76,9 +74,11 @@ def _event(
     return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
-def _openings(choice: Choice) -> list[dict[str, Any]]:
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    if choice.tool:
+def _openings(update: Update) -> list[dict[str, Any]]:
+    """What comes before a choice's first word, and before the first word of a tool call."""
+    choice = update.choice
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}] if update.first == 0 else []
+    if choice.tool and update.first == choice.job.num_reasoning:
         call = {"id": choice.call_id, "type": "function", "index": 0, "function": {"name": choice.tool}}
         deltas.append({"content": None, "tool_calls": [call]})
     return [{"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
@@ -87,7 +87,9 @@ def _openings(choice: Choice) -> list[dict[str, Any]]:
 def _delta(request: Request, update: Update) -> dict[str, Any]:
     choice = update.choice
     words: dict[str, Any] = {"text": update.text}
-    if choice.tool:
+    if update.is_reasoning:
+        words = {"delta": {"reasoning": update.text}}
+    elif choice.tool:
         words = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": update.text}}]}}
     elif request.is_chat:
         words = {"delta": {"content": update.text}}
@@ -117,6 +119,8 @@ def _whole(request: Request, model: str) -> dict[str, Any]:
 
 def _message(choice: Choice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None, "tool_calls": []}
+    if choice.reasoning:
+        message["reasoning"] = choice.reasoning
     if choice.tool:
         function = {"name": choice.tool, "arguments": choice.text}
         message |= {"content": "", "tool_calls": [{"id": choice.call_id, "type": "function", "function": function}]}

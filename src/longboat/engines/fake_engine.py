@@ -9,13 +9,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+from longboat.core.states import ResumeLevel
 from longboat.engines.fake_blocks import BlockPool, KvEvent, Reservation
-from longboat.engines.fake_faults import Fault, StreamBroken
+from longboat.engines.fake_faults import OF_ONE_ANSWER, Fault, StreamBroken
 from longboat.engines.fake_metrics import EngineMetrics
 from longboat.engines.fake_tokens import natural_length, piece, prompt_digest, token_at, token_of
 
 __all__ = ("EngineSettings", "FakeEngine", "Job")
 
+_STEP_S = 0.1
 _CATCH_UP_S = 0.1  # a token this late does not make the next ones come faster
 
 
@@ -25,6 +27,7 @@ class EngineSettings:
 
     num_blocks, block_tokens: KV memory; max_running: answers in progress at once, others wait;
     context_tokens: limit of prompt and answer together
+    resume: how it goes on with another replica's answer; poison: a word in a prompt that kills the engine
     """
 
     model: str
@@ -34,6 +37,8 @@ class EngineSettings:
     num_blocks: int = 4096
     block_tokens: int = 32
     context_tokens: int = 32_768
+    resume: ResumeLevel = ResumeLevel.CARRIED
+    poison: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,33 +46,45 @@ class Job:
     """One answer to produce.
 
     num_tokens: its whole length; None: the answer's natural length, ended by itself
-    prior: tokens of this answer that another replica has produced already; they come out again at once, first
+    seed: another one gives another answer; None: the answer depends on the prompt alone
+    prior: tokens of this answer that another replica has produced already; they come out again first, at once or,
+    where it is ``replayed``, one step after the other
     script: the answer's text, a piece for each token, where it is decided beforehand; empty: it is made up
+    num_reasoning: tokens of reasoning before the answer's text
     """
 
     prompt: tuple[int, ...]
     num_tokens: int | None
     choice: int = 0
+    seed: int | None = None
     prior: tuple[int, ...] = ()
+    is_replayed: bool = False
     script: tuple[str, ...] = ()
+    num_reasoning: int = 0
     fault: Fault | None = None
     digest: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", prompt_digest(self.prompt))
+        seed = () if self.seed is None else (-1 - self.seed,)  # no prompt has negative ids
+        object.__setattr__(self, "digest", prompt_digest((*self.prompt, *seed)))
 
     @property
     def length_tokens(self) -> int:
-        if self.script:
-            return len(self.script) if self.num_tokens is None else min(len(self.script), self.num_tokens)
-        return natural_length(self.digest) if self.num_tokens is None else self.num_tokens
+        if self.num_tokens is None:
+            return self.full_tokens
+        return min(self.full_tokens, self.num_tokens) if self.script else self.num_tokens
+
+    @property
+    def full_tokens(self) -> int:
+        """What it would be without a limit."""
+        return self.num_reasoning + (len(self.script) or natural_length(self.digest))
 
     @property
     def is_cut(self) -> bool:
         """Whether the limit ends the answer, not the answer itself."""
         if self.num_tokens is None:
             return False
-        return not self.script or self.num_tokens < len(self.script)
+        return not self.script or self.num_tokens < self.full_tokens
 
     @property
     def total_tokens(self) -> int:
@@ -75,13 +92,18 @@ class Job:
 
     def token_at(self, position: int) -> int:
         """Id of the token at this place of the answer, counted from 0."""
-        if self.script:
-            return token_of(self.script[position])
+        if self.is_replayed and position < len(self.prior):
+            return self.prior[position]
+        if self.script and position >= self.num_reasoning:
+            return token_of(self.script[position - self.num_reasoning])
         return token_at(self.digest, position, self.choice)
 
     def piece_at(self, token_id: int, position: int) -> str:
         """Text of the token at this place."""
-        return self.script[position] if self.script else piece(token_id, position)
+        place = position - self.num_reasoning
+        if place < 0:
+            return piece(token_id, position)
+        return self.script[place] if self.script else piece(token_id, place)
 
 
 class FakeEngine:
@@ -98,6 +120,15 @@ class FakeEngine:
         self._num_running = 0
         self._armed: list[Fault] = []
         self._slow_factor = 1.0
+        self.num_steps = 0
+
+    @property
+    def num_running(self) -> int:
+        return self._num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
 
     def metrics_text(self) -> str:
         return self.metrics.text(
@@ -122,10 +153,17 @@ class FakeEngine:
             self._armed.clear()
             self._slow_factor = 1.0
             self.gates["fault"].set()
-        elif fault.after_tokens == 0 and fault.kind != "break":
+        elif fault.after_tokens == 0 and fault.kind not in OF_ONE_ANSWER:
             self._play(fault)
         else:
-            self._armed.append(fault)
+            self._armed.extend([fault] * fault.times)
+
+    def takes_error(self) -> bool:
+        """Whether the request that just came is to be answered with an error."""
+        due = next((fault for fault in self._armed if fault.kind == "error"), None)
+        if due is not None:
+            self._armed.remove(due)
+        return due is not None
 
     async def generate(self, job: Job, is_stopped: Callable[[], bool]) -> AsyncGenerator[tuple[int, ...], None]:
         """Token ids of the answer as they are made; the first batch repeats ``prior``.
@@ -134,7 +172,7 @@ class FakeEngine:
         Raises StreamBroken where a fault says that the answer's connection is to be closed.
         """
         arrived_s = asyncio.get_running_loop().time()
-        produced = list(job.prior)
+        produced = [] if job.is_replayed else list(job.prior)
         reservation = await self._admit(job)
         reason = "abort"
         try:
@@ -164,14 +202,15 @@ class FakeEngine:
     async def _tokens(self, job: Job, produced: list[int], arrived_s: float) -> AsyncGenerator[tuple[int, ...], None]:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self.settings.ttft_s * self._slow_factor
-        last_s = arrived_s
-        await self._play_due(job, len(produced))
+        last_s, num_taken = arrived_s, len(produced)
+        if self.settings.poison and token_of(self.settings.poison) in job.prompt:
+            await asyncio.sleep(_STEP_S)
+            self._play(Fault(kind="die"))
+        await self._play_due(job, num_taken)
         while len(produced) < job.length_tokens:
-            await asyncio.sleep(max(0.0, due_s - loop.time()))
-            for gate in self.gates.values():
-                await gate.wait()
+            await self._compute_until(due_s)
             now_s = loop.time()
-            first = len(produced) == len(job.prior)
+            first = len(produced) == num_taken
             (self.metrics.ttft if first else self.metrics.itl).observe(now_s - last_s)
             last_s = now_s
             due_s = (due_s if now_s - due_s < _CATCH_UP_S else now_s) + self.settings.itl_s * self._slow_factor
@@ -179,6 +218,17 @@ class FakeEngine:
             self.metrics.generation_tokens += 1
             yield tuple(produced) if first else (produced[-1],)
             await self._play_due(job, len(produced))
+
+    async def _compute_until(self, due_s: float) -> None:
+        """Engine steps up to that moment, and until every gate is open; a long prefill has many of them."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(_STEP_S, max(0.0, due_s - loop.time())))
+            for gate in self.gates.values():
+                await gate.wait()
+            self.num_steps += 1
+            if loop.time() >= due_s:
+                return
 
     async def _admit(self, job: Job) -> Reservation:
         place: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
@@ -218,12 +268,15 @@ class FakeEngine:
         self._admit_waiting()
 
     async def _play_due(self, job: Job, num_produced: int) -> None:
-        if job.fault is not None and job.fault.after_tokens == num_produced:
-            await asyncio.sleep(0.02 if num_produced else 0)  # what was produced reaches the wire first
-            self._play(job.fault)
-        for fault in [fault for fault in self._armed if fault.after_tokens <= num_produced]:
+        due = [job.fault] if job.fault is not None and job.fault.after_tokens == num_produced else []
+        armed = [fault for fault in self._armed if fault.after_tokens <= num_produced and fault.kind != "error"]
+        for fault in armed[:1]:  # another answer gets the next one
             self._armed.remove(fault)
-            await asyncio.sleep(0.02 if num_produced else 0)
+            due.append(fault)
+        for fault in due:
+            await asyncio.sleep(0.02 if num_produced else 0)  # what was produced reaches the wire first
+            if fault.kind == "stall":
+                await asyncio.Event().wait()
             self._play(fault)
 
     def _play(self, fault: Fault) -> None:
@@ -234,7 +287,7 @@ class FakeEngine:
                 self.gates["fault"].clear()
             case "slow":
                 self._slow_factor = fault.factor
-            case "break":
-                raise StreamBroken
             case "none":
                 self.arm(fault)
+            case "break" | "truncate" | "garbage" | "nonsense" | "report":
+                raise StreamBroken(fault.kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class Update(NamedTuple):
     """What a choice gained, and how it stood then: it may have grown further since.
 
     text: what may go out for it now; batch: the tokens that brought it, from place ``first`` of the answer on;
-    finish_reason: None where more is to come
+    finish_reason: None where more is to come; is_reasoning: the text comes before the answer
     """
 
     choice: Choice
@@ -25,6 +25,7 @@ class Update(NamedTuple):
     batch: tuple[int, ...]
     first: int
     finish_reason: str | None
+    is_reasoning: bool
 
 
 def check_room(engine: FakeEngine, *jobs: Job) -> None:
@@ -75,5 +76,16 @@ async def _feed(engine: FakeEngine, choice: Choice, queue: asyncio.Queue[Update]
 async def _updates_of_one(engine: FakeEngine, choice: Choice) -> AsyncGenerator[Update, None]:
     async with aclosing(engine.generate(choice.job, lambda: choice.is_stopped)) as batches:
         async for batch in batches:
-            first = choice.num_tokens
-            yield Update(choice, choice.take(batch), batch, first, choice.finish_reason)
+            for part in _parts(choice, batch):
+                first = choice.num_tokens
+                is_reasoning = first < choice.job.num_reasoning
+                yield Update(choice, choice.take(part), part, first, choice.finish_reason, is_reasoning)
+
+
+def _parts(choice: Choice, batch: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """A batch cut where the reasoning ends."""
+    left = choice.job.num_reasoning - choice.num_tokens
+    if 0 < left < len(batch):
+        yield batch[:left]
+        batch = batch[left:]
+    yield batch

@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 import httptools
 
+from longboat.engines.fake_carry import Terms
 from longboat.engines.fake_faults import StreamBroken
 
 __all__ = ("Exchange", "Handler", "serve")
@@ -18,7 +19,7 @@ _MAX_BODY_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and the way to answer it."""
+    """One request and the way to answer it. ``terms``: what the gateway asks beside it."""
 
     connection: _Connection
     method: str = ""
@@ -26,6 +27,7 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     is_streaming: bool = False
+    terms: Terms = field(default_factory=Terms)
 
     @property
     def path(self) -> str:
@@ -35,14 +37,20 @@ class Exchange:
         """A whole answer."""
         self.connection.write(_head(status, content_type, b"content-length: %d" % len(body)) + body)
 
-    def start_stream(self) -> None:
+    def start_stream(self, headers: bytes = b"") -> None:
+        """``headers``: further lines of the head, each ended by CRLF."""
         self.is_streaming = True
-        self.connection.write(_head(200, "text/event-stream; charset=utf-8", b"transfer-encoding: chunked"))
+        framing = headers + b"transfer-encoding: chunked"
+        self.connection.write(_head(200, "text/event-stream; charset=utf-8", framing))
 
     async def send(self, data: bytes) -> None:
         """One piece of a streamed answer; waits while the client does not read."""
-        self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.send_now(data)
         await self.connection.writable.wait()
+
+    def send_now(self, data: bytes) -> None:
+        """One piece, whether or not the client reads."""
+        self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end_stream(self) -> None:
         self.connection.write(b"0\r\n\r\n")
@@ -134,7 +142,8 @@ class _Connection(asyncio.Protocol):
                 await self._handler(exchange)
                 if exchange.headers.get("connection", "").lower() == "close":
                     self.close()
-        except StreamBroken:
+        except StreamBroken as broken:
+            self.write(broken.last_words(exchange.path) if exchange.is_streaming else b"")
             self.close()
         finally:
             self._task = None

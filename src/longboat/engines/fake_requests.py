@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from typing import Any
 
 import orjson
 
+from longboat.engines.fake_carry import Terms, refuse_uncarried
 from longboat.engines.fake_engine import Job
 from longboat.engines.fake_faults import fault_from, fault_in_header
+from longboat.engines.fake_refusal import RefusedError
 from longboat.engines.fake_scripts import Script, script_of
 from longboat.engines.fake_tokens import StopFilter, encode
 
@@ -22,21 +25,11 @@ __all__ = (
     "chat_prompt",
     "checked_model",
     "decoded",
-    "request_from",
     "request_of",
     "text_of",
 )
 
 _MAX_CHOICES = 128
-
-
-class RefusedError(Exception):
-    """The request is answered with ``status`` and this message; nothing was started. ``param``: the field at fault."""
-
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.param = param
 
 
 @dataclass(slots=True)
@@ -50,6 +43,8 @@ class Choice:
     is_named: bool = False
     num_tokens: int = 0
     text: str = ""
+    reasoning: str = ""
+    nonce: str = field(default_factory=lambda: os.urandom(8).hex())
     token_ids: list[int] = field(default_factory=list)
 
     @property
@@ -70,14 +65,18 @@ class Choice:
 
     @property
     def call_id(self) -> str:
-        """Id of the tool call that this answer is."""
-        return f"chatcmpl-tool-{self.job.digest:016x}{self.index:x}"
+        """Id of the tool call that this answer is; another one each time, as engines make them."""
+        return f"chatcmpl-tool-{self.nonce}"
 
     def take(self, batch: Sequence[int]) -> str:
-        """Add new tokens; the text that may go out for them."""
+        """Add new tokens, all of the reasoning or all of the answer; the text that may go out for them."""
+        is_reasoning = self.num_tokens < self.job.num_reasoning
         new = "".join(self.job.piece_at(token, self.num_tokens + offset) for offset, token in enumerate(batch))
         self.num_tokens += len(batch)
         self.token_ids.extend(batch)
+        if is_reasoning:
+            self.reasoning += new
+            return new
         out = self.stops.feed(new)
         if self.is_complete:
             out += self.stops.flush()
@@ -87,7 +86,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, decoded. ``top_logprobs``: how many alternatives of each token are told; None: nothing."""
+    """A completion request, decoded.
+
+    top_logprobs: how many alternatives of each token are told; None: nothing
+    fingerprint: of the system: it tells the seed where the request named none, so that tests can ask for it again
+    """
 
     request_id: str
     is_chat: bool
@@ -98,16 +101,15 @@ class Request:
     created: int
     top_logprobs: int | None
     choices: tuple[Choice, ...]
+    fingerprint: str | None = None
 
 
-def request_from(model: str, is_chat: bool, headers: Mapping[str, str], raw: bytes) -> Request:
-    """Decode a body for the engine that serves ``model``. Raises RefusedError, FaultError."""
-    return request_of(model, is_chat, headers, checked_model(model, decoded(raw)))
-
-
-def request_of(model: str, is_chat: bool, headers: Mapping[str, str], body: Mapping[str, Any]) -> Request:
+def request_of(is_chat: bool, headers: Mapping[str, str], body: Mapping[str, Any], terms: Terms) -> Request:
     """The request in a decoded body. Raises RefusedError, FaultError."""
+    if terms.priors is not None:
+        refuse_uncarried(body)
     prompts = [chat_prompt(body)] if is_chat else _completion_prompts(body)
+    seed = _seed(body, terms)
     options = body.get("stream_options") or {}
     return Request(
         request_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{os.urandom(8).hex()}",
@@ -118,7 +120,8 @@ def request_of(model: str, is_chat: bool, headers: Mapping[str, str], body: Mapp
         prompt_tokens=sum(map(len, prompts)),
         created=int(time.time()),
         top_logprobs=_top_logprobs(body, is_chat),
-        choices=_choices(body, headers, prompts),
+        choices=_choices(body, headers, prompts, terms, seed),
+        fingerprint=None if seed is None or body.get("seed") is not None else f"fake-seed-{seed}",
     )
 
 
@@ -176,7 +179,11 @@ def _completion_prompts(body: Mapping[str, object]) -> list[tuple[int, ...]]:
 
 
 def _choices(
-    body: Mapping[str, object], headers: Mapping[str, str], prompts: Sequence[tuple[int, ...]]
+    body: Mapping[str, object],
+    headers: Mapping[str, str],
+    prompts: Sequence[tuple[int, ...]],
+    terms: Terms,
+    seed: int | None,
 ) -> tuple[Choice, ...]:
     num = _count(body, "n", 1)
     if num * len(prompts) > _MAX_CHOICES:
@@ -185,12 +192,42 @@ def _choices(
     fault = fault_from(body["longboat_fault"]) if "longboat_fault" in body else fault_in_header(headers)
     stops = _stops(body)
     script = _script(body) or Script(pieces=())
-    pairs = [(prompt, choice) for prompt in prompts for choice in range(num)]
-    jobs = (
-        Job(prompt=prompt, num_tokens=limit, choice=choice, prior=_prior(body), script=script.pieces, fault=fault)
-        for prompt, choice in pairs
-    )
+    jobs = [
+        Job(
+            prompt=prompt,
+            num_tokens=limit,
+            choice=index % num if seed is None else 0,
+            seed=None if seed is None else seed + index % num,
+            prior=terms.prior(index),
+            is_replayed=terms.is_replayed,
+            script=script.pieces,
+            num_reasoning=_num_reasoning(body, prompt),
+            fault=fault,
+        )
+        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(num))
+    ]
+    for job in jobs:
+        if len(job.prior) >= job.length_tokens:
+            raise RefusedError(400, f"{len(job.prior)} tokens are carried, and the answer has {job.length_tokens}")
     return tuple(Choice(index, job, StopFilter(stops), script.tool, script.is_named) for index, job in enumerate(jobs))
+
+
+def _seed(body: Mapping[str, Any], terms: Terms) -> int | None:
+    """The request's own, the gateway's, or a random one where a temperature is asked for; None: greedy."""
+    if body.get("temperature") == 0:
+        return None
+    if body.get("seed") is not None:
+        return int(body["seed"])
+    if terms.seed is None and body.get("temperature"):
+        return random.getrandbits(31)
+    return terms.seed
+
+
+def _num_reasoning(body: Mapping[str, Any], prompt: tuple[int, ...]) -> int:
+    """Tokens that the model thinks first, where the request turns that on: 4 to 19."""
+    template = body.get("chat_template_kwargs")
+    asked = isinstance(template, dict) and template.get("enable_thinking") is True
+    return 4 + sum(prompt) % 16 if asked or body.get("reasoning_effort") not in (None, "none") else 0
 
 
 def _script(body: Mapping[str, Any]) -> Script | None:
@@ -231,12 +268,3 @@ def _stops(body: Mapping[str, object]) -> tuple[str, ...]:
     if isinstance(stop, list | tuple) and all(isinstance(text, str) for text in stop):
         return tuple(stop)
     raise RefusedError(400, "stop is a text or a list of texts")
-
-
-def _prior(body: Mapping[str, object]) -> tuple[int, ...]:
-    """Token ids in ``vllm_xargs.prior``: an answer that another replica began."""
-    extra = body.get("vllm_xargs")
-    prior = extra.get("prior", ()) if isinstance(extra, dict) else ()
-    if not isinstance(prior, list | tuple) or not all(isinstance(token, int) for token in prior):
-        raise RefusedError(400, "vllm_xargs.prior is a list of token ids")
-    return tuple(prior)

@@ -1,15 +1,13 @@
-"""Documents and events of the fake engine's Responses API, in the order and shape in which vLLM sends them."""
+"""Documents and items of the fake engine's Responses API, in the shape in which vLLM sends them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from longboat.engines.fake_requests import Choice, Request
 
-__all__ = ("ResponseEvents", "response_document", "response_item")
+__all__ = ("item_id", "item_kinds", "item_part", "response_document", "response_item", "response_items")
 
 
 def response_document(response_id: str, body: Mapping[str, Any], request: Request, model: str) -> dict[str, Any]:
@@ -39,60 +37,37 @@ def response_document(response_id: str, body: Mapping[str, Any], request: Reques
     }
 
 
-def response_item(choice: Choice, status: str) -> dict[str, Any]:
-    """The answer as an item of ``output``. ``in_progress``: before its first word."""
+def item_kinds(choice: Choice) -> list[str]:
+    """What the answer consists of so far: thoughts, then a message or a call of a tool."""
+    answer = "function_call" if choice.tool else "message"
+    has_answer = not choice.reasoning or choice.num_tokens > choice.job.num_reasoning
+    return [*(["reasoning"] if choice.reasoning else []), *([answer] if has_answer else [])]
+
+
+def response_items(choice: Choice) -> list[dict[str, Any]]:
+    """The complete answer as ``output``."""
+    return [response_item(choice, kind, "completed") for kind in item_kinds(choice)]
+
+
+def response_item(choice: Choice, kind: str, status: str) -> dict[str, Any]:
+    """One item of ``output``. ``in_progress``: before its first word."""
     begun = status != "in_progress"
-    if choice.tool:
-        arguments = choice.text if begun else ""
-        ids = {"id": f"fc_{choice.call_id[14:]}", "call_id": choice.call_id}
-        return {"type": "function_call", **ids, "name": choice.tool, "arguments": arguments, "status": status}
-    content = [_part(choice.text)] if begun else []
-    return {"id": _item_id(choice), "content": content, "role": "assistant", "status": status, "type": "message"}
+    fields = {"id": item_id(choice, kind), "type": kind, "status": status}
+    if kind == "function_call":
+        call = {"call_id": choice.call_id, "name": choice.tool, "arguments": choice.text if begun else ""}
+        return {**fields, **call}
+    content = [item_part(choice, kind)] if begun else []
+    if kind == "reasoning":
+        return {**fields, "summary": [], **({"content": content} if begun else {})}
+    return {**fields, "content": content, "role": "assistant"}
 
 
-class ResponseEvents:
-    """Numbers the events of one response."""
-
-    def __init__(self) -> None:
-        self._number = 0
-
-    def openings(self, document: Mapping[str, Any], choice: Choice) -> Iterator[bytes]:
-        yield self._event("response.created", response=document)
-        yield self._event("response.in_progress", response=document)
-        yield self._event("response.output_item.added", item=response_item(choice, "in_progress"), output_index=0)
-        if not choice.tool:
-            yield self._event("response.content_part.added", **_at(choice), part=_part(""))
-
-    def delta(self, choice: Choice, text: str) -> bytes:
-        if choice.tool:
-            kind = "response.function_call_arguments.delta"
-            return self._event(kind, delta=text, item_id=response_item(choice, "completed")["id"], output_index=0)
-        return self._event("response.output_text.delta", **_at(choice), delta=text, logprobs=[])
-
-    def endings(self, document: Mapping[str, Any], choice: Choice) -> Iterator[bytes]:
-        item = response_item(choice, "completed")
-        if choice.tool:
-            fields = {"arguments": choice.text, "name": choice.tool, "item_id": item["id"], "output_index": 0}
-            yield self._event("response.function_call_arguments.done", **fields)
-        else:
-            yield self._event("response.output_text.done", **_at(choice), text=choice.text, logprobs=[])
-            yield self._event("response.content_part.done", **_at(choice), part=_part(choice.text))
-        yield self._event("response.output_item.done", item=item, output_index=0)
-        yield self._event("response.completed", response=document)
-
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        document = {**fields, "sequence_number": self._number, "type": kind}
-        self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(document))
+def item_id(choice: Choice, kind: str) -> str:
+    return {"reasoning": "rs_", "function_call": "fc_", "message": "msg_"}[kind] + choice.nonce
 
 
-def _item_id(choice: Choice) -> str:
-    return f"msg_{choice.job.digest:016x}"
-
-
-def _at(choice: Choice) -> dict[str, Any]:
-    return {"content_index": 0, "item_id": _item_id(choice), "output_index": 0}
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+def item_part(choice: Choice, kind: str) -> dict[str, Any]:
+    """The content of an item."""
+    if kind == "reasoning":
+        return {"text": choice.reasoning, "type": "reasoning_text"}
+    return {"annotations": [], "text": choice.text, "type": "output_text", "logprobs": None}

@@ -14,7 +14,9 @@ from longboat.engines.fake_engine import FakeEngine
 from longboat.engines.fake_generation import check_room, run_to_end, updates_of
 from longboat.engines.fake_http import Exchange
 from longboat.engines.fake_requests import Choice, RefusedError, Request, checked_model, decoded, request_of
-from longboat.engines.fake_response_items import ResponseEvents, response_document, response_item
+from longboat.engines.fake_response_events import ResponseEvents
+from longboat.engines.fake_response_items import response_document, response_items
+from longboat.engines.fake_stream import EventStream
 
 __all__ = ("Responses",)
 
@@ -41,7 +43,7 @@ class Responses:
         """Answer ``POST /v1/responses``. Raises RefusedError, FaultError."""
         body = checked_model(self._engine.settings.model, decoded(exchange.body))
         messages = [*self._before(body.get("previous_response_id")), *_messages(body.get("input"))]
-        request = request_of(self._engine.settings.model, True, exchange.headers, _as_chat(body, messages))
+        request = request_of(True, exchange.headers, _as_chat(body, messages), exchange.terms)
         check_room(self._engine, request.choices[0].job)
         request_id = f"resp_{request.request_id.removeprefix('chatcmpl-')}"
         kept = _Kept(messages, response_document(request_id, body, request, self._engine.settings.model))
@@ -104,23 +106,22 @@ class Responses:
         _complete(kept, request)
 
     async def _stream(self, exchange: Exchange, kept: _Kept, request: Request) -> None:
-        choice, events = request.choices[0], ResponseEvents()
-        exchange.start_stream()
-        data = b"".join(events.openings(kept.document, choice))
-        async with aclosing(updates_of(self._engine, request.choices)) as updates:
-            async for update in updates:
-                await exchange.send(data + events.delta(choice, update.text))
-                data = b""
-        _complete(kept, request)
-        await exchange.send(data + b"".join(events.endings(kept.document, choice)))
-        exchange.end_stream()
+        writer = ResponseEvents(request.choices[0])
+        with EventStream(exchange, 1, lambda: self._engine.num_steps) as stream:
+            await stream.send([*writer.start(kept.document)])
+            async with aclosing(updates_of(self._engine, request.choices)) as updates:
+                async for update in updates:
+                    await stream.send([*writer.of(update)], update)
+            _complete(kept, request)
+            await stream.send([*writer.end(kept.document)])
+            stream.end()
 
 
 def _complete(kept: _Kept, request: Request) -> None:
     choice = request.choices[0]
     is_cut = choice.finish_reason == "length"
     kept.document |= {
-        "output": [response_item(choice, "completed")],
+        "output": response_items(choice),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "usage": _usage(request, choice),
@@ -134,7 +135,10 @@ def _usage(request: Request, choice: Choice) -> dict[str, Any]:
         "input_tokens": request.prompt_tokens,
         "input_tokens_details": {**read, "input_tokens_per_turn": per_turn, "cached_tokens_per_turn": per_turn},
         "output_tokens": choice.num_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 0},
+        "output_tokens_details": {
+            "reasoning_tokens": min(choice.num_tokens, choice.job.num_reasoning),
+            "tool_output_tokens": 0,
+        },
         "total_tokens": request.prompt_tokens + choice.num_tokens,
     }
 
@@ -159,10 +163,13 @@ def _as_chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str, 
     """The same request in the words of chat completions."""
     system = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     chat: dict[str, Any] = {
-        name: body[name] for name in ("stream", "longboat_fault", "vllm_xargs", "tools") if name in body
+        name: body[name] for name in ("stream", "temperature", "seed", "longboat_fault", "tools") if name in body
     }
     chat |= {"messages": [*system, *messages], "max_tokens": body.get("max_output_tokens")}
     chat["tool_choice"] = body.get("tool_choice", "auto")
+    reasoning = body.get("reasoning")
+    if isinstance(reasoning, dict):
+        chat["reasoning_effort"] = reasoning.get("effort")
     text = body.get("text")
     asked = text.get("format") if isinstance(text, dict) else None
     if isinstance(asked, dict):

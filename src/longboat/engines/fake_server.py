@@ -11,6 +11,7 @@ import sys
 import uvloop
 
 from longboat.core.errors import LongboatError
+from longboat.core.states import ResumeLevel
 from longboat.engines.fake_api import Api
 from longboat.engines.fake_engine import EngineSettings, FakeEngine
 from longboat.engines.fake_gang import follow, lead
@@ -36,6 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-blocks", type=int, default=4096, help="KV blocks; requests wait when they are taken")
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a KV block")
     parser.add_argument("--max-model-len", type=int, default=32_768, help="tokens of prompt and answer together")
+    levels = [str(level) for level in ResumeLevel]
+    parser.add_argument("--resume", choices=levels, default="carried", help="how it goes on with another's answer")
+    parser.add_argument("--poison", default="", help="a word in a prompt that kills the engine at its first step")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events (ZeroMQ), such as tcp://*:5557")
     return parser
 
@@ -49,6 +53,8 @@ def _engine(options: argparse.Namespace) -> tuple[FakeEngine, dict[str, object]]
         num_blocks=options.kv_blocks,
         block_tokens=options.block_size,
         context_tokens=options.max_model_len,
+        resume=ResumeLevel(options.resume),
+        poison=options.poison,
     )
     if not options.kv_events:
         return FakeEngine(settings), {}

@@ -18,6 +18,8 @@ __all__ = ("OWNED_FLAGS", "VllmAdapter", "check_extra_args")
 
 LAUNCHER = "longboat_vllm.launcher"
 """Module on the overlay that runs vLLM's own command line; the CPU wheel has another distribution name."""
+MIDDLEWARE = "longboat_vllm.middleware.ResumeMiddleware"
+"""On the overlay: tells the gateway token ids, and takes over answers that another engine began."""
 
 _CPU_KV_CACHE_BYTES = 64 * 2**20
 _CPU_BLOCK_TOKENS = 32  # CPU attention refuses KV blocks that are no multiple of this
@@ -118,6 +120,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     args = ["--served-model-name", plan.model]
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
+        args += ["--middleware", MIDDLEWARE]
     args += _split_arguments(plan, rank)
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else ()

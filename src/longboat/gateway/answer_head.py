@@ -16,17 +16,18 @@ class AnswerHeadError(Exception):
 
 class AnswerHead:
     """length: the body's, where the engine told it; sized: it did, or there is none; until_end: the connection's end
-    ends the body; events: its body is a stream of server-sent events
+    ends the body; events: its body is a stream of server-sent events; journaled: in which the engine tells token ids
+    to us
     """
 
-    __slots__ = ("_lines", "events", "length", "sized", "status", "until_end")
+    __slots__ = ("_lines", "events", "journaled", "length", "sized", "status", "until_end")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """:raises AnswerHeadError: the body is framed in a way that is not HTTP/1.1's"""
         self.status = status
         self.sized = status in (204, 304)
         self.until_end = not self.sized
-        self.events = False
+        self.events = self.journaled = False
         self.length: int | None = None
         for name, value in headers:
             lower = name.lower()
@@ -39,6 +40,8 @@ class AnswerHead:
                 self.until_end = False
             elif lower == b"content-type":
                 self.events = self.events or value.lower().startswith(b"text/event-stream")
+            elif lower == b"x-longboat-journal":
+                self.journaled = True
         kept = [item for item in headers if item[0].lower() != b"content-length"]
         self._lines = status_line(status) + end_to_end_lines(kept)
 

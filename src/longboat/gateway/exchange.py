@@ -46,7 +46,8 @@ class ClientSide(Protocol):
 class Exchange:
     """Lives from the routing of a request to the last byte of its answer; ``abort`` ends it when the client goes.
 
-    The account of its call is open when it begins; every way out closes it.
+    The account of its call is open when it begins; every way out closes it. What it does when an engine is lost in the
+    middle of an answer, and when nobody is left who could answer, is for ``ResumableExchange`` to better.
     """
 
     __slots__ = (
@@ -130,37 +131,54 @@ class Exchange:
         else:
             self._next_pool(refusals.waited_too_long(call.pool, self._state.live.policy.queue.max_wait_s))
 
-    # what the engine's connection calls
+    # what the engine's connection calls, and whoever listens to the engine's heart
+
+    def replica_lost(self, reason: str) -> None:
+        """The engine is held for lost. What was not answered yet is asked of another; the rest waits for its end."""
+        if self._relay is None or not self._relay.started:
+            self._drop_connection()
+            self._lost(reason)
 
     def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         call, request = self._call, self._call.request
         status, events = head.status, head.events
-        added = events and call.adds_usage and status < 400
-        sized = head.sized and not added  # what was added is taken out, and its length would be wrong
+        # What was added is taken out, and its length would be wrong.
+        sized = head.sized and not (events and (call.adds_usage or head.journaled) and status < 400)
         framing = Framing.IDENTITY
         if not sized:
             framing = Framing.CLOSE if request.http_1_0 else Framing.CHUNKED
         assert self._upstream is not None
+        if status < 500:
+            self._upstream.breaker.succeeded()
         lines = head.for_client(
             framing,
             sized=sized,
             request_id=request.request_id,
             replica=self._upstream.replica,
             close=self._client.closes_after,
-            extra=pool_lines(call) + request.extra_lines,
+            extra=pool_lines(call) + request.extra_lines + self._token_lines(),
             length=length,
         )
         self._status = status
         self._relay = Relay(lines, framing, events=events, style=call.api.style)
-        if has_usage(call) and status < 400:
+        self._read_usage(events=events)
+
+    def _read_usage(self, *, events: bool) -> None:
+        call = self._call
+        if has_usage(call) and self._status < 400:
             kind = call.api.events if events else AnswerKind.JSON
-            call.usage = UsageReader(kind, added=added)
+            call.usage = UsageReader(kind, added=events and call.adds_usage)
 
     def on_block(self, body: bytes, *, last: bool) -> None:
-        relay, call = self._relay, self._call
+        relay = self._relay
         assert relay is not None
         if relay.events:
             body = relay.whole_events(body, last=last)
+        self._pass_on(relay, body, last=last)
+
+    def _pass_on(self, relay: Relay, body: bytes, *, last: bool) -> None:
+        """Give the client a part of the body; ``last`` ends the answer."""
+        call = self._call
         if call.usage is not None and (body or last):
             body = call.usage.feed(body, last)
         if body or last:
@@ -192,20 +210,32 @@ class Exchange:
         self._client.write(chunk)
 
     def on_lost(self, detail: str) -> None:
-        connection, upstream = self._connection, self._upstream
-        assert connection is not None and upstream is not None
+        connection = self._connection
+        assert connection is not None
         self._connection = None
         if self._relay is not None and self._relay.started:
             message = "The engine ended in the middle of this answer. Send the request again."
             self._break(Refusal(status=502, message=message, code="engine_lost"))
             return
         # An engine may close a pooled connection at the moment we use it: that says nothing about the engine.
-        if not connection.used:
-            self._call.tried |= {upstream.key}
-            self._call.reached = True
+        if connection.used:
+            self._attempt_failed(detail)
+            self._leave_upstream()
+            self._try_next()
+        else:
+            self._lost(detail)
+
+    def _lost(self, detail: str) -> None:
+        """The engine took the request and gave no answer."""
+        call, upstream = self._call, self._upstream
+        if upstream is None:
+            return
+        upstream.breaker.failed(time.monotonic())
+        call.tried |= {upstream.key}
+        call.reached = True
         self._attempt_failed(detail)
         self._leave_upstream()
-        self._try_next()
+        self._try_elsewhere()
 
     # the way to a slot
 
@@ -241,7 +271,7 @@ class Exchange:
         call = self._call
         self._leave_pool(failed=True)
         if call.at_pool + 1 >= len(call.pools):
-            self._refuse(refusal)
+            self._out_of_pools(refusal)
             return
         call.at_pool += 1
         call.tried = frozenset()
@@ -249,6 +279,10 @@ class Exchange:
         call.sent_body = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
         self._enter_pool()
+
+    def _out_of_pools(self, refusal: Refusal) -> None:
+        """No model has an answer."""
+        self._refuse(refusal)
 
     # the way to an engine
 
@@ -272,6 +306,9 @@ class Exchange:
     def _use(self, upstream: Upstream) -> None:
         self._upstream = upstream
         upstream.outstanding += 1
+        upstream.streams.add(self)
+        if not upstream.breaker.closed:
+            upstream.breaker.used(time.monotonic())
         connection = upstream.take_idle()
         if connection is not None:
             self._send(connection)
@@ -286,15 +323,19 @@ class Exchange:
             connection = await upstream.connect()
         except OSError as error:
             self._connect_task = None
-            upstream.mark_suspect()
+            upstream.breaker.failed(time.monotonic())
             self._call.tried |= {upstream.key}
             self._note_attempt(upstream)
             self._attempt_failed(str(error) or f"no connection within {self._state.limits.connect_timeout_s:g} s")
             self._leave_upstream()
-            self._go_on(self._try_next)
+            self._go_on(self._try_elsewhere)
             return
         self._connect_task = None
         self._go_on(functools.partial(self._send, connection))
+
+    def _try_elsewhere(self) -> None:
+        """An engine did not answer."""
+        self._try_next()
 
     def _go_on(self, step: Callable[[], None]) -> None:
         """A step that begins in the loop: nobody above would end the answer where it fails."""
@@ -311,7 +352,6 @@ class Exchange:
         call, request, upstream = self._call, self._call.request, self._upstream
         assert upstream is not None
         self._connection = connection
-        self._relay = None
         body = call.sent_body
         if body is None:
             try:
@@ -320,14 +360,24 @@ class Exchange:
                 self._drop_connection()
                 self._refuse(refusals.bad_body(error))
                 return
-        trace_lines = self._note_attempt(upstream)
+        lines, body = self._dressed(upstream, body)
+        lines += self._note_attempt(upstream)
         if call.plan is not None:
             start = call.plan.head_for(upstream)
         else:
             start = upstream.request_start(call.method, call.path, request.forwarded)
-        connection.send(self, start + trace_lines + request_end(request.request_id, len(body)), body)
+        connection.send(self, start + lines + request_end(request.request_id, len(body)), body)
         if self._client.write_paused:
             connection.pause()
+
+    def _dressed(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
+        """Header lines of ours, and the body, as this engine gets them."""
+        self._relay = None
+        return b"", body
+
+    def _token_lines(self) -> bytes:
+        """Header lines by which the client may come back for the rest of this answer."""
+        return b""
 
     def _note_attempt(self, upstream: Upstream) -> bytes:
         """Returns the header lines by which the engine joins the trace."""
@@ -352,9 +402,13 @@ class Exchange:
         call.first_byte_s = now_s
         if call.api.remembers_owner and self._status < 400 and self._upstream is not None:
             self._state.owners.learn(body, tenant=call.tenant.name, model=call.pool, key=self._upstream.key)
-        self._let_body_go()  # no other engine can be tried any more
+        self._has_begun()
 
-    def _break(self, refusal: Refusal) -> None:
+    def _has_begun(self) -> None:
+        """The client has the answer's beginning: no other engine can be tried any more."""
+        self._let_body_go()
+
+    def _break(self, refusal: Refusal, outcome: str = "broken") -> None:
         """End an answer that cannot be completed, as well as its framing allows."""
         relay = self._relay
         if relay is None or not relay.started:
@@ -362,10 +416,13 @@ class Exchange:
             return
         if relay.events:
             self._client.write(relay.broken(refusal.message, refusal.code, self._call.request.request_id))
-        self._close(status=self._status, outcome="broken", code=refusal.code)
+        self._close(status=self._status, outcome=outcome, code=refusal.code)
         self._client.exchange_done(keep=False)
 
     def _refuse(self, refusal: Refusal, outcome: str = "") -> None:
+        if self._relay is not None and self._relay.started:
+            self._break(refusal, outcome or "broken")
+            return
         self._relay = None
         call = self._call
         answer = refusal.encode(
@@ -417,6 +474,7 @@ class Exchange:
     def _leave_upstream(self) -> None:
         if self._upstream is not None:
             self._upstream.outstanding -= 1
+            self._upstream.streams.discard(self)
             self._upstream = None
 
     def _drop_connection(self) -> None:

@@ -59,7 +59,10 @@ class Pool:
         return self.scheduler.num_waiting
 
     def offer(self, ticket: Ticket, slots: int) -> Granted | Queued | Rejected:
-        """Ask for one of ``slots`` (``self.slots``, now). A grant is carried out by the caller; one that comes later calls ``payload.granted()``."""
+        """Ask for one of ``slots`` (``self.slots``, now).
+
+        A grant is carried out by the caller; one that comes later calls ``payload.granted()``.
+        """
         verdict = self.scheduler.offer(ticket, now_s=ticket.arrived_s, slots=slots, busy=self.in_use)
         if isinstance(verdict, Granted):
             self.in_use += 1

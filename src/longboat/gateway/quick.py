@@ -38,8 +38,8 @@ class Plan:
     """
 
     __slots__ = (
-        "_heads", "_lines", "api", "completions", "keyed", "live", "max_context_tokens", "models", "path", "stream_start",
-        "tenant", "until_s", "whole_start",
+        "_heads", "_lines", "api", "completions", "keyed", "live", "max_context_tokens", "models", "path",
+        "stream_start", "tenant", "until_s", "whole_start",
     )  # fmt: skip
 
     def __init__(

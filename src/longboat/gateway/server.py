@@ -128,6 +128,7 @@ class Gateway:
             "policy_digest": state.live.digest,
             "waiting": sum(pool.num_waiting for pool in state.table.pools()),
             "demands": state.table.demands(),
+            "lost": {upstream.key: upstream.lost for upstream in state.table.upstreams() if upstream.lost},
             "tenant_demands": written_demands(state.table.tenant_demands()),
             "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
             "processes": [os.getpid()],

@@ -1,4 +1,4 @@
-"""What runs beside the connections of one gateway process: counters, usage, traces, the loop's lag, engines' load."""
+"""What runs beside the connections of one gateway process: counters, usage, traces, the loop's lag, engines' health."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.core.errors import UserInputError
+from longboat.gateway.beats import follow_beats
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.counters import LocalCounters
 from longboat.gateway.engine_load import follow_load
@@ -45,6 +46,7 @@ class Services:
             resource = {"longboat.fleet": config.fleet, "longboat.node": config.node}
             state.tracer = Tracer(config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource)
         self._spawn(state.usage.run())
+        self._spawn(follow_beats(state))
         if config.scrape_s is not None:
             self._spawn(follow_load(state, config.scrape_s))
         self._tick()

@@ -11,6 +11,8 @@ from longboat.routing.slots import Demand
 
 __all__ = ("LiveTable",)
 
+MOVED = "it is taken out of use"
+
 
 class LiveTable:
     """Holds the newest table. Endpoints that stay keep their connections and their counts."""
@@ -39,7 +41,7 @@ class LiveTable:
         old = {(u.model, u.key, u.api_key): u for u in self.upstreams()}
         made = [self._live(endpoint, old) for endpoint in table.endpoints]
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
-            upstream.ready = endpoint.ready
+            upstream.learn(endpoint)
             upstream.capacity = self._capacity(endpoint.capacity)
             if not upstream.capacity:
                 upstream.room_told = None  # without slots here, room there is none of ours
@@ -49,6 +51,9 @@ class LiveTable:
         self.epoch, self.version = epoch, table.version
         self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
         self._fill_pools(made)
+        for upstream, endpoint in zip(made, table.endpoints, strict=True):
+            if endpoint.moving:
+                upstream.move_streams(MOVED)
         return True
 
     def pool(self, model: str) -> Pool | None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from longboat.core.errors import UserInputError
-from longboat.core.states import Endpoint, EndpointTable
+from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
 
 __all__ = ("decode_table", "encode_table")
 
@@ -22,7 +22,12 @@ _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "ready": bool,
     "capacity": (int, NoneType),
     "engine_capacity": (int, NoneType),
+    "resume": str,
+    "revision": str,
+    "beats": str,
+    "moving": bool,
 }
+_LEVELS = frozenset(level.value for level in ResumeLevel)
 _REQUIRED = ("model", "replica", "generation", "url")
 
 
@@ -58,7 +63,15 @@ def _endpoint(item: Any) -> Endpoint:
     missing = [name for name in _REQUIRED if name not in item]
     if missing:
         raise KeyError(missing[0])
-    return Endpoint(**{name: item[name] for name in _ENDPOINT_KINDS if name in item})
+    values = {name: item[name] for name in _ENDPOINT_KINDS if name in item}
+    if "resume" in values:
+        values["resume"] = _level(values["resume"])
+    return Endpoint(**values)
+
+
+def _level(name: str) -> ResumeLevel:
+    """One that a newer sender knows and we do not counts as none: what cannot be resumed is at least not broken."""
+    return ResumeLevel(name) if name in _LEVELS else ResumeLevel.NONE
 
 
 def _all_strings(values: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections import deque
@@ -16,8 +17,10 @@ from longboat.core.states import Endpoint
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer, whole_chunks
+from longboat.routing.breaker import Breaker
+from longboat.routing.watchdog import Pace
 
-__all__ = ("ResponseSink", "Upstream", "UpstreamConnection", "request_end")
+__all__ = ("MovableStream", "ResponseSink", "Upstream", "UpstreamConnection", "request_end")
 
 
 # A host that vanished without a word is noticed in about 11 s, though nothing is being sent to it.
@@ -52,25 +55,42 @@ class ResponseSink(Protocol):
         """The connection ended, or spoke nonsense, before the response was complete."""
 
 
+class MovableStream(Protocol):
+    """An answer that can go on elsewhere."""
+
+    def replica_lost(self, reason: str) -> None:
+        """The engine that gives it is held for lost, though its connection may still be there."""
+
+
 class Upstream:
     """One endpoint, live. Fits ``routing.pick.EndpointView``; counts only what this process sends."""
 
     __slots__ = (
         "_base_path",
+        "_doubted",
         "_idle",
         "_own_lines",
         "_target",
         "api_key",
+        "beats",
+        "breaker",
         "capacity",
+        "death",
+        "ejected",
         "gone",
         "key",
         "limits",
+        "lost",
         "model",
         "outstanding",
+        "pace",
         "ready",
         "replica",
+        "resume",
+        "revision",
         "room_told",
-        "suspect",
+        "streams",
+        "told_ready",
     )
 
     def __init__(self, endpoint: Endpoint, limits: GatewayLimits) -> None:
@@ -81,12 +101,21 @@ class Upstream:
         self.replica = endpoint.replica
         self.key = f"{endpoint.replica}/{endpoint.generation}@{endpoint.url}"
         self.api_key = endpoint.api_key
-        self.ready = endpoint.ready
+        self.ready = self.told_ready = endpoint.ready
+        self.resume = endpoint.resume
+        self.revision = endpoint.revision
+        self.beats = endpoint.beats
+        self.lost = ""  # why its heartbeats say that it does not work; empty: it does, or tells nothing
+        self.streams: set[MovableStream] = set()  # those that want to hear when it is lost
         self.limits = limits
         self.capacity = limits.max_outstanding
         self.room_told: int | None = None  # slots for us by the engine's own account
         self.outstanding = 0
-        self.suspect = False
+        self.breaker = Breaker(first_s=limits.suspect_s)
+        self.pace = Pace()
+        self.ejected = False  # much slower than its siblings
+        self.death: tuple[float, MovableStream | None] = (-math.inf, None)  # when we lost it last, and who is blamed
+        self._doubted = False
         self.gone = False
         self._idle: deque[tuple[UpstreamConnection, float]] = deque()
         authorization = f"authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
@@ -136,13 +165,33 @@ class Upstream:
             raise
         if not connection.usable:
             raise ConnectionResetError("the engine closed the connection at once")
-        self.suspect = False
         return connection
 
     def mark_suspect(self) -> None:
-        """Avoid this endpoint for a moment: a new connection to it failed."""
-        self.suspect = True
+        """Avoid this endpoint for a moment."""
+        self._doubted = True
         asyncio.get_running_loop().call_later(self.limits.suspect_s, self._trust)
+
+    def learn(self, endpoint: Endpoint) -> None:
+        """What a newer table says of it. It stays unready while it is lost."""
+        self.told_ready = endpoint.ready
+        self.ready = endpoint.ready and not self.lost
+        self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
+
+    def mark_lost(self, reason: str) -> None:
+        """Nothing is sent there any more, and what runs there goes elsewhere."""
+        self.lost, self.ready = reason, False
+        self.close_idle(float("inf"))
+        self.move_streams(reason)
+
+    def move_streams(self, reason: str) -> None:
+        """What runs there goes elsewhere."""
+        for stream in tuple(self.streams):
+            stream.replica_lost(reason)
+
+    def mark_found(self) -> None:
+        """It works again."""
+        self.lost, self.ready = "", self.told_ready
 
     def keep(self, connection: UpstreamConnection) -> None:
         """Pool a connection whose response is complete, or close it where the endpoint has gone."""
@@ -161,8 +210,15 @@ class Upstream:
         self.gone = True
         self.close_idle(float("inf"))
 
+    @property
+    def suspect(self) -> bool:
+        """Whether it is chosen only when nothing better is left."""
+        if self.ejected or self._doubted:
+            return True
+        return not self.breaker.closed and self.breaker.avoids(time.monotonic())
+
     def _trust(self) -> None:
-        self.suspect = False
+        self._doubted = False
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -35,6 +35,7 @@ __all__ = (
     "PoolSpec",
     "QueueSpec",
     "RedisSpec",
+    "ResumeSpec",
     "RuleSpec",
     "TenantSpec",
     "TlsSpec",
@@ -197,6 +198,21 @@ class QueueSpec(Section):
     """Part of an engine's slots that only tenants below their share may take."""
 
 
+class ResumeSpec(Section):
+    """How answers outlive the engines that give them."""
+
+    enabled: bool = True
+    """Whether a stream whose engine died goes on from another replica."""
+    wait_s: float = Field(default=300.0, ge=0, le=86_400)
+    """Longest wait for a replica, in seconds, of a request whose engine died and that names no deadline; 0: none."""
+    comment_s: float = Field(default=5.0, ge=0.1, le=3600)
+    """A stream that waits gets a comment so often, in seconds, which keeps its connection alive."""
+    capacity_ratio: float = Field(default=0.5, gt=0, le=1)
+    """Part of a model's slots that answers may take at once while they are taken up again; the others queue."""
+    seeds: bool = True
+    """Whether requests that name no seed get one, without which their answer cannot be continued exactly."""
+
+
 class LogsSpec(Section):
     """The access log: one JSON line for each request, without prompts."""
 
@@ -278,6 +294,8 @@ class GatewaySpec(Section):
     """Where requests are sent by what they are; the first that matches counts."""
     queue: QueueSpec = QueueSpec()
     """How requests wait."""
+    resume: ResumeSpec = ResumeSpec()
+    """How answers outlive the engines that give them."""
     logs: LogsSpec = LogsSpec()
     """The access log."""
     tracing: TracingSpec | None = None

@@ -34,6 +34,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "aliases", "pools"): gateway.PoolSpec,
     ("gateway", "rules"): gateway.RuleSpec,
     ("gateway", "queue"): gateway.QueueSpec,
+    ("gateway", "resume"): gateway.ResumeSpec,
     ("gateway", "logs"): gateway.LogsSpec,
     ("gateway", "tracing"): gateway.TracingSpec,
     ("gateway", "redis"): gateway.RedisSpec,

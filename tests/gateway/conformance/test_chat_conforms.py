@@ -150,8 +150,6 @@ def test_chat_answers_by_schema(client: openai.OpenAI, chat: Place, streamed: bo
 
 
 def test_chat_thinks_on_request(client: openai.OpenAI, target: Target) -> None:
-    if target.engine == "fake":
-        pytest.skip("the fake engine does not think")
     thinking = {"chat_template_kwargs": {"enable_thinking": True}}
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
     answer = said(client, target.chat.model, messages=messages, extra_body=thinking, max_tokens=100)

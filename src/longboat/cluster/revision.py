@@ -1,0 +1,86 @@
+"""The revision of a replica: a digest of everything that changes what it answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ("revision_of",)
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".h5", ".onnx", ".msgpack")
+_NO_MATTER = (".md", ".txt.lock", ".gitattributes", ".gitignore", ".png", ".jpg", ".pdf")
+_WHOLE_BYTES = 64 * 1024 * 1024
+_SAMPLES = 16
+_SAMPLE_BYTES = 65536
+
+_HARMLESS_FLAGS = frozenset(
+    {
+        "--max-num-seqs",
+        "--gpu-memory-utilization",
+        "--kv-events-config",
+        "--uvicorn-log-level",
+        "--disable-log-stats",
+        "--enable-log-requests",
+        "--no-enable-log-requests",
+        "--disable-uvicorn-access-log",
+    }
+)
+"""They change how much an engine does at once, or what it logs, and not what it answers."""
+
+
+def revision_of(model: Mapping[str, Any], model_path: str, engine: str) -> str:
+    """16 hexadecimal digits: equal for replicas that answer alike, on whichever node.
+
+    model: its entry of the fleet file; model_path: folder on this node, or a hub's id; engine: name and version
+    Weights are known by size and by samples of their bytes, everything else by its content. The split is left out: it
+    changes how answers are computed and not what they are, up to rounding. Reads a few MB; to be called in a thread.
+    """
+    digest = hashlib.sha256()
+    for part in (engine, str(model.get("context")), *_flags(model["engine"].get("args", ()))):
+        digest.update(part.encode() + b"\0")
+    folder = Path(model_path)
+    if folder.is_dir():
+        for path in _files(folder):
+            _add_file(digest, str(path.relative_to(folder)), path)
+    else:
+        digest.update(model_path.encode())
+    return digest.hexdigest()[:16]
+
+
+def _flags(args: Sequence[str]) -> Iterator[str]:
+    """The arguments that change results; a file among them counts by its content."""
+    harmless = False
+    for word in args:
+        if word.startswith("--"):
+            harmless = word.partition("=")[0].replace("_", "-") in _HARMLESS_FLAGS
+        if not harmless:
+            value = word.partition("=")[2] if word.startswith("--") else word
+            yield f"{word} {_file_digest(value)}"
+
+
+def _file_digest(value: str) -> str:
+    path = Path(value)
+    if not path.is_absolute() or not path.is_file():
+        return ""
+    digest = hashlib.sha256()
+    _add_file(digest, path.name, path)
+    return digest.hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    names = (path for path in folder.rglob("*") if not any(p.startswith(".") for p in path.relative_to(folder).parts))
+    return sorted(path for path in names if path.is_file() and not path.name.lower().endswith(_NO_MATTER))
+
+
+def _add_file(digest: Any, name: str, path: Path) -> None:
+    size = path.stat().st_size
+    digest.update(f"{name}\0{size}\0".encode())
+    with path.open("rb") as file:
+        if size <= _WHOLE_BYTES and path.suffix not in _WEIGHTS:
+            digest.update(file.read())
+            return
+        for sample in range(_SAMPLES):
+            file.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
+            digest.update(file.read(_SAMPLE_BYTES))

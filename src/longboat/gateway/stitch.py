@@ -1,0 +1,93 @@
+"""Makes of a new, complete stream the rest of one that broke: the client sees one stream, each byte once."""
+
+from __future__ import annotations
+
+from array import array
+
+from longboat.gateway.journal import Journal
+from longboat.gateway.stitch_choices import ReceivedChoices, RestOfChoices
+from longboat.gateway.stitch_messages import ReceivedMessage, RestOfMessage
+from longboat.gateway.stitch_parts import Event, Received, Rest, StitchError, events_of
+from longboat.gateway.stitch_responses import ReceivedResponse, RestOfResponse
+from longboat.gateway.usage import AnswerKind
+
+__all__ = ("StitchError", "Stitcher")
+
+
+class Stitcher:
+    """Made when an answer is resumed, from what its journal knows; feed it what the new engine sends, instead of the
+    journal, up to the end. What it gives out is in the journal too, so that the stream may be resumed again.
+    """
+
+    __slots__ = ("_complete", "_counts", "_journal", "_rest", "caught_up")
+
+    def __init__(self, kind: AnswerKind, journal: Journal) -> None:
+        """kind: the journal's."""
+        self._journal = journal
+        received = journal.received()
+        self._rest = _rest_of(received)
+        self._complete = {choice for choice in range(len(journal.ids)) if received.has_all(choice)}
+        self._counts = [0] * len(journal.ids)
+        self.caught_up = False
+
+    def feed(self, events: bytes) -> bytes:
+        """What the client gets of whole events of the new stream; b"" while it has all of it.
+
+        :raises StitchError: they contradict what the client has, or tell of an error; nothing of them may be sent
+        """
+        if self.caught_up:
+            rest = self._journal.stripped(events)
+            out = self._rest.block(rest) if rest else b""
+            if out is None:
+                out = b"".join([self._out(event) for event in events_of(rest)])
+        else:
+            out = self._behind(events)
+        if out:
+            self._journal.keep(out, fold=self.caught_up)
+        return out
+
+    def _behind(self, events: bytes) -> bytes:
+        out = []
+        for event in events_of(events):
+            self._learn(event)
+            out.append(self._out(event))
+        self.caught_up = self._rest.caught_up and self._ids_caught_up()
+        return b"".join(out)
+
+    def _out(self, event: Event) -> bytes:
+        if not event.data:
+            return b""
+        try:
+            return self._rest.event(event, tuple(map(len, self._journal.ids)))
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise StitchError(f"an event is of no known shape: {error!r}") from error
+
+    def _learn(self, event: Event) -> None:
+        try:
+            for choice, ids in event.ids:
+                at = self._counts[choice]
+                self._counts[choice] = at + len(ids)
+                if choice not in self._complete:
+                    _learn_at(self._journal.ids[choice], at, ids)
+        except (IndexError, OverflowError) as error:
+            raise StitchError("an engine's journal line is torn") from error
+
+    def _ids_caught_up(self) -> bool:
+        known = self._journal.ids
+        return all(count >= len(known[i]) for i, count in enumerate(self._counts) if i not in self._complete)
+
+
+def _learn_at(known: array[int], at: int, ids: list[int]) -> None:
+    """Where new ids are others than those known, they are right: what the client has was compared by content."""
+    if known[at : at + len(ids)].tolist() != ids[: len(known) - at]:
+        del known[at:]
+    known.extend(ids[len(known) - at :])
+
+
+def _rest_of(received: Received) -> Rest:
+    if isinstance(received, ReceivedChoices):
+        return RestOfChoices(received)
+    if isinstance(received, ReceivedMessage):
+        return RestOfMessage(received)
+    assert isinstance(received, ReceivedResponse)
+    return RestOfResponse(received)

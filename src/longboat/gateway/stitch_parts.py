@@ -1,0 +1,177 @@
+"""What all stitched streams share: events taken apart, JSON, and text of which the client has the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from longboat.core.errors import EngineError
+
+__all__ = (
+    "DONE",
+    "Event",
+    "Received",
+    "Rest",
+    "StitchError",
+    "decoded",
+    "encoded",
+    "event_bytes",
+    "events_of",
+    "ids_of",
+    "is_own_comment",
+    "rest_of_text",
+)
+
+DONE = b"[DONE]"
+_IDS = b": ids "
+_STEPS = b": steps "
+
+
+class StitchError(EngineError):
+    """The new stream does not go on with what the client has, or is no stream that can be stitched."""
+
+
+class Event(NamedTuple):
+    """One server-sent event.
+
+    name: of its ``event:`` line; data: of its ``data:`` line; b"" is none
+    position: tokens generated so far, per choice, of its ``id:`` line; () is none
+    ids: token ids per choice that its comment lines tell
+    """
+
+    name: bytes
+    data: bytes
+    position: tuple[int, ...]
+    ids: tuple[tuple[int, list[int]], ...]
+
+
+class Received(Protocol):
+    """What a client has of one answer, as far as that matters for its rest.
+
+    ended: the client has the end of the answer, or an error in its place
+    """
+
+    ended: bool
+
+    def note(self, event: Event) -> None:
+        """The client got this. :raises StitchError: it is of no known shape"""
+
+    def carried(self, choice: int, num_ids: int) -> int:
+        """How many of the ``num_ids`` token ids known of a choice another engine is given."""
+
+    def has_all(self, choice: int) -> bool:
+        """Whether the client has the end of a choice."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
+class Rest(Protocol):
+    """Turns the events of a new, complete stream into the rest of the first one."""
+
+    def event(self, event: Event, position: tuple[int, ...]) -> bytes:
+        """What the client gets of one event; b"" is nothing. position: tokens of which the client will know then.
+
+        :raises StitchError: it contradicts what the client has
+        """
+
+    @property
+    def caught_up(self) -> bool:
+        """The client has nothing any more that the new stream has not repeated."""
+
+    def block(self, events: bytes) -> bytes | None:
+        """Whole events, comments taken off, once it caught up; None asks for them one by one."""
+
+
+_DECODER = msgspec.json.Decoder()
+_ENCODER = msgspec.json.Encoder()
+
+
+def decoded(data: bytes) -> dict[str, Any]:
+    """:raises StitchError: it is no JSON object"""
+    try:
+        document = _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StitchError(f"an event is not readable: {error}") from error
+    if not isinstance(document, dict):
+        raise StitchError("an event is no JSON object")
+    return document
+
+
+def encoded(document: object) -> bytes:
+    return _ENCODER.encode(document)
+
+
+def is_own_comment(line: bytes) -> bool:
+    """Whether a line is one that engines write for the gateway alone."""
+    return line.startswith((_IDS, _STEPS))
+
+
+def ids_of(line: bytes) -> tuple[int, list[int]] | None:
+    """Choice and token ids of a comment line; None: it tells none. :raises ValueError: it is torn."""
+    if not line.startswith(_IDS):
+        return None
+    choice, _, ids = line[len(_IDS) :].partition(b" ")
+    return int(choice), [int(one) for one in ids.split(b",")]
+
+
+def events_of(block: bytes) -> Iterator[Event]:
+    """The events of a block of whole ones; those that only hold comments come with empty data.
+
+    :raises StitchError: a line that engines write for the gateway is torn
+    """
+    if b"\r\n" in block:
+        block = block.replace(b"\r\n", b"\n")
+    for raw in block.split(b"\n\n"):
+        if raw:
+            yield _event(raw)
+
+
+def _event(raw: bytes) -> Event:
+    name = data = b""
+    position: tuple[int, ...] = ()
+    ids: list[tuple[int, list[int]]] = []
+    try:
+        for line in raw.split(b"\n"):
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+            elif line.startswith(b"id:"):
+                position = tuple(int(one) for one in line[3:].split(b"."))
+            elif line.startswith(b"event:"):
+                name = line[6:].strip()
+            elif (told := ids_of(line)) is not None:
+                ids.append(told)
+    except ValueError as error:
+        raise StitchError("an engine's journal line is torn") from error
+    return Event(name, data, position, tuple(ids))
+
+
+def event_bytes(event: Event, data: bytes, position: tuple[int, ...]) -> bytes:
+    """An event for the client; with an ``id:`` line where the engine wrote one."""
+    head = b"id: %b\n" % ".".join(map(str, position)).encode() if event.position else b""
+    if event.name:
+        head += b"event: %b\n" % event.name
+    return b"%bdata: %b\n\n" % (head, data)
+
+
+def rest_of_text(piece: str, seen_bytes: int, received: bytes | bytearray) -> tuple[str, int]:
+    """What the client lacks of a piece of text, and how many bytes of the text were seen with it.
+
+    seen_bytes: of this text, before the piece; received: what the client has of it
+    :raises StitchError: the piece is not what the client has there
+    """
+    raw = piece.encode("utf-8", "surrogatepass")
+    end = seen_bytes + len(raw)
+    if seen_bytes >= len(received):
+        return piece, end
+    overlap = min(len(raw), len(received) - seen_bytes)
+    if received[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
+        raise StitchError("the engine that was to go on with an answer gave another one")
+    if overlap == len(raw):
+        return "", end
+    try:
+        return raw[overlap:].decode("utf-8", "surrogatepass"), end
+    except UnicodeDecodeError as error:
+        raise StitchError("the engine that was to go on with an answer gave another one") from error

@@ -1,0 +1,52 @@
+"""When an endpoint that failed is avoided, and when one request may try it again."""
+
+from __future__ import annotations
+
+__all__ = ("Breaker",)
+
+
+class Breaker:
+    """Closed while all goes well. A failure opens it for ``first_s``; each trial that fails doubles that.
+
+    Half open, it lets one trial through; until that is judged, or ``first_s`` have passed, the endpoint is avoided.
+    Failures of what was sent before it opened change nothing: a hundred streams that are lost together fail once.
+    Times are those of one steady clock, in seconds.
+    """
+
+    __slots__ = ("_first_s", "_longest_s", "_num_failures", "_on_trial", "_until_s")
+
+    def __init__(self, *, first_s: float = 1.0, longest_s: float = 30.0) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._num_failures = 0
+        self._on_trial = False
+        self._until_s = 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the endpoint is trusted without reserve."""
+        return not self._num_failures
+
+    def avoids(self, now_s: float) -> bool:
+        """Whether requests should go elsewhere, as long as there is an elsewhere."""
+        return self._num_failures > 0 and now_s < self._until_s
+
+    def used(self, now_s: float) -> None:
+        """A request is sent to the endpoint: where it is half open, this is its trial."""
+        if self._num_failures and now_s >= self._until_s:
+            self._on_trial = True
+            self._until_s = now_s + self._first_s
+
+    def failed(self, now_s: float) -> None:
+        """The endpoint could not be reached, broke off, or failed by itself."""
+        if self.avoids(now_s) and not self._on_trial:
+            return
+        self._on_trial = False
+        open_s = min(self._first_s * 2.0 ** min(self._num_failures, 30), self._longest_s)
+        self._num_failures += 1
+        self._until_s = now_s + open_s
+
+    def succeeded(self) -> None:
+        """The endpoint answered."""
+        self._num_failures = 0
+        self._on_trial = False

@@ -1,0 +1,83 @@
+"""Which replica is so much slower than its siblings that new requests should go elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection
+
+__all__ = ("Outliers",)
+
+_SLOWER = 3.0
+_MIN_GAP_S = 0.005  # what is slow by less than this a token hurts nobody
+_MIN_TOKENS = 40.0
+_HALF_LIFE_S = 10.0
+_EJECT_S = 30.0
+_MAX_EJECT_S = 300.0
+
+
+class _Sample:
+    __slots__ = ("at_s", "ejections", "seconds", "tokens", "until_s")
+
+    def __init__(self) -> None:
+        self.at_s = self.seconds = self.tokens = self.until_s = 0.0
+        self.ejections = 0
+
+    def fade(self, now_s: float) -> None:
+        kept = 0.5 ** (max(0.0, now_s - self.at_s) / _HALF_LIFE_S)
+        self.seconds *= kept
+        self.tokens *= kept
+        self.at_s = now_s
+
+    @property
+    def pace_s(self) -> float:
+        return self.seconds / self.tokens
+
+    def eject(self, now_s: float) -> None:
+        self.until_s = now_s + min(_EJECT_S * 2.0**self.ejections, _MAX_EJECT_S)
+        self.ejections += 1
+        self.seconds = self.tokens = 0.0
+
+
+class Outliers:
+    """Of one model: seconds a token of each replica's streams, of the last seconds, against the others' median.
+
+    Times are those of one steady clock, in seconds. A replica that was put aside comes back after 30 s on trial; each
+    time it is found slow again the pause doubles. At least half of the replicas always stay.
+    """
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: dict[str, _Sample] = {}
+
+    def observe(self, key: str, *, tokens: int, seconds: float, now_s: float) -> None:
+        """A stream of this replica got so many tokens in so many seconds."""
+        sample = self._samples.setdefault(key, _Sample())
+        sample.fade(now_s)
+        sample.tokens += tokens
+        sample.seconds += seconds
+
+    def ejected(self, keys: Collection[str], now_s: float) -> frozenset[str]:
+        """Who should get no new requests. keys: the replicas that could; all others are forgotten."""
+        samples = self._samples = {key: self._samples[key] for key in keys if key in self._samples}
+        aside = {key for key, sample in samples.items() if now_s < sample.until_s}
+        known = {key: s for key, s in samples.items() if key not in aside and s.tokens >= _MIN_TOKENS}
+        room = len(keys) // 2 - len(aside)
+        for key in sorted(known, key=lambda k: known[k].pace_s, reverse=True)[: max(0, room)]:
+            if not _is_slow(key, known):
+                break
+            known.pop(key).eject(now_s)
+            aside.add(key)
+        for sample in known.values():
+            if now_s > sample.until_s + _MAX_EJECT_S:
+                sample.ejections = 0
+        return frozenset(aside) if len(aside) < len(keys) else frozenset()
+
+
+def _is_slow(key: str, known: dict[str, _Sample]) -> bool:
+    others = [sample.pace_s for other, sample in known.items() if other != key]
+    if not others:
+        return False
+    usual_s = statistics.median(others)
+    pace_s = known[key].pace_s
+    return pace_s > _SLOWER * usual_s and pace_s - usual_s > _MIN_GAP_S

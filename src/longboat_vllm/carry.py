@@ -1,0 +1,159 @@
+"""What the fleet's gateway tells an engine about one request beside its body: journal, seed, and tokens carried over.
+
+Request headers, honoured only with the engine's own key:
+
+- ``x-longboat-journal: 1``: token ids as comment lines before each event of a streamed answer
+- ``x-longboat-seed: INT``: the seed where the body names none
+- ``x-longboat-carry: LENGTH``: the body's first LENGTH bytes are
+  ``{"mode": "carried" | "replay", "prior": [[id, …], …]}``, the token ids that each choice had before; the rest is the
+  client's request as it was sent before
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = (
+    "CARRY",
+    "CURRENT",
+    "FORCED_TOKENS",
+    "JOURNAL",
+    "PRIOR_TOKENS",
+    "SEED",
+    "BadCarryError",
+    "CarriedRequest",
+    "Wish",
+    "read_carry",
+    "read_wish",
+    "unsupported",
+)
+
+JOURNAL = b"x-longboat-journal"
+SEED = b"x-longboat-seed"
+CARRY = b"x-longboat-carry"
+_HEADERS = (JOURNAL, SEED, CARRY)
+
+PRIOR_TOKENS = "longboat_prior"
+"""Sampling parameters' extra argument: ids that the engine takes for its own output so far."""
+FORCED_TOKENS = "longboat_forced"
+"""Sampling parameters' extra argument: ids that the engine samples first, one step each."""
+
+_MAX_SEED = 2**31 - 1
+_MODES = ("carried", "replay")
+_PLAIN_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "tool_result", "tool_use"))
+
+
+class BadCarryError(ValueError):
+    """The gateway's words about a request cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the headers ask for. carry_bytes: how much of the body is the gateway's; None: nothing is carried."""
+
+    journal: bool = False
+    seed: int | None = None
+    carry_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class CarriedRequest:
+    """One HTTP request inside the engine; choices of all its prompts are counted through.
+
+    prior: ids per choice, of a request that began elsewhere
+    seed: for choices of a request that names no seed
+    one_by_one: whether tokens carried over are told one at a time, as parsers have seen them the first time
+    num_choices: how many choices generation was asked for so far
+    unsent: ids per choice that no event was sent for yet
+    counts: ids per choice that events were sent for
+    told: outputs for tokens carried over, by vLLM's request id, until they are given on
+    """
+
+    journal: bool = False
+    seed: int | None = None
+    mode: str = ""
+    prior: list[list[int]] = field(default_factory=list)
+    one_by_one: bool = True
+    num_choices: int = 0
+    unsent: dict[int, list[int]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    told: dict[str, list[Any]] = field(default_factory=dict)
+
+    def prior_of(self, choice: int) -> list[int]:
+        """Ids that ``choice`` had before; empty: from the start."""
+        return self.prior[choice] if choice < len(self.prior) else []
+
+    def note(self, choice: int, ids: Iterable[int]) -> None:
+        """Remember that ``choice`` has these new ids."""
+        self.unsent.setdefault(choice, []).extend(ids)
+
+
+CURRENT: ContextVar[CarriedRequest | None] = ContextVar("longboat_request", default=None)
+"""The HTTP request that the running task works for, where its gateway asked for anything."""
+
+
+def read_wish(headers: Iterable[tuple[bytes, bytes]]) -> Wish | None:
+    """What a request's headers ask for; None where it has none of ours.
+
+    Raises BadCarryError for a value that cannot be.
+    """
+    found = {name: value for name, value in headers if name in _HEADERS}
+    if not found:
+        return None
+    seed = _number(SEED, found[SEED], _MAX_SEED) if SEED in found else None
+    carry_bytes = _number(CARRY, found[CARRY], 2**31) if CARRY in found else None
+    return Wish(journal=found.get(JOURNAL) == b"1", seed=seed, carry_bytes=carry_bytes)
+
+
+def _number(name: bytes, value: bytes, limit: int) -> int:
+    if not value.isdigit() or int(value) > limit:
+        raise BadCarryError(f"{name.decode()} is no whole number up to {limit}")
+    return int(value)
+
+
+def read_carry(prefix: bytes) -> tuple[str, list[list[int]]]:
+    """Mode and prior of the JSON in front of a body. Raises BadCarryError when it is anything else."""
+    try:
+        carried = json.loads(prefix)
+        mode, prior = carried["mode"], carried["prior"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadCarryError(f"what is carried cannot be read: {error!r}") from error
+    is_ids = isinstance(prior, list) and all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in prior)
+    if mode not in _MODES or not is_ids:
+        raise BadCarryError("what is carried has a mode (carried or replay) and a list of token ids per choice")
+    return mode, prior
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def unsupported(body: Any) -> str:
+    """What in a request's body no engine can take over from another one; empty when nothing is."""
+    if not isinstance(body, dict):
+        return "a body that is no JSON object"
+    if body.get("use_beam_search"):
+        return "beam search"
+    if body.get("prompt_logprobs") is not None:
+        return "prompt_logprobs"
+    if (body.get("best_of") or 1) > (body.get("n") or 1):
+        return "best_of"
+    if body.get("previous_response_id") or body.get("background"):
+        return "a response kept by another engine"
+    if any(_is_served_tool(tool) for tool in body.get("tools") or ()):
+        return "tools that the engine itself calls"
+    return "input that is not text" if _has_media(body.get("messages")) or _has_media(body.get("input")) else ""
+
+
+def _is_served_tool(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("type", "function") not in ("function", "custom")
+
+
+def _has_media(messages: Any) -> bool:
+    contents = [message.get("content") for message in messages or () if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(isinstance(part, dict) and part.get("type", "text") not in _PLAIN_PARTS for part in parts)

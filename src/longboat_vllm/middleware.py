@@ -1,0 +1,223 @@
+"""ASGI middleware in vLLM's API server: honours what the fleet's gateway asks beside a request, and tells of resuming.
+
+vLLM is given it by ``--middleware longboat_vllm.middleware.ResumeMiddleware``. Requests without the gateway's headers
+pass untouched; with them, but without the engine's own key, they are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from longboat_vllm.carry import (
+    CURRENT,
+    BadCarryError,
+    CarriedRequest,
+    Wish,
+    read_carry,
+    read_wish,
+    unsupported,
+)
+from longboat_vllm.journal_lines import JournalLines, steps_line
+from longboat_vllm.resume import STATE
+from longboat_vllm.steps import STEPS
+
+__all__ = ("ResumeMiddleware",)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+KEY_VARIABLES = ("VLLM_API_KEY", "LONGBOAT_ENGINE_API_KEY")
+STEPS_PERIOD_S = 1.0
+_RESUME_PATH = "/longboat/v1/resume"
+_STEPS_PATH = "/longboat/v1/steps"
+
+
+class ResumeMiddleware:
+    """Between vLLM's server and its routes; one per API server."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
+        self._key_digest = hashlib.sha256(key.encode()).digest() if key else None
+        self._silent: set[_JournaledSend] = set()
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        if scope["path"] in (_RESUME_PATH, _STEPS_PATH):
+            return await self._tell(scope, send)
+        try:
+            wish = read_wish(scope["headers"])
+        except BadCarryError as error:
+            return await _answer(send, 400, _error(str(error), 400))
+        if wish is None:
+            return await self._app(scope, receive, send)
+        if not self._knows_key(scope):
+            return await _answer(send, 403, _error("only this fleet's gateway may carry or ask for token ids", 403))
+        return await self._honour(wish, scope, receive, send)
+
+    async def _honour(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = CarriedRequest(journal=wish.journal and STATE.journal, seed=wish.seed)
+        if wish.carry_bytes is not None:
+            body = await _whole_body(receive)
+            refusal = _take_over(request, body, wish.carry_bytes, scope)
+            if refusal is not None:
+                return await _answer(send, *refusal)
+            _set_length(scope, len(body) - wish.carry_bytes)
+            receive = _replaying(body[wish.carry_bytes :], receive)
+        token = CURRENT.set(request)
+        try:
+            if request.journal:
+                await self._journaled(request, scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            CURRENT.reset(token)
+
+    async def _journaled(
+        self, request: CarriedRequest, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        journaled = _JournaledSend(send, JournalLines(request))
+        self._silent.add(journaled)
+        if self._ticker is None or self._ticker.done():
+            self._ticker = asyncio.get_running_loop().create_task(self._tell_steps())
+        try:
+            await self._app(scope, receive, journaled)
+        finally:
+            self._silent.discard(journaled)
+
+    async def _tell_steps(self) -> None:
+        """While streams are open: tell those that were silent for a period how far the engine is."""
+        while self._silent:
+            await asyncio.sleep(STEPS_PERIOD_S)
+            line = steps_line(STEPS.num_steps)
+            await asyncio.gather(*(sender.tell(line) for sender in tuple(self._silent)), return_exceptions=True)
+
+    async def _tell(self, scope: MutableMapping[str, Any], send: Send) -> None:
+        if not self._knows_key(scope):
+            return await _answer(send, 403, _error("this needs the engine's key", 403))
+        if scope["path"] == _RESUME_PATH:
+            return await _answer(send, 200, {**STATE.told(), "runner": _runner(scope)})
+        counts = {"steps": STEPS.num_steps, "running": STEPS.num_running, "waiting": STEPS.num_waiting}
+        return await _answer(send, 200, counts)
+
+    def _knows_key(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether the engine has a key, and the request carries it."""
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        digest = hashlib.sha256(key).digest()
+        known = self._key_digest is not None and hmac.compare_digest(digest, self._key_digest)
+        return known and scheme.lower() == b"bearer"
+
+
+class _JournaledSend:
+    """An ASGI ``send`` that weaves token ids into a stream of events, and passes any other answer as it is."""
+
+    def __init__(self, send: Send, lines: JournalLines) -> None:
+        self._send = send
+        self._lines = lines
+        self._streams = False
+        self._spoke = True
+
+    async def __call__(self, message: Message) -> None:
+        self._spoke = True
+        if message["type"] == "http.response.start":
+            self._streams = _is_event_stream(message)
+            if self._streams:
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-longboat-journal", b"1")]}
+        elif self._streams and message["type"] == "http.response.body":
+            is_last = not message.get("more_body", False)
+            body = self._lines.feed(message.get("body", b""), is_last=is_last)
+            if is_last:
+                self._streams = False
+            elif not body:
+                return
+            message = {**message, "body": body}
+        await self._send(message)
+
+    async def tell(self, line: bytes) -> None:
+        """Send a comment if nothing was sent since the last call."""
+        spoke, self._spoke = self._spoke, False
+        if self._streams and not spoke and self._lines.between_events:
+            await self._send({"type": "http.response.body", "body": line, "more_body": True})
+
+
+def _runner(scope: MutableMapping[str, Any]) -> str:
+    """vLLM's model runner, v1 or v2."""
+    engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
+    is_v2 = getattr(getattr(engine, "vllm_config", None), "use_v2_model_runner", False)
+    return "v2" if is_v2 else "v1"
+
+
+def _take_over(
+    request: CarriedRequest, body: bytes, carry_bytes: int, scope: MutableMapping[str, Any]
+) -> tuple[int, dict[str, Any]] | None:
+    """Put what the body carries into ``request``; else status and error of the refusal."""
+    try:
+        request.mode, request.prior = read_carry(body[:carry_bytes])
+        asked = json.loads(body[carry_bytes:])
+    except ValueError as error:
+        return 400, _error(str(error), 400)
+    reason = STATE.refusal(request.mode) or unsupported(asked)
+    if reason:
+        return 409, _error(f"this engine cannot continue: {reason}", 409)
+    request.one_by_one = _is_parsed(asked, scope)
+    return None
+
+
+def _is_parsed(asked: dict[str, Any], scope: MutableMapping[str, Any]) -> bool:
+    """Whether anything that looks at single tokens stands between the engine and the answer's text."""
+    if asked.get("logprobs") not in (None, False) or asked.get("tools") or asked.get("include"):
+        return True
+    args = getattr(getattr(scope.get("app"), "state", None), "args", None)
+    return args is None or bool(getattr(args, "reasoning_parser", None))
+
+
+async def _whole_body(receive: Receive) -> bytes:
+    pieces = []
+    while True:
+        message = await receive()
+        pieces.append(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives ``body`` first."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
+
+
+def _set_length(scope: MutableMapping[str, Any], num_bytes: int) -> None:
+    kept = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+    scope["headers"] = [*kept, (b"content-length", str(num_bytes).encode())]
+
+
+def _is_event_stream(start: Message) -> bool:
+    headers = start.get("headers", ())
+    kind: bytes = next((value for name, value in headers if name.lower() == b"content-type"), b"")
+    return bool(start["status"] == 200) and kind.startswith(b"text/event-stream")
+
+
+def _error(text: str, code: int) -> dict[str, Any]:
+    return {"error": {"message": text, "type": "resume_error", "param": None, "code": code}}
+
+
+async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

