@@ -28,7 +28,7 @@ class Call:
     """Decided once, by ``routes``; carried by an exchange; closed once, by ``books``. Times are ``time.monotonic()``.
 
     path: the engine's, with the query; method: POST, or what the Responses API needs
-    body: as the client sent it; let go when no other engine can be tried any more
+    body: as the client sent it; body_gone: no other engine can be tried any more
     pools: models to try, the first choice and its fallbacks; at_pool: the one being tried
     requested: the name that the client wrote; why: the routing decision in words
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
@@ -49,6 +49,7 @@ class Call:
     salt: str | None = None
     adds_usage = False
     is_open = False
+    body_gone = False
     reserved_unix_s = 0.0
     sent_body: bytes | None = None
     ticket: Ticket | None = None

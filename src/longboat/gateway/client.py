@@ -52,6 +52,7 @@ class ClientConnection(asyncio.Protocol):
         "_parser",
         "_paused_since_s",
         "_queue",
+        "_reads_later",
         "_request",
         "_stalled_since_s",
         "_state",
@@ -77,6 +78,7 @@ class ClientConnection(asyncio.Protocol):
         self._stalled_since_s = 0.0
         self.write_paused = False
         self.closes_after = False
+        self._reads_later = False  # reading is paused until the requests that wait were answered
 
     # what the loop calls
 
@@ -129,7 +131,12 @@ class ClientConnection(asyncio.Protocol):
                 call = quick_call(state, head, request, body)
                 if call is not None:
                     state.requests_total += 1
-                    self._begin(call)
+                    refusal = state.books.open(call)
+                    if refusal is None:
+                        self._exchange = exchange = Exchange(state, self, call)
+                        exchange.start()
+                    else:
+                        self._opened(call, refusal)
                     return True
             except Exception as error:
                 self._report(error)
@@ -138,6 +145,7 @@ class ClientConnection(asyncio.Protocol):
         self._queue.append(request)
         self._answer_next()
         if self._queue and not self._transport.is_closing():
+            self._reads_later = True
             self._transport.pause_reading()
         return True
 
@@ -180,6 +188,9 @@ class ClientConnection(asyncio.Protocol):
 
     def exchange_done(self, *, keep: bool) -> None:
         self._exchange = None
+        if keep and not self.closes_after and not self._queue and not self._reads_later:
+            self._idle_since_s = time.monotonic()
+            return
         self._answered(keep=keep)
         self._answer_next()
 
@@ -291,6 +302,7 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is None:
             self._answer_next()
         if self._queue and not self._transport.is_closing():
+            self._reads_later = True
             self._transport.pause_reading()
 
     # reading
@@ -390,6 +402,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.abort()
                 return
         if not self._queue and not self._deaf and not self._transport.is_closing():
+            self._reads_later = False
             self._transport.resume_reading()
 
     def _answer(self, request: Request) -> None:

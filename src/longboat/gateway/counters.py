@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -77,13 +78,16 @@ def correct(counts: Counts, change: int, reserved_s: float) -> None:
 class _Account:
     """One tenant's counts, and its limits as its policy gave them when it was last seen."""
 
-    __slots__ = ("counts", "limits", "num_gateways", "tenant")
+    __slots__ = (
+        "counts", "limits", "most_requests", "most_running", "most_today", "most_tokens", "num_gateways", "tenant",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.limits: Limits | None = None
         self.tenant: TenantPolicy | None = None
         self.num_gateways = 0
+        self.most_running = self.most_requests = self.most_tokens = self.most_today = math.inf
 
 
 class LocalCounters:
@@ -96,16 +100,26 @@ class LocalCounters:
         self._accounts: dict[str, _Account] = {}
 
     def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
-        account = self._account(tenant.name)
+        account = self._accounts.get(tenant.name) or self._account(tenant.name)
         if account.tenant is not tenant or account.num_gateways != self.num_gateways:
             self._learn(account, tenant)
         counts = account.counts
-        counts.roll(now_s)
-        if account.limits is not None:
-            denied = check(account.limits, counts, tokens=tokens, now_s=now_s)
+        if now_s >= (counts.minute + 1) * MINUTE_S:  # a day begins with a minute
+            counts.roll(now_s)
+        limits = account.limits
+        if limits is not None and not (
+            counts.running < account.most_running
+            and counts.requests + counts.previous_requests < account.most_requests
+            and counts.tokens + counts.previous_tokens + tokens <= account.most_tokens
+            and counts.tokens_today + tokens <= account.most_today
+        ):  # it does not fit for sure: the windows slide, and the previous one may be all but gone
+            denied = check(limits, counts, tokens=tokens, now_s=now_s)
             if denied is not None:
                 return denied
-        _count_in(counts, tokens)
+        counts.requests += 1
+        counts.tokens += tokens
+        counts.tokens_today += tokens
+        counts.running += 1
         return None
 
     def charge(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> None:
@@ -122,7 +136,7 @@ class LocalCounters:
             correct(counts, used_tokens - reserved_tokens, reserved_s)
 
     def release(self, tenant: TenantPolicy) -> None:
-        self._account(tenant.name).counts.running -= 1
+        (self._accounts.get(tenant.name) or self._account(tenant.name)).counts.running -= 1
 
     def counts_of(self, tenant: str, now_s: float) -> Counts:
         counts = self._account(tenant).counts
@@ -151,6 +165,14 @@ class LocalCounters:
         limits = limits_of(tenant, self.num_gateways)
         account.tenant, account.num_gateways = tenant, self.num_gateways
         account.limits = None if limits == NO_LIMITS else limits
+        account.most_running = _or_infinity(limits.concurrent_requests)
+        account.most_requests = _or_infinity(limits.requests_per_minute)
+        account.most_tokens = _or_infinity(limits.tokens_per_minute)
+        account.most_today = _or_infinity(limits.tokens_per_day)
+
+
+def _or_infinity(limit: int | None) -> float:
+    return math.inf if limit is None else limit
 
 
 NO_LIMITS = Limits()

@@ -24,9 +24,12 @@ from longboat.gateway.upstream import Upstream, UpstreamConnection, request_end
 from longboat.gateway.usage import AnswerKind, UsageReader
 from longboat.gateway.wire import Framing
 from longboat.routing.fair_queue import Granted, Queued, Ticket
-from longboat.routing.pick import Pick, Wait, pick
+from longboat.routing.pick import Pick, Wait, least_busy, pick
 
 __all__ = ("ClientSide", "Exchange")
+
+_MAX_WHOLE_BYTES = 65536
+"""Of an answer that is kept until its usage is read."""
 
 
 class ClientSide(Protocol):
@@ -78,7 +81,29 @@ class Exchange:
     # what the client's connection calls
 
     def start(self) -> None:
-        self._enter_pool()
+        if self._call.plan is None or not self._start_at_once():
+            self._enter_pool()
+
+    def _start_at_once(self) -> bool:
+        """Where there is room, and an engine that is well: the same as ``_enter_pool``. False: nothing was done."""
+        call, state = self._call, self._state
+        pool = state.table.pool(call.requested)
+        if pool is None:
+            return False
+        tenant = call.tenant
+        ticket = Ticket(
+            tenant.name, tenant.weight, tenant.priority, call.cost_tokens, time.monotonic(), None, payload=self
+        )
+        if not pool.grant_at_once(ticket):
+            return False
+        self._pool = pool
+        call.ticket = ticket
+        upstream = least_busy(pool.upstreams, turn=state.next_turn())
+        if upstream is None:
+            self._try_next()
+        else:
+            self._use(upstream)
+        return True
 
     def abort(self) -> None:
         """The client has gone: so does the engine's work, at once."""
@@ -168,6 +193,34 @@ class Exchange:
         if has_usage(call) and self._status < 400:
             kind = call.api.events if events else AnswerKind.JSON
             call.usage = UsageReader(kind, added=events and call.adds_usage)
+
+    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+        """The whole of an answer that is no stream, at once."""
+        call = self._call
+        odd = head.events or head.status >= 400 or call.api.remembers_owner or call.facts is None
+        if odd or length > _MAX_WHOLE_BYTES:
+            self.on_head(head, length)
+            self.on_block(body, last=True)
+            return
+        request, upstream = call.request, self._upstream
+        assert upstream is not None
+        upstream.breaker.succeeded()
+        lines = head.for_client(
+            Framing.IDENTITY,
+            sized=True,
+            request_id=request.request_id,
+            replica=upstream.replica,
+            close=self._client.closes_after,
+            extra=pool_lines(call) + request.extra_lines + self._token_lines(),
+            length=length,
+        )
+        call.first_byte_s = time.monotonic()
+        call.bytes_out = length
+        call.whole_answer = body
+        self._connection = None
+        self._client.write(lines + body)
+        self._close(status=head.status, outcome="ok")
+        self._client.exchange_done(keep=True)
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         relay = self._relay
@@ -487,6 +540,9 @@ class Exchange:
 
     def _let_body_go(self) -> None:
         call = self._call
+        if call.body_gone:
+            return
+        call.body_gone = True
         call.body = b""
         call.sent_body = None
         if type(call.facts) is Facts:

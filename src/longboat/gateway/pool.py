@@ -70,6 +70,22 @@ class Pool:
             self._look_again()
         return verdict
 
+    def grant_at_once(self, ticket: Ticket) -> bool:
+        """``offer`` in the common case; False and without effect where it needs a closer look."""
+        slots = 0
+        for upstream in self.upstreams:
+            if upstream.ready:
+                capacity = upstream.capacity
+                if capacity is None:
+                    slots = UNBOUNDED
+                    break
+                slots += capacity if upstream.room_told is None else upstream.slots or 0
+        now_s = ticket.arrived_s
+        if not slots or not self.scheduler.grant_at_once(ticket, now_s=now_s, slots=slots, busy=self.in_use):
+            return False
+        self.in_use += 1
+        return True
+
     def finish(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
         """Give a slot back, and say what it was used for."""
         self.release(ticket)

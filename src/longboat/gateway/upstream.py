@@ -45,6 +45,9 @@ class ResponseSink(Protocol):
     def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
 
+    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+        """``on_head`` and the only ``on_block`` of an answer that came at once. The connection is free again."""
+
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
 
@@ -357,9 +360,13 @@ class UpstreamConnection(asyncio.Protocol):
         answer, body_at, length = known
         self._reusable = answer.reusable
         if length >= 0:
+            if len(data) == body_at + length:
+                self._release()
+                sink.on_whole(answer.head, length, data[body_at:])
+                return
             sink.on_head(answer.head, length)
             self._left = length
-            if len(data) > body_at or not length:
+            if len(data) > body_at:
                 self._deliver_part(sink, data[body_at:])
             return
         self._unparsed_head = data[:body_at]

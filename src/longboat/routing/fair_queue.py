@@ -93,6 +93,27 @@ class Scheduler:
             return GRANTED
         return self._enqueue(ticket, flow, now_s, slots, busy)
 
+    def grant_at_once(self, ticket: Ticket, *, now_s: float, slots: int, busy: int) -> bool:
+        """``offer``, where nobody waits and there is room beyond what may be kept for others.
+
+        False and without effect elsewhere: ``offer`` decides then.
+        """
+        flows = self._flows
+        tenant = flows.tenants.get(ticket.tenant)
+        if self._waiting or tenant is None or now_s >= flows.sweep_s or ticket.deadline_s is not None:
+            return False
+        flow = tenant.flows.get(ticket.priority)
+        if flow is None or tenant.weight != ticket.weight or tenant.priority != ticket.priority:
+            return False
+        free = slots - (busy if busy > self._running else self._running)
+        if free <= (slots * self.queue.headroom_ratio + 1 if len(flows.tenants) > 1 else 0):
+            return False
+        tenant.last_s = now_s
+        if flow.virtual_time < flow.level.virtual_time:
+            flow.virtual_time = flow.level.virtual_time
+        self._run(ticket, flow, now_s)
+        return True
+
     def grant_next(self, *, now_s: float, slots: int, busy: int) -> Ticket | None:
         """The waiting ticket that goes next, now running; None when there is no room, or none may have it."""
         if not self._waiting:

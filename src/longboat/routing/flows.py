@@ -95,15 +95,15 @@ class Flow:
 
 
 class Flows:
-    """All tenants that are active, and the classes."""
+    """All tenants that are active, and the classes. sweep_s: when ``sweep`` has work again."""
 
-    __slots__ = ("_sweep_s", "_weights", "levels", "tenants")
+    __slots__ = ("_weights", "levels", "sweep_s", "tenants")
 
     def __init__(self) -> None:
         self.tenants: dict[str, Tenant] = {}
         self.levels: list[Level] = []
         self._weights: dict[int, float] = {}
-        self._sweep_s = 0.0
+        self.sweep_s = 0.0
 
     def enter(self, ticket: Ticket, now_s: float, typical: Ratio) -> Flow:
         """The flow of a new ticket; its tenant is active from now on."""
@@ -121,9 +121,9 @@ class Flows:
 
     def sweep(self, now_s: float) -> None:
         """Forget who was idle for long; does its work once a second."""
-        if now_s < self._sweep_s:
+        if now_s < self.sweep_s:
             return
-        self._sweep_s = now_s + _SWEEP_S
+        self.sweep_s = now_s + _SWEEP_S
         limit_s = now_s - ACTIVE_S
         idle = [t for t in self.tenants.values() if t.last_s < limit_s and not t.running and not t.waiting]
         for tenant in idle:

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ("Decision", "EndpointView", "Pick", "Shed", "ShedReason", "Wait", "pick")
+__all__ = ("Decision", "EndpointView", "Pick", "Shed", "ShedReason", "Wait", "least_busy", "pick")
 
 
 class EndpointView(Protocol):
@@ -74,9 +74,17 @@ def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overf
     tried: keys of endpoints that failed for this request
     overfull: a full endpoint is taken too: for a request that has room elsewhere, but can only go here
     """
+    best = least_busy(endpoints, turn=turn, tried=tried, overfull=overfull)
+    if best is not None:
+        return Pick(endpoint=best)
+    return _pick_rest(endpoints, turn=turn, tried=tried, overfull=overfull)
+
+
+def least_busy(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overfull: bool = False) -> E | None:
+    """What ``pick`` picks, where an endpoint has room and no fault; None elsewhere."""
     least = -1
     best: list[E] = []
-    for e in endpoints:  # the common case, in one pass
+    for e in endpoints:
         if e.ready and not e.suspect and (not tried or e.key not in tried):
             outstanding = e.outstanding
             if overfull or e.capacity is None or outstanding < e.capacity:
@@ -85,9 +93,7 @@ def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overf
                     best = [e]
                 elif outstanding == least:
                     best.append(e)
-    if best:
-        return Pick(endpoint=best[turn % len(best)])
-    return _pick_rest(endpoints, turn=turn, tried=tried, overfull=overfull)
+    return best[turn % len(best)] if best else None
 
 
 def _pick_rest(endpoints: Sequence[E], *, turn: int, tried: Container[str], overfull: bool) -> Decision[E]:
