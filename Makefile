@@ -63,6 +63,14 @@ quick: venv  ## the tests that need no engine, no cluster and no root
 lint types: venv  ## ruff and the import contracts; mypy
 	@$(VENV)/bin/python tools/run_tests.py $@
 
+.PHONY: chaos
+chaos: venv  ## kill parts under load and compare every answer; SEED=7 STREAMS=500 FAULTS=60 ENGINE=fake|vllm ARGS="--kinds kill,stop"
+	@$(VENV)/bin/python benchmarks/chaos.py --seed $(SEED) --streams $(STREAMS) --faults $(FAULTS) --engine $(ENGINE) $(ARGS)
+chaos: SEED ?= 7
+chaos: STREAMS ?= 500
+chaos: FAULTS ?= 60
+chaos: ENGINE ?= fake
+
 .PHONY: fuzz
 fuzz: venv  ## throw bytes at the gateway for SECONDS (3600); READER=body: at its readers; needs atheris in .venv
 	@mkdir -p build/fuzz/$(READER)

@@ -27,8 +27,10 @@ __all__ = (
     "BadCarryError",
     "CarriedRequest",
     "Wish",
+    "looks_at_tokens",
     "read_carry",
     "read_wish",
+    "repeats_logprobs",
     "unsupported",
 )
 
@@ -147,6 +149,19 @@ def unsupported(body: Any) -> str:
     if any(_is_served_tool(tool) for tool in body.get("tools") or ()):
         return "tools that the engine itself calls"
     return "input that is not text" if _has_media(body.get("messages")) or _has_media(body.get("input")) else ""
+
+
+def repeats_logprobs(body: dict[str, Any]) -> bool:
+    """Whether the answer's last event repeats the log-probabilities of all tokens, as Responses do.
+
+    Those of tokens carried over are not known, so such an answer has to be replayed.
+    """
+    return "message.output_text.logprobs" in (body.get("include") or ())
+
+
+def looks_at_tokens(body: dict[str, Any]) -> bool:
+    """Whether how tokens come in pieces can be seen in the answer: log-probabilities, calls of tools."""
+    return body.get("logprobs") not in (None, False) or bool(body.get("tools"))
 
 
 def _is_served_tool(tool: Any) -> bool:

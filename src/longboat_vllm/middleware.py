@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from longboat_vllm.carry import (
@@ -19,13 +19,15 @@ from longboat_vllm.carry import (
     BadCarryError,
     CarriedRequest,
     Wish,
+    looks_at_tokens,
     read_carry,
     read_wish,
+    repeats_logprobs,
     unsupported,
 )
 from longboat_vllm.journal_lines import JournalLines, steps_line
-from longboat_vllm.resume import STATE
-from longboat_vllm.steps import STEPS
+from longboat_vllm.resume import STATE, ResumeState
+from longboat_vllm.steps import STEPS, Steps
 
 __all__ = ("ResumeMiddleware",)
 
@@ -43,9 +45,20 @@ _STEPS_PATH = "/longboat/v1/steps"
 class ResumeMiddleware:
     """Between vLLM's server and its routes; one per API server."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        state: ResumeState = STATE,
+        steps: Steps = STEPS,
+        environ: Mapping[str, str] = os.environ,
+        steps_period_s: float = STEPS_PERIOD_S,
+    ) -> None:
         self._app = app
-        key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
+        self._state = state
+        self._steps = steps
+        self._steps_period_s = steps_period_s
+        key = next((environ[name] for name in KEY_VARIABLES if environ.get(name)), "")
         self._key_digest = hashlib.sha256(key.encode()).digest() if key else None
         self._silent: set[_JournaledSend] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -66,12 +79,13 @@ class ResumeMiddleware:
         return await self._honour(wish, scope, receive, send)
 
     async def _honour(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        request = CarriedRequest(journal=wish.journal and STATE.journal, seed=wish.seed)
+        request = CarriedRequest(journal=wish.journal and self._state.journal, seed=wish.seed)
         if wish.carry_bytes is not None:
             body = await _whole_body(receive)
-            refusal = _take_over(request, body, wish.carry_bytes, scope)
+            refusal = _take_over(request, body, wish.carry_bytes, self._state)
             if refusal is not None:
                 return await _answer(send, *refusal)
+            request.one_by_one = request.one_by_one or _parses_reasoning(scope)
             _set_length(scope, len(body) - wish.carry_bytes)
             receive = _replaying(body[wish.carry_bytes :], receive)
         token = CURRENT.set(request)
@@ -98,17 +112,18 @@ class ResumeMiddleware:
     async def _tell_steps(self) -> None:
         """While streams are open: tell those that were silent for a period how far the engine is."""
         while self._silent:
-            await asyncio.sleep(STEPS_PERIOD_S)
-            line = steps_line(STEPS.num_steps)
+            await asyncio.sleep(self._steps_period_s)
+            line = steps_line(self._steps.num_steps)
             await asyncio.gather(*(sender.tell(line) for sender in tuple(self._silent)), return_exceptions=True)
 
     async def _tell(self, scope: MutableMapping[str, Any], send: Send) -> None:
         if not self._knows_key(scope):
             return await _answer(send, 403, _error("this needs the engine's key", 403))
         if scope["path"] == _RESUME_PATH:
-            return await _answer(send, 200, {**STATE.told(), "runner": _runner(scope)})
-        counts = {"steps": STEPS.num_steps, "running": STEPS.num_running, "waiting": STEPS.num_waiting}
-        return await _answer(send, 200, counts)
+            return await _answer(send, 200, {**self._state.told(), "runner": _runner(scope)})
+        steps = self._steps
+        told = {"steps": steps.num_steps, "running": steps.num_running, "waiting": steps.num_waiting}
+        return await _answer(send, 200, told)
 
     def _knows_key(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether the engine has a key, and the request carries it."""
@@ -159,7 +174,7 @@ def _runner(scope: MutableMapping[str, Any]) -> str:
 
 
 def _take_over(
-    request: CarriedRequest, body: bytes, carry_bytes: int, scope: MutableMapping[str, Any]
+    request: CarriedRequest, body: bytes, carry_bytes: int, state: ResumeState
 ) -> tuple[int, dict[str, Any]] | None:
     """Put what the body carries into ``request``; else status and error of the refusal."""
     try:
@@ -167,17 +182,18 @@ def _take_over(
         asked = json.loads(body[carry_bytes:])
     except ValueError as error:
         return 400, _error(str(error), 400)
-    reason = STATE.refusal(request.mode) or unsupported(asked)
+    reason = unsupported(asked)
+    if not reason and request.mode == "carried" and repeats_logprobs(asked):
+        request.mode = "replay"
+    reason = reason or state.refusal(request.mode)
     if reason:
         return 409, _error(f"this engine cannot continue: {reason}", 409)
-    request.one_by_one = _is_parsed(asked, scope)
+    request.one_by_one = looks_at_tokens(asked)
     return None
 
 
-def _is_parsed(asked: dict[str, Any], scope: MutableMapping[str, Any]) -> bool:
-    """Whether anything that looks at single tokens stands between the engine and the answer's text."""
-    if asked.get("logprobs") not in (None, False) or asked.get("tools") or asked.get("include"):
-        return True
+def _parses_reasoning(scope: MutableMapping[str, Any]) -> bool:
+    """Whether the server splits reasoning from content, as far as it can be known."""
     args = getattr(getattr(scope.get("app"), "state", None), "args", None)
     return args is None or bool(getattr(args, "reasoning_parser", None))
 

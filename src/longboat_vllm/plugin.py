@@ -16,6 +16,8 @@ from typing import Any
 
 from longboat_vllm import lineage, resume
 from longboat_vllm.forked import FORKED
+from longboat_vllm.resume import UnexpectedShapeError, expect
+from longboat_vllm.seeds import mend_seeded_parts_on_cpu
 
 __all__ = (
     "SWITCH",
@@ -47,23 +49,15 @@ def register() -> None:
         _apply(mend_pipeline_on_cpu)
         _apply(mend_ranks_per_node_on_cpu)
         _apply(mend_eager_on_cpu)
+        _apply(mend_seeded_parts_on_cpu)
 
 
 def _apply(mend: Callable[[], None]) -> None:
     name = mend.__name__.replace("_", " ")
     try:
         mend()
-    except (ImportError, AttributeError, _UnexpectedShapeError) as error:
+    except (ImportError, AttributeError, UnexpectedShapeError) as error:
         _log(f"{name} is off: this vLLM looks otherwise ({error})")
-
-
-class _UnexpectedShapeError(Exception):
-    """vLLM's code is not what the mend was written for."""
-
-
-def _expect(condition: bool, what: str) -> None:
-    if not condition:
-        raise _UnexpectedShapeError(what)
 
 
 def _log(text: str) -> None:
@@ -105,7 +99,7 @@ def mend_pipeline_on_cpu() -> None:
     if hasattr(load_model, _MENDED):
         return
     source = inspect.getsource(GPUModelRunner._dummy_run)
-    _expect("self.model.make_empty_intermediate_tensors(" in source, "the dummy run allocates no tensors")
+    expect("self.model.make_empty_intermediate_tensors(" in source, "the dummy run allocates no tensors")
 
     @functools.wraps(load_model)
     def load_model_and_allocate(runner: Any, *args: Any, **kwargs: Any) -> None:
@@ -134,9 +128,9 @@ def mend_ranks_per_node_on_cpu() -> None:
     init_device = CPUWorker.init_device
     if hasattr(init_device, _RANKS_MENDED):
         return
-    _expect("device_count" not in vars(CpuPlatform), "CpuPlatform counts its devices itself")
+    expect("device_count" not in vars(CpuPlatform), "CpuPlatform counts its devices itself")
     source = inspect.getsource(shm_broadcast.MessageQueue.create_from_process_group_single_reader)
-    _expect("current_platform.device_count()" in source, "message queues do not ask for the device count")
+    expect("current_platform.device_count()" in source, "message queues do not ask for the device count")
 
     @functools.wraps(init_device)
     def init_device_with_ranks_per_node(worker: Any) -> Any:

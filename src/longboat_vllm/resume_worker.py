@@ -13,7 +13,7 @@ from typing import Any
 from longboat_vllm.resume import UnexpectedShapeError, expect
 from longboat_vllm.resume_core import prior_of
 
-__all__ = ("check", "install")
+__all__ = ("check", "draws_of_sampler", "install")
 
 _MARK = "_longboat_resume"
 _BEHIND = "_longboat_draws_behind"
@@ -26,7 +26,7 @@ def check() -> None:
     fields = getattr(CachedRequestState, "__dataclass_fields__", {})
     expect({"sampling_params", "generator", "output_token_ids"} <= set(fields), "cached requests have other fields")
     expect("self.vocab_size" in inspect.getsource(InputBatch.__init__), "batches do not know the vocabulary")
-    _draw_on_this_platform()
+    draws_of_sampler()
 
 
 def install() -> None:
@@ -36,7 +36,7 @@ def install() -> None:
     if hasattr(InputBatch.add_request, _MARK):
         return
     CachedRequestState.__post_init__ = _with_output(CachedRequestState.__post_init__)
-    add_request = _with_draws(InputBatch.add_request, _draw_on_this_platform())
+    add_request = _with_draws(InputBatch.add_request, draws_of_sampler())
     setattr(add_request, _MARK, True)
     InputBatch.add_request = add_request
 
@@ -66,7 +66,7 @@ def _with_draws(add_request: Any, draw: Any) -> Any:
     return add_request_with_draws
 
 
-def _draw_on_this_platform() -> Any:
+def draws_of_sampler() -> Any:
     """What the sampler takes from a request's generator for one token: ``(generator, num_draws, vocab_size)``."""
     from vllm.platforms import current_platform
     from vllm.v1.sample.ops import topk_topp_sampler as sampler

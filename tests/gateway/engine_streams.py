@@ -57,6 +57,8 @@ class Engine:
     """Whether ids of all choices go out with any event, or only those that the event says something of."""
     largest: int = 3
     """Tokens in one output at most."""
+    one_by_one: bool = False
+    """Whether tokens that it was given come out as if it had made them, or together with the first one that it made."""
     fingerprint: str = "fp"
     rng: random.Random = field(init=False)
 
@@ -77,7 +79,7 @@ class Engine:
             step = []
             for i in self.rng.sample(open_choices, self.rng.randint(1, len(open_choices))):
                 size = self.rng.randint(1, self.largest)
-                if at[i] == 0 and not self.replays:
+                if at[i] == 0 and not self.replays and not self.one_by_one:
                     size += self.prior(i)
                 end = min(at[i] + size, len(script.choices[i].tokens))
                 step.append((i, at[i], end))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+from dataclasses import replace
 
 from engine_streams import Choice, Script, Token
+from hypothesis import strategies as st
 
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_characters="\r\x00") | st.sampled_from('"\\\n:🦜é{}ids '), max_size=12
@@ -58,6 +59,11 @@ def chat_scripts(draw: st.DrawFn, max_choices: int = 3) -> Script:
         parsed=parsed,
         echo=draw(st.sampled_from(["", "", "so be it"])),
     )
+
+
+def single_scripts() -> st.SearchStrategy[Script]:
+    """For APIs that know one choice, and parse it."""
+    return chat_scripts(max_choices=1).map(lambda script: replace(script, parsed=True, echo="", token_ids=False))
 
 
 def completion_scripts() -> st.SearchStrategy[Script]:

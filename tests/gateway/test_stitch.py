@@ -10,15 +10,16 @@ import pytest
 from engine_streams import Engine, Script, chat, completion
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from message_streams import message, read_message
+from response_streams import read_response, response
 from stream_clients import read_openai, without_own_ids
-from stream_scripts import chat_scripts, completion_scripts
+from stream_scripts import chat_scripts, completion_scripts, single_scripts
 
 from longboat.gateway.journal import Journal
 from longboat.gateway.stitch import Stitcher
 from longboat.gateway.usage import AnswerKind
 
 Build = Callable[[Script, Engine], list[bytes]]
-CHAT = AnswerKind.OPENAI_EVENTS
 
 
 def blocks(chunks: list[bytes], rng: random.Random) -> list[bytes]:
@@ -45,7 +46,11 @@ def resumed(kind: AnswerKind, build: Build, script: Script, first: Engine, cuts:
         carried = tuple(min(len(prior), len(c.tokens) - 1) for prior, c in zip(priors, script.choices, strict=True))
         assert carried == tuple(map(len, priors)), "an engine is never given the end of a choice"
         engine = Engine(
-            seed=seed + number, carried=carried, replays=rng.random() < 0.3, joined=first.joined, fingerprint=f"{number}"
+            seed=seed + number,
+            carried=carried,
+            replays=rng.random() < 0.3,
+            joined=first.joined,
+            fingerprint=f"{number}",
         )
         stitcher = Stitcher(kind, journal)
         chunks = build(script, engine)
@@ -58,39 +63,67 @@ def resumed(kind: AnswerKind, build: Build, script: Script, first: Engine, cuts:
 ENGINES = st.builds(Engine, seed=st.integers(0, 2**32), joined=st.booleans())
 
 
+def read_chat(stream: bytes) -> dict[str, Any]:
+    return without_own_ids(read_openai(stream))
+
+
+API = tuple[AnswerKind, Build, Callable[[bytes], dict[str, Any]]]
+CHAT: API = (AnswerKind.OPENAI_EVENTS, chat, read_chat)
+COMPLETION: API = (AnswerKind.OPENAI_EVENTS, completion, read_chat)
+MESSAGE: API = (AnswerKind.ANTHROPIC_EVENTS, message, read_message)
+RESPONSE: API = (AnswerKind.RESPONSES_EVENTS, response, read_response)
+
+
 @settings(deadline=None)
 @given(chat_scripts(), ENGINES, st.integers(0, 2**32))
 def test_chat_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
-    _check_all_cuts(chat, script, first, seed)
+    check_all_cuts(CHAT, script, first, seed)
 
 
 @settings(deadline=None)
 @given(completion_scripts(), ENGINES, st.integers(0, 2**32))
 def test_completion_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
-    _check_all_cuts(completion, script, first, seed)
-
-
-def _check_all_cuts(build: Build, script: Script, first: Engine, seed: int) -> None:
-    whole = build(script, _again(first))
-    expected = without_own_ids(read_openai(_as_client(whole)))
-    for cut in range(1, len(whole)):
-        told = resumed(CHAT, build, script, _again(first), [cut], seed + cut)
-        assert without_own_ids(read_openai(told)) == expected, cut
+    check_all_cuts(COMPLETION, script, first, seed)
 
 
 @settings(deadline=None)
-@given(chat_scripts(), ENGINES, st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=2, max_size=4))
-def test_chat_resumed_many_times_reads_as_unbroken(script: Script, first: Engine, seed: int, cuts: list[int]) -> None:
-    whole = chat(script, _again(first))
-    cuts = [min(cut, len(whole) - 1) for cut in cuts]
-    told = resumed(CHAT, chat, script, _again(first), cuts, seed)
-    assert without_own_ids(read_openai(told)) == without_own_ids(read_openai(_as_client(whole)))
+@given(single_scripts(), ENGINES, st.integers(0, 2**32))
+def test_message_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
+    check_all_cuts(MESSAGE, script, first, seed)
 
 
-def _again(engine: Engine) -> Engine:
+@settings(deadline=None)
+@given(single_scripts(), ENGINES, st.integers(0, 2**32))
+def test_response_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
+    check_all_cuts(RESPONSE, script, first, seed)
+
+
+@settings(deadline=None)
+@given(st.data(), ENGINES, st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=2, max_size=4))
+@pytest.mark.parametrize("api", [CHAT, COMPLETION, MESSAGE, RESPONSE], ids=lambda api: api[1].__name__)
+def test_stream_resumed_many_times_reads_as_unbroken(
+    api: API, data: st.DataObject, first: Engine, seed: int, cuts: list[int]
+) -> None:
+    script = data.draw({CHAT: chat_scripts(), COMPLETION: completion_scripts()}.get(api, single_scripts()))
+    kind, build, read = api
+    whole = build(script, again(first))
+    told = resumed(kind, build, script, again(first), [min(cut, len(whole) - 1) for cut in cuts], seed)
+    assert read(told) == read(as_client(whole))
+
+
+def check_all_cuts(api: API, script: Script, first: Engine, seed: int) -> None:
+    kind, build, read = api
+    whole = build(script, again(first))
+    expected = read(as_client(whole))
+    for cut in range(1, len(whole)):
+        told = resumed(kind, build, script, again(first), [cut], seed + cut)
+        assert read(told) == expected, cut
+
+
+def again(engine: Engine) -> Engine:
     return Engine(seed=engine.seed, joined=engine.joined)
 
 
-def _as_client(chunks: list[bytes]) -> bytes:
+def as_client(chunks: list[bytes]) -> bytes:
     lines = b"".join(chunks).split(b"\n")
     return b"\n".join(line for line in lines if not line.startswith(b":"))

@@ -1,0 +1,115 @@
+"""What a chaos run comes to: counts, gaps and detection times by kind of fault. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaos_suite.play import Played
+
+__all__ = ("figures_of", "is_good", "percentile")
+
+AFTER_S = 15.0
+"""A fault that waits for an answer to reach its token may show so much later."""
+
+QUIET_S = 0.15
+"""An answer that was silent for so long before a fault was silent for another reason."""
+
+Answer = Mapping[str, Any]
+
+
+def figures_of(answers: Sequence[Answer], played: Sequence[Played]) -> dict[str, Any]:
+    """What the faulted phase comes to. Gaps and detection times are milliseconds."""
+    by_kind = {kind: _kind_figures(kind, answers, played) for kind in sorted({p.fault.kind for p in played})}
+    resumed = {answer["number"] for found in by_kind.values() for answer in found.pop("answers") if _is_whole(answer)}
+    detections = [p.detected_s * 1e3 for p in played if p.detected_s is not None]
+    gaps = [gap for found in by_kind.values() for gap in found.pop("gaps")]
+    return {
+        **counts(answers),
+        "faults": len(played),
+        "resumed": len(resumed),
+        "by_kind": by_kind,
+        "gap_ms": spread(gaps),
+        "detection_ms": spread(detections),
+    }
+
+
+def counts(answers: Sequence[Answer]) -> dict[str, int]:
+    """Streams, and how many of them were no good in which way."""
+    return {
+        "streams": len(answers),
+        "failed": sum(bool(a["failure"]) and not a["is_hung"] for a in answers),
+        "differing": sum(bool(a["wrongs"]) and not a["failure"] for a in answers),
+        "hung": sum(a["is_hung"] for a in answers),
+        "reconnected": sum(len(a["gateways"]) > 1 for a in answers),
+    }
+
+
+def is_good(found: Mapping[str, Any]) -> bool:
+    """Whether nothing failed, differed or hung."""
+    return not (found["failed"] or found["differing"] or found["hung"])
+
+
+def percentile(values: Sequence[float], ratio: float) -> float | None:
+    """By the nearest rank; None of no values."""
+    if not values:
+        return None
+    return round(sorted(values)[min(len(values) - 1, int(ratio * len(values)))], 1)
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    return {"p50": percentile(values, 0.5), "p99": percentile(values, 0.99), "max": percentile(values, 1.0)}
+
+
+def _kind_figures(kind: str, answers: Sequence[Answer], played: Sequence[Played]) -> dict[str, Any]:
+    mine = [p for p in played if p.fault.kind == kind]
+    hits = [(answer, gap) for p in mine for answer in answers if (gap := _gap_ms(answer, p)) is not None]
+    affected = {answer["number"]: answer for answer, _ in hits}
+    gaps = [gap for _, gap in hits]
+    bad = [answer for answer in affected.values() if not _is_whole(answer)]
+    return {
+        "faults": len(mine),
+        "affected": len(affected),
+        "resumed": len(affected) - len(bad),
+        "failed": len(bad),
+        "gap_ms": spread(gaps),
+        "detection_ms": spread([p.detected_s * 1e3 for p in mine if p.detected_s is not None]),
+        "gaps": gaps,
+        "answers": list(affected.values()),
+    }
+
+
+def _is_whole(answer: Answer) -> bool:
+    return not (answer["failure"] or answer["wrongs"])
+
+
+def _gap_ms(answer: Answer, played: Played) -> float | None:
+    """How long the client heard nothing around this fault; None: it was not where the fault was, or was silent before:
+    then another fault held it."""
+    began_s, ended_s = answer["began_s"], answer["began_s"] + answer["lasted_ms"] / 1e3
+    if not began_s < played.at_s < ended_s or not _was_there(answer, played):
+        return None
+    moments = [began_s, *(began_s + ms / 1e3 for ms in answer["arrivals_ms"]), ended_s]
+    first_s, last_s = played.at_s - QUIET_S, played.at_s + _shows_within_s(played)
+    around = [
+        after - before
+        for before, after in itertools.pairwise(moments)
+        if after >= played.at_s and first_s <= before <= last_s
+    ]
+    return max(around) * 1e3 if around else None
+
+
+def _shows_within_s(played: Played) -> float:
+    return AFTER_S if played.fault.after_tokens and played.fault.kind in _LATE else 0.05
+
+
+def _was_there(answer: Answer, played: Played) -> bool:
+    if played.victim.startswith("g"):
+        number = int(played.victim[1:])
+        at = [gateway for gateway, since_s in answer["gateways"] if since_s <= played.at_s]
+        return bool(at) and at[-1] == number
+    return played.victim == "*" or any(replica.startswith(played.victim) for replica in answer["replicas"])
+
+
+_LATE = ("break", "truncate", "garbage", "nonsense", "report", "stall")

@@ -1,0 +1,110 @@
+"""Plays faults on a stand, in their time, and says when each of them began and when gateways knew of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos_suite.schedule import GATEWAY_FAULTS, Fault
+from chaos_suite.stand import Stand
+
+__all__ = ("Played", "play_all")
+
+WATCHED = ("link-cut", "stop")
+LOOK_EVERY_S = 0.05
+DETECTION_LIMIT_S = 8.0
+
+
+@dataclass(slots=True)
+class Played:
+    """A fault that was played. at_s: of the monotonic clock; detected_s: seconds until every gateway had noticed."""
+
+    fault: Fault
+    at_s: float
+    detected_s: float | None = None
+
+    @property
+    def victim(self) -> str:
+        """``e1`` or ``g0``; ``*`` for all engines."""
+        if self.fault.kind == "kill-all":
+            return "*"
+        return f"{'g' if self.fault.kind in GATEWAY_FAULTS else 'e'}{self.fault.target}"
+
+
+async def play_all(stand: Stand, faults: Sequence[Fault]) -> list[Played]:
+    """Until the last one is undone."""
+    began_s = time.monotonic()
+    played: list[Played] = []
+    async with asyncio.TaskGroup() as group:
+        for fault in faults:
+            await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+            played.append(Played(fault, time.monotonic()))
+            group.create_task(_play(stand, played[-1]))
+    return played
+
+
+async def _play(stand: Stand, played: Played) -> None:
+    fault = played.fault
+    async with asyncio.TaskGroup() as group:
+        if fault.kind in WATCHED:
+            group.create_task(_watch(stand, played))
+        if fault.kind in GATEWAY_FAULTS:
+            await _play_on_gateway(stand, fault)
+        else:
+            await _play_on_engine(stand, fault)
+
+
+async def _play_on_gateway(stand: Stand, fault: Fault) -> None:
+    gateway = stand.gateways[fault.target]
+    match fault.kind:
+        case "gateway-kill":
+            gateway.signal(signal.SIGKILL)
+        case "gateway-term":
+            gateway.signal(signal.SIGTERM)
+        case "disk-full":
+            gateway.limit_files(to_nothing=True)
+            await asyncio.sleep(fault.lasts_s)
+            gateway.limit_files(to_nothing=False)
+
+
+async def _play_on_engine(stand: Stand, fault: Fault) -> None:
+    engine, host = stand.engines[fault.target], fault.target + 1
+    match fault.kind:
+        case "kill":
+            engine.tell(signal=signal.SIGKILL)
+        case "kill-all":
+            for each in stand.engines:
+                each.tell(signal=signal.SIGKILL)
+        case "agent-kill":
+            engine.kill_host()
+        case "stop":
+            engine.tell(signal=signal.SIGSTOP)
+            await asyncio.sleep(fault.lasts_s)
+            engine.tell(signal=signal.SIGKILL if fault.times % 2 else signal.SIGCONT)
+        case "link-cut" | "link-slow":
+            await asyncio.to_thread(stand.place.cut if fault.kind == "link-cut" else stand.place.slow, host)
+            await asyncio.sleep(fault.lasts_s)
+            await asyncio.to_thread(stand.place.mend, host)
+        case "hang" | "slow":
+            engine.tell(post="/fault", body={"kind": fault.kind})
+            await asyncio.sleep(fault.lasts_s)
+            engine.tell(post="/fault", body={"kind": "none"})
+        case _:
+            body = {"kind": fault.kind, "after_tokens": fault.after_tokens, "times": fault.times}
+            engine.tell(post="/fault", body=body)
+
+
+async def _watch(stand: Stand, played: Played) -> None:
+    """Until every gateway holds the engine for lost."""
+    prefix = f"e{played.fault.target}/"
+    end_s = time.monotonic() + min(DETECTION_LIMIT_S, played.fault.lasts_s)
+    while time.monotonic() < end_s:
+        up = [gateway for gateway in stand.gateways if gateway.is_up]
+        lost = await asyncio.gather(*(gateway.lost() for gateway in up))
+        if up and all(any(key.startswith(prefix) for key in found) for found in lost):
+            played.detected_s = time.monotonic() - played.at_s
+            return
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,169 @@
+"""Everything that a chaos run starts: engines, gateways, the load; and the table that gateways are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chaos_suite.asks import Ask
+from chaos_suite.parts import MODEL, EngineOrder, EnginePart, GatewayPart, begin, end, until
+from chaos_suite.places import Place
+from longboat.core.policy import Policy
+from longboat.core.states import EndpointTable
+from longboat.gateway.config import GatewayConfig, GatewayLimits
+
+__all__ = ("Commands", "Stand", "fake_commands")
+
+HERE = Path(__file__).resolve().parent
+TABLE_DELAY_S = 0.4
+"""What a supervisor and the controller take to tell gateways that an engine is gone."""
+
+Commands = Callable[[str, int, str, Path], EngineOrder]
+"""From an address, a port, a key and a folder to an engine's command."""
+
+
+def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
+    """Fake engines of this pace."""
+
+    def command(address: str, port: int, key: str, folder: Path) -> EngineOrder:
+        argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", MODEL, "--host", address]
+        argv += [
+            "--port",
+            str(port),
+            "--itl-ms",
+            f"{itl_ms:g}",
+            "--ttft-ms",
+            f"{ttft_ms:g}",
+            "--start-s",
+            f"{start_s:g}",
+        ]
+        url = f"http://{address}:{port}"
+        env = {"LONGBOAT_ENGINE_API_KEY": key}
+        return EngineOrder(argv=argv, url=url, key=key, log=folder / f"engine-{port}.log", address=address, env=env)
+
+    return command
+
+
+class Stand:
+    """One run's processes. Everything ends with the block."""
+
+    def __init__(self, place: Place, folder: Path, commands: Commands, *, num_engines: int, num_gateways: int) -> None:
+        self.place = place
+        self.key = secrets.token_hex(16)
+        self._folder = folder
+        self._version = 0
+        self._dirty = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._load: asyncio.subprocess.Process | None = None
+        port = _free_port()
+        self.engines = [
+            self._engine(number, commands(place.address(number + 1), port + number, self.key, folder))
+            for number in range(num_engines)
+        ]
+        self.reference = self._engine(-1, commands(place.address(0), port + num_engines, self.key, folder))
+        self.gateways = [self._gateway(number, port + 20 + number) for number in range(num_gateways)]
+
+    def _engine(self, number: int, order: EngineOrder) -> EnginePart:
+        argv = [*self.place.way_in(number + 1), sys.executable, str(HERE / "engine_host.py")]
+        return EnginePart(f"e{number}", argv, order, self._dirty.set)
+
+    def _gateway(self, number: int, port: int) -> GatewayPart:
+        folder = self._folder / f"gateway{number}"
+        folder.mkdir(mode=0o700)
+        config = GatewayConfig(
+            port=port, host=self.place.address(0), control_socket=str(folder / "c.sock"), control_token=self.key,
+            fleet="chaos", node=f"g{number}", orphan_grace_s=None, access_log=str(folder / "access.log"),
+            policy=Policy(salt=self.key), limits=GatewayLimits(stop_deadline_s=2.0),
+        )  # fmt: skip
+        return GatewayPart(number, self.place.way_in(0), config, folder / "log")
+
+    async def start(self, asks: Sequence[Ask], *, concurrency: int, deadline_s: float) -> None:
+        """Until engines and gateways serve and the load knows what to ask."""
+        parts: list[EnginePart | GatewayPart] = [*self.engines, self.reference, *self.gateways]
+        self._tasks = [asyncio.create_task(part.run_always()) for part in parts]
+        self._tasks.append(asyncio.create_task(self._push_always()))
+        await until("all engines serve", lambda: all(e.is_ready for e in (*self.engines, self.reference)), 300.0)
+        await until("all gateways serve", lambda: all(gateway.is_up for gateway in self.gateways))
+        self._dirty.set()
+        await asyncio.sleep(2 * TABLE_DELAY_S)
+        reference = self.reference.order.url.removeprefix("http://").split(":")
+        order = {
+            "asks": [
+                {"kind": a.kind, "path": a.path, "document": a.document, "is_repeatable": a.is_repeatable} for a in asks
+            ],
+            "addresses": [(gateway.config.host, gateway.config.port) for gateway in self.gateways],
+            "concurrency": concurrency,
+            "deadline_s": deadline_s,
+            "reference": [(reference[0], int(reference[1]))],
+            "engine_key": self.key,
+        }
+        argv = [*self.place.way_in(0), sys.executable, str(HERE / "load_process.py")]
+        first = json.dumps(order).encode() + b"\n"
+        self._load = await begin(argv, self._folder / "load.log", first=first)
+        await self._told()
+
+    async def phase(
+        self, name: str, num_streams: int, meanwhile: asyncio.Task[Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Every answer of one phase. It goes on until ``meanwhile`` is done, and ``num_streams`` were had."""
+        self._order(phase=name, streams=num_streams)
+        if name != "reference":
+            if meanwhile is None:
+                self._order(finish=True)
+            else:
+                meanwhile.add_done_callback(lambda _: self._order(finish=True))
+        answers: list[dict[str, Any]] = []
+        while "ended" not in (line := await self._told()):
+            answers.append(dict(line))
+        return answers
+
+    async def stop(self) -> None:
+        """Everything that was started."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, end(self._load), return_exceptions=True)
+
+    def _order(self, **order: Any) -> None:
+        assert self._load is not None and self._load.stdin is not None
+        self._load.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def _told(self) -> Mapping[str, Any]:
+        assert self._load is not None and self._load.stdout is not None
+        line = await self._load.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the load ended: {(self._folder / 'load.log').read_text()[-2000:]}")
+        told: Mapping[str, Any] = json.loads(line)
+        return told
+
+    async def _push_always(self) -> None:
+        """Tell gateways what is ready; that something is gone only after a moment, as a fleet does."""
+        known: set[str] = set()
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            endpoints = [engine.endpoint() for engine in self.engines if engine.is_ready]
+            if not {endpoint.key for endpoint in endpoints} - known:
+                await asyncio.sleep(TABLE_DELAY_S)
+                endpoints = [engine.endpoint() for engine in self.engines if engine.is_ready]
+            known = {endpoint.key for endpoint in endpoints}
+            self._version += 1
+            table = EndpointTable(version=self._version, models=(MODEL,), endpoints=tuple(endpoints))
+            await asyncio.gather(*(gateway.push(table) for gateway in self.gateways))
+
+
+def _free_port() -> int:
+    """The first of several that are likely free together, below those that the system hands out by itself."""
+    for port in range(20_000, 32_000, 40):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port + secrets.randbelow(5)
+    raise OSError("no free port")

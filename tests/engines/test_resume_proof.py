@@ -1,0 +1,51 @@
+"""What an engine proves of resuming, at each level, and where it cannot be asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engines.fake_process import fake_engine, free_port
+from longboat.core.states import ResumeLevel
+from longboat.engines.resume_proof import ResumeProof, prove
+
+KEY = "s3cret"
+
+
+def proof_of(*flags: str, key: str = KEY) -> ResumeProof:
+    with fake_engine(*flags, key=KEY) as engine:
+        return asyncio.run(prove(engine.url, key, "m", timeout_s=20.0))
+
+
+def test_engine_that_carries_proves_each_kind_of_answer() -> None:
+    proof = proof_of()
+    assert proof.level == ResumeLevel.CARRIED
+    assert [case.name for case in proof.cases] == ["carried greedy", "carried seeded", "carried grammar"]
+    assert all(case.passed for case in proof.cases)
+    assert proof.detail == ""
+
+
+def test_engine_that_only_replays_proves_that_and_says_what_it_lacks() -> None:
+    proof = proof_of("--resume", "replay")
+    assert proof.level == ResumeLevel.REPLAY
+    assert {case.name.split()[0] for case in proof.cases} == {"replay"}
+
+
+@pytest.mark.parametrize(("flags", "key"), [(("--resume", "none"), KEY), ((), "another")], ids=["none", "wrong-key"])
+def test_engine_that_cannot_be_asked_has_no_level_and_a_reason(flags: tuple[str, ...], key: str) -> None:
+    proof = proof_of(*flags, key=key)
+    assert proof.level == ResumeLevel.NONE
+
+
+def test_engine_that_is_not_there_proves_nothing() -> None:
+    proof = asyncio.run(prove(f"http://127.0.0.1:{free_port()}", KEY, "m", timeout_s=5.0))
+    assert proof.level == ResumeLevel.NONE
+    assert "broke off its proof" in proof.detail
+
+
+def test_engine_that_is_too_slow_proves_nothing_in_time() -> None:
+    with fake_engine("--ttft-ms", "5000", key=KEY) as engine:
+        proof = asyncio.run(prove(engine.url, KEY, "m", timeout_s=0.5))
+    assert proof.level == ResumeLevel.NONE
+    assert "within 0.5 s" in proof.detail or "broke off" in proof.detail

@@ -1,0 +1,62 @@
+"""How token ids are woven into a stream of events, however it is cut."""
+
+from __future__ import annotations
+
+from longboat_vllm.carry import CarriedRequest
+from longboat_vllm.journal_lines import JournalLines
+
+
+def chat(choice: int, text: str) -> bytes:
+    return b'data: {"choices":[{"index":%d,"delta":{"content":"%s"}}]}\n\n' % (choice, text.encode())
+
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+
+
+def test_ids_of_each_choice_come_with_its_own_event() -> None:
+    request = CarriedRequest(num_choices=2)
+    lines = JournalLines(request)
+    request.note(0, [1])
+    request.note(1, [2, 3])
+    assert lines.feed(chat(0, "a")) == b": ids 0 1\nid: 1.0\n" + chat(0, "a")
+    assert lines.feed(chat(1, "b")) == b": ids 1 2,3\nid: 1.2\n" + chat(1, "b")
+
+
+def test_event_in_which_nothing_was_generated_leaves_the_ids_for_the_next() -> None:
+    request = CarriedRequest(num_choices=1)
+    lines = JournalLines(request)
+    request.note(0, [1])
+    assert lines.feed(ROLE) == b"id: 0\n" + ROLE
+    assert lines.feed(chat(0, "a")).startswith(b": ids 0 1\nid: 1\n")
+
+
+def test_event_without_a_choice_tells_all_ids_that_wait() -> None:
+    request = CarriedRequest(num_choices=1)
+    request.note(0, [1, 2])
+    usage = b'data: {"choices":[],"usage":{}}\n\n'
+    assert JournalLines(request).feed(usage) == b": ids 0 1,2\nid: 2\n" + usage
+
+
+def test_named_events_have_their_lines_in_front_of_the_name() -> None:
+    request = CarriedRequest(num_choices=1)
+    lines = JournalLines(request)
+    request.note(0, [7])
+    start = b'event: message_start\ndata: {"type":"message_start"}\n\n'
+    delta = b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n'
+    assert lines.feed(start + delta) == b"id: 0\n" + start + b": ids 0 7\nid: 1\n" + delta
+
+
+def test_event_that_comes_in_pieces_leaves_whole() -> None:
+    request = CarriedRequest(num_choices=1)
+    lines = JournalLines(request)
+    request.note(0, [7])
+    event = chat(0, "long")
+    assert lines.feed(event[:9]) == b""
+    assert not lines.between_events
+    assert lines.feed(event[9:] + event[:5]) == b": ids 0 7\nid: 1\n" + event
+    assert lines.feed(event[5:], is_last=True) == b"id: 1\n" + event
+
+
+def test_end_and_comments_of_the_engine_have_no_position() -> None:
+    lines = JournalLines(CarriedRequest(num_choices=1))
+    assert lines.feed(b": keep-alive\n\ndata: [DONE]\n\n") == b": keep-alive\n\ndata: [DONE]\n\n"

@@ -1,0 +1,135 @@
+"""What the engine's middleware honours, refuses and tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from engines.asgi_app import Recorder, installed, post
+from longboat_vllm.resume import ResumeState
+
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"A"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def carrying(prior: object, mode: str = "carried") -> tuple[dict[str, str], bytes]:
+    head = json.dumps({"mode": mode, "prior": prior}).encode()
+    return {"x-longboat-carry": str(len(head))}, head
+
+
+async def test_request_without_the_gateways_headers_passes_untouched() -> None:
+    app = Recorder([({0: [5]}, EVENT)])
+    call = await post(app, CHAT, key="a client's")
+    assert call.body == EVENT
+    assert app.request is None
+    assert app.body == CHAT
+
+
+async def test_journal_tells_ids_and_position_with_each_event_in_one_chunk() -> None:
+    call = await post(Recorder([({0: [5, 6]}, EVENT), ({}, DONE)]), CHAT, headers={"x-longboat-journal": "1"})
+    assert call.headers[b"x-longboat-journal"] == b"1"
+    assert call.chunks == [b": ids 0 5,6\nid: 2\n" + EVENT, DONE]
+
+
+@pytest.mark.parametrize("header", ["x-longboat-journal", "x-longboat-seed", "x-longboat-carry"])
+async def test_headers_of_one_who_does_not_know_the_key_are_refused(header: str) -> None:
+    app = Recorder()
+    call = await post(app, CHAT, headers={header: "1"}, key="a client's")
+    assert call.status == 403
+    assert app.calls == 0
+
+
+async def test_engine_without_a_key_honours_nobody() -> None:
+    call = await post(Recorder(), CHAT, headers={"x-longboat-journal": "1"}, key="", engine_key="")
+    assert call.status == 403
+
+
+async def test_carried_tokens_come_off_the_body_and_the_rest_is_as_it_was() -> None:
+    app = Recorder()
+    headers, head = carrying([[1, 2], []])
+    body = head + CHAT
+    await post(app, body[:7], body[7:], headers={**headers, "x-longboat-seed": "9"})
+    assert app.body == CHAT
+    assert app.headers[b"content-length"] == str(len(CHAT)).encode()
+    assert app.request is not None
+    assert (app.request.mode, app.request.prior, app.request.seed) == ("carried", [[1, 2], []], 9)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("use_beam_search", True, "beam search"),
+        ("prompt_logprobs", 1, "prompt_logprobs"),
+        ("best_of", 3, "best_of"),
+        ("previous_response_id", "resp_1", "kept by another engine"),
+        ("tools", [{"type": "mcp"}], "tools that the engine itself calls"),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "not text"),
+        ("input", [{"role": "user", "content": [{"type": "input_image"}]}], "not text"),
+    ],
+)
+async def test_what_cannot_be_carried_is_refused_by_name(field: str, value: object, named: str) -> None:
+    headers, head = carrying([[1]])
+    call = await post(Recorder(), head + json.dumps({"stream": True, field: value}).encode(), headers=headers)
+    assert call.status == 409
+    assert named in json.loads(call.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("mode", ["carried", "replay"])
+async def test_way_that_is_off_is_refused_with_its_reason(mode: str) -> None:
+    state = ResumeState(journal_problem="", carried_problem="other shape", replay_problem="other shape")
+    headers, head = carrying([[1]], mode)
+    call = await post(Recorder(), head + CHAT, headers=headers, state=state)
+    assert call.status == 409
+    assert "other shape" in json.loads(call.body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "head", [b"{}", b"[]", b'{"mode":"carried","prior":[["a"]]}', b'{"mode":"other","prior":[[1]]}', b"nonsense"]
+)
+async def test_carry_that_cannot_be_read_is_refused(head: bytes) -> None:
+    call = await post(Recorder(), head + CHAT, headers={"x-longboat-carry": str(len(head))})
+    assert call.status == 400
+
+
+@pytest.mark.parametrize("value", ["-1", "x", str(2**31)])
+async def test_seed_that_cannot_be_is_refused(value: str) -> None:
+    assert (await post(Recorder(), CHAT, headers={"x-longboat-seed": value})).status == 400
+
+
+async def test_answer_that_repeats_all_logprobs_is_replayed() -> None:
+    app = Recorder()
+    headers, head = carrying([[1]])
+    await post(app, head + b'{"include":["message.output_text.logprobs"]}', headers=headers)
+    assert app.request is not None
+    assert app.request.mode == "replay"
+
+
+async def test_silent_stream_is_told_the_engines_steps() -> None:
+    app = Recorder([({0: [5]}, EVENT)], pause=lambda: asyncio.sleep(0.2))
+    call = await post(app, CHAT, headers={"x-longboat-journal": "1"}, steps_period_s=0.02)
+    assert call.chunks[0].startswith(b": steps ")
+    assert call.chunks[-1] == b": ids 0 5\nid: 1\n" + EVENT
+
+
+async def test_abilities_and_steps_are_told_to_whoever_has_the_key() -> None:
+    abilities = await post(Recorder(), path="/longboat/v1/resume")
+    assert json.loads(abilities.body) == {
+        "carried": True,
+        "replay": True,
+        "detail": "",
+        "engine": "vllm 0.32.0",
+        "runner": "v1",
+    }
+    assert set(json.loads((await post(Recorder(), path="/longboat/v1/steps")).body)) == {"steps", "running", "waiting"}
+    assert (await post(Recorder(), path="/longboat/v1/steps", key="a client's")).status == 403
+
+
+async def test_switched_off_journal_tells_no_ids() -> None:
+    state = installed()
+    state.journal_problem = "off"
+    call = await post(Recorder([({0: [5]}, EVENT)]), CHAT, headers={"x-longboat-journal": "1"}, state=state)
+    assert call.body == EVENT
+    assert b"x-longboat-journal" not in call.headers
