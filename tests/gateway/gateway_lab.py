@@ -16,6 +16,7 @@ from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayConfig, GatewayLimits
 from longboat.gateway.keys import new_key
 from longboat.gateway.server import Gateway
+from longboat.gateway.state import GatewayState
 
 API_KEY = "engine-secret"
 
@@ -52,6 +53,12 @@ async def started_gateway(
     models = tuple(dict.fromkeys(("tiny", *(e.model for e in endpoints))))
     gateway.state.offer_table("e", table(*tiny, *endpoints, models=models))
     return gateway
+
+
+def settled(gateway: Gateway) -> GatewayState:
+    """Its state once all that ended is written down, as whoever asks it from outside finds it."""
+    gateway.state.books.settle()
+    return gateway.state
 
 
 def push_policy(gateway: Gateway, policy: Policy) -> None:

@@ -207,6 +207,7 @@ async def _finish(world: World) -> None:
 
 def _check(world: World) -> None:
     state = world.state
+    state.books.settle()
     records = state.recent.newest(limit=NUM_REQUESTS)
     assert len(records) == world.num_opened
     outcomes = Counter(record.outcome for record in records)

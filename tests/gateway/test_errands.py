@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from fake_upstream import until_closed
-from gateway_lab import RawClient, eventually, post_bytes
+from gateway_lab import RawClient, eventually, post_bytes, settled
 
 from longboat.core.policy import TenantPolicy
 from longboat.gateway.server import Gateway
@@ -71,6 +71,7 @@ async def test_pipelined_requests_are_answered_in_order_after_remote_counting(
     client = await sent_two(gateway, far, connect)
     far.open.set()
     assert [(await client.response()).status for _ in range(2)] == [200, 200]
+    settled(gateway)
     assert (far.asked, far.running, far.reserved_tokens) == (2, 0, 0)
 
 
@@ -122,6 +123,7 @@ async def test_client_that_leaves_in_the_moment_it_is_counted_is_counted_out(
     connection.connection_lost(None)
     client.abort()
     await asyncio.sleep(0.05)
+    settled(gateway)
     assert (gateway.state.held_bytes, gateway.state.in_flight, far.running, far.reserved_tokens) == (0, 0, 0, 0)
     assert not upstream.seen
 

@@ -19,7 +19,6 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def finished(series: Series, outcome: str = "ok", ttft_s: float | None = 0.02, e2e_s: float = 1.5, **more: Any) -> None:
     given = {"queue_s": 0.0, "prompt": 10, "completion": 5, "cached": 4, "retries": 0, **more}
-    series.in_flight += 1
     series.done(outcome, ttft_s, e2e_s, **given)
 
 
@@ -92,6 +91,7 @@ def test_gauges_go_up_and_down() -> None:
     series.waiting += 1
     before = samples(metrics.snapshot())
     series.waiting -= 1
+    series.in_flight -= 1
     series.done("ok", 0.1, 0.2, 0.0, 1, 1, 0, 0)
     after = samples(metrics.snapshot())
     key = labels(model="m", tenant="a")

@@ -35,6 +35,7 @@ class FakeWorker(LocalAnswers):
             config=config(worker_index=index, state_folder="/somewhere" if shared else None),
             metrics=Metrics(process=f"worker-{index}"),
             recent=RecentRequests(),
+            books=SimpleNamespace(settle=self._write_down),
             owners=SimpleNamespace(find={}.get),
             usage=SimpleNamespace(report=lambda days, now_s: self.rows),
             table=SimpleNamespace(upstreams=list),
@@ -47,12 +48,17 @@ class FakeWorker(LocalAnswers):
         self.rows: list[Row] = []
         self.away = False
         self.pid: int | None = None
+        self._num_ended = 0
         super().__init__(self.state)
 
     def served(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.state.metrics.series("m", "a").in_flight += 1
+        """Requests ended, and are not written down yet."""
+        self._num_ended += times
+
+    def _write_down(self) -> None:
+        for _ in range(self._num_ended):
             self.state.metrics.series("m", "a").done("ok", 0.1, 0.2, 0.0, 1, 1, 0, 0)
+        self._num_ended = 0
 
     async def metrics(self) -> dict[str, Any]:
         if self.away:

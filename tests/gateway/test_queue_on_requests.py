@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import FakeUpstream, Seen
-from gateway_lab import RawClient, endpoint, eventually, keyed, post_bytes, table
+from gateway_lab import RawClient, endpoint, eventually, keyed, post_bytes, settled, table
 
 from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
 from longboat.gateway.server import Gateway
@@ -121,7 +121,7 @@ async def test_deadline_ends_the_waiting(header: str, make_lab: Any) -> None:
     response = await lab.answer_of("late", header.format(time.time() + 0.4) + "\r\n")
     assert (response.status, response.code) == (504, "deadline_passed")
     assert (lab.slots.arrived, lab.waiting) == (["runs"], 0)
-    record = lab.gateway.state.recent.newest()[0]
+    record = settled(lab.gateway).recent.newest()[0]
     assert record.outcome == "expired"
 
 

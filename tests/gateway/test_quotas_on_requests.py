@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
-from gateway_lab import endpoint, eventually, keyed, post_bytes, push_policy, table
+from gateway_lab import endpoint, eventually, keyed, post_bytes, push_policy, settled, table
 
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.server import Gateway
@@ -26,7 +26,7 @@ def told(body: bytes) -> bytes:
 
 
 def counts(gateway: Gateway, tenant: str = "anonymous") -> Any:
-    return gateway.state.counters.counts_of(tenant, time.time())
+    return settled(gateway).counters.counts_of(tenant, time.time())
 
 
 @pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_day"])

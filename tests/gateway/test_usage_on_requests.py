@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
-from gateway_lab import endpoint, eventually, keyed, post_bytes, push_policy
+from gateway_lab import endpoint, eventually, keyed, post_bytes, push_policy, settled
 
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.server import Gateway
@@ -36,7 +36,7 @@ async def counted_json(seen: Seen) -> None:
 
 
 def record(gateway: Gateway) -> Any:
-    return gateway.state.recent.newest()[0]
+    return settled(gateway).recent.newest()[0]
 
 
 async def test_usage_is_asked_for_and_taken_out_again(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
@@ -105,7 +105,7 @@ async def test_whole_answer_is_written_down_in_every_book(
     assert (await client.post(ASK, headers=key)).status == 200
     upstream.script = counted_stream
     assert (await client.post(ASK_STREAM, headers=key)).status == 200
-    (row,) = gateway.state.usage.report(1, time.time())
+    (row,) = settled(gateway).usage.report(1, time.time())
     assert (row.tenant, row.model, row.requests) == ("acme", "tiny", 2)
     assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (180, 14, 128)
     metrics = (await client.get("/metrics")).body.decode()
@@ -162,7 +162,7 @@ async def test_client_that_leaves_before_the_usage_is_counted_once(
     client.abort()
     await asyncio.wait_for(upstream.ended.wait(), DEADLINE_S)
     await eventually(lambda: gateway.state.in_flight == 0, "its account is closed")
-    assert [r.outcome for r in gateway.state.recent.newest()] == ["client_left"]
+    assert [r.outcome for r in settled(gateway).recent.newest()] == ["client_left"]
     (row,) = gateway.state.usage.report(1, time.time())
     assert row.requests == 1
     counts = gateway.state.counters.counts_of("anonymous", time.time())
@@ -193,7 +193,7 @@ async def test_nonsense_of_an_engine_reaches_the_client_and_harms_no_book(
     assert (await client.post(ASK)).body == usage
     assert usage in (await client.post(ASK_STREAM)).body
     assert gateway.state.in_flight == 0
-    counts = gateway.state.counters.counts_of("anonymous", time.time())
+    counts = settled(gateway).counters.counts_of("anonymous", time.time())
     assert 0 <= counts.tokens < 10_000
 
 
