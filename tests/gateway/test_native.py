@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from longboat.gateway import native, native_twin
 from longboat.gateway.access_log import access_record
 from longboat.gateway.body import BodyError, BodyKind, read_facts
-from longboat.gateway.metrics import ITL_BOUNDS_S, Series
+from longboat.gateway.metrics import ITL_BOUNDS_S
 from longboat.gateway.recent import Attempt, Record
 
 if native.IS_NATIVE:
@@ -370,12 +370,13 @@ def test_twin_of_scan_knows_nothing() -> None:
 
 @both
 @given(seconds=st.lists(st.floats(0, 20) | st.sampled_from(ITL_BOUNDS_S), max_size=30))
-def test_gaps_are_counted_as_a_series_counts_them(maker: Any, seconds: list[float]) -> None:
-    series, gaps = Series(), maker.Gaps(ITL_BOUNDS_S)
+def test_gaps_are_counted_at_the_first_bound_that_they_do_not_exceed(maker: Any, seconds: list[float]) -> None:
+    gaps = maker.Gaps(ITL_BOUNDS_S)
+    counts = [0] * (len(ITL_BOUNDS_S) + 1)
     for gap_s in seconds:
         gaps.observe(gap_s)
-        series.itl(gap_s)
-    assert gaps.counts() == series.snapshot()["itl"]
+        counts[sum(bound < gap_s for bound in ITL_BOUNDS_S)] += 1
+    assert gaps.counts() == [*counts, sum(seconds, 0.0)]
 
 
 @both

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from longboat.gateway.access_log import access_record
+from longboat.gateway.access_log import access_line
 from longboat.gateway.answers import Refusal
 from longboat.gateway.recent import Record
 from longboat.gateway.refusals import quota_refused
@@ -119,7 +119,7 @@ class Books:
             None,
             None,
         )
-        state.access_log.write(access_record(record))
+        state.access_log.write_line(access_line(record))
 
     def _opened(self, call: Call, denied: Denied | None) -> Refusal | None:
         if denied is not None:
@@ -137,7 +137,7 @@ class Books:
     def _write_down(self, call: Call, record: Record) -> None:
         state = self._state
         used = call.used_tokens(failed=record.outcome in FAILED or not record.attempts)
-        if call.left_pool is not None:
+        if call.left_pool is not None and call.ticket is not None:
             call.left_pool.learn(call.ticket, used_tokens=used, served=record.first_byte_s is not None)
         (state.remote_counters or state.counters).settle(
             call.tenant,
@@ -149,7 +149,7 @@ class Books:
         self._count(call, record)
         state.recent.add(record)
         if state.access_log is not None:
-            state.access_log.write(access_record(record))
+            state.access_log.write_line(access_line(record))
         if call.span is not None and state.tracer is not None:
             state.tracer.finish(call.span, record)
 

@@ -186,6 +186,9 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def chunk_writer(self) -> Callable[[bytes], object] | None:
+        return None if self._transport is None else self._transport.write
+
     def exchange_done(self, *, keep: bool) -> None:
         self._exchange = None
         if keep and not self.closes_after and not self._queue and not self._reads_later:

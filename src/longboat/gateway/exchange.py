@@ -42,6 +42,9 @@ class ClientSide(Protocol):
         """Whether the connection ends with this answer."""
 
     def write(self, data: bytes) -> None: ...
+    def chunk_writer(self) -> Callable[[bytes], object] | None:
+        """What takes bytes for the client without a detour; None where it has gone."""
+
     def exchange_done(self, *, keep: bool) -> None:
         """The answer is complete (keep) or can only be ended by closing the connection (not keep)."""
 
@@ -223,8 +226,10 @@ class Exchange:
         self._client.exchange_done(keep=True)
 
     def on_block(self, body: bytes, *, last: bool) -> None:
-        relay = self._relay
+        relay, connection = self._relay, self._connection
         assert relay is not None
+        if connection is not None and connection.direct:
+            self._take_counts(connection)
         if relay.events:
             body = relay.whole_events(body, last=last)
         self._pass_on(relay, body, last=last)
@@ -240,7 +245,7 @@ class Exchange:
             if call.first_byte_s is None:
                 self._first_byte(now_s, body)
             elif relay.events and not last:
-                call.series.itl(now_s - self._last_block_s)  # type: ignore[union-attr]
+                call.series.itl.observe(now_s - self._last_block_s)  # type: ignore[union-attr]
             self._last_block_s = now_s
             if out:
                 self._client.write(out)
@@ -248,23 +253,33 @@ class Exchange:
             self._connection = None
             self._close(status=self._status, outcome=_outcome(self._status))
             self._client.exchange_done(keep=True)
-        elif relay.events:
-            self._connection.direct = relay.passes_chunks  # type: ignore[union-attr]
+        elif relay.passes_chunks:
+            self._let_chunks_pass()
 
-    def on_whole_chunk(self, chunk: bytes, body_bytes: int) -> None:
-        """The way of nearly every token: nothing is looked at but the clock."""
-        call = self._call
-        now_s = time.monotonic()
-        call.series.itl(now_s - self._last_block_s)  # type: ignore[union-attr]
-        self._last_block_s = now_s
-        if call.usage is not None:
-            call.usage.num_events += 1
-        self._relay.bytes_out += body_bytes  # type: ignore[union-attr]
-        self._client.write(chunk)
+    def _let_chunks_pass(self) -> None:
+        """The way of nearly every token from here on: nothing is looked at but the clock."""
+        connection, call = self._connection, self._call
+        assert connection is not None and call.series is not None
+        connection.itl = call.series.itl
+        connection.last_s = self._last_block_s
+        connection.write = self._client.chunk_writer()
+        connection.direct = True
+
+    def _take_counts(self, connection: UpstreamConnection) -> None:
+        """Of the chunks that passed since it was asked last."""
+        connection.direct = False
+        if connection.num_events:
+            if self._call.usage is not None:
+                self._call.usage.num_events += connection.num_events
+            if self._relay is not None:
+                self._relay.bytes_out += connection.bytes_out
+            self._last_block_s = connection.last_s
+            connection.num_events = connection.bytes_out = 0
 
     def on_lost(self, detail: str) -> None:
         connection = self._connection
         assert connection is not None
+        self._take_counts(connection)
         self._connection = None
         if self._relay is not None and self._relay.started:
             message = "The engine ended in the middle of this answer. Send the request again."
@@ -535,6 +550,7 @@ class Exchange:
             self._connect_task.cancel()
             self._connect_task = None
         if self._connection is not None:
+            self._take_counts(self._connection)
             self._connection.abort()
             self._connection = None
 

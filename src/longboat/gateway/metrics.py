@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from longboat.gateway.native import Gaps
+
 __all__ = (
     "ITL_BOUNDS_S",
     "LAG_BOUNDS_S",
@@ -61,14 +63,15 @@ class ProcessGauges(Protocol):
 
 
 class Series:
-    """Counters of one model and tenant. A histogram is a list: a count per bound, one for what is above, the sum.
+    """Counters of one model and tenant. A histogram is a list: a count per bound, one for what is above, the sum;
+    itl: of the times between two blocks of a stream.
 
     in_flight: begun and not done; waiting: those of them in a queue. Both are kept by the caller: ``+= 1`` where it
     begins or waits, ``-= 1`` where it ends or waits no more.
     """
 
     __slots__ = (
-        "cached_tokens", "completion_tokens", "e2e", "in_flight", "itl_", "outcomes", "prompt_tokens", "queue",
+        "cached_tokens", "completion_tokens", "e2e", "in_flight", "itl", "outcomes", "prompt_tokens", "queue",
         "retries", "ttft", "waiting",
     )  # fmt: skip
 
@@ -79,13 +82,7 @@ class Series:
         self.ttft = _histogram(REQUEST_BOUNDS_S)
         self.e2e = _histogram(REQUEST_BOUNDS_S)
         self.queue = _histogram(REQUEST_BOUNDS_S)
-        self.itl_ = _histogram(ITL_BOUNDS_S)
-
-    def itl(self, seconds: float) -> None:
-        """One block of a stream arrived ``seconds`` after the one before."""
-        histogram = self.itl_
-        histogram[bisect_left(ITL_BOUNDS_S, seconds)] += 1
-        histogram[-1] += seconds
+        self.itl = Gaps(ITL_BOUNDS_S)
 
     def done(
         self,
@@ -133,7 +130,7 @@ class Series:
             "cached_tokens": self.cached_tokens,
             "outcomes": dict(self.outcomes),
             "ttft": list(self.ttft),
-            "itl": list(self.itl_),
+            "itl": self.itl.counts(),
             "e2e": list(self.e2e),
             "queue": list(self.queue),
         }

@@ -17,6 +17,7 @@ from longboat.core.states import Endpoint
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer, whole_chunks
+from longboat.gateway.native import ChunkPath
 from longboat.routing.breaker import Breaker
 from longboat.routing.watchdog import Pace
 
@@ -34,13 +35,11 @@ _SOCKET_OPTIONS = (
 )
 
 
-_SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
-_EVENT_END = b"\n\n\r\n"
-_CHOICES_END = b"}]}\n\n\r\n"
-
-
 class ResponseSink(Protocol):
-    """Who wants a response: told of its head, its body block by block, and its end."""
+    """Who wants a response: told of its head, its body block by block, and its end.
+
+    Where it sets the connection's ``write`` and ``direct`` (see ``ChunkPath``), whole chunks go there as they arrive.
+    """
 
     def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
@@ -50,9 +49,6 @@ class ResponseSink(Protocol):
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
-
-    def on_whole_chunk(self, chunk: bytes, body_bytes: int) -> None:
-        """Only while the connection's ``direct`` is set: one chunk of whole events, framing and all, as it arrived."""
 
     def on_lost(self, detail: str) -> None:
         """The connection ended, or spoke nonsense, before the response was complete."""
@@ -224,7 +220,7 @@ class Upstream:
         self._doubted = False
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(ChunkPath, asyncio.Protocol):
     """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives.
 
     Answers of known heads in whole chunks, or of a known length, never meet the parser. Where one turns out to be
@@ -233,7 +229,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_at_start",
-        "_between_chunks",
         "_complete",
         "_headers",
         "_interim",
@@ -246,8 +241,6 @@ class UpstreamConnection(asyncio.Protocol):
         "_unparsed_head",
         "_until_end",
         "_upstream",
-        "direct",
-        "quiet",
         "used",
     )
 
@@ -263,11 +256,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = False
         self._until_end = False
         self._reusable = False
-        self._between_chunks = False
         self._left = -1  # bytes of a body of known length that are still to come; -1: it is in chunks, or parsed
         self._unparsed_head = b""  # what the parser is to be given before anything else
-        self.direct = False  # set by the sink, see ResponseSink.on_whole_chunk
-        self.quiet = 0  # sweeps since the last byte
         self.used = False  # has carried a complete response
 
     # what the exchange calls
@@ -279,11 +269,12 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
         """Send one request; its response goes to ``sink``."""
         self._sink = sink
-        self._complete = self._interim = self._until_end = self._between_chunks = self.direct = False
+        self._complete = self._interim = self._until_end = self.between_chunks = self.direct = False
+        self.write = self.itl = self.journal = None
         self._at_start = True
         self._left = -1
         self._parser = None
-        self.quiet = 0
+        self.quiet = self.num_events = self.bytes_out = 0
         if len(body) < 65536:
             self._transport.write(head + body)
         else:
@@ -299,7 +290,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Give the response up: the engine sees the connection end at once."""
-        self._sink = None
+        self._sink = self.write = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -316,17 +307,15 @@ class UpstreamConnection(asyncio.Protocol):
         for level, option, value in _SOCKET_OPTIONS:
             sock.setsockopt(level, option, value)
 
-    def data_received(self, data: bytes) -> None:
+    def data_arrived(self, data: bytes) -> None:
+        """What is not for the short way of ``ChunkPath``."""
         sink = self._sink
         if sink is None:  # an idle engine has nothing to say: what follows could not be told from an answer
             self.abort()
             return
         self.quiet = 0
-        if self._between_chunks:
-            # The common case: the parser is between two chunks before this one and after it, so it need not see it.
-            if self.direct and (size := _size_of_whole_chunk(data)):
-                sink.on_whole_chunk(data, size)
-                return
+        if self.between_chunks:
+            # The parser is between two chunks before this one and after it, so it need not see it.
             chunks = whole_chunks(data)
             if chunks is not None:
                 self._deliver_chunks(sink, chunks)
@@ -370,7 +359,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._deliver_part(sink, data[body_at:])
             return
         self._unparsed_head = data[:body_at]
-        self._between_chunks = True
+        self.between_chunks = True
         sink.on_head(answer.head)
         if len(data) == body_at:
             return
@@ -405,7 +394,7 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             if parser is None:
                 parser = self._parser = httptools.HttpResponseParser(self)
-                if self._between_chunks:
+                if self.between_chunks:
                     parser.feed_data(self._unparsed_head)
                 else:
                     self._unparsed_head = data  # it may be the whole of an answer's head
@@ -416,8 +405,8 @@ class UpstreamConnection(asyncio.Protocol):
                 raise  # a defect of ours: the loop reports it and closes the connection
             self._lose(f"its answer is not HTTP: {cause or error}")
             return
-        if self._between_chunks and not data.endswith(b"\r\n"):
-            self._between_chunks = False  # the parser has a part of the next chunk's size
+        if self.between_chunks and not data.endswith(b"\r\n"):
+            self.between_chunks = False  # the parser has a part of the next chunk's size
         pieces = self._pieces
         if pieces:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -437,7 +426,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self._between_chunks:  # of an answer that began without the parser
+        if self.between_chunks:  # of an answer that began without the parser
             return
         status = self._parser.get_status_code()
         self._interim = status < 200
@@ -453,10 +442,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink.on_head(head)
 
     def on_chunk_header(self) -> None:
-        self._between_chunks = False
+        self.between_chunks = False
 
     def on_chunk_complete(self) -> None:
-        self._between_chunks = True
+        self.between_chunks = True
 
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
@@ -470,7 +459,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink.on_block(body, last=self._complete)
 
     def _release(self) -> None:
-        self._sink = None
+        self._sink = self.write = None
         self.used = True
         self._unparsed_head = b""
         if self._reusable and self.usable and not self._transport.get_write_buffer_size():
@@ -490,20 +479,6 @@ class UpstreamConnection(asyncio.Protocol):
 def request_end(request_id: str, body_bytes: int) -> bytes:
     """The end of a request's head: what is of this request alone."""
     return b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), body_bytes)
-
-
-def _size_of_whole_chunk(data: bytes) -> int:
-    """Body bytes of the one chunk that ``data`` is, if it is one of whole events without usage; else 0.
-
-    An event that ends with the list of choices (as vLLM's do) is known at a glance to hold no usage after it.
-    """
-    at = 3 if data[3:4] == b"\r" else data.find(b"\r", 0, 6)
-    size = _SIZES.get(data[: at + 2])
-    if size is None or len(data) != at + size + 4:
-        return 0
-    if data.endswith(_CHOICES_END) or (data.endswith(_EVENT_END) and b'"usage"' not in data):
-        return size
-    return 0
 
 
 def _split(url: str) -> tuple[str, int, str, str]:
