@@ -13,6 +13,9 @@ __all__ = ("figures_of", "is_good", "percentile")
 AFTER_S = 15.0
 """A fault that waits for an answer to reach its token may show so much later."""
 
+LINGERS_S = 2.0
+"""An engine that was killed is back, and an ordered fault has found its answers, after about so long."""
+
 QUIET_S = 0.15
 """An answer that was silent for so long before a fault was silent for another reason."""
 
@@ -64,9 +67,9 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 
 def _kind_figures(kind: str, answers: Sequence[Answer], played: Sequence[Played]) -> dict[str, Any]:
     mine = [p for p in played if p.fault.kind == kind]
-    hits = [(answer, gap) for p in mine for answer in answers if (gap := _gap_ms(answer, p)) is not None]
-    affected = {answer["number"]: answer for answer, _ in hits}
-    gaps = [gap for _, gap in hits]
+    hits = [(answer, p, gap) for p in mine for answer in answers if (gap := _gap(answer, p)) is not None]
+    affected = {answer["number"]: answer for answer, _, _ in hits}
+    gaps = [(end_s - begin_s) * 1e3 for _, p, (begin_s, end_s) in hits if _is_alone(p, begin_s, end_s, played)]
     bad = [answer for answer in affected.values() if not _is_whole(answer)]
     return {
         "faults": len(mine),
@@ -84,20 +87,28 @@ def _is_whole(answer: Answer) -> bool:
     return not (answer["failure"] or answer["wrongs"])
 
 
-def _gap_ms(answer: Answer, played: Played) -> float | None:
-    """How long the client heard nothing around this fault; None: it was not where the fault was, or was silent before:
-    then another fault held it."""
+def _gap(answer: Answer, played: Played) -> tuple[float, float] | None:
+    """From when to when the client heard nothing around this fault; None: it was not where the fault was, or was
+    silent before: then another fault held it."""
     began_s, ended_s = answer["began_s"], answer["began_s"] + answer["lasted_ms"] / 1e3
     if not began_s < played.at_s < ended_s or not _was_there(answer, played):
         return None
     moments = [began_s, *(began_s + ms / 1e3 for ms in answer["arrivals_ms"]), ended_s]
     first_s, last_s = played.at_s - QUIET_S, played.at_s + _shows_within_s(played)
     around = [
-        after - before
+        (before, after)
         for before, after in itertools.pairwise(moments)
         if after >= played.at_s and first_s <= before <= last_s
     ]
-    return max(around) * 1e3 if around else None
+    return max(around, key=lambda gap: gap[1] - gap[0], default=None)
+
+
+def _is_alone(mine: Played, begin_s: float, end_s: float, played: Sequence[Played]) -> bool:
+    """Whether no other fault can have a part in this gap."""
+    return not any(
+        other is not mine and other.at_s < end_s and other.at_s + max(other.fault.lasts_s, LINGERS_S) > begin_s
+        for other in played
+    )
 
 
 def _shows_within_s(played: Played) -> float:

@@ -49,6 +49,9 @@ async def play_all(stand: Stand, faults: Sequence[Fault]) -> list[Played]:
 async def _play(stand: Stand, played: Played) -> None:
     fault = played.fault
     async with asyncio.TaskGroup() as group:
+        if fault.kind == "link-cut":
+            await asyncio.to_thread(stand.place.cut, fault.target + 1)
+            played.at_s = time.monotonic()  # a way into a host takes its time
         if fault.kind in WATCHED:
             group.create_task(_watch(stand, played))
         if fault.kind in GATEWAY_FAULTS:
@@ -85,7 +88,8 @@ async def _play_on_engine(stand: Stand, fault: Fault) -> None:
             await asyncio.sleep(fault.lasts_s)
             engine.tell(signal=signal.SIGKILL if fault.times % 2 else signal.SIGCONT)
         case "link-cut" | "link-slow":
-            await asyncio.to_thread(stand.place.cut if fault.kind == "link-cut" else stand.place.slow, host)
+            if fault.kind == "link-slow":
+                await asyncio.to_thread(stand.place.slow, host)
             await asyncio.sleep(fault.lasts_s)
             await asyncio.to_thread(stand.place.mend, host)
         case "hang" | "slow":

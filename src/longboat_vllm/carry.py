@@ -146,6 +146,8 @@ def unsupported(body: Any) -> str:
         return "best_of"
     if body.get("previous_response_id") or body.get("background"):
         return "a response kept by another engine"
+    if body.get("kv_transfer_params"):
+        return "a prompt computed by another engine"
     if any(_is_served_tool(tool) for tool in body.get("tools") or ()):
         return "tools that the engine itself calls"
     return "input that is not text" if _has_media(body.get("messages")) or _has_media(body.get("input")) else ""

@@ -7,6 +7,7 @@ zygote's fork, as a function (:func:`keep`). Standard library only, one thread.
           ◄──status pipe───
 
 Commands on the lifeline are bytes: ``T`` or ``T seconds`` ends the rank gently, ``K`` at once; so does end of file.
+``L seconds`` is a lease: it ends the rank at once unless another one comes within so many seconds.
 The status pipe carries one JSON object a line: ``started`` first, ``exit`` when nothing of the rank is left.
 """
 
@@ -46,6 +47,7 @@ _POLL_S = 0.005
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 _REAP_ROUNDS = 200
 _LOOK_AT_LEAST_EVERY_S = 60.0
+_PAUSE_S = 1.0
 _ENGINE_MEMORY = re.compile(
     r"(/dev/shm/(?:psm_|wnsm_|vllm_|torch_|nccl-|sem\.mp-)[^/\n]*?)(?: \(deleted\))?$", re.MULTILINE
 )
@@ -198,6 +200,7 @@ class _Keeper:
         self.main_pid = 0
         self.main_status: int | None = None
         self.kill_at_s: float | None = None
+        self.lease_until_s: float | None = None
         self.wake_read_fd, self.wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self, main: Callable[[], None], on_started: Callable[[int], None]) -> None:
@@ -249,7 +252,9 @@ class _Keeper:
         poll.register(self.lifeline_fd, select.POLLIN)
         poll.register(self.wake_read_fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll(self._patience_ms())}
+            patience_ms, began_s = self._patience_ms(), time.monotonic()
+            ready = {fd for fd, _ in poll.poll(patience_ms)}
+            self._forgive_pause(time.monotonic() - began_s - patience_ms / 1000)
             self._note_memory()
             if self.wake_read_fd in ready and signal.SIGTERM in os.read(self.wake_read_fd, 4096):
                 self._end_gently(self.grace_s)
@@ -260,10 +265,17 @@ class _Keeper:
                 return ""
             if self.kill_at_s is not None and time.monotonic() >= self.kill_at_s:
                 return "it did not end within its grace time"
+            if self.lease_until_s is not None and time.monotonic() >= self.lease_until_s:
+                return "its owner is silent"
 
     def _patience_ms(self) -> float:
-        until_s = self.look_at_s if self.kill_at_s is None else min(self.look_at_s, self.kill_at_s)
+        until_s = min(at_s for at_s in (self.look_at_s, self.kill_at_s, self.lease_until_s) if at_s is not None)
         return max(0.0, until_s - time.monotonic()) * 1000 + 1
+
+    def _forgive_pause(self, late_s: float) -> None:
+        """Who was not run for a while may have stood still together with its owner."""
+        if self.lease_until_s is not None and late_s > _PAUSE_S:
+            self.lease_until_s += late_s
 
     def _note_memory(self) -> None:
         """Remember what shared memory there is, now and then: who dies at once takes the knowledge along."""
@@ -278,6 +290,8 @@ class _Keeper:
             return "its owner is gone"
         if b"K" in data:
             return "it was told to end now"
+        for seconds in re.findall(rb"L *(\d+(?:\.\d+)?) ", data):
+            self.lease_until_s = time.monotonic() + float(seconds)
         for seconds in re.findall(rb"T *(\d+(?:\.\d+)?)?", data):
             self._end_gently(float(seconds) if seconds else self.grace_s)
         return ""

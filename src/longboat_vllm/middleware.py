@@ -82,7 +82,7 @@ class ResumeMiddleware:
         request = CarriedRequest(journal=wish.journal and self._state.journal, seed=wish.seed)
         if wish.carry_bytes is not None:
             body = await _whole_body(receive)
-            refusal = _take_over(request, body, wish.carry_bytes, self._state)
+            refusal = _take_over(request, body, wish.carry_bytes, self._state, _engine_problem(scope))
             if refusal is not None:
                 return await _answer(send, *refusal)
             request.one_by_one = request.one_by_one or _parses_reasoning(scope)
@@ -120,7 +120,7 @@ class ResumeMiddleware:
         if not self._knows_key(scope):
             return await _answer(send, 403, _error("this needs the engine's key", 403))
         if scope["path"] == _RESUME_PATH:
-            return await _answer(send, 200, {**self._state.told(), "runner": _runner(scope)})
+            return await _answer(send, 200, _abilities(self._state, scope))
         steps = self._steps
         told = {"steps": steps.num_steps, "running": steps.num_running, "waiting": steps.num_waiting}
         return await _answer(send, 200, told)
@@ -166,15 +166,27 @@ class _JournaledSend:
             await self._send({"type": "http.response.body", "body": line, "more_body": True})
 
 
-def _runner(scope: MutableMapping[str, Any]) -> str:
-    """vLLM's model runner, v1 or v2."""
+def _engine_config(scope: MutableMapping[str, Any]) -> Any:
     engine = getattr(getattr(scope.get("app"), "state", None), "engine_client", None)
-    is_v2 = getattr(getattr(engine, "vllm_config", None), "use_v2_model_runner", False)
-    return "v2" if is_v2 else "v1"
+    return getattr(engine, "vllm_config", None)
+
+
+def _engine_problem(scope: MutableMapping[str, Any]) -> str:
+    """What in the engine's settings keeps it from continuing any answer; empty when nothing does."""
+    is_speculative = getattr(_engine_config(scope), "speculative_config", None) is not None
+    return "speculative decoding draws otherwise at each place" if is_speculative else ""
+
+
+def _abilities(state: ResumeState, scope: MutableMapping[str, Any]) -> dict[str, Any]:
+    is_v2 = bool(getattr(_engine_config(scope), "use_v2_model_runner", False))
+    told = {**state.told(), "runner": "v2" if is_v2 else "v1"}
+    if problem := _engine_problem(scope):
+        told |= {"carried": False, "replay": False, "detail": problem}
+    return told
 
 
 def _take_over(
-    request: CarriedRequest, body: bytes, carry_bytes: int, state: ResumeState
+    request: CarriedRequest, body: bytes, carry_bytes: int, state: ResumeState, engine_problem: str
 ) -> tuple[int, dict[str, Any]] | None:
     """Put what the body carries into ``request``; else status and error of the refusal."""
     try:
@@ -182,7 +194,7 @@ def _take_over(
         asked = json.loads(body[carry_bytes:])
     except ValueError as error:
         return 400, _error(str(error), 400)
-    reason = unsupported(asked)
+    reason = engine_problem or unsupported(asked)
     if not reason and request.mode == "carried" and repeats_logprobs(asked):
         request.mode = "replay"
     reason = reason or state.refusal(request.mode)

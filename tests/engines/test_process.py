@@ -166,3 +166,18 @@ async def test_reap_returns_what_it_killed(tmp_path: Path, marks: dict[str, str]
 async def test_reap_without_marks_is_an_error() -> None:
     with pytest.raises(EngineError):
         await reap({})
+
+
+async def test_a_rank_whose_owner_is_silent_ends_with_its_lease(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(python(WITH_CHILD), marks, tmp_path) as rank:
+        rank.renew(0.3)
+        assert (await ended(rank)).signal == signal.SIGKILL
+        await wait_until(lambda: not marked(marks["LONGBOAT_GANG"]), "nothing of it is left")
+
+
+async def test_a_rank_lives_while_its_lease_is_renewed(tmp_path: Path, marks: dict[str, str]) -> None:
+    async with await start(python(WITH_CHILD), marks, tmp_path) as rank:
+        rank.renew(0.3)
+        rank.renew(600)
+        await asyncio.sleep(1.0)
+        assert is_alive(rank.pid)

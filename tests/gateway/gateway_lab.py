@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from fake_upstream import DEADLINE_S, FakeUpstream
 
-from longboat.core.policy import Policy, TenantPolicy
+from longboat.core.policy import Policy, ResumePolicy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayConfig, GatewayLimits
 from longboat.gateway.keys import new_key
@@ -46,7 +46,9 @@ async def started_gateway(
     """A gateway that listens and has these upstreams as replicas r0, r1, … of ``tiny``.
 
     endpoints: further ones, of any model; settings: of the gateway's configuration
+    policy: without one, nobody waits for an engine that is not there
     """
+    policy = policy or Policy(resume=ResumePolicy(wait_s=0))
     gateway = Gateway(config(limits=GatewayLimits(**limits), policy=policy, **(settings or {})))
     await gateway.start()
     tiny = [endpoint(u, f"r{i}") for i, u in enumerate(upstreams)]

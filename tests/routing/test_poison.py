@@ -16,11 +16,11 @@ PRESENT = st.lists(
 def test_request_that_was_new_alone_is_blamed() -> None:
     old = [Admitted(n, 100, 5.0) for n in range(10)]
     assert blamed([*old, Admitted("new", 0, 0.1)]) == "new"
-    assert blamed([*old, Admitted("new", 3, 0.5)]) == "new"
+    assert blamed([*old, Admitted("new", 1, 0.5)]) == "new"
 
 
 def test_nobody_is_blamed_where_two_are_new_or_none() -> None:
-    assert blamed([Admitted("a", 0, 0.1), Admitted("b", 2, 0.1)]) is None
+    assert blamed([Admitted("a", 0, 0.1), Admitted("b", 1, 0.1)]) is None
     assert blamed([Admitted("a", 100, 9.0)]) is None
     assert blamed([]) is None
 
@@ -43,6 +43,14 @@ def test_second_death_makes_poison_and_one_does_not() -> None:
     assert poison.blame("a", 3.0)
     assert poison.is_poison("a", 4.0)
     assert not poison.is_poison("b", 4.0)
+
+
+def test_two_deaths_may_be_chance_while_engines_die_without_a_cause() -> None:
+    poison = PoisonList()
+    poison.blame("a", 1.0)
+    poison.nobody(2.0)
+    assert not poison.blame("a", 3.0)
+    assert poison.blame("a", 4.0)
 
 
 def test_deaths_are_forgotten() -> None:

@@ -35,6 +35,9 @@ __all__ = ("LEASE_S", "NodeAgent", "read_tail")
 LEASE_S = 10.0
 """A rank whose supervisor is silent for this long stops itself."""
 
+KEEPER_LEASE_S = 15.0
+"""A rank whose agent is silent for this long is ended by its keeper: an agent may be stopped, and does not see it."""
+
 KEEPER_S = 5.0
 """How long a keeper may take to end its rank by force."""
 
@@ -103,6 +106,7 @@ class NodeAgent:
         self._renewed_at_s = time.monotonic()  # the lease runs from here: waiting for a zygote is no silence
         await self._tell_beats(plan.api_key)
         self._spawn(self._watch_exit())
+        self._spawn(self._renew_keeper())
         if self._lease_s is not None:
             self._spawn(self._watch_lease(self._lease_s))
         self._spawn(self._follow_phase(plan))
@@ -260,6 +264,11 @@ class NodeAgent:
                 await self.stop(0.0)
                 os._exit(0)
             await asyncio.sleep(min(1.0, lease_s / 4))
+
+    async def _renew_keeper(self) -> None:
+        while (rank := self._rank) is not None and not rank.ended:
+            rank.renew(KEEPER_LEASE_S)
+            await asyncio.sleep(KEEPER_LEASE_S / 10)
 
     async def _follow_phase(self, plan: GangPlan) -> None:
         adapter = adapter_for(str(self._model["engine"]["kind"]))

@@ -85,6 +85,10 @@ class RankProcess:
         """SIGKILL the rank and everything that it started. Returns at once."""
         self._command(b"K")
 
+    def renew(self, lease_s: float) -> None:
+        """From now on the rank ends unless this is called again within ``lease_s`` seconds. Returns at once."""
+        self._command(f"L {lease_s:.3f} ".encode())
+
     def close(self) -> None:
         """Let go of the rank: its keeper kills it. Returns at once; may be called again."""
         fd, self._lifeline_fd = self._lifeline_fd, None
@@ -93,7 +97,7 @@ class RankProcess:
 
     def _command(self, word: bytes) -> None:
         if self._lifeline_fd is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):  # it has ended already, or reads nothing
                 os.write(self._lifeline_fd, word)
 
 
@@ -108,6 +112,7 @@ async def start_rank(
     """
     log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     lifeline_read_fd, lifeline_fd = os.pipe()
+    os.set_blocking(lifeline_fd, False)
     status_read_fd, status_fd = os.pipe()
     forked = zygote is not None and command.zygote is not None
     status: asyncio.StreamReader | None = None

@@ -286,8 +286,11 @@ static inline bool is(const Span *key, const char *name, size_t bytes) {
 #define IS(key, name) is((key), (name), sizeof(name) - 1)
 
 static bool stands_twice(const Span *keys, int num_keys, const Span *key) {
+    Py_ssize_t bytes = key->bytes;
+    uint8_t last = key->at[bytes - 1]; /* of an empty key, its first quote */
     for (int i = 0; i < num_keys; i++) {
-        if (keys[i].bytes == key->bytes && memcmp(keys[i].at, key->at, (size_t)key->bytes) == 0) return true;
+        if (keys[i].bytes != bytes || keys[i].at[bytes - 1] != last) continue;
+        if (memcmp(keys[i].at, key->at, (size_t)bytes) == 0) return true;
     }
     return false;
 }

@@ -23,6 +23,7 @@ from longboat.gateway.exchange import Exchange
 from longboat.gateway.later import account_remotely, admin_bytes, with_owner
 from longboat.gateway.quick import quick_call
 from longboat.gateway.request import Request
+from longboat.gateway.resumable import ResumableExchange
 from longboat.gateway.routes import Later, decide, error_style
 from longboat.gateway.state import GatewayState
 from longboat.gateway.wire import NOTED, WITHHELD, connection_tokens, without_named
@@ -133,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
                     state.requests_total += 1
                     refusal = state.books.open(call)
                     if refusal is None:
-                        self._exchange = exchange = Exchange(state, self, call)
+                        self._exchange = exchange = ResumableExchange(state, self, call)
                         exchange.start()
                     else:
                         self._opened(call, refusal)
@@ -448,7 +449,7 @@ class ClientConnection(asyncio.Protocol):
         if refusal is not None:
             self._give(call.request, refusal, tenant=call.tenant.name, model=call.pool)
             return
-        exchange = Exchange(self._state, self, call)
+        exchange = ResumableExchange(self._state, self, call)
         self._exchange = exchange
         exchange.start()
 

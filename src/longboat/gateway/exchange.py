@@ -25,6 +25,7 @@ from longboat.gateway.usage import AnswerKind, UsageReader
 from longboat.gateway.wire import Framing
 from longboat.routing.fair_queue import Granted, Queued, Ticket
 from longboat.routing.pick import Pick, Wait, least_busy, pick
+from longboat.routing.poison import Admitted
 
 __all__ = ("ClientSide", "Exchange")
 
@@ -166,6 +167,14 @@ class Exchange:
         if self._relay is None or not self._relay.started:
             self._drop_connection()
             self._lost(reason)
+
+    def admitted(self, now_s: float) -> Admitted:
+        """How far this request is at its engine."""
+        sent_s = self._call.request.received_s + self._call.attempts[-1].sent_s if self._call.attempts else now_s
+        tokens = self._call.usage.num_events if self._call.usage is not None else 0
+        if self._connection is not None:
+            tokens += self._connection.num_events
+        return Admitted(self, tokens, now_s - sent_s)
 
     def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         call, request = self._call, self._call.request

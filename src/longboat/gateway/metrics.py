@@ -149,6 +149,8 @@ class Metrics:
         self._refusals: dict[tuple[str, str], int] = {}
         self._fallbacks: dict[tuple[str, str], int] = {}
         self._events: dict[str, int] = {}
+        self._resumes: dict[tuple[str, str], int] = {}
+        self._gap, self._detection = _histogram(REQUEST_BOUNDS_S), _histogram(REQUEST_BOUNDS_S)
         self.lag = LoopLag()
 
     def series(self, model: str, tenant: str) -> Series:
@@ -169,6 +171,17 @@ class Metrics:
         key = (self._label(self._models, requested), self._label(self._models, served))
         self._fallbacks[key] = self._fallbacks.get(key, 0) + 1
 
+    def resumed(self, reason: str, result: str, *, gap_s: float, detection_s: float) -> None:
+        """An answer that its engine had left. reason: why it did, a fixed word; result: ``resumed`` | ``failed``
+
+        gap_s: how long the client got nothing of it; detection_s: how long the engine was silent before
+        """
+        key = (reason, result)
+        self._resumes[key] = self._resumes.get(key, 0) + 1
+        for histogram, seconds in ((self._gap, gap_s), (self._detection, detection_s)):
+            histogram[bisect_left(REQUEST_BOUNDS_S, seconds)] += 1
+            histogram[-1] += seconds
+
     def event(self, name: str, times: int = 1) -> None:
         """Something rare that an operator wants to know of (``redis_unavailable``). name: a fixed word."""
         self._events[name] = self._events.get(name, 0) + times
@@ -181,6 +194,8 @@ class Metrics:
             "refusals": [[code, tenant, count] for (code, tenant), count in self._refusals.items()],
             "fallbacks": [[asked, served, count] for (asked, served), count in self._fallbacks.items()],
             "events": dict(self._events),
+            "resumes": [[reason, result, count] for (reason, result), count in self._resumes.items()],
+            "resume_times": {"gap": list(self._gap), "detection": list(self._detection)},
             "upstreams": [_upstream(u) for u in upstreams],
             "processes": [{**process_gauges(self._process, gauges), **self.lag.snapshot()}],
         }
@@ -241,6 +256,8 @@ def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     upstreams: dict[tuple[str, str], dict[str, Any]] = {}
     refusals: dict[tuple[str, str], int] = {}
     fallbacks: dict[tuple[str, str], int] = {}
+    resumes: dict[tuple[str, str], int] = {}
+    times: dict[tuple[str, str], dict[str, Any]] = {}
     events: dict[str, int] = {}
     processes: list[Any] = []
     for snapshot in snapshots:
@@ -252,6 +269,9 @@ def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             refusals[one, two] = refusals.get((one, two), 0) + count
         for one, two, count in snapshot["fallbacks"]:
             fallbacks[one, two] = fallbacks.get((one, two), 0) + count
+        for one, two, count in snapshot.get("resumes", ()):
+            resumes[one, two] = resumes.get((one, two), 0) + count
+        _add_into(times, ("", ""), snapshot.get("resume_times", {}))
         for name, count in snapshot["events"].items():
             events[name] = events.get(name, 0) + count
         processes.extend(snapshot["processes"])
@@ -260,6 +280,8 @@ def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "refusals": [[*key, count] for key, count in refusals.items()],
         "fallbacks": [[*key, count] for key, count in fallbacks.items()],
         "events": events,
+        "resumes": [[*key, count] for key, count in resumes.items()],
+        "resume_times": times.get(("", ""), {}),
         "upstreams": list(upstreams.values()),
         "processes": processes,
     }

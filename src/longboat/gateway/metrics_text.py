@@ -18,6 +18,10 @@ _HISTOGRAMS = (
     ("e2e", "e2e_request_latency_seconds", "From the request's first byte to the answer's last byte."),
     ("queue", "queue_time_seconds", "How long a request waited in the gateway for room on a replica."),
 )
+_RESUME_TIMES = (
+    ("gap", "resume_gap_seconds", "How long a client got nothing of an answer that its engine had left."),
+    ("detection", "resume_detection_seconds", "How long an engine was silent before it was left."),
+)
 _SERIES_COUNTERS = (
     ("prompt_tokens", "prompt_tokens_total", "Prompt tokens, as engines reported them."),
     ("completion_tokens", "generation_tokens_total", "Generated tokens, as engines reported them."),
@@ -72,6 +76,13 @@ def _of_refusals(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from _family("refusals_total", "counter", "Errors that the gateway itself answered.", refusals)
     fallbacks = ((_labels(requested=asked, served=served), count) for asked, served, count in snapshot["fallbacks"])
     yield from _family("fallbacks_total", "counter", "Requests that another model answered.", fallbacks)
+    resumes = ((_labels(reason=why, result=result), count) for why, result, count in snapshot.get("resumes", ()))
+    yield from _family(
+        "resumes_total", "counter", "Answers that their engine had left, by what became of them.", resumes
+    )
+    for field, name, text in _RESUME_TIMES:
+        counts = snapshot.get("resume_times", {}).get(field)
+        yield from _histogram_family(name, text, REQUEST_BOUNDS_S, [("", counts)] if counts else [])
     events = ((_labels(event=name), count) for name, count in snapshot["events"].items())
     yield from _family("events_total", "counter", "Rare things that an operator wants to know of.", events)
 
@@ -113,12 +124,13 @@ def _histogram_family(
         total: float = 0
         if not any(counts):
             continue
-        start = f"{metric}_bucket{{{labels},"
+        start = f"{metric}_bucket{{{labels}," if labels else f"{metric}_bucket{{"
         for bucket, count in zip(buckets, counts, strict=False):  # the last count is the sum
             total += count
             yield f"{start}{bucket} {total}"
-        yield f"{metric}_sum{{{labels}}} {counts[-1]}"
-        yield f"{metric}_count{{{labels}}} {total}"
+        of = f"{{{labels}}}" if labels else ""
+        yield f"{metric}_sum{of} {counts[-1]}"
+        yield f"{metric}_count{of} {total}"
 
 
 def _head(name: str, kind: str, text: str) -> Iterator[str]:

@@ -10,9 +10,12 @@ from typing import Protocol
 from longboat.core.policy import QueuePolicy
 from longboat.gateway.upstream import Upstream
 from longboat.routing.fair_queue import UNBOUNDED, Granted, Queued, Rejected, Scheduler, Ticket
+from longboat.routing.outliers import Outliers
+from longboat.routing.resume_budget import ResumeBudget
 
-__all__ = ("Pool", "Waiting")
+__all__ = ("Parked", "Pool", "TakenUp", "Waiting")
 
+_JUDGE_S = 1.0
 _RECHECK_S = 0.01  # while somebody waits: another process of this node may have given a slot back
 
 
@@ -26,19 +29,51 @@ class Waiting(Protocol):
         """It waited too long; its ticket is gone."""
 
 
+class Parked(Protocol):
+    """A request that found no engine, or whose engine was lost."""
+
+    def woken(self) -> None:
+        """There may be an engine now."""
+
+
+class TakenUp(Protocol):
+    """An answer that its engine has left."""
+
+    def may_take_up(self) -> None:
+        """Its turn to be taken up by another engine."""
+
+
 class Pool:
     """Gives slots on ready endpoints to requests: at once where there is room and nobody waits, else in fair order.
 
-    in_use: slots that this process has given out
+    in_use: slots that this process has given out; ready_s: when (monotonic) an endpoint was ready last
+    parked: answers that wait for an engine; outliers: who is too slow
     """
 
-    __slots__ = ("_soon", "_timer", "in_use", "model", "scheduler", "upstreams")
+    __slots__ = (
+        "_judged_s",
+        "_resumes",
+        "_soon",
+        "_timer",
+        "in_use",
+        "model",
+        "outliers",
+        "parked",
+        "ready_s",
+        "scheduler",
+        "upstreams",
+    )
 
     def __init__(self, model: str, queue: QueuePolicy) -> None:
         self.model = model
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
         self.in_use = 0
+        self.ready_s = -math.inf
+        self.parked: dict[Parked, None] = {}
+        self.outliers = Outliers()
+        self._judged_s = 0.0
+        self._resumes: ResumeBudget[TakenUp] = ResumeBudget()
         self._soon = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -112,8 +147,35 @@ class Pool:
             self._soon = True
             asyncio.get_running_loop().call_soon(self._pump)
 
+    @property
+    def any_ready(self) -> bool:
+        return any(upstream.ready for upstream in self.upstreams)
+
+    def take_up(self, who: TakenUp, capacity_ratio: float) -> bool:
+        """Whether another engine may go on with this answer now; else ``who.may_take_up()`` is called later.
+
+        capacity_ratio: part of the slots that may be in this state at once, at least one
+        """
+        return self._resumes.ask(who, allowed=self._allowed(capacity_ratio))
+
+    def taken_up(self, who: TakenUp, capacity_ratio: float) -> None:
+        """The answer goes on, or ended."""
+        self._resumes.leave(who)
+        while (following := self._resumes.next(allowed=self._allowed(capacity_ratio))) is not None:
+            asyncio.get_running_loop().call_soon(following.may_take_up)
+
+    def wake(self) -> None:
+        """Endpoints changed."""
+        for who in tuple(self.parked):
+            asyncio.get_running_loop().call_soon(who.woken)
+
     def sweep(self, now_s: float) -> None:
         """Lets go who waited too long, and looks for room that came otherwise than by ``finish``."""
+        if self.any_ready:
+            self.ready_s = now_s
+        if now_s - self._judged_s >= _JUDGE_S:
+            self._judged_s = now_s
+            self._judge(now_s)
         if not self.scheduler.num_waiting:
             return
         for ticket in self.scheduler.expire(now_s):
@@ -123,8 +185,18 @@ class Pool:
     def close(self) -> None:
         """The model has left: nobody waits for it any more."""
         self.upstreams = ()
+        self.wake()
         for ticket in self.scheduler.expire(math.inf):
             ticket.payload.timed_out()
+
+    def _judge(self, now_s: float) -> None:
+        able = {upstream.key: upstream for upstream in self.upstreams if upstream.ready}
+        aside = self.outliers.ejected(able, now_s)
+        for upstream in self.upstreams:
+            upstream.ejected = upstream.key in aside
+
+    def _allowed(self, capacity_ratio: float) -> int:
+        return max(1, round(self.slots * capacity_ratio))
 
     def _look_again(self) -> None:
         if self._timer is None:

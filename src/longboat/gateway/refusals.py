@@ -11,6 +11,7 @@ from longboat.routing.fair_queue import Rejected
 from longboat.routing.quota import Denied
 
 __all__ = (
+    "answer_lost",
     "bad_body",
     "bad_deadline",
     "bad_http",
@@ -32,6 +33,7 @@ __all__ = (
     "no_such_path",
     "no_table",
     "overloaded_memory",
+    "poison",
     "quota_refused",
     "response_gone",
     "stopping",
@@ -230,6 +232,20 @@ def internal() -> Refusal:
 def stopping() -> Refusal:
     message = "This gateway is stopping. Send the request again, to another gateway of the fleet if there is one."
     return Refusal(status=503, message=message, code="gateway_stopping", retry_after_s=1, close=True)
+
+
+def answer_lost(detail: str) -> Refusal:
+    """In the middle of an answer that no other engine could go on with."""
+    message = f"The engine ended in the middle of this answer, and no other could go on with it: {detail}."
+    return Refusal(status=502, message=f"{message} Send the request again.", code="engine_lost")
+
+
+def poison() -> Refusal:
+    message = (
+        "Engines died each time they began with this request, so it is sent to no further one. "
+        "Change it (another prompt, other parameters), or tell whoever runs this fleet; `longboat logs` shows why."
+    )
+    return Refusal(status=422, message=message, code="poison_request")
 
 
 def _nearest(name: str, models: Sequence[str]) -> list[str]:

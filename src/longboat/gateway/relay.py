@@ -55,6 +55,24 @@ class Relay:
         """Whether a chunk of whole events may go to the client as it came: nothing is held back before it."""
         return self.started and self.events and self._chunked and not self._tail and not self._torn
 
+    def forget_tail(self) -> bool:
+        """Drop the half of an event whose rest will not come. Whether the client has whole events only."""
+        self._tail = b""
+        return not self._torn
+
+    @property
+    def holds_tail(self) -> bool:
+        """Whether half of an event waits for its rest."""
+        return bool(self._tail)
+
+    def comment(self, text: bytes) -> bytes:
+        """A whole comment between two events of a stream, with the head where it was not sent yet."""
+        framed = b"%x\r\n%b\r\n" % (len(text), text) if self._chunked else text
+        if self.started:
+            return framed
+        self.started = True
+        return self._head + framed
+
     def broken(self, message: str, code: str, request_id: str = "") -> bytes:
         """What ends a started stream of events whose engine died: an event that says so, and a proper end."""
         event = error_event(message, code, style=self._style, request_id=request_id)

@@ -15,6 +15,7 @@ from longboat.gateway.access_log import AccessLog
 from longboat.gateway.books import Books
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.counters import LocalCounters
+from longboat.gateway.deaths import Deaths
 from longboat.gateway.known_heads import KnownHeads
 from longboat.gateway.live_policy import LivePolicy, decode_policy, digest_of_policy
 from longboat.gateway.metrics import Metrics
@@ -53,6 +54,7 @@ class GatewayState:
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
         self.owners = Owners()
+        self.deaths = Deaths()
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
         self.counters: Counters = LocalCounters()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from longboat.core.policy import QueuePolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
@@ -105,8 +107,12 @@ class LiveTable:
         for model in self.models:
             pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
             pool.upstreams = tuple(u for u in made if u.model == model)
+            if pool.any_ready:
+                pool.ready_s = time.monotonic()
             if pool.num_waiting:
                 pool.pump_soon()
+            if pool.parked:
+                pool.wake()
         for pool in old.values():
             pool.close()
 

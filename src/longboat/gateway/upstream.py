@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from longboat.gateway.config import GatewayLimits
 from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer, whole_chunks
 from longboat.gateway.native import ChunkPath
 from longboat.routing.breaker import Breaker
+from longboat.routing.poison import Admitted
 from longboat.routing.watchdog import Pace
 
 __all__ = ("MovableStream", "ResponseSink", "Upstream", "UpstreamConnection", "request_end")
@@ -60,6 +60,9 @@ class MovableStream(Protocol):
     def replica_lost(self, reason: str) -> None:
         """The engine that gives it is held for lost, though its connection may still be there."""
 
+    def admitted(self, now_s: float) -> Admitted:
+        """How far it is at its engine."""
+
 
 class Upstream:
     """One endpoint, live. Fits ``routing.pick.EndpointView``; counts only what this process sends."""
@@ -74,7 +77,6 @@ class Upstream:
         "beats",
         "breaker",
         "capacity",
-        "death",
         "ejected",
         "gone",
         "key",
@@ -113,7 +115,6 @@ class Upstream:
         self.breaker = Breaker(first_s=limits.suspect_s)
         self.pace = Pace()
         self.ejected = False  # much slower than its siblings
-        self.death: tuple[float, MovableStream | None] = (-math.inf, None)  # when we lost it last, and who is blamed
         self._doubted = False
         self.gone = False
         self._idle: deque[tuple[UpstreamConnection, float]] = deque()

@@ -15,7 +15,7 @@ class Breaker:
 
     __slots__ = ("_first_s", "_longest_s", "_num_failures", "_on_trial", "_until_s")
 
-    def __init__(self, *, first_s: float = 1.0, longest_s: float = 30.0) -> None:
+    def __init__(self, *, first_s: float = 1.0, longest_s: float = 8.0) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
         self._num_failures = 0

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 __all__ = ("FIRST_STEPS_TOKENS", "Admitted", "PoisonList", "blamed")
 
-FIRST_STEPS_TOKENS = 4
+FIRST_STEPS_TOKENS = 2
 _FIRST_STEPS_S = 10.0  # for a request of which no token is seen: it may wait in the engine, or answer in one piece
 _DEATHS = 2
+_STORM_S = 30.0
 _REMEMBERED_S = 900.0
 _MAX_REMEMBERED = 1000
 
@@ -29,12 +30,20 @@ def blamed(present: Iterable[Admitted]) -> Hashable | None:
 
 
 class PoisonList:
-    """Deaths by the digest of the request that was blamed for them. Forgets after a quarter of an hour."""
+    """Deaths by the digest of the request that was blamed for them. Forgets after a quarter of an hour.
 
-    __slots__ = ("_deaths",)
+    Two make poison; three, where engines also die without anybody to blame: then two may be chance.
+    """
+
+    __slots__ = ("_deaths", "_storm_s")
 
     def __init__(self) -> None:
         self._deaths: dict[Hashable, tuple[int, float]] = {}
+        self._storm_s = -_STORM_S
+
+    def nobody(self, now_s: float) -> None:
+        """An engine died, and no request is to blame."""
+        self._storm_s = now_s
 
     def __bool__(self) -> bool:
         return bool(self._deaths)
@@ -46,10 +55,13 @@ class PoisonList:
         self._deaths[digest] = (count, now_s)
         while len(self._deaths) > _MAX_REMEMBERED:
             del self._deaths[next(iter(self._deaths))]
-        return count >= _DEATHS
+        return count >= self._enough(now_s)
 
     def is_poison(self, digest: Hashable, now_s: float) -> bool:
-        return self._count(digest, now_s) >= _DEATHS
+        return self._count(digest, now_s) >= self._enough(now_s)
+
+    def _enough(self, now_s: float) -> int:
+        return _DEATHS + (now_s - self._storm_s < _STORM_S)
 
     def _count(self, digest: Hashable, now_s: float) -> int:
         count, at_s = self._deaths.get(digest, (0, 0.0))

@@ -11,7 +11,9 @@ _MIN_SILENCE_S = 3.0  # an engine that keeps a journal says something every seco
 _MAX_SILENCE_S = 60.0
 _HEADLESS_RATIO = 4.0
 _STALL_RATIO = 10.0
-_MIN_STALL_S = 60.0  # one step of a long prompt may take half a minute
+_MIN_STALL_S = 10.0  # the engine steps, but this stream gets nothing of it
+_MIN_STOP_S = 20.0  # the engine does not step: one step of a long prompt may take long
+_MIN_STOP_WATCHED_S = 60.0  # whoever hears the engine's heart knows sooner, and better
 _MAX_STALL_S = 600.0
 _HALF_LIFE_S = 60.0
 
@@ -19,8 +21,8 @@ _HALF_LIFE_S = 60.0
 class Pace:
     """What one endpoint's streams showed of its pace: its longest pauses, half forgotten after each minute.
 
-    A *silence* is a time without any byte; a *stall* one without a token and without an engine's step, though bytes
-    come. Times are those of one steady clock, in seconds.
+    A *silence* is a time without any byte; a *stall* one without a token of the stream, though bytes come. Times are
+    those of one steady clock, in seconds.
     """
 
     __slots__ = ("_at_s", "_silence_s", "_stall_s")
@@ -41,8 +43,10 @@ class Pace:
         limit_s = _within(_SILENCE_RATIO * self._faded(self._silence_s, now_s), _MIN_SILENCE_S, _MAX_SILENCE_S)
         return limit_s * _HEADLESS_RATIO if headless else limit_s
 
-    def stall_limit_s(self, now_s: float) -> float:
-        return _within(_STALL_RATIO * self._faded(self._stall_s, now_s), _MIN_STALL_S, _MAX_STALL_S)
+    def stall_limit_s(self, now_s: float, *, steps: bool, watched: bool) -> float:
+        """steps: the engine did some since the stream's last token; watched: its heartbeats are heard."""
+        low_s = _MIN_STALL_S if steps else _MIN_STOP_WATCHED_S if watched else _MIN_STOP_S
+        return _within(_STALL_RATIO * self._faded(self._stall_s, now_s), low_s, _MAX_STALL_S)
 
     def _faded(self, pause_s: float, now_s: float) -> float:
         return pause_s * math.pow(0.5, max(0.0, now_s - self._at_s) / _HALF_LIFE_S)

@@ -1,0 +1,68 @@
+"""Engines that died, and the requests that are blamed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from longboat.routing.poison import PoisonList, blamed
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from longboat.gateway.upstream import Upstream
+
+__all__ = ("Deaths", "is_dead")
+
+_ONE_DEATH_S = 1.0  # connections of a dead engine end within it
+
+
+class Deaths:
+    """What one process knows. It sees only its own requests."""
+
+    __slots__ = ("_last", "_poison")
+
+    def __init__(self) -> None:
+        self._poison = PoisonList()
+        self._last: dict[str, tuple[float, Hashable | None]] = {}
+
+    def suspect(self, upstream: Upstream, now_s: float, *, sure: bool) -> Hashable | None:
+        """Whose first steps the engine was lost in, if it was one request's alone. Asked before who asks has left the
+        engine; the answer is the same for all that are lost with it. sure: something was lost at least
+        """
+        died_s, who = self._last.get(upstream.key, (-_ONE_DEATH_S, None))
+        if now_s - died_s >= _ONE_DEATH_S:
+            who = blamed(stream.admitted(now_s) for stream in upstream.streams)
+            self._last = {key: last for key, last in self._last.items() if now_s - last[0] < _ONE_DEATH_S}
+            self._last[upstream.key] = (now_s, who)
+            if who is None and sure:
+                self._poison.nobody(now_s)
+        return who
+
+    @property
+    def any_blamed(self) -> bool:
+        return bool(self._poison)
+
+    def blame(self, path: bytes, body: bytes) -> bool:
+        """The engine is dead indeed. Whether this makes the request poison."""
+        return self._poison.blame(_digest(path, body), time.monotonic())
+
+    def is_poison(self, path: bytes, body: bytes) -> bool:
+        return self._poison.is_poison(_digest(path, body), time.monotonic())
+
+
+async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
+    """Whether nobody takes a connection there."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(*upstream.target)
+    except (OSError, UnicodeError):
+        return True
+    writer.transport.abort()
+    return False
+
+
+def _digest(path: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16, key=path[:64]).digest()

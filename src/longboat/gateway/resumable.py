@@ -1,0 +1,346 @@
+"""An exchange that outlives its engines: an answer that one of them has left is taken up by another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from longboat.core.states import ResumeLevel
+from longboat.gateway import refusals
+from longboat.gateway.answer_head import AnswerHead
+from longboat.gateway.body import BodyError, Facts
+from longboat.gateway.deaths import is_dead
+from longboat.gateway.outgoing import body_for
+from longboat.gateway.pool import Pool
+from longboat.gateway.resume import EngineFaultError, Passage, passage_of
+from longboat.gateway.upstream import Upstream
+from longboat.gateway.waiting import WaitingExchange
+from longboat.routing.pick import Pick, pick
+from longboat.routing.poison import Admitted
+
+__all__ = ("ResumableExchange",)
+
+SWEEP_S = 0.25
+_MAX_ATTEMPTS = 64
+_MAX_ERROR_ANSWERS = 3
+_OWN_REASONS = ("refused", "error", "differs")  # they say nothing bad of the engine
+
+
+class ResumableExchange(WaitingExchange):
+    """What an engine's end means for its answer:
+
+    - nothing of it was sent yet: the request goes to another engine, as it came
+    - it is a stream that the engine kept a journal of: another engine of the same revision goes on with it
+    - else it is broken: the client is told so inside the stream, or by the connection's end
+    """
+
+    _passage: Passage | None = None  # made for the first engine that keeps a journal
+    _num_error_answers = 0
+    _first_tokens = 0  # when this engine began
+    _heard = False  # this engine's head came
+    _leaving: tuple[str, str] | None = None  # why this engine is being left
+    _maybe_killed: frozenset[str] = frozenset()  # engines that were lost in its first steps
+    _sent_s = 0.0
+    _taking_up_in: Pool | None = None
+
+    # what an engine is sent
+
+    def _use(self, upstream: Upstream) -> None:
+        if not self._has_content and self._is_poison():
+            self._refuse(refusals.poison())
+        else:
+            super()._use(upstream)
+
+    def _dressed(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
+        self._heard, self._leaving = False, None
+        self._sent_s = time.monotonic()
+        passage = self._passage
+        if passage is None and upstream.resume is not ResumeLevel.NONE and not self._has_content:
+            policy = self._policy
+            if policy.enabled:
+                passage = self._passage = passage_of(self._call, seeds=policy.seeds)
+        if not self._started:
+            self._relay = None
+        if passage is None:
+            return b"", body
+        self._first_tokens = passage.num_tokens
+        if self._has_content:
+            return passage.carry(upstream, body)
+        return passage.lines(upstream), body
+
+    def _is_poison(self) -> bool:
+        deaths, call = self._state.deaths, self._call
+        if not deaths.any_blamed or call.facts is None:
+            return False
+        try:
+            call.sent_body = call.sent_body or body_for(call)
+        except BodyError:
+            return False  # refused on the way
+        return deaths.is_poison(call.path, call.sent_body)
+
+    # what an engine sends
+
+    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+        upstream = self._upstream
+        assert upstream is not None
+        self._heard = True
+        if self._leaving is not None:
+            return
+        if self._has_content:
+            self._on_head_again(head, upstream)
+        elif (head.status >= 500 and self._asks_again()) or (self._started and not self._on_late_head(head, upstream)):
+            self._leave_soon("error", f"it answered {head.status}")
+        else:
+            if not self._started:
+                super().on_head(head, length)
+            if self._passage is not None:
+                self._passage.begins(head, upstream)
+
+    def _on_head_again(self, head: AnswerHead, upstream: Upstream) -> None:
+        """Of an engine that is to go on with an answer."""
+        passage = self._passage
+        assert passage is not None
+        if head.status == 200 and head.events and head.journaled:
+            upstream.breaker.succeeded()
+            passage.goes_on()
+        elif head.status == 409 and passage.lower():
+            self._leave_soon("refused", "it cannot take the answer over in this way")
+        else:
+            self._leave_soon("refused", f"it answered {head.status} where it should go on with an answer")
+
+    def on_block(self, body: bytes, *, last: bool) -> None:
+        passage, relay = self._passage, self._relay
+        if self._leaving is not None:
+            return
+        if passage is None or passage.journal is None:
+            super().on_block(body, last=last)
+            return
+        assert relay is not None
+        try:
+            body = passage.feed(relay.whole_events(body, last=False), last=last)
+            if last and relay.holds_tail:
+                raise EngineFaultError("ended", "it ended its answer in the middle of an event")
+        except EngineFaultError as fault:
+            self._leave(fault.reason, str(fault))
+            return
+        if body and passage.fault_s:
+            self._taken_up(passage)
+        self._pass_on(relay, body, last=last)
+
+    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+        if self._leaving is not None or self._started or self._has_content:
+            self.on_head(head, length)
+            self.on_block(body, last=True)
+        else:
+            self._heard = True
+            super().on_whole(head, length, body)
+
+    def _let_chunks_pass(self) -> None:
+        if self._passage is None or self._passage.journal is None:
+            super()._let_chunks_pass()
+
+    def on_lost(self, detail: str) -> None:
+        connection = self._connection
+        stale = connection is not None and connection.used and not self._heard
+        self._leave("lost", detail, stale=stale)
+
+    def replica_lost(self, reason: str) -> None:
+        if not self._has_content or (self._passage is not None and self._passage.journal is not None):
+            self._leave("beats", reason)
+
+    def admitted(self, now_s: float) -> Admitted:
+        passage = self._passage
+        if passage is None or passage.journal is None:
+            return super().admitted(now_s)
+        return Admitted(self, passage.num_tokens - self._first_tokens, now_s - self._sent_s)
+
+    # leaving an engine
+
+    def _leave_soon(self, reason: str, detail: str) -> None:
+        """From within the reading of a head: what else of the answer arrives is not looked at."""
+        self._leaving = (reason, detail)
+        asyncio.get_running_loop().call_soon(self._go_on, self._leave_now)
+
+    def _leave_now(self) -> None:
+        if self._leaving is not None and self._call.is_open:
+            self._leave(*self._leaving)
+
+    def _leave(self, reason: str, detail: str, *, stale: bool = False) -> None:
+        """This engine does not answer, or not any further.
+
+        stale: the connection was pooled, and may just have ended by its age: that says nothing about the engine
+        """
+        upstream, call = self._upstream, self._call
+        if upstream is None:
+            return
+        now_s = time.monotonic()
+        died = reason in ("lost", "beats")
+        suspect = self._state.deaths.suspect(upstream, now_s, sure=not stale) if died else None
+        silent_s = self._connection.quiet * SWEEP_S if self._connection is not None else 0.0
+        self._drop_connection()
+        self._leaving = None
+        if not stale:
+            if reason not in _OWN_REASONS:
+                upstream.breaker.failed(now_s)
+            call.tried |= {upstream.key}
+            call.reached = True
+        if reason == "error" and self._all_were_tried():
+            call.tried = frozenset()  # once more, before that error is the answer
+        self._attempt_failed(detail)
+        self._leave_upstream()
+        if self._has_content and not self._can_go_on(reason, now_s, silent_s):
+            self._give_up(detail)
+        elif suspect is self and stale:
+            self._maybe_killed |= {upstream.key}  # the next connection to it will show
+            self._try_elsewhere()
+        elif suspect is self:
+            self._ask_whether_dead(upstream)
+        else:
+            self._try_elsewhere()
+
+    def _can_go_on(self, reason: str, now_s: float, silent_s: float) -> bool:
+        passage, relay = self._passage, self._relay
+        if passage is None or relay is None or not relay.forget_tail():
+            return False
+        return passage.fails(reason, now_s, silent_s=silent_s)
+
+    def _asks_again(self) -> bool:
+        """An engine answered with a server's error: whether another, or the same again, is asked before that counts."""
+        call = self._call
+        self._num_error_answers += 1
+        if not self._policy.enabled or call.facts is None or call.pinned:
+            return False
+        return self._num_error_answers < _MAX_ERROR_ANSWERS
+
+    def _ask_whether_dead(self, upstream: Upstream) -> None:
+        """It was lost in this request's first steps: before another engine gets it, see whether it killed that one."""
+        task = asyncio.get_running_loop().create_task(self._judge(upstream))
+        self._connect_task = task
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    async def _judge(self, upstream: Upstream) -> None:
+        dead = await is_dead(upstream, self._state.limits.connect_timeout_s)
+        self._connect_task = None
+        if dead:
+            self._maybe_killed |= {upstream.key}
+            self._call.tried |= {upstream.key}
+        self._go_on(self._try_elsewhere)
+
+    def _has_killed(self) -> bool:
+        """Whether this request is poison, now that some of the engines that it was lost with are known to be dead."""
+        killed = self._maybe_killed & self._call.tried
+        self._maybe_killed -= killed
+        call, deaths = self._call, self._state.deaths
+        return any([deaths.blame(call.path, call.sent_body) for _ in killed if call.sent_body is not None])
+
+    def _give_up(self, detail: str) -> None:
+        self._count("failed")
+        self._break(refusals.answer_lost(detail))
+
+    # being taken up by another
+
+    def _try_elsewhere(self) -> None:
+        if len(self._call.attempts) > _MAX_ATTEMPTS:
+            attempts = self._call.attempts
+            self._call.attempts = attempts[: _MAX_ATTEMPTS // 2] + attempts[_MAX_ATTEMPTS // 2 + 1 :]
+        if self._maybe_killed and self._has_killed():
+            self._state.metrics.event("poison_request")
+            self._refuse(refusals.poison())
+        elif self._has_content:
+            self._take_up()
+        else:
+            self._try_next()
+
+    def _all_were_tried(self) -> bool:
+        return all(e.key in self._call.tried for e in self._state.table.endpoints(self._call.pool) or () if e.ready)
+
+    def _search(self) -> None:
+        if self._has_content:
+            self._take_up()
+        else:
+            super()._search()
+
+    def _may_use(self, upstream: Upstream) -> bool:
+        if not super()._may_use(upstream):
+            return False
+        return not self._has_content or (self._passage is not None and self._passage.may_use(upstream))
+
+    def may_take_up(self) -> None:
+        """Its turn to be taken up by another engine."""
+        if self._taking_up_in is not None and self._upstream is None and self._call.is_open:
+            self._go_on(self._take_up)
+
+    def _take_up(self) -> None:
+        """Let another engine go on with the answer."""
+        call, passage, state = self._call, self._passage, self._state
+        assert passage is not None
+        pool = state.table.pool(call.pool)
+        if pool is None:
+            self._give_up("its model has left the fleet")
+            return
+        self._taking_up_in = pool
+        self._begin_to_wait()
+        if not pool.take_up(self, self._policy.capacity_ratio):
+            return
+        able = [e for e in pool.upstreams if passage.may_use(e)]
+        decision = pick(able, turn=state.next_turn(), tried=call.tried, overfull=True)
+        if isinstance(decision, Pick):
+            self._use(decision.endpoint)
+            return
+        call.tried = frozenset()
+        self._make_way()
+        refusal = refusals.answer_lost(call.failure)
+        if self._may_wait(pool):
+            self._park(pool, refusal)
+        else:
+            self._give_up(call.failure)
+
+    def _taken_up(self, passage: Passage) -> None:
+        """The client gets news again."""
+        self._count("resumed")
+        passage.fault_s = 0.0
+        self._wait_until_s = 0.0
+        self._call.tried = frozenset()
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """For the next answer that is to be taken up."""
+        pool, self._taking_up_in = self._taking_up_in, None
+        if pool is not None:
+            pool.taken_up(self, self._policy.capacity_ratio)
+
+    def _waited_in_vain(self) -> None:
+        if self._has_content:
+            self._count("failed")
+        super()._waited_in_vain()
+
+    def _count(self, result: str) -> None:
+        passage = self._passage
+        if passage is None or not passage.fault_s:
+            return
+        gap_s = time.monotonic() - self._last_block_s
+        self._state.metrics.resumed(passage.reason, result, gap_s=gap_s, detection_s=passage.detection_s)
+
+    @property
+    def _is_idle(self) -> bool:
+        passage = self._passage
+        return super()._is_idle or (passage is not None and passage.fault_s > 0.0)
+
+    # the body, which another engine may need
+
+    def _has_begun(self) -> None:
+        passage = self._passage
+        if passage is None or passage.journal is None:
+            super()._has_begun()
+            return
+        self._wait_until_s = 0.0
+        call = self._call
+        call.body = b""
+        call.request.pieces.clear()
+        if type(call.facts) is Facts:
+            call.facts.document = {}
+
+    def _close(self, *, status: int, outcome: str, code: str = "") -> None:
+        self._make_way()
+        super()._close(status=status, outcome=outcome, code=code)

@@ -1,0 +1,219 @@
+"""What one streamed answer needs so that another engine can go on with it: its seed, its journal, its faults so far."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import orjson
+
+from longboat.core.states import ResumeLevel
+from longboat.gateway.body import BodyKind, Facts
+from longboat.gateway.journal import Journal
+from longboat.gateway.stitch import Stitcher, StitchError
+from longboat.gateway.usage import AnswerKind
+
+if TYPE_CHECKING:
+    from longboat.gateway.answer_head import AnswerHead
+    from longboat.gateway.call import Call
+    from longboat.gateway.upstream import Upstream
+
+__all__ = ("EngineFaultError", "Passage", "passage_of")
+
+_MAX_VAIN_FAULTS = 16
+_MAX_REPORTS = 2
+_MAX_DIFFERING = 3
+_ENDS = {
+    AnswerKind.OPENAI_EVENTS: (b"data: [DONE]",),
+    AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
+    AnswerKind.RESPONSES_EVENTS: (b"event: response.completed", b"event: response.incomplete"),
+}
+_REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
+_KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
+_JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
+_MAX_SEED = 2**31 - 1
+
+
+class EngineFaultError(Exception):
+    """The engine's stream is well-formed HTTP, but not the answer. reason: one word, for counting."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def passage_of(call: Call, *, seeds: bool) -> Passage | None:
+    """For a call whose answer is a stream that another engine may go on with; None for any other."""
+    facts = call.facts
+    if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS or call.pinned:
+        return None
+    seed = None
+    if seeds and facts.document.get("seed") is None:
+        seed = random.randrange(_MAX_SEED)
+    return Passage(call.api.events, facts.n, seed)
+
+
+class Passage:
+    """One answer's way through one engine or several.
+
+    seed: for requests that name none; None where they do
+    journal: made when an engine says that it keeps one; stitcher: from the second engine on
+    revision: of the engine that began the answer: no other may go on with it
+    reason: why the last engine was left; fault_s: when (monotonic); 0.0 while an engine answers
+    detection_s: how long it was silent before
+    """
+
+    __slots__ = (
+        "_carried",
+        "_kind",
+        "_last_events",
+        "_num_choices",
+        "_num_differing",
+        "_num_reports",
+        "_tokens_before",
+        "_vain",
+        "detection_s",
+        "fault_s",
+        "journal",
+        "level",
+        "reason",
+        "revision",
+        "seed",
+        "stitcher",
+    )
+
+    def __init__(self, kind: AnswerKind, num_choices: int, seed: int | None) -> None:
+        self._kind = kind
+        self._num_choices = num_choices
+        self.seed = seed
+        self.journal: Journal | None = None
+        self.stitcher: Stitcher | None = None
+        self.revision = ""
+        self.level = ResumeLevel.CARRIED
+        self.reason = ""
+        self.fault_s = 0.0
+        self.detection_s = 0.0
+        self._carried: list[list[int]] = []
+        self._last_events = b""
+        self._num_differing = self._num_reports = 0
+        self._tokens_before = -1
+        self._vain = 0
+
+    # what an engine is sent
+
+    def lines(self, upstream: Upstream) -> bytes:
+        """Header lines for an engine that keeps journals."""
+        if upstream.resume is ResumeLevel.NONE:
+            return b""
+        return _JOURNAL_LINE if self.seed is None else b"%bx-longboat-seed: %d\r\n" % (_JOURNAL_LINE, self.seed)
+
+    def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
+        """Header lines and body for an engine that is to go on with the answer."""
+        lines = self.lines(upstream)
+        if self.level is ResumeLevel.NONE or not any(self._carried):
+            return lines, body
+        mode = "replay" if ResumeLevel.REPLAY in (self.level, upstream.resume) else "carried"
+        prefix = orjson.dumps({"mode": mode, "prior": self._carried})
+        return b"%bx-longboat-carry: %d\r\n" % (lines, len(prefix)), prefix + body
+
+    def may_use(self, upstream: Upstream) -> bool:
+        """Whether this engine may go on with what has begun."""
+        return upstream.resume is not ResumeLevel.NONE and upstream.revision == self.revision
+
+    def lower(self) -> bool:
+        """An engine refused to take the tokens over: whether there is a slower way."""
+        ways = (ResumeLevel.CARRIED, ResumeLevel.REPLAY, ResumeLevel.NONE)
+        at = ways.index(self.level)
+        self.level = ways[min(at + 1, 2)]
+        return at < 2
+
+    # what an engine sends
+
+    def begins(self, head: AnswerHead, upstream: Upstream) -> None:
+        """The first engine's answer begins: a journal is kept where the engine tells ids."""
+        self.revision = upstream.revision
+        self.journal = self.stitcher = None
+        self._last_events = b""
+        if head.journaled and head.events and head.status == 200:
+            self.journal = Journal(self._kind, self._num_choices)
+
+    def goes_on(self) -> None:
+        """A further engine's answer begins."""
+        assert self.journal is not None
+        self._last_events = b""
+        self.stitcher = Stitcher(self._kind, self.journal)
+
+    def feed(self, events: bytes, *, last: bool) -> bytes:
+        """What the client gets of whole events. last: the engine says that this was all.
+
+        :raises EngineFaultError: this is no answer, or not the one that the client has the beginning of
+        """
+        journal = self.journal
+        assert journal is not None
+        if events:
+            alone = events.startswith(b": ids ") and events.find(b"\n\n") == len(events) - 2
+            if not alone and not self._is_sound(events):
+                raise EngineFaultError("nonsense", "it sent what is no event of an answer")
+            self._last_events = events
+        if last and not self._ended():
+            raise EngineFaultError("ended", "it ended its answer before the end")
+        if self.stitcher is None:
+            return journal.feed(events)
+        try:
+            return self.stitcher.feed(events)
+        except StitchError as error:
+            raise EngineFaultError("differs", str(error)) from error
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the client gets news again."""
+        return self.stitcher is None or self.stitcher.caught_up
+
+    @property
+    def num_tokens(self) -> int:
+        return self.journal.num_tokens if self.journal is not None else 0
+
+    # faults
+
+    def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
+        """The engine is lost in the middle of the answer. Whether another can go on with it."""
+        if not self.fault_s:
+            self.fault_s, self.detection_s, self.reason = now_s, silent_s, reason
+        journal = self.journal
+        if journal is None or not _is_complete_so_far(journal):
+            return False
+        self._num_differing += reason == "differs"
+        tokens = journal.num_tokens
+        self._vain = 0 if tokens > self._tokens_before else self._vain + 1
+        self._tokens_before = tokens
+        self._carried = journal.priors()
+        return self._vain < _MAX_VAIN_FAULTS and self._num_differing < _MAX_DIFFERING
+
+    def _is_sound(self, events: bytes) -> bool:
+        """Looks closer at events that bring no token first: an engine that failed may say so in its stream."""
+        if any(mark in events for mark in _REPORTS):
+            self._num_reports += 1
+            if self._num_reports <= _MAX_REPORTS:
+                raise EngineFaultError("report", "it reported an error within its answer")
+            return True
+        for line in events.split(b"\n"):
+            if line.startswith(b"data:") and not line.endswith(b"[DONE]") and not _is_json(line[5:]):
+                return False
+        return True
+
+    def _ended(self) -> bool:
+        last = self._last_events[-65536:]
+        return any(mark in last for mark in _ENDS[self._kind]) or any(mark in last for mark in _REPORTS)
+
+
+def _is_complete_so_far(journal: Journal) -> bool:
+    """Whether it knows all that the client has, and the client has not all."""
+    return journal.is_resumable or (not journal.num_tokens and not journal.received().ended)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True

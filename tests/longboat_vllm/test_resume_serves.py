@@ -1,0 +1,126 @@
+"""Two real vLLMs: answers of every kind, cut anywhere and continued on the other one, equal their whole selves.
+
+``LONGBOAT_TEST_CUTS`` sets how many cuts of each kind are tried (2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engines.answer_kinds import KINDS, client_view
+from engines.carried_stream import Stream, journalled
+from engines.test_vllm_serves import ADAPTER, plan_on_loopback, running, wait_until_ready
+from longboat.builtin.models import ensure
+from longboat.core.states import ResumeLevel
+from longboat.engines.environment import environment_at
+from longboat.engines.overlay import build_overlay
+from longboat.engines.resume_proof import prove
+
+ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "2"))
+KEY = "a-secret"
+SEED = 77
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python"),
+]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Addresses of two replicas of the tiny model."""
+    folder = tmp_path_factory.mktemp("replicas")
+    environment = environment_at("vllm", Path(ENGINE_PYTHON))
+    overlay, model = str(build_overlay(folder, environment)), ensure("builtin:tiny", folder)
+    with ExitStack() as stack:
+        plans = [plan_on_loopback(model, pipeline=1, num_nodes=1) for _ in range(2)]
+        logs = [folder / f"replica{index}.log" for index in range(2)]
+        started = [
+            stack.enter_context(running(ADAPTER.command(plan, 0, environment, overlay), log))
+            for plan, log in zip(plans, logs, strict=True)
+        ]
+        for plan in plans:
+            wait_until_ready(plan, started, logs)
+        first, second = (f"http://127.0.0.1:{plan.head.ports['api']}" for plan in plans)
+        yield first, second
+
+
+def whole(url: str, kind: str) -> Stream:
+    path, body = KINDS[kind]
+    stream = journalled(url, path, body, seed=SEED, key=KEY)
+    assert stream.status == 200, stream.body
+    return stream
+
+
+def cut(ids: dict[int, list[int]], chance: random.Random) -> list[list[int]]:
+    """What a gateway carries of each choice; a choice that has ended is carried without its last token."""
+    return [ids[choice][: chance.randint(0, len(ids[choice]) - 1)] for choice in sorted(ids)]
+
+
+@pytest.mark.parametrize("mode", ["carried", "replay"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_answer_cut_anywhere_continues_identically_elsewhere(engines: tuple[str, str], kind: str, mode: str) -> None:
+    path, body = KINDS[kind]
+    expected, chance = whole(engines[0], kind), random.Random(f"{kind} {mode}")
+    for _ in range(NUM_CUTS):
+        prior = cut(expected.ids, chance)
+        continued = journalled(engines[1], path, body, prior=prior, mode=mode, seed=SEED, key=KEY)
+        assert continued.status == 200, continued.body
+        assert continued.ids == expected.ids
+        carried = {choice: len(ids) for choice, ids in enumerate(prior)} if mode == "carried" else None
+        assert client_view(path, continued.events, carried) == client_view(path, expected.events, carried)
+
+
+def test_unfaulted_answers_of_both_replicas_are_equal(engines: tuple[str, str]) -> None:
+    for kind in KINDS:
+        first, second = whole(engines[0], kind), whole(engines[1], kind)
+        assert (kind, second.ids) == (kind, first.ids)
+
+
+def test_replica_proves_that_it_carries(engines: tuple[str, str]) -> None:
+    proof = asyncio.run(prove(engines[0], KEY, "tiny", timeout_s=120.0))
+    assert proof.level == ResumeLevel.CARRIED, proof
+
+
+def test_client_cannot_carry_tokens_itself(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4, "vllm_xargs": {"longboat_prior": [1, 2]}}
+    answer = httpx.post(
+        f"{engines[0]}/v1/completions", json=body, headers={"authorization": f"Bearer {KEY}"}, timeout=60
+    )
+    assert answer.status_code >= 400
+    assert httpx.get(f"{engines[0]}/health", timeout=30).status_code == 200
+
+
+def test_tokens_beyond_the_limit_are_refused_and_the_engine_lives(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 2, "stream": True}
+    stream = journalled(engines[0], "/v1/completions", body, prior=[[1, 2, 3]], key=KEY)
+    assert stream.status >= 400
+    assert whole(engines[0], "completions greedy").ids
+
+
+def test_seeded_prompt_longer_than_a_step_is_answered_and_continued(engines: tuple[str, str]) -> None:
+    prompt = " ".join(f"word {number}" for number in range(100))
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 40, "ignore_eos": True, "stream": True, "temperature": 1.2}
+    expected = journalled(engines[0], "/v1/completions", body, seed=SEED, key=KEY)
+    continued = journalled(engines[1], "/v1/completions", body, prior=[expected.ids[0][:30]], seed=SEED, key=KEY)
+    assert continued.ids == expected.ids
+
+
+def test_steps_are_told(engines: tuple[str, str]) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    before = json.loads(httpx.get(f"{engines[0]}/longboat/v1/steps", headers=headers, timeout=30).text)
+    whole(engines[0], "completions greedy")
+    after = json.loads(httpx.get(f"{engines[0]}/longboat/v1/steps", headers=headers, timeout=30).text)
+    assert after["steps"] > before["steps"]
+    assert after["running"] == 0
