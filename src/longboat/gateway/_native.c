@@ -87,7 +87,7 @@ static inline const uint8_t *plain_end(const uint8_t *p, const uint8_t *end) {
         uint64_t word;
         memcpy(&word, p, 8);
         /* The high bit of a byte is set where it is special; a borrow sets it wrongly only above such a byte. */
-        uint64_t special = word | (word - ones * 0x20) | ((word ^ (ones * '"')) - ones) | ((word ^ (ones * '\\')) - ones);
+        uint64_t special = word | (word - ones * 0x20) | ((word ^ ones * '"') - ones) | ((word ^ ones * '\\') - ones);
         special &= ones * 0x80;
         if (special) return p + (__builtin_ctzll(special) >> 3);
     }
