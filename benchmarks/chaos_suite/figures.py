@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos_suite.play import Played
+from chaos_suite.schedule import GATEWAY_FAULTS
 
 __all__ = ("figures_of", "is_good", "percentile")
 
@@ -116,7 +117,7 @@ def _shows_within_s(played: Played) -> float:
 
 
 def _was_there(answer: Answer, played: Played) -> bool:
-    if played.victim.startswith("g"):
+    if played.fault.kind in GATEWAY_FAULTS:
         number = int(played.victim[1:])
         at = [gateway for gateway, since_s in answer["gateways"] if since_s <= played.at_s]
         return bool(at) and at[-1] == number
