@@ -30,7 +30,7 @@ class Journal:
     """One stream's. Feed it whole events, as the engine sent them, and give the client what comes back.
 
     Nothing is read while all is well: the bytes are kept as they came, packed whenever ``PACK_BYTES`` are reached (a
-    stream of tokens shrinks to about a twentieth). A stream that takes more than ``MAX_HELD_BYTES`` even so is not
+    stream of tokens shrinks to about a twentieth). A stream that takes more than ``max_held_bytes`` even so is not
     resumable. What is asked for after a fault reads all that is kept, at about a microsecond per event.
 
     engine_steps: what the engine last told of its own; -1 is nothing yet
@@ -41,6 +41,7 @@ class Journal:
         "_kept",
         "_kept_bytes",
         "_kind",
+        "_max_held_bytes",
         "_packed",
         "_packed_bytes",
         "_packed_tokens",
@@ -49,9 +50,10 @@ class Journal:
         "engine_steps",
     )
 
-    def __init__(self, kind: AnswerKind, num_choices: int = 1) -> None:
+    def __init__(self, kind: AnswerKind, num_choices: int = 1, *, max_held_bytes: int = MAX_HELD_BYTES) -> None:
         """kind: one of a stream of events; num_choices: that the request asks for (at least 1)."""
         self._kind = kind
+        self._max_held_bytes = max_held_bytes
         self._ids = [array("I") for _ in range(num_choices)]
         self._received: Received = _RECEIVED[kind]()
         self._kept: list[bytes] = []
@@ -146,7 +148,7 @@ class Journal:
         self._kept, self._kept_bytes = [], 0
         self._packed.append(packed)
         self._packed_bytes += len(packed)
-        if self.held_bytes > MAX_HELD_BYTES:
+        if self.held_bytes > self._max_held_bytes:
             self._give_up()
 
     def _read(self) -> None:
