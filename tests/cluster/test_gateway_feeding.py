@@ -69,12 +69,12 @@ class Gone:
         raise ClusterError("gone")
 
 
-def order(*, partial: bool = False, policy: bytes = POLICY, **settings: Any) -> NodeOrder:
+def order(*, old: bool = False, policy: bytes = POLICY, **settings: Any) -> NodeOrder:
     return NodeOrder(
         fleet="f",
         epoch="e",
         table=EndpointTable(version=1, models=(), endpoints=()),
-        table_is_partial=partial,
+        table_is_old=old,
         gateway=GatewaySettings(**{"host": "127.0.0.1", "port": 8000, "processes": 1, **settings}),
         warm=(),
         policy=policy,
@@ -112,10 +112,10 @@ async def test_a_known_policy_is_not_sent_again_and_a_new_one_restarts_nothing(n
     assert len(node.starts) == 1
 
 
-async def test_a_partial_table_is_kept_back_and_the_policy_is_not(node: Node) -> None:
+async def test_an_old_table_is_kept_back_and_the_policy_is_not(node: Node) -> None:
     await node.ensure(order())
     calls(node)
-    await node.ensure(order(partial=True, policy=b"{}"))
+    await node.ensure(order(old=True, policy=b"{}"))
     assert calls(node) == ["policy"]
 
 

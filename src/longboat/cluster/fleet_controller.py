@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from longboat.cluster.gateway_orders import SlotShares, policy_document
+from longboat.cluster.hold_off import HoldOff
 from longboat.cluster.membership import Membership
 from longboat.cluster.messages import (
     Announcement,
@@ -29,8 +31,6 @@ log = logging.getLogger("longboat.controller")
 
 ORDER_EVERY_S = 1.0
 ORDER_TIMEOUT_S = 8.0
-HOLD_OFF_S = 3.0
-"""A controller that just started has heard nobody yet: for this long it takes no endpoint away from the gateways."""
 
 
 class FleetController:
@@ -42,7 +42,7 @@ class FleetController:
         self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
         self._slot_shares = SlotShares()
         self._epoch = f"{time.time_ns():x}"
-        self._started_at_s = time.monotonic()
+        self._hold_off = HoldOff(time.monotonic())
         self._changed = asyncio.Event()
         self._nodes: dict[str, asyncio.Task[None]] = {}
         self._reports: dict[str, NodeReport] = {}
@@ -57,6 +57,7 @@ class FleetController:
     async def announce(self, announcement: Announcement) -> Verdict:
         """A supervisor says how its gang is."""
         before = self._table_version()
+        self._hold_off.heard(time.monotonic())
         verdict = self._membership.hear(announcement, time.time())
         if self._table_version() != before:
             self._wake()
@@ -144,15 +145,15 @@ class FleetController:
     def _node_order(self, node_id: str) -> NodeOrder:
         now_s = time.time()
         self._membership.expire(now_s)
-        held = time.monotonic() - self._started_at_s < HOLD_OFF_S
         gateway = self._document["gateway"]
         table = self._membership.table(self._models(), now_s)
+        table = dataclasses.replace(table, partial=self._hold_off.holds(time.monotonic()))
         demands = {node: report.gateway.tenant_demands for node, report in self._reports.items()}
         return NodeOrder(
             fleet=str(self._document["fleet"]),
             epoch=self._epoch,
             table=self._slot_shares.table_for(node_id, table, self._nodes, demands, time.monotonic()),
-            table_is_partial=held,
+            table_is_old=False,
             gateway=GatewaySettings(**gateway),
             warm=tuple(WarmEnvironment(**entry) for entry in self._document.get("warm", ())),
             policy=self._policy_document(),

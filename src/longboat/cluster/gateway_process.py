@@ -59,7 +59,7 @@ class GatewayProcess:
             record = await asyncio.wait_for(self._start(order, secret), START_TIMEOUT_S + 5.0)
             state = await self._state(record) or {}
         assert record is not None
-        await self._feed(record, state, order, with_table=not (order.table_is_partial and runs_already))
+        await self._feed(record, state, order, with_table=not (order.table_is_old and runs_already))
         state = await self._state(record) or {}
         return self._report(order, state, str(trouble or ""))
 

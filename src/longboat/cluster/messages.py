@@ -125,14 +125,14 @@ class NodeOrder:
     """What the controller wants of a node.
 
     epoch: names the controller's life; table versions are compared within one epoch
-    table_is_partial: the controller has just started and may not know every endpoint: do not take any away for it
+    table_is_old: the keeper repeats an order that no controller renewed: only a gateway that it starts takes the table
     policy: document of the core's Policy, with secrets; a gateway takes it without a restart
     """
 
     fleet: str
     epoch: str
     table: EndpointTable
-    table_is_partial: bool
+    table_is_old: bool
     gateway: GatewaySettings
     warm: tuple[WarmEnvironment, ...]
     policy: bytes = field(default=b"{}", repr=False)
