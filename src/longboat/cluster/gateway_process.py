@@ -79,6 +79,9 @@ class GatewayProcess:
             await self._control(record).put_policy(order.policy)
         if with_table:
             await self._control(record).put_table(order.epoch, order.table)
+        if bool(state.get("draining")) != order.drained:
+            control = self._control(record)
+            await (control.drain() if order.drained else control.undrain())
 
     async def stop(self) -> None:
         """End the gateway, if there is one."""
@@ -215,6 +218,7 @@ class GatewayProcess:
             policy_digest=state.get("policy_digest", ""),
             demands=state.get("demands", {}),
             tenant_demands=state.get("tenant_demands", {}),
+            draining=bool(state.get("draining")),
             problem=trouble if state else "its control socket does not answer",
         )
 
