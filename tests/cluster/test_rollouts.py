@@ -73,6 +73,9 @@ def test_without_a_place_for_one_more_it_goes_one_by_one() -> None:
     assert kinds(started(), PLACE_S - 1, *OLD) == []
     assert kinds(started(), PLACE_S + 1, *OLD) == [StepKind.ONE_BY_ONE]
     assert kinds(started(), PLACE_S + 1, *OLD, state("c", Phase.PLACING)) == []
+    failing = started()
+    failing.hear(Announcement(state=state("c", Phase.FAILED), slot=0))
+    assert kinds(failing, PLACE_S + 1, *OLD) == [], "more room would not help"
     leaving = state("b", Phase.DRAINING, "old")
     assert kinds(started(), PLACE_S + 1, OLD[0], leaving) == [], "its place will be free"
 
@@ -135,6 +138,9 @@ def test_one_by_one_changes_no_more_than_the_surge() -> None:
     step = Step(kind=StepKind.ONE_BY_ONE, model="m", digest=digests_in(second)["m"])
     after = document_after(running(second), step)
     assert after is not None
+    starting = running(second)
+    starting[model_app_name("m")]["deployments"] = {"d": {"replicas": [{"state": "STARTING", "node_id": "n"}]}}
+    assert document_after(starting, step) is None, "it has a place, and is only slow"
     assert [o["max_surge_percent"] for o in app_of(after)["deployments"]] == [0]
     assert {**app_of(after), "deployments": 0} == {**app_of(second), "deployments": 0}
     rollout = read_rollouts(after["applications"][-1]["deployments"][0]["user_config"])[0]

@@ -52,6 +52,8 @@ def document_after(apps: Applications, step: Step) -> dict[str, Any] | None:
     name = model_app_name(step.model)
     app = apps[name]["deployed_app_config"]
     if step.kind is StepKind.ONE_BY_ONE:
+        if _is_starting(apps[name]):
+            return None
         rollouts[step.model] = {**entry, "surge": False}
         app = {**app, "deployments": [_without_surge(o) for o in app["deployments"]]}
     elif step.kind is StepKind.TAKE_BACK:
@@ -68,6 +70,12 @@ def _good(model: str, told: Mapping[str, Any], before: Mapping[str, Mapping[str,
         previous: Mapping[str, Any] = entry["previous"]
         return previous
     return running
+
+
+def _is_starting(app: Mapping[str, Any]) -> bool:
+    """Whether a replica has a place already, and was only not heard yet."""
+    replicas = [r for d in (app.get("deployments") or {}).values() for r in d.get("replicas") or ()]
+    return any(replica.get("state") == "STARTING" and replica.get("node_id") for replica in replicas)
 
 
 def _without_surge(override: Mapping[str, Any]) -> dict[str, Any]:

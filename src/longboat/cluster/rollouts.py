@@ -59,11 +59,11 @@ class Rollout:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one update. failed: replica → why"""
+    """What was seen of one update. failed: replica → why; placed_s: when a new replica last had, or got, a place"""
 
     since_s: float
+    placed_s: float
     num_ready: int = 0
-    heard: bool = False
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ class Rollouts:
         """These go on from now on."""
         self._rollouts = tuple(rollouts)
         names = [(r.model, r.digest) for r in self._rollouts]
-        self._seen = {name: self._seen.get(name) or _Seen(now_s) for name in names}
+        self._seen = {name: self._seen.get(name) or _Seen(now_s, now_s) for name in names}
 
     def hear(self, announcement: Announcement) -> None:
         """Take in what a supervisor says."""
@@ -86,7 +86,6 @@ class Rollouts:
         seen = self._seen.get((state.model, state.digest))
         if seen is None:
             return
-        seen.heard = True
         if state.phase is Phase.FAILED:
             seen.failed[state.replica] = _why(announcement)
 
@@ -111,10 +110,17 @@ class Rollouts:
         waited_s = now_s - seen.since_s
         if waited_s > rollout.ready_s and num_ready < rollout.replicas:
             return step(StepKind.TAKE_BACK, f"no further replica was ready within {rollout.ready_s:.0f} s")
-        unplaced = num_ready < rollout.replicas and all(s.phase is Phase.READY or _is_over(s) for s in new)
-        if rollout.surge and unplaced and waited_s > PLACE_S and not any(s.phase is Phase.DRAINING for s in mine):
-            return step(StepKind.ONE_BY_ONE)
-        return None
+        return step(StepKind.ONE_BY_ONE) if rollout.surge and _lacks_room(seen, rollout, mine, now_s) else None
+
+
+def _lacks_room(seen: _Seen, rollout: Rollout, mine: Iterable[ReplicaState], now_s: float) -> bool:
+    """Whether no place was found for one replica more. Where new ones fail, it is not for want of a place."""
+    for state in mine:
+        is_new = state.digest == rollout.digest
+        if state.phase is Phase.DRAINING or (is_new and not _is_over(state) and state.phase is not Phase.READY):
+            seen.placed_s = now_s
+    missing = seen.num_ready < rollout.replicas
+    return missing and not seen.failed and now_s - max(seen.placed_s, seen.since_s) > PLACE_S
 
 
 def read_rollouts(values: Mapping[str, Any]) -> list[Rollout]:
