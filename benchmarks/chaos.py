@@ -11,19 +11,28 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chaos_suite.asks import KINDS, make_asks
+from chaos_suite.asks import KINDS, Ask, make_asks
 from chaos_suite.figures import counts, figures_of, is_good
+from chaos_suite.loader import Loader
 from chaos_suite.parts import MODEL
 from chaos_suite.places import Place, best_place
-from chaos_suite.play import play_all
+from chaos_suite.play import Played, play_all
 from chaos_suite.report import machine, show, write
 from chaos_suite.schedule import FAULTS, LINK_FAULTS, Fault, make_schedule
 from chaos_suite.stand import Stand, fake_commands
 from rich.console import Console
+
+Found = tuple[dict[str, Any], list[dict[str, Any]]]
+"""The document, and all answers that were no good."""
+
+Play = Callable[[], Coroutine[Any, Any, list[Played]]]
+
+if TYPE_CHECKING:
+    from chaos_suite.fleet_stand import FleetStand
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,6 +52,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--itl-ms", type=float, default=15.0, help="of fake engines")
     parser.add_argument("--kinds", default="", help=f"faults, by comma: {', '.join(FAULTS)}")
     parser.add_argument("--ask-kinds", default="", help=f"requests, by comma: {', '.join(KINDS)}")
+    parser.add_argument("--fleet", action="store_true", help="a whole fleet, with Ray, in the network lab; so is vllm")
+    parser.add_argument("--calm-s", type=float, default=3.0, help="between two faults of a fleet")
     parser.add_argument("--plain", action="store_true", help="without the network lab")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
@@ -57,32 +68,67 @@ def _schedule(options: argparse.Namespace, place: Place) -> list[Fault]:
     )  # fmt: skip
 
 
-async def _run(options: argparse.Namespace, place: Place, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The document, and all answers that were no good."""
-    asks = make_asks(options.seed, options.asks, MODEL, tuple(filter(None, options.ask_kinds.split(","))))
+async def _run(options: argparse.Namespace, place: Place, folder: Path) -> Found:
+    """Gateways and fake engines without a fleet around them."""
     commands = fake_commands(options.itl_ms, 2 * options.itl_ms, 0.2)
     stand = Stand(place, folder, commands, num_engines=options.engines, num_gateways=options.gateways)
     try:
-        await stand.start(asks, concurrency=options.concurrency, deadline_s=options.deadline_s)
-        reference = await stand.phase("reference", 0)
-        control = await stand.phase("control", len(asks))
-        playing = asyncio.create_task(play_all(stand, _schedule(options, place)))
-        faulted = await stand.phase("faulted", options.streams, playing)
-        document = {"control": counts([*reference, *control]), **figures_of(faulted, await playing)}
+        await stand.start(_asks(options, [MODEL]), concurrency=options.concurrency, deadline_s=options.deadline_s)
+        return await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)))
     finally:
         await stand.stop()
-    bad = [answer for answer in (*reference, *control, *faulted) if answer["failure"] or answer["wrongs"]]
-    return document, bad
+
+
+async def _run_fleet(options: argparse.Namespace, stand: FleetStand) -> Found:
+    """A fleet that is up."""
+    from chaos_suite.fleet_play import FLEET_FAULTS, fleet_schedule, play_fleet
+
+    asks = _asks(options, [MODEL, f"{MODEL}-split"])
+    kinds = tuple(filter(None, options.kinds.split(","))) or FLEET_FAULTS
+    faults = fleet_schedule(options.seed, options.faults, kinds)
+    try:
+        await stand.start(asks, concurrency=options.concurrency, deadline_s=options.deadline_s)
+        return await _phases(options, stand.load, lambda: play_fleet(stand, faults, options.calm_s))
+    finally:
+        await stand.load.stop()
+
+
+async def _phases(options: argparse.Namespace, load: Loader, play: Play) -> Found:
+    """What unfaulted answers say; whether another unfaulted run says the same; then the faults."""
+    reference = await load.phase("reference", 0)
+    control = await load.phase("control", options.asks)
+    playing = asyncio.create_task(play())
+    faulted = await load.phase("faulted", options.streams, playing)
+    document = {"control": counts([*reference, *control]), **figures_of(faulted, await playing)}
+    return document, [a for a in (*reference, *control, *faulted) if a["failure"] or a["wrongs"]]
+
+
+def _asks(options: argparse.Namespace, models: Sequence[str]) -> list[Ask]:
+    kinds = tuple(filter(None, options.ask_kinds.split(",")))
+    share = options.asks // len(models)
+    return [ask for model in models for ask in make_asks(options.seed, share, model, kinds)]
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> tuple[Found, str]:
+    """What was found, and where, in words."""
+    if options.fleet or options.engine == "vllm":
+        from chaos_suite.fleet_stand import FleetStand, engine_environment, fleet_file
+
+        text = fleet_file(options.engine, itl_ms=options.itl_ms, replicas=2, environment=engine_environment())
+        with FleetStand(folder) as stand:
+            stand.up(text)
+            return asyncio.run(_run_fleet(options, stand)), "a fleet in the network lab, 2 hosts"
+    place, words = best_place(options.engines, plain=options.plain)
+    with place:
+        return asyncio.run(_run(options, place, folder)), words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 when every answer is whole and right."""
     options = _options(argv)
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
-    place, words = best_place(options.engines, plain=options.plain)
     try:
-        with place:
-            found, bad = asyncio.run(_run(options, place, folder))
+        (found, bad), words = _measure(options, folder)
     finally:
         if options.keep:
             print(f"logs: {folder}", file=sys.stderr)

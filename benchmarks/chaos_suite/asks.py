@@ -80,7 +80,7 @@ PENALTIES = {"presence_penalty": 0.6, "frequency_penalty": 0.4, "repetition_pena
 MESSAGES_TOOL = {"tools": [{"name": "row", "input_schema": SCHEMA}], "tool_choice": {"type": "any"}}
 RESPONSES_TOOL = {"tools": [{"type": "function", **TOOL}], "tool_choice": "required", "max_output_tokens": 160}
 THINKS = {"chat_template_kwargs": {"enable_thinking": True}}
-THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100}
+THINKING = {"thinking": {"type": "adaptive"}}
 Maker = Callable[[random.Random], dict[str, Any]]
 
 KINDS: dict[str, tuple[str, Maker]] = {

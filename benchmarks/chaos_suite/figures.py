@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos_suite.play import Played
+from chaos_suite.schedule import GATEWAY_FAULTS
 
 __all__ = ("figures_of", "is_good", "percentile")
 
@@ -14,7 +15,7 @@ AFTER_S = 15.0
 """A fault that waits for an answer to reach its token may show so much later."""
 
 LINGERS_S = 2.0
-"""An engine that was killed is back, and an ordered fault has found its answers, after about so long."""
+"""A fault that waits for answers has found them, and engines are back when all were killed, after about so long."""
 
 QUIET_S = 0.15
 """An answer that was silent for so long before a fault was silent for another reason."""
@@ -106,9 +107,13 @@ def _gap(answer: Answer, played: Played) -> tuple[float, float] | None:
 def _is_alone(mine: Played, begin_s: float, end_s: float, played: Sequence[Played]) -> bool:
     """Whether no other fault can have a part in this gap."""
     return not any(
-        other is not mine and other.at_s < end_s and other.at_s + max(other.fault.lasts_s, LINGERS_S) > begin_s
-        for other in played
+        other is not mine and other.at_s < end_s and other.at_s + _lingers_s(other) > begin_s for other in played
     )
+
+
+def _lingers_s(played: Played) -> float:
+    """How long it may still hit answers."""
+    return LINGERS_S if played.fault.kind in (*_LATE, "error", "kill-all") else played.fault.lasts_s
 
 
 def _shows_within_s(played: Played) -> float:
@@ -116,7 +121,7 @@ def _shows_within_s(played: Played) -> float:
 
 
 def _was_there(answer: Answer, played: Played) -> bool:
-    if played.victim.startswith("g"):
+    if played.fault.kind in GATEWAY_FAULTS:
         number = int(played.victim[1:])
         at = [gateway for gateway, since_s in answer["gateways"] if since_s <= played.at_s]
         return bool(at) and at[-1] == number

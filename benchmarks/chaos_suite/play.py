@@ -20,15 +20,22 @@ DETECTION_LIMIT_S = 8.0
 
 @dataclass(slots=True)
 class Played:
-    """A fault that was played. at_s: of the monotonic clock; detected_s: seconds until every gateway had noticed."""
+    """A fault that was played.
+
+    at_s: of the monotonic clock; detected_s: seconds until every gateway had noticed
+    name: of the replica or gateway that it hit, where the fault's target is not its number
+    """
 
     fault: Fault
     at_s: float
     detected_s: float | None = None
+    name: str = ""
 
     @property
     def victim(self) -> str:
-        """``e1`` or ``g0``; ``*`` for all engines."""
+        """``e1`` or ``g0`` or a replica's own name; ``*`` for all engines."""
+        if self.name:
+            return self.name
         if self.fault.kind == "kill-all":
             return "*"
         return f"{'g' if self.fault.kind in GATEWAY_FAULTS else 'e'}{self.fault.target}"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from chaos_suite.asks import Ask
-from chaos_suite.parts import MODEL, EngineOrder, EnginePart, GatewayPart, begin, end, until
+from chaos_suite.loader import Loader
+from chaos_suite.parts import MODEL, EngineOrder, EnginePart, GatewayPart, until
 from chaos_suite.places import Place
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
@@ -60,7 +59,7 @@ class Stand:
         self._version = 0
         self._dirty = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._load: asyncio.subprocess.Process | None = None
+        self.load = Loader(place.way_in(0), folder / "load.log")
         port = _free_port()
         self.engines = [
             self._engine(number, commands(place.address(number + 1), port + number, self.key, folder))
@@ -92,54 +91,21 @@ class Stand:
         await until("all gateways serve", lambda: all(gateway.is_up for gateway in self.gateways))
         self._dirty.set()
         await asyncio.sleep(2 * TABLE_DELAY_S)
-        reference = self.reference.order.url.removeprefix("http://").split(":")
-        order = {
-            "asks": [
-                {"kind": a.kind, "path": a.path, "document": a.document, "is_repeatable": a.is_repeatable} for a in asks
-            ],
-            "addresses": [(gateway.config.host, gateway.config.port) for gateway in self.gateways],
-            "concurrency": concurrency,
-            "deadline_s": deadline_s,
-            "reference": [(reference[0], int(reference[1]))],
-            "engine_key": self.key,
-        }
-        argv = [*self.place.way_in(0), sys.executable, str(HERE / "load_process.py")]
-        first = json.dumps(order).encode() + b"\n"
-        self._load = await begin(argv, self._folder / "load.log", first=first)
-        await self._told()
-
-    async def phase(
-        self, name: str, num_streams: int, meanwhile: asyncio.Task[Any] | None = None
-    ) -> list[dict[str, Any]]:
-        """Every answer of one phase. It goes on until ``meanwhile`` is done, and ``num_streams`` were had."""
-        self._order(phase=name, streams=num_streams)
-        if name != "reference":
-            if meanwhile is None:
-                self._order(finish=True)
-            else:
-                meanwhile.add_done_callback(lambda _: self._order(finish=True))
-        answers: list[dict[str, Any]] = []
-        while "ended" not in (line := await self._told()):
-            answers.append(dict(line))
-        return answers
+        host, _, port = self.reference.order.url.removeprefix("http://").partition(":")
+        await self.load.start(
+            asks,
+            [(gateway.config.host, gateway.config.port) for gateway in self.gateways],
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+            reference=[(host, int(port))],
+            engine_key=self.key,
+        )
 
     async def stop(self) -> None:
         """Everything that was started."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, end(self._load), return_exceptions=True)
-
-    def _order(self, **order: Any) -> None:
-        assert self._load is not None and self._load.stdin is not None
-        self._load.stdin.write(json.dumps(order).encode() + b"\n")
-
-    async def _told(self) -> Mapping[str, Any]:
-        assert self._load is not None and self._load.stdout is not None
-        line = await self._load.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the load ended: {(self._folder / 'load.log').read_text()[-2000:]}")
-        told: Mapping[str, Any] = json.loads(line)
-        return told
+        await asyncio.gather(*self._tasks, self.load.stop(), return_exceptions=True)
 
     async def _push_always(self) -> None:
         """Tell gateways what is ready; that something is gone only after a moment, as a fleet does."""

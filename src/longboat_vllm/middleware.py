@@ -121,9 +121,7 @@ class ResumeMiddleware:
             return await _answer(send, 403, _error("this needs the engine's key", 403))
         if scope["path"] == _RESUME_PATH:
             return await _answer(send, 200, _abilities(self._state, scope))
-        steps = self._steps
-        told = {"steps": steps.num_steps, "running": steps.num_running, "waiting": steps.num_waiting}
-        return await _answer(send, 200, told)
+        return await _answer(send, 200, self._steps.told())
 
     def _knows_key(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether the engine has a key, and the request carries it."""

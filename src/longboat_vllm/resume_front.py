@@ -29,6 +29,7 @@ def install() -> None:
     _expect_parameters(AsyncLLM.generate, ("self", "prompt", "sampling_params", "request_id"))
     _expect_parameters(ParentRequest.get_child_info, ("self", "index"))
     _expect_parameters(OutputProcessor.add_request, ("self", "request"))
+    expect(hasattr(OutputProcessor, "get_num_unfinished_requests"), "unfinished requests are counted elsewhere")
     _expect_parameters(OutputProcessor.update_scheduler_stats, ("self", "scheduler_stats"))
     names = ("self", "new_token_ids", "pooling_output", "finish_reason", "stop_reason")
     _expect_parameters(RequestState.make_request_output, names)
@@ -134,6 +135,7 @@ def _adding(add_request: Any) -> Any:
     @functools.wraps(add_request)
     def add_request_and_tell(processor: Any, request: Any, *args: Any, **kwargs: Any) -> None:
         add_request(processor, request, *args, **kwargs)
+        STEPS.unfinished = processor.get_num_unfinished_requests
         params = getattr(request, "sampling_params", None)
         prior = (params.extra_args or {}).get(PRIOR_TOKENS) if params is not None else None
         current = CURRENT.get()
@@ -176,7 +178,6 @@ def _counting(update_scheduler_stats: Any) -> Any:
         update_scheduler_stats(processor, scheduler_stats)
         STEPS.num_steps += 1
         if scheduler_stats is not None:
-            STEPS.num_running = scheduler_stats.num_running_reqs
             STEPS.num_waiting = scheduler_stats.num_waiting_reqs
 
     return update_scheduler_stats_and_count

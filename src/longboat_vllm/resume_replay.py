@@ -19,6 +19,7 @@ _MARK = "_longboat_replay"
 
 def install() -> None:
     """Put the processors among vLLM's installed ones, for both model runners. Raises UnexpectedShapeError."""
+    from vllm.platforms import current_platform
     from vllm.v1.sample import logits_processor
 
     expect(hasattr(logits_processor, "_load_logitsprocs_plugins"), "logits processors are loaded elsewhere")
@@ -26,10 +27,12 @@ def install() -> None:
     load = logits_processor._load_logitsprocs_plugins
     if not hasattr(load, _MARK):
         logits_processor._load_logitsprocs_plugins = _with(load, _processor_v1)
+    if current_platform.is_cpu():
+        return  # runner V2 needs Triton; importing its rooms would cost each process of a CPU engine a second
     try:
         from vllm.v1.worker.gpu.sample.logits_processor import loader
     except ImportError:
-        return  # this vLLM's second runner has no processors; requests to replay there are refused by the proof
+        return  # this vLLM's second runner has no processors; the proof finds that replay does not work there
     if not hasattr(loader._load_v2_logitsprocs_plugins, _MARK):
         loader._load_v2_logitsprocs_plugins = _with(loader._load_v2_logitsprocs_plugins, _processor_v2)
 

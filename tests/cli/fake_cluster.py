@@ -29,6 +29,7 @@ class FakeServe:
 
     apps: dict[str, dict[str, Any]]
     puts: list[dict[str, Any]] = field(default_factory=list)
+    url: str = "http://dashboard"
 
     def details(self) -> dict[str, Any]:
         return {"applications": self.apps}

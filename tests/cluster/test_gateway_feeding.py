@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +26,14 @@ class FakeGateway:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.pid, self.hangs = os.getpid(), False
         self.policy = ""
 
     async def state(self) -> dict[str, Any]:
         demands = {"demands": {"r": 2}, "tenant_demands": {"m": {"a": [1.0, 1, 1]}}}
-        return {"pid": 7, "policy_digest": self.policy, "version": 1, "epoch": "e", **demands}
+        if self.hangs:
+            raise ClusterError("no answer")
+        return {"pid": self.pid, "policy_digest": self.policy, "version": 1, "epoch": "e", **demands}
 
     async def put_policy(self, document: bytes) -> bool:
         self.calls.append("policy")
@@ -69,12 +77,12 @@ class Gone:
         raise ClusterError("gone")
 
 
-def order(*, partial: bool = False, policy: bytes = POLICY, **settings: Any) -> NodeOrder:
+def order(*, old: bool = False, policy: bytes = POLICY, **settings: Any) -> NodeOrder:
     return NodeOrder(
         fleet="f",
         epoch="e",
         table=EndpointTable(version=1, models=(), endpoints=()),
-        table_is_partial=partial,
+        table_is_old=old,
         gateway=GatewaySettings(**{"host": "127.0.0.1", "port": 8000, "processes": 1, **settings}),
         warm=(),
         policy=policy,
@@ -112,10 +120,10 @@ async def test_a_known_policy_is_not_sent_again_and_a_new_one_restarts_nothing(n
     assert len(node.starts) == 1
 
 
-async def test_a_partial_table_is_kept_back_and_the_policy_is_not(node: Node) -> None:
+async def test_an_old_table_is_kept_back_and_the_policy_is_not(node: Node) -> None:
     await node.ensure(order())
     calls(node)
-    await node.ensure(order(partial=True, policy=b"{}"))
+    await node.ensure(order(old=True, policy=b"{}"))
     assert calls(node) == ["policy"]
 
 
@@ -167,3 +175,39 @@ async def test_nodes_that_share_a_home_keep_apart_what_they_counted(node: Node, 
     await node.ensure(order())
     await other.ensure(dataclasses.replace(order()))
     assert node.starts[0].state_folder != other.starts[0].state_folder
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_gateway_that_is_busy_is_left_alone_and_one_that_hangs_is_ended(
+    node: Node, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.ensure(order())
+    assert node.gateway is not None
+    node.gateway.pid = process.pid
+    await node.ensure(order())
+    node.gateway.hangs = True
+    with pytest.raises(ClusterError, match="busy"):
+        await node.ensure(order())
+    assert process.poll() is None and len(node.starts) == 1
+    monkeypatch.setattr("longboat.cluster.gateway_process.HANG_S", 0.0)
+    await node.ensure(order())
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert len(node.starts) == 2
+
+
+async def test_a_gateway_that_ended_is_started_again_at_once(node: Node, process: subprocess.Popen[bytes]) -> None:
+    await node.ensure(order())
+    assert node.gateway is not None
+    node.gateway.pid = process.pid
+    await node.ensure(order())
+    process.kill()
+    process.wait(timeout=30)
+    node.gateway.hangs = True
+    await node.ensure(order())
+    assert len(node.starts) == 2

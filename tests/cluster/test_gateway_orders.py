@@ -106,7 +106,7 @@ def test_an_order_does_not_show_its_policy() -> None:
         fleet="f",
         epoch="e",
         table=TABLE,
-        table_is_partial=False,
+        table_is_old=False,
         gateway=GatewaySettings(host="127.0.0.1", port=1, processes=1),
         warm=(),
         policy=b'{"salt":"hidden"}',

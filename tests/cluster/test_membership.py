@@ -11,10 +11,15 @@ from longboat.core.states import Phase, ReplicaState
 
 
 def announcement(
-    replica: str, phase: Phase = Phase.READY, slot: int = 0, model: str = "tiny", generation: int = 1
+    replica: str,
+    phase: Phase = Phase.READY,
+    slot: int = 0,
+    model: str = "tiny",
+    generation: int = 1,
+    digest: str = "",
 ) -> Announcement:
     url = f"http://10.0.0.1/{replica}"
-    state = ReplicaState(model=model, replica=replica, generation=generation, phase=phase, url=url)
+    state = ReplicaState(model=model, replica=replica, generation=generation, phase=phase, url=url, digest=digest)
     return Announcement(state=state, slot=slot, api_key="secret")
 
 
@@ -28,7 +33,8 @@ def hear_in_turn(membership: Membership, start_s: float, *announcements: Announc
 
 
 def replicas(membership: Membership, now_s: float) -> list[str]:
-    return [endpoint.replica for endpoint in membership.table(["tiny"], now_s).endpoints]
+    """Those that take new requests."""
+    return [endpoint.replica for endpoint in membership.table(["tiny"], now_s).endpoints if endpoint.ready]
 
 
 def test_only_ready_replicas_are_endpoints() -> None:
@@ -37,6 +43,24 @@ def test_only_ready_replicas_are_endpoints() -> None:
     membership.hear(announcement("b", Phase.LOADING, slot=1), 0.0)
     membership.hear(announcement("c", Phase.DRAINING, slot=2), 0.0)
     assert replicas(membership, 0.0) == ["a"]
+
+
+def test_a_draining_replica_keeps_what_it_has_until_that_is_to_move() -> None:
+    membership = Membership()
+    membership.hear(announcement("a", Phase.DRAINING), 0.0)
+    (endpoint,) = membership.table(["tiny"], 0.0).endpoints
+    assert (endpoint.ready, endpoint.moving) == (False, False)
+    (endpoint,) = membership.table(["tiny"], 0.0, moving=["a"]).endpoints
+    assert endpoint.moving
+    membership.hear(announcement("a", Phase.GONE), 1.0)
+    assert membership.table(["tiny"], 1.0).endpoints == ()
+
+
+def test_replicas_of_another_make_are_no_rivals_for_a_slot() -> None:
+    membership = Membership()
+    old, new = announcement("old", digest="1"), announcement("new", digest="2", generation=2)
+    membership.hear(old, 0.0)
+    assert hear_in_turn(membership, 6.0, old, new, old, new, old) == [False] * 5
 
 
 def test_a_silent_replica_leaves_the_table_and_comes_back_when_heard() -> None:

@@ -114,8 +114,8 @@ def _messages() -> dict[str, dict[str, Any]]:
 
 
 def _responses() -> dict[str, dict[str, Any]]:
-    def response(text: str, **rest: Any) -> dict[str, Any]:
-        return {"input": text, "max_output_tokens": 48, "temperature": 0, **rest}
+    def response(said: str, **rest: Any) -> dict[str, Any]:
+        return {"input": said, "max_output_tokens": 48, "temperature": 0, **rest}
 
     tools = {"tools": [{"type": "function", **_FUNCTION}], "max_output_tokens": 120}
     json_format = {"format": {"type": "json_schema", "name": "p", "schema": _SCHEMA, "strict": True}}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -49,3 +52,43 @@ def test_engine_that_is_too_slow_proves_nothing_in_time() -> None:
         proof = asyncio.run(prove(engine.url, KEY, "m", timeout_s=0.5))
     assert proof.level == ResumeLevel.NONE
     assert "within 0.5 s" in proof.detail or "broke off" in proof.detail
+
+
+class _Forgetful(BaseHTTPRequestHandler):
+    """An engine that says it carries and replays, and goes on wrongly in one of both ways."""
+
+    wrong_mode = "carried"
+
+    def do_GET(self) -> None:
+        self._send(b'{"carried": true, "replay": true, "detail": ""}')
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        carried = json.loads(body[: int(self.headers.get("x-longboat-carry") or 0)] or b"{}")
+        tokens = [1, 2, 3, 4, 5, 6]
+        if carried.get("mode") == self.wrong_mode:
+            tokens = [*carried["prior"][0], 9, 9, 9]
+        events = [f': ids 0 {token}\ndata: {{"choices":[{{"index":0,"text":"t{token}"}}]}}\n\n' for token in tokens]
+        self._send("".join(events).encode())
+
+    def _send(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+def test_engine_that_carries_wrongly_is_believed_only_what_it_proved() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        proof = asyncio.run(prove(f"http://127.0.0.1:{server.server_port}", KEY, "m", timeout_s=20.0))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert proof.level == ResumeLevel.REPLAY
+    assert "carried greedy: other tokens from place 3 on" in proof.detail
+    assert {case.name: case.passed for case in proof.cases}["replay seeded"]

@@ -53,7 +53,7 @@ class _Items:
         self._logprobs: list[dict[str, Any]] = []
 
     def send(self, kind: str, *, bare: bool = False, **fields: Any) -> None:
-        event = {"type": kind, "sequence_number": self._sequence, **fields}
+        event = {**fields, "sequence_number": self._sequence, "type": kind}
         self._sequence += 1
         self._wire.send(event, name=kind, choice=0, bare=bare)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import Any
 
 from engine_streams import Choice, Script, Token
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ LOGPROBS = st.floats(-20, 0, allow_nan=False)
 
 
 @st.composite
-def tokens(draw: st.DrawFn, channels: list[str | int]) -> tuple[Token, ...]:
+def tokens(draw: st.DrawFn, channels: tuple[str | int, ...]) -> tuple[Token, ...]:
     """Tokens that say one text per channel, in order; some say nothing, some end one channel and begin the next."""
     pieces: list[tuple[tuple[str | int, str], ...]] = []
     for channel in channels:
@@ -39,10 +41,9 @@ def tokens(draw: st.DrawFn, channels: list[str | int]) -> tuple[Token, ...]:
 def chat_scripts(draw: st.DrawFn, max_choices: int = 3) -> Script:
     parsed = draw(st.booleans())
     num_tools = draw(st.integers(0, 2)) if parsed else 0
-    channels: list[str | int] = ["reasoning"] if parsed and draw(st.booleans()) else []
-    if draw(st.booleans()) or not channels:
-        channels.append("content")
-    channels += range(num_tools)
+    reasons = parsed and draw(st.booleans())
+    speaks = draw(st.booleans()) or not reasons
+    channels = (*("reasoning",) * reasons, *("content",) * speaks, *range(num_tools))
     return Script(
         choices=tuple(
             Choice(
@@ -72,7 +73,7 @@ def completion_scripts() -> st.SearchStrategy[Script]:
         choices=st.lists(
             st.builds(
                 Choice,
-                tokens=tokens(["content"]),
+                tokens=tokens(("content",)),
                 finish=st.sampled_from(["stop", "length"]),
                 stop_reason=st.sampled_from([None, "END"]),
             ),
@@ -85,3 +86,23 @@ def completion_scripts() -> st.SearchStrategy[Script]:
         parsed=st.just(False),
         echo=st.sampled_from(["", "so be it"]),
     )
+
+
+WORDS = [" boat", "é", '"', "\\", "\n", "🦜", '"}', '{"error"', "id: 7\n", ': "x', "", "data: "]
+
+
+def long_script(rng: random.Random, num_choices: int, parsed: bool, **options: Any) -> Script:
+    """Thought, said, and one tool called; about 80 tokens per choice."""
+
+    def say(channel: str | int, num_tokens: int) -> list[Token]:
+        return [
+            Token(id=rng.randrange(2**32), pieces=((channel, rng.choice(WORDS)),), logprob=-rng.random())
+            for _ in range(num_tokens)
+        ]
+
+    parts: list[tuple[str | int, int]] = [("reasoning", 40), ("content", 60), (0, 40)] if parsed else [("content", 60)]
+    choices = [
+        Choice(tokens=tuple(token for channel, most in parts for token in say(channel, rng.randint(1, most))))
+        for _ in range(num_choices)
+    ]
+    return Script(choices=tuple(choices), tools=("find",), parsed=parsed, **options)

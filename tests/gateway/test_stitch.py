@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from message_streams import message, read_message
 from response_streams import read_response, response
 from stream_clients import read_openai, without_own_ids
-from stream_scripts import chat_scripts, completion_scripts, single_scripts
+from stream_scripts import chat_scripts, completion_scripts, long_script, single_scripts
 
 from longboat.gateway.journal import Journal
 from longboat.gateway.stitch import Stitcher
@@ -108,6 +108,18 @@ def test_stream_resumed_many_times_reads_as_unbroken(
     kind, build, read = api
     whole = build(script, again(first))
     told = resumed(kind, build, script, again(first), [min(cut, len(whole) - 1) for cut in cuts], seed)
+    assert read(told) == read(as_client(whole))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data(), st.integers(0, 2**32), st.integers(0, 10**6))
+@pytest.mark.parametrize("api", [CHAT, COMPLETION, MESSAGE, RESPONSE], ids=lambda api: api[1].__name__)
+def test_long_stream_resumed_reads_as_unbroken(api: API, data: st.DataObject, seed: int, cut: int) -> None:
+    kind, build, read = api
+    single = api in (MESSAGE, RESPONSE)
+    script = long_script(random.Random(seed), 1 if single else data.draw(st.integers(1, 2)), single or api is CHAT)
+    whole = build(script, Engine(seed=seed))
+    told = resumed(kind, build, script, Engine(seed=seed), [cut % (len(whole) - 1) + 1], seed)
     assert read(told) == read(as_client(whole))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import orjson
 import pytest
 from gateway_lab import endpoint, table
@@ -84,3 +86,40 @@ def test_document_with_a_wrong_value_is_refused(change: dict[str, object]) -> No
     good = {"epoch": "e", "version": 1, "models": [], "endpoints": []}
     with pytest.raises(UserInputError):
         decode_table(orjson.dumps({**good, **change}))
+
+
+def keys(live: LiveTable) -> list[str]:
+    return sorted(upstream.replica for upstream in live.upstreams())
+
+
+def test_a_partial_table_takes_nothing_away_but_models() -> None:
+    live = LiveTable(GatewayLimits())
+    live.offer("old", table(endpoint(URL, "r0"), endpoint(URL, "r1")))
+    live.offer("new", dataclasses.replace(table(endpoint(URL, "r2")), partial=True))
+    assert keys(live) == ["r0", "r1", "r2"]
+    live.offer("new", dataclasses.replace(table(endpoint(URL, "r2", ready=False), version=2), partial=True))
+    assert [u.ready for u in live.upstreams() if u.replica == "r2"] == [False]
+    live.offer("new", table(endpoint(URL, "r2"), version=3))
+    assert keys(live) == ["r2"]
+    live.offer("newer", dataclasses.replace(table(models=("other",)), partial=True))
+    assert keys(live) == []
+
+
+class Stream:
+    """An answer that can go on elsewhere."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def replica_lost(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+def test_streams_are_told_to_move_when_the_table_says_so() -> None:
+    live, stream = LiveTable(GatewayLimits()), Stream()
+    live.offer("e", table(endpoint(URL, ready=False)))
+    live.upstreams()[0].streams.add(stream)
+    live.offer("e", table(endpoint(URL, ready=False), version=2))
+    assert not stream.reasons
+    live.offer("e", table(dataclasses.replace(endpoint(URL, ready=False), moving=True), version=3))
+    assert len(stream.reasons) == 1

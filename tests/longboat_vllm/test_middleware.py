@@ -9,6 +9,7 @@ import pytest
 
 from engines.asgi_app import Recorder, installed, post
 from longboat_vllm.resume import ResumeState
+from longboat_vllm.steps import Steps
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"A"}}]}\n\n'
@@ -125,6 +126,13 @@ async def test_abilities_and_steps_are_told_to_whoever_has_the_key() -> None:
     }
     assert set(json.loads((await post(Recorder(), path="/longboat/v1/steps")).body)) == {"steps", "running", "waiting"}
     assert (await post(Recorder(), path="/longboat/v1/steps", key="a client's")).status == 403
+
+
+def test_request_that_was_aborted_is_not_counted_although_no_step_tells_of_it() -> None:
+    steps = Steps(num_steps=7, num_waiting=2, unfinished=lambda: 3)
+    assert steps.told() == {"steps": 7, "running": 1, "waiting": 2}
+    steps.unfinished = lambda: 1
+    assert steps.told() == {"steps": 7, "running": 0, "waiting": 1}
 
 
 async def test_switched_off_journal_tells_no_ids() -> None:

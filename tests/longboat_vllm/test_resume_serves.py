@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +29,7 @@ ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "2"))
 KEY = "a-secret"
 SEED = 77
+HEADERS = {"authorization": f"Bearer {KEY}"}
 
 pytestmark = [
     pytest.mark.engine,
@@ -95,9 +96,7 @@ def test_replica_proves_that_it_carries(engines: tuple[str, str]) -> None:
 
 def test_client_cannot_carry_tokens_itself(engines: tuple[str, str]) -> None:
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4, "vllm_xargs": {"longboat_prior": [1, 2]}}
-    answer = httpx.post(
-        f"{engines[0]}/v1/completions", json=body, headers={"authorization": f"Bearer {KEY}"}, timeout=60
-    )
+    answer = httpx.post(f"{engines[0]}/v1/completions", json=body, headers=HEADERS, timeout=60)
     assert answer.status_code >= 400
     assert httpx.get(f"{engines[0]}/health", timeout=30).status_code == 200
 
@@ -117,10 +116,26 @@ def test_seeded_prompt_longer_than_a_step_is_answered_and_continued(engines: tup
     assert continued.ids == expected.ids
 
 
+def steps_of(url: str) -> dict[str, int]:
+    answer: dict[str, int] = httpx.get(f"{url}/longboat/v1/steps", headers=HEADERS, timeout=30).json()
+    return answer
+
+
 def test_steps_are_told(engines: tuple[str, str]) -> None:
-    headers = {"authorization": f"Bearer {KEY}"}
-    before = json.loads(httpx.get(f"{engines[0]}/longboat/v1/steps", headers=headers, timeout=30).text)
+    before = steps_of(engines[0])
     whole(engines[0], "completions greedy")
-    after = json.loads(httpx.get(f"{engines[0]}/longboat/v1/steps", headers=headers, timeout=30).text)
+    after = steps_of(engines[0])
     assert after["steps"] > before["steps"]
     assert after["running"] == 0
+
+
+def test_stream_that_its_gateway_leaves_is_no_longer_computed(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 480, "ignore_eos": True, "stream": True}
+    headers = {**HEADERS, "x-longboat-journal": "1"}
+    with httpx.stream("POST", f"{engines[0]}/v1/completions", json=body, headers=headers, timeout=60) as response:
+        assert next(response.iter_bytes())
+        assert steps_of(engines[0])["running"] == 1
+    deadline_s = time.monotonic() + 60
+    while steps_of(engines[0])["running"]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)

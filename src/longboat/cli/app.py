@@ -81,6 +81,19 @@ def status(
 
 
 @app.command()
+def drain(
+    kind: Annotated[str, typer.Argument(help="replica, node or gateway.")],
+    name: Annotated[str, typer.Argument(help="MODEL/REPLICA as status shows it, or a node's name or address.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Use a gateway again.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until nothing runs there.")] = 900.0,
+) -> None:
+    """Take a replica, a node or a gateway out of use; answers end first, or go on elsewhere."""
+    from longboat.cli.drain import run_drain
+
+    run_drain(kind, name, undo=undo, timeout_s=timeout_s)
+
+
+@app.command()
 def logs(
     model: str,
     rank: Annotated[int | None, typer.Option("--rank", help="One rank of each replica; all when left out.")] = None,

@@ -61,13 +61,18 @@ class Watch:
         return self._models(report, given_up) or self._gateways(report.gateways, now_s)
 
     def _models(self, report: FleetReport, given_up: Mapping[str, str]) -> EngineError | None:
+        for model, digest in self.goal.digests.items():
+            if report.taken_back.get(model, ("", ""))[0] == digest:
+                return _taken_back(model, report.taken_back[model][1])
         for model, failure in report.failures.items():
+            if model in report.updating:
+                continue  # the controller takes it back, and says so
             failed = self.failed.setdefault(model, set())
             failed.add(failure.state.replica)
             if len(failed) >= GIVE_UP_AFTER_FAILURES or model in given_up:
                 return _does_not_start(model, failure, self.goal)
         for model in self.goal.digests:
-            if model in given_up:
+            if model in given_up and model not in report.updating:
                 return EngineError(f"model {model} cannot be deployed: {given_up[model]}", hint=_next((), self.goal))
         return None
 
@@ -175,6 +180,13 @@ def _place(gateway: GatewayReport) -> str:
 def _does_not_start(model: str, failure: Announcement, goal: Goal) -> EngineError:
     message = f"model {model} does not start: {failure.state.detail}"
     return EngineError(message, log_tail=failure.log_tail, hint=_next([failure.state], goal))
+
+
+def _taken_back(model: str, why: str) -> EngineError:
+    return EngineError(
+        f"the update of model {model} failed and was taken back: {why}",
+        hint=f"it serves as before; longboat logs {model} shows more; mend the cause and run longboat up again",
+    )
 
 
 def _too_late(report: FleetReport | None, goal: Goal, timeout_s: float) -> ClusterError:

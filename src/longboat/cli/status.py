@@ -96,6 +96,8 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
         "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
         "problems": list(report.problems),
+        "updating": dict(report.updating),
+        "taken_back": {model: {"digest": digest, "why": why} for model, (digest, why) in report.taken_back.items()},
     }
 
 

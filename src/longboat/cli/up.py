@@ -20,6 +20,7 @@ from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
 from longboat.cli.waiting import waiting
 from longboat.cluster.deployed import controller_values
+from longboat.cluster.rollout_values import with_rollouts
 from longboat.cluster.serve_config import ShapedModel, digests_in, plain_policy, serve_document
 from longboat.cluster.session import Session, require_ray
 from longboat.cluster.surroundings import checked_plan
@@ -155,7 +156,8 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     policy = _policy(session, applied.fleet, applied.admins)
     is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
     told = controller_values(session.applications())
-    is_whole = is_whole and told.get("policy") == plain_policy(policy)
+    again = told.get("taken_back", {})
+    is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
@@ -163,7 +165,8 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
     with waiting(console, "starting the fleet's controller"):
-        applied.digests = _put(session, applied, policy, plan.shapes, _kept(change, deployed))
+        kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
+        applied.digests = _put(session, applied, policy, plan.shapes, kept, told={**told, "taken_back": {}})
         session.expect(applied.text)
 
 
@@ -178,10 +181,12 @@ def _put(
     policy: Policy,
     shapes: Mapping[str, GangShape],
     kept: Mapping[str, Mapping[str, Any]],
+    told: Mapping[str, Any],
 ) -> dict[str, str]:
     shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     others = session.foreign_applications()
     document = serve_document(wanted.fleet, shaped, wanted.text, policy=policy, deployed=kept, others=others)
+    document = with_rollouts(document, told, session.deployed_models(), session.rest.url)
     with interrupt_deferred():  # Serve goes on with what it was sent, whether or not we wait: the undo comes after it
         session.rest.put(document)
     return digests_in(document)
@@ -299,7 +304,8 @@ def _remove_models(session: Session, applied: Applied) -> None:
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
     left = Applied(fleet=fleet, text=dump_fleet(fleet))
-    _put(session, left, _policy(session, fleet, applied.admins), applied.shapes, session.deployed_models())
+    policy, told = _policy(session, fleet, applied.admins), controller_values(session.applications())
+    _put(session, left, policy, applied.shapes, session.deployed_models(), told)
 
 
 def _start_cluster(console: Console) -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from longboat.cluster.names import CONTROLLER_APP, CONTROLLER_DEPLOYMENT
 from longboat.core.errors import ClusterError
 from longboat.spec.keys_file import KeyBook, key_book_from, key_book_values
 
-__all__ = ("controller_values", "document_with", "key_book_in", "values_with_keys")
+__all__ = ("Applications", "controller_values", "document_with", "key_book_in", "values_with_keys")
 
 Applications = Mapping[str, Mapping[str, Any]]
 """Serve's applications by name, as its REST API lists them."""
@@ -25,9 +26,14 @@ def controller_values(apps: Applications) -> dict[str, Any]:
     return dict(found[0] or {}) if found else {}
 
 
-def document_with(apps: Applications, values: Mapping[str, Any]) -> dict[str, Any]:
+def document_with(
+    apps: Applications,
+    values: Mapping[str, Any],
+    changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> dict[str, Any]:
     """The document that tells the controller ``values``, restarts nothing, and leaves all else as it is.
 
+    changed: application → what it is to be instead
     Raises ClusterError where no fleet is up.
     """
     if not controller_values(apps):
@@ -37,7 +43,7 @@ def document_with(apps: Applications, values: Mapping[str, Any]) -> dict[str, An
         "deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": dict(values)}],
     }
     others = [
-        app["deployed_app_config"]
+        changed.get(name, app["deployed_app_config"])
         for name, app in apps.items()
         if name != CONTROLLER_APP and app.get("deployed_app_config") and app.get("status") != "DELETING"
     ]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from longboat.cluster.drains import Drains, read_drains
 from longboat.cluster.gateway_orders import SlotShares, policy_document
+from longboat.cluster.hold_off import HoldOff
+from longboat.cluster.leaving import LeaveRules, Leaving, Stay
 from longboat.cluster.membership import Membership
 from longboat.cluster.messages import (
     Announcement,
@@ -22,6 +27,8 @@ from longboat.cluster.messages import (
     WarmEnvironment,
     policy_digest,
 )
+from longboat.cluster.rollouts import Rollouts, Step, read_rollouts
+from longboat.core.states import EndpointTable, Phase
 
 __all__ = ("FleetController",)
 
@@ -29,8 +36,7 @@ log = logging.getLogger("longboat.controller")
 
 ORDER_EVERY_S = 1.0
 ORDER_TIMEOUT_S = 8.0
-HOLD_OFF_S = 3.0
-"""A controller that just started has heard nobody yet: for this long it takes no endpoint away from the gateways."""
+ROLL_EVERY_S = 1.0
 
 
 class FleetController:
@@ -42,25 +48,40 @@ class FleetController:
         self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
         self._slot_shares = SlotShares()
         self._epoch = f"{time.time_ns():x}"
-        self._started_at_s = time.monotonic()
+        self._hold_off = HoldOff(time.monotonic())
+        self._leaving = Leaving()
+        self._stays: dict[str, Stay] = {}
+        self._drains = Drains()
+        self._rollouts = Rollouts()
         self._changed = asyncio.Event()
         self._nodes: dict[str, asyncio.Task[None]] = {}
         self._reports: dict[str, NodeReport] = {}
         self._stopping = False
-        self._loop = asyncio.create_task(self._follow_nodes())
+        self._loops = [asyncio.create_task(self._follow_nodes()), asyncio.create_task(self._follow_rollouts())]
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
         """Serve hands over the desired fleet, as ``serve_config.controller_document`` writes it."""
         self._document, self._policy = document, None
+        self._drains = read_drains(document)
+        self._rollouts.take(read_rollouts(document), time.monotonic())
         self._wake()
 
     async def announce(self, announcement: Announcement) -> Verdict:
         """A supervisor says how its gang is."""
         before = self._table_version()
+        self._hold_off.heard(time.monotonic())
+        self._rollouts.hear(announcement)
         verdict = self._membership.hear(announcement, time.time())
         if self._table_version() != before:
             self._wake()
-        return verdict
+        return self._with_leave(verdict, announcement)
+
+    def _with_leave(self, verdict: Verdict, announcement: Announcement) -> Verdict:
+        state = announcement.state
+        if state.phase is Phase.DRAINING:
+            stay = self._stays.get(state.replica)
+            return dataclasses.replace(verdict, patience_s=stay.patience_s if stay else None)
+        return dataclasses.replace(verdict, leave=self._drains.leaves(state))
 
     async def report(self) -> FleetReport:
         """Everything known, for people."""
@@ -78,18 +99,29 @@ class FleetController:
             problems=tuple(r.problem for r in self._reports.values() if r.problem),
             policy_digest=policy_digest(self._policy_document()),
             num_keys=len(self._document.get("policy", {}).get("keys", ())),
+            updating={model: entry["digest"] for model, entry in self._document.get("rollouts", {}).items()},
+            taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
         )
 
     async def end_nodes(self) -> int:
         """End gateways, zygotes and keepers of all nodes; returns how many nodes answered."""
         self._stopping = True
-        self._loop.cancel()
-        for task in self._nodes.values():
+        for task in (*self._loops, *self._nodes.values()):
             task.cancel()
         return await self._end_keepers()
 
     def _table_version(self) -> int:
-        return self._membership.table(self._models(), time.time()).version
+        return self._table(time.time()).version
+
+    def _table(self, now_s: float) -> EndpointTable:
+        self._stays = self._leaving.look(self._membership.states(now_s), self._leave_rules, now_s)
+        moving = [replica for replica, stay in self._stays.items() if stay.moving]
+        return self._membership.table(self._models(), now_s, moving)
+
+    def _leave_rules(self, model: str) -> LeaveRules:
+        """A model that is to stay keeps its promises to answers; one that goes for good only for a moment."""
+        rules = self._document.get("updates", {}).get(model)
+        return LeaveRules(drain_s=rules["drain_s"], limit_s=rules["limit_s"]) if rules else LeaveRules()
 
     def _models(self) -> tuple[str, ...]:
         return tuple(self._document.get("models", ()))
@@ -144,25 +176,46 @@ class FleetController:
     def _node_order(self, node_id: str) -> NodeOrder:
         now_s = time.time()
         self._membership.expire(now_s)
-        held = time.monotonic() - self._started_at_s < HOLD_OFF_S
         gateway = self._document["gateway"]
-        table = self._membership.table(self._models(), now_s)
+        table = dataclasses.replace(self._table(now_s), partial=self._hold_off.holds(time.monotonic()))
         demands = {node: report.gateway.tenant_demands for node, report in self._reports.items()}
         return NodeOrder(
             fleet=str(self._document["fleet"]),
             epoch=self._epoch,
             table=self._slot_shares.table_for(node_id, table, self._nodes, demands, time.monotonic()),
-            table_is_partial=held,
+            table_is_old=False,
             gateway=GatewaySettings(**gateway),
             warm=tuple(WarmEnvironment(**entry) for entry in self._document.get("warm", ())),
             policy=self._policy_document(),
+            drained=self._drains.is_drained(node_id),
         )
+
+    async def _follow_rollouts(self) -> None:
+        """See updates to their end: nobody else may be there any more."""
+        while True:
+            await asyncio.sleep(ROLL_EVERY_S)
+            try:
+                for step in self._rollouts.steps(self._membership.states(time.time()), time.monotonic()):
+                    await asyncio.to_thread(_carry_out, step, str(self._document["dashboard"]))
+            except Exception as error:  # a task root: the next turn tries again
+                log.warning("an update cannot be followed: %r", error)
 
     async def _end_keepers(self) -> int:
         from longboat.cluster.actors import end_keeper
 
         ended = await asyncio.gather(*(end_keeper(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
+
+
+def _carry_out(step: Step, dashboard: str) -> None:
+    from longboat.cluster.rollout_values import document_after
+    from longboat.cluster.serve_rest import ServeRest, cluster_token
+
+    rest = ServeRest(dashboard, cluster_token(os.environ))
+    document = document_after(rest.details().get("applications", {}), step)
+    if document is not None:
+        log.warning("update of %s to %s: %s %s", step.model, step.digest, step.kind.value, step.why)
+        rest.put(document)
 
 
 def _alive_nodes() -> set[str]:

@@ -8,13 +8,16 @@ import hashlib
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.messages import GatewayReport, GatewaySettings, NodeOrder
+from longboat.cluster.node_record import born_ticks
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import home_folder
 from longboat.spec.secrets import read_secret
@@ -27,6 +30,8 @@ __all__ = ("GatewayProcess",)
 START_TIMEOUT_S = 15.0
 CONTROL_TIMEOUT_S = 3.0
 ORPHAN_GRACE_S = 60.0
+HANG_S = 10.0
+"""A gateway that runs and answers nothing for so long hangs. A busy one answers sooner, now and then."""
 
 DETACH = 'exec 3<&0; "$@" <&3 3<&- & '
 """The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along."""
@@ -40,6 +45,7 @@ class GatewayProcess:
         self._folder = folder
         self._node_id = node_id
         self._address = address
+        self._silent_since_s: float | None = None
 
     async def ensure(self, order: NodeOrder) -> GatewayReport:
         """A gateway with the ordered settings runs and has the ordered policy and table.
@@ -48,6 +54,9 @@ class GatewayProcess:
         """
         record = self._record()
         state = await self._state(record) if record else None
+        if record and state is None and not self._is_gone(record):
+            hint = f"one that answers nothing for {HANG_S:.0f} s is ended, and another started"
+            raise ClusterError(f"the gateway of {socket.gethostname()} is busy and does not answer", hint=hint)
         secret, trouble = _redis_url(order.gateway)
         if trouble and state is None:
             raise trouble
@@ -59,9 +68,34 @@ class GatewayProcess:
             record = await asyncio.wait_for(self._start(order, secret), START_TIMEOUT_S + 5.0)
             state = await self._state(record) or {}
         assert record is not None
-        await self._feed(record, state, order, with_table=not (order.table_is_partial and runs_already))
+        await self._feed(record, state, order, with_table=not (order.table_is_old and runs_already))
         state = await self._state(record) or {}
+        self._note_pid(record, state)
         return self._report(order, state, str(trouble or ""))
+
+    def _is_gone(self, record: dict[str, Any]) -> bool:
+        """Whether a gateway that does not answer has ended. One that hangs is ended here; its streams go on elsewhere.
+
+        Another one beside it would find its port taken, and its record lost.
+        """
+        pid = int(record.get("pid") or 0)
+        if not pid or born_ticks(pid) != record["born"]:
+            return True
+        now_s = time.monotonic()
+        self._silent_since_s = self._silent_since_s or now_s
+        if now_s - self._silent_since_s < HANG_S:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _note_pid(self, record: dict[str, Any], state: dict[str, Any]) -> None:
+        if not state:
+            return
+        self._silent_since_s = None
+        pid = int(state["pid"])
+        if record.get("pid") != pid:
+            self._save({**record, "pid": pid, "born": born_ticks(pid)})
 
     async def usage(self, num_days: int) -> list[dict[str, Any]]:
         """Requests and tokens by tenant, model and day of UTC, as this node's gateway counted them, today included.
@@ -79,6 +113,9 @@ class GatewayProcess:
             await self._control(record).put_policy(order.policy)
         if with_table:
             await self._control(record).put_table(order.epoch, order.table)
+        if bool(state.get("draining")) != order.drained:
+            control = self._control(record)
+            await (control.drain() if order.drained else control.undrain())
 
     async def stop(self) -> None:
         """End the gateway, if there is one."""
@@ -215,6 +252,7 @@ class GatewayProcess:
             policy_digest=state.get("policy_digest", ""),
             demands=state.get("demands", {}),
             tenant_demands=state.get("tenant_demands", {}),
+            draining=bool(state.get("draining")),
             problem=trouble if state else "its control socket does not answer",
         )
 

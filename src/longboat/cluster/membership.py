@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from longboat.cluster.messages import Announcement, Verdict
@@ -43,7 +43,9 @@ class _Member:
         return self.state.phase not in (Phase.FAILED, Phase.GONE) and now_s - self.heard_at_s <= SILENCE_S
 
     def serves(self, now_s: float) -> bool:
-        return self.state.phase is Phase.READY and now_s - self.heard_at_s <= SILENCE_S
+        """Also one that drains: what it has goes on."""
+        works = self.state.phase is Phase.READY or (self.state.phase is Phase.DRAINING and bool(self.state.url))
+        return works and now_s - self.heard_at_s <= SILENCE_S
 
 
 class Membership:
@@ -81,8 +83,8 @@ class Membership:
             if silent_s > FORGET_S or (silent_s > SILENCE_S and member.state.phase in (Phase.GONE, Phase.FAILED)):
                 self._forget(replica)
 
-    def table(self, models: Iterable[str], now_s: float) -> EndpointTable:
-        """The endpoint table; its version grows when anything in it changed."""
+    def table(self, models: Iterable[str], now_s: float, moving: Container[str] = ()) -> EndpointTable:
+        """The endpoint table; its version grows when anything in it changed. moving: replicas to be emptied now."""
         names = tuple(models)
         endpoints = tuple(
             Endpoint(
@@ -91,7 +93,9 @@ class Membership:
                 generation=member.state.generation,
                 url=member.state.url,
                 api_key=member.announcement.api_key,
+                ready=member.state.phase is Phase.READY,
                 capacity=member.announcement.capacity,
+                moving=member.state.replica in moving,
                 resume=member.state.resume,
                 revision=member.state.revision,
                 beats=member.announcement.beats,
@@ -151,13 +155,13 @@ class Membership:
         return [r for r in self._rivals(member, now_s) if r.state.generation > member.state.generation]
 
     def _rivals(self, member: _Member, now_s: float) -> list[_Member]:
-        """Live replicas of the same model that say they hold the same slot."""
+        """Live replicas of the same make that say they hold the same slot."""
         return [
             other
             for other in self._members.values()
             if other is not member
             and other.announcement.slot == member.announcement.slot
-            and other.state.model == member.state.model
+            and (other.state.model, other.state.digest) == (member.state.model, member.state.digest)
             and other.lives(now_s)
         ]
 

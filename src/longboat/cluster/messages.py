@@ -82,10 +82,16 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The controller's answer. stop: a newer generation took this replica's place; end yourself."""
+    """The controller's answer.
+
+    stop: a newer generation took this replica's place; end yourself
+    leave: finish what you have, and end; patience_s: seconds from now that you may wait for that (None: as you know)
+    """
 
     stop: bool
     reason: str = ""
+    leave: bool = False
+    patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +131,19 @@ class NodeOrder:
     """What the controller wants of a node.
 
     epoch: names the controller's life; table versions are compared within one epoch
-    table_is_partial: the controller has just started and may not know every endpoint: do not take any away for it
+    table_is_old: the keeper repeats an order that no controller renewed: only a gateway that it starts takes the table
     policy: document of the core's Policy, with secrets; a gateway takes it without a restart
+    drained: the gateway is to tell balancers that it takes nothing new
     """
 
     fleet: str
     epoch: str
     table: EndpointTable
-    table_is_partial: bool
+    table_is_old: bool
     gateway: GatewaySettings
     warm: tuple[WarmEnvironment, ...]
     policy: bytes = field(default=b"{}", repr=False)
+    drained: bool = False
 
     @property
     def policy_digest(self) -> str:
@@ -150,6 +158,7 @@ class GatewayReport:
     problem: why it does not run, or not as ordered (empty: all is well); epoch, table_version: of the table it has
     demands: endpoint → its requests that run or wait here
     tenant_demands: model → tenant → its weight, and how many of its requests run and wait here
+    draining: it tells balancers that it takes nothing new
     """
 
     node_id: str
@@ -165,6 +174,7 @@ class GatewayReport:
     policy_digest: str = ""
     demands: Mapping[str, int] = field(default_factory=dict)
     tenant_demands: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +192,8 @@ class FleetReport:
 
     epoch, table_version: of the newest endpoint table, which gateways are given
     policy_digest: of the policy that gateways are given; num_keys: keys in it
+    updating: model → digest of what its replicas are being exchanged for
+    taken_back: model → digest of an update that failed and was taken back, and why
     """
 
     fleet: str
@@ -195,6 +207,8 @@ class FleetReport:
     problems: tuple[str, ...] = ()
     policy_digest: str = ""
     num_keys: int = 0
+    updating: Mapping[str, str] = field(default_factory=dict)
+    taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def policy_digest(document: bytes) -> str:

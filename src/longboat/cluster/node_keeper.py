@@ -69,7 +69,7 @@ class NodeKeeper:
                 if self._order is None:
                     continue
                 try:
-                    await self._gateway.ensure(dataclasses.replace(self._order, table_is_partial=True))
+                    await self._gateway.ensure(dataclasses.replace(self._order, table_is_old=True))
                 except Exception as error:  # a task root: holding must go on
                     log.warning("the gateway cannot be held: %r", error)
 

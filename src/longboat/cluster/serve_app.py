@@ -15,6 +15,8 @@ __all__ = ("controller_app", "model_app")
 
 HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 5.0
+LONGEST_END_S = 3700.0
+"""The supervisor itself ends in time (``models[].update``, an hour at most); Serve's limit is for one that hangs."""
 
 
 def model_app(args: Mapping[str, Any]) -> serve.Application:
@@ -30,7 +32,7 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_wait_loop_s=0.1,
-        graceful_shutdown_timeout_s=30.0,
+        graceful_shutdown_timeout_s=LONGEST_END_S,
     )
     return deployment.bind(args["fleet"], args["model"], args["shape"], args["digest"])
 

@@ -38,6 +38,8 @@ __all__ = (
 )
 
 IMPORT_ROOM = "longboat.cluster.serve_app"
+ONE_MORE = 1
+"""Serve rounds up: one percent is one replica more, for up to a hundred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> d
         "fleet": fleet.name,
         "text": text,
         "models": [model.name for model in fleet.models],
+        "updates": {m.name: {"replicas": m.replicas, **m.update.model_dump()} for m in fleet.models if m.replicas},
         "gateway": gateway_settings(fleet.gateway),
         "policy": plain_policy(policy),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
@@ -138,7 +141,11 @@ def is_ours(app_name: str) -> bool:
 
 def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, Any] | None) -> dict[str, Any]:
     spec = entry.spec
-    override = {"name": SUPERVISOR_DEPLOYMENT, "num_replicas": spec.replicas}
+    override = {
+        "name": SUPERVISOR_DEPLOYMENT,
+        "num_replicas": spec.replicas,
+        "max_surge_percent": ONE_MORE if spec.update.surge else 0,
+    }
     if deployed is not None:
         return {**deployed, "deployments": [override]}
     args = {
@@ -156,7 +163,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
 
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
-    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas"})
+    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update"})
     document["engine"]["options"] = spec.engine.given_options
     return document
 

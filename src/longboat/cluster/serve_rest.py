@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from longboat.core.errors import ClusterError
 
-__all__ = ("ServeRest",)
+__all__ = ("ServeRest", "cluster_token")
 
 PATH = "/api/serve/applications/"
 
@@ -18,6 +20,7 @@ class ServeRest:
 
     def __init__(self, dashboard_url: str, token: str, timeout_s: float = 30.0) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = dashboard_url
         self._client = httpx.Client(base_url=dashboard_url, headers=headers, timeout=timeout_s, trust_env=False)
 
     def details(self) -> dict[str, Any]:
@@ -50,3 +53,11 @@ class ServeRest:
         if response.is_error:
             raise ClusterError(f"Serve answered {response.status_code}: {response.text[-500:]}", hint="longboat status")
         return response
+
+
+def cluster_token(env: Mapping[str, str]) -> str:
+    """Ray's cluster token, where ``env`` says that it is; empty on a cluster without."""
+    if token := env.get("RAY_AUTH_TOKEN"):
+        return token
+    path = env.get("RAY_AUTH_TOKEN_PATH")
+    return Path(path).read_text().strip() if path and env.get("RAY_AUTH_MODE") == "token" else ""

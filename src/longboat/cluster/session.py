@@ -6,16 +6,18 @@ import importlib.util
 import logging
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from longboat.cluster.deployed import controller_values, document_with
 from longboat.cluster.messages import FleetReport
 from longboat.cluster.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name
 from longboat.cluster.preflight import PreflightRequest, inspect_node
 from longboat.cluster.serve_config import is_ours
-from longboat.cluster.serve_rest import ServeRest
+from longboat.cluster.serve_rest import ServeRest, cluster_token
 from longboat.core.errors import ClusterError
 from longboat.core.topology import Node
 
@@ -24,6 +26,9 @@ __all__ = ("ControllerFailedError", "Session", "require_ray")
 CALL_TIMEOUT_S = 15.0
 LISTEN_S = 5.0
 GIVEN_UP_EVERY_S = 3.0
+DRAIN_CALL_S = 60.0
+DRAIN_REASON = "DRAIN_NODE_REASON_PREEMPTION"
+"""The one that Ray does not refuse where something runs."""
 INSTALL_HINT = "pip install 'longboat[cluster]'"
 NO_CLUSTER_HINT = (
     "longboat node start --head starts one here; longboat node start --join ADDRESS joins one; "
@@ -83,7 +88,7 @@ class Session:
             ) from error
         self._ray = ray
         self.gcs_address = str(context.address_info["gcs_address"])
-        self.rest = ServeRest(f"http://{context.address_info['webui_url']}", _token(env))
+        self.rest = ServeRest(f"http://{context.address_info['webui_url']}", cluster_token(env))
         self._controller: Any = None
         self._given_up: dict[str, str] = {}
         self._given_up_at_s = -GIVEN_UP_EVERY_S
@@ -148,6 +153,21 @@ class Session:
             for name, app in apps.items()
             if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
         ]
+
+    def drain_node(self, node_id: str) -> None:
+        """Have Ray put nothing more on a node, and Serve start what runs there elsewhere.
+
+        Raises ClusterError when Ray refuses.
+        """
+        argv = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.gcs_address]
+        argv += ["--node-id", node_id, "--reason", DRAIN_REASON, "--reason-message", "longboat drain"]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=DRAIN_CALL_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError("Ray does not answer", hint="longboat status") from error
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+            raise ClusterError(f"Ray does not drain the node: {last}", hint="longboat status shows the nodes")
 
     def end_nodes(self) -> None:
         """Have the controller end gateways, zygotes and keepers.
@@ -220,8 +240,7 @@ class Session:
     def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
         """End the applications of all models, and wait until they are gone; the controller stays."""
         apps = self.applications()
-        controller = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
-        kept = [*others, controller] if controller else others
+        kept = [*others, *_controller_that_ends(apps)]
         self.rest.put({"proxy_location": "Disabled", "applications": kept})
         self._wait_applications_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
 
@@ -282,6 +301,15 @@ class Session:
         return self._controller
 
 
+def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The controller, told that no model stays: replicas then wait for their answers, but not long."""
+    if values := controller_values(apps):
+        document = document_with(apps, {**values, "updates": {}, "rollouts": {}})
+        return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]
+    app = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
+    return [app] if app else []
+
+
 def _check_controller(apps: Mapping[str, Mapping[str, Any]]) -> None:
     controller = apps.get(CONTROLLER_APP, {})
     if (status := controller.get("status")) in ("DEPLOY_FAILED", "UNHEALTHY"):
@@ -301,10 +329,3 @@ def _node(entry: Mapping[str, Any]) -> Node:
         labels=dict(entry.get("Labels") or {}),
         is_head="node:__internal_head__" in resources,
     )
-
-
-def _token(env: Mapping[str, str]) -> str:
-    if token := env.get("RAY_AUTH_TOKEN"):
-        return token
-    path = env.get("RAY_AUTH_TOKEN_PATH")
-    return Path(path).read_text().strip() if path and env.get("RAY_AUTH_MODE") == "token" else ""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longboat.cluster.gang import Gang
+from longboat.cluster.leaving import DRAIN_S
 from longboat.cluster.messages import Announcement, RankLoss
 from longboat.cluster.ports import AgentPort, ControllerPort
 from longboat.cluster.probe import ask, wait_for_token
@@ -76,6 +77,9 @@ class GangRunner:
         self._changed = asyncio.Event()
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
         self._leaving = False
+        self._leave_by_s = 0.0
+        self._left: asyncio.Task[None] | None = None
+        self._ordered: asyncio.Task[None] | None = None
         self._tasks = [asyncio.create_task(self._announce_always())]
 
     @property
@@ -151,29 +155,42 @@ class GangRunner:
             raise EngineError(self._detail, hint=f"longboat logs {self._model['name']}")
 
     async def drain(self, patience_s: float) -> None:
-        """Tell the gateways to send nothing more, wait until the engine is idle, end the gang."""
+        """Tell the gateways to send nothing more, wait until the engine is idle, end the gang.
+
+        patience_s: where the controller does not say how long to wait; it knows where the answers can go on
+        """
         if self.phase is Phase.FAILED:
             return
+        if self._left is None:
+            self._left = asyncio.create_task(self._drain(patience_s))
+        await self._left
+
+    async def _drain(self, patience_s: float) -> None:
         self._leaving = True
         served = self.phase is Phase.READY
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
+        self._leave_by_s = time.monotonic() + patience_s
         self._enter(Phase.DRAINING)
         await self._announce()
         if served:
-            await self._wait_idle(patience_s)
+            await self._wait_idle()
         await self._close()
         self._enter(Phase.GONE)
         await self._announce()
 
-    async def _wait_idle(self, patience_s: float) -> None:
+    async def _wait_idle(self) -> None:
         """Until the engine had nothing to do for a while: the gateways hear of the draining a moment after us."""
-        deadline_s = time.monotonic() + patience_s
         idle_since_s = time.monotonic()
-        while time.monotonic() < deadline_s and time.monotonic() - idle_since_s < SETTLE_S:
+        while time.monotonic() < self._leave_by_s and time.monotonic() - idle_since_s < SETTLE_S:
             if await self._is_busy():
                 idle_since_s = time.monotonic()
             await asyncio.sleep(0.2)
+
+    async def _leave_on_order(self) -> None:
+        """Taken out by a person: the process ends when nothing runs there any more, and Serve starts another."""
+        await self.drain(DRAIN_S)
+        self._die("it was drained")
 
     async def _is_busy(self) -> bool:
         plan = self._gang.plan
@@ -236,6 +253,10 @@ class GangRunner:
         except Exception as error:
             log.debug("the controller did not hear us: %r", error)
             return
+        if verdict.patience_s is not None:
+            self._leave_by_s = time.monotonic() + verdict.patience_s
+        if verdict.leave and self.phase is Phase.READY and self._ordered is None:
+            self._ordered = asyncio.create_task(self._leave_on_order())
         if verdict.stop and self.phase is not Phase.DRAINING:
             self._detail = verdict.reason
             await self._gang.stop(0.0)
@@ -284,7 +305,6 @@ class EngineSupervisor:
 
         context = serve.get_replica_context()
         gang_shape = GangShape(**{**shape, "resources": RankResources(**shape["resources"])})
-        self._drain_s = float(model.get("drain_s", 20.0))
         self._runner = GangRunner(
             fleet=fleet,
             model=model,
@@ -305,7 +325,7 @@ class EngineSupervisor:
     async def __del__(self) -> None:
         """Serve calls it when the replica is stopped."""
         if runner := getattr(self, "_runner", None):
-            await runner.drain(self._drain_s)
+            await runner.drain(DRAIN_S)
 
 
 def _exit_process(reason: str) -> None:

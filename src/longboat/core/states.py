@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ("Endpoint", "EndpointTable", "Phase", "RankState", "ReplicaState", "ResumeLevel")
 
@@ -113,8 +113,18 @@ class EndpointTable:
     """All endpoints at one moment. A table with a lower version than the one in hand is ignored.
 
     models: every model the fleet serves, also those with no endpoint right now
+    partial: there may be more endpoints of these models, so none is taken away for this table
     """
 
     version: int
     models: tuple[str, ...]
     endpoints: tuple[Endpoint, ...]
+    partial: bool = False
+
+    def over(self, older: EndpointTable | None) -> EndpointTable:
+        """What holds now, where ``older`` held before."""
+        if older is None or not self.partial:
+            return self
+        known = {(e.model, e.replica) for e in self.endpoints}
+        kept = (e for e in older.endpoints if e.model in self.models and (e.model, e.replica) not in known)
+        return replace(self, endpoints=(*self.endpoints, *kept))

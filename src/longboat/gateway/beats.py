@@ -31,12 +31,23 @@ async def follow_beats(state: GatewayState, limits: LivenessLimits | None = None
         while True:
             now_s = time.monotonic()
             _keep_ears(ears, state.table.upstreams(), limits, now_s)
-            for ear in tuple(ears.values()):
+            for upstream, ear in tuple(ears.items()):
+                was_lost = upstream.lost
                 _look(ear, now_s)
+                if was_lost and not upstream.lost:
+                    _tell_found(state, upstream)
             await asyncio.sleep(LOOK_EVERY_S)
     finally:
         for ear in ears.values():
             ear.close()
+
+
+def _tell_found(state: GatewayState, upstream: Upstream) -> None:
+    """There is room again for who waits."""
+    pool = state.table.pool(upstream.model)
+    if pool is not None:
+        pool.wake()
+        pool.pump_soon()
 
 
 def _look(ear: _Ear, now_s: float) -> None:

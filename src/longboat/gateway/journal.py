@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from array import array
 
 from longboat.gateway.stitch_choices import ReceivedChoices
 from longboat.gateway.stitch_messages import ReceivedMessage
-from longboat.gateway.stitch_parts import Received, StitchError, events_of, ids_of, is_own_comment
+from longboat.gateway.stitch_parts import Received, StitchError, is_own_comment
 from longboat.gateway.stitch_responses import ReceivedResponse
+from longboat.gateway.stitch_runs import condensed
 from longboat.gateway.usage import AnswerKind
 
-__all__ = ("FOLD_BYTES", "MAX_HELD_BYTES", "Journal")
+__all__ = ("MAX_HELD_BYTES", "PACK_BYTES", "Journal")
 
-FOLD_BYTES = 256 * 1024
+PACK_BYTES = 256 * 1024
 MAX_HELD_BYTES = 16 * 1024 * 1024
 
 _RECEIVED: dict[AnswerKind, type[Received]] = {
@@ -20,64 +22,81 @@ _RECEIVED: dict[AnswerKind, type[Received]] = {
     AnswerKind.ANTHROPIC_EVENTS: ReceivedMessage,
     AnswerKind.RESPONSES_EVENTS: ReceivedResponse,
 }
-_FIRST_CHOICE = b": ids 0 "
+_IDS = b": ids "
+_STEPS = b": steps "
 
 
 class Journal:
     """One stream's. Feed it whole events, as the engine sent them, and give the client what comes back.
 
-    The bytes that went to the client are kept as they are; past ``FOLD_BYTES`` they are read, and only what a rest
-    of the stream depends on stays. A stream of which more than ``MAX_HELD_BYTES`` would have to stay is not resumable.
+    Nothing is read while all is well: the bytes are kept as they came, packed whenever ``PACK_BYTES`` are reached (a
+    stream of tokens shrinks to about a twentieth). A stream that takes more than ``max_held_bytes`` even so is not
+    resumable. What is asked for after a fault reads all that is kept, at about a microsecond per event.
 
-    ids: of the tokens generated so far, per choice
     engine_steps: what the engine last told of its own; -1 is nothing yet
     """
 
-    __slots__ = ("_broken", "_kind", "_received", "_sent", "_sent_bytes", "engine_steps", "ids")
+    __slots__ = (
+        "_ids",
+        "_kept",
+        "_kept_bytes",
+        "_kind",
+        "_max_held_bytes",
+        "_packed",
+        "_packed_bytes",
+        "_packed_tokens",
+        "_received",
+        "_unreadable",
+        "engine_steps",
+    )
 
-    def __init__(self, kind: AnswerKind, num_choices: int = 1) -> None:
+    def __init__(self, kind: AnswerKind, num_choices: int = 1, *, max_held_bytes: int = MAX_HELD_BYTES) -> None:
         """kind: one of a stream of events; num_choices: that the request asks for (at least 1)."""
         self._kind = kind
+        self._max_held_bytes = max_held_bytes
+        self._ids = [array("I") for _ in range(num_choices)]
         self._received: Received = _RECEIVED[kind]()
-        self._sent: list[bytes] = []
-        self._sent_bytes = 0
-        self._broken = False
-        self.ids = [array("I") for _ in range(num_choices)]
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._packed: list[bytes] = []
+        self._packed_bytes = 0
+        self._packed_tokens = 0
+        self._unreadable = False
         self.engine_steps = -1
 
     def feed(self, events: bytes) -> bytes:
         """What the client gets of whole events: all but the engine's words to the gateway. May be empty."""
-        events = self.stripped(events)
-        if events:
-            self.keep(events)
-        return events
+        end = events.find(b"\n") + 1 if events.startswith(_IDS) else 0
+        if events.find(b"\n:", end and end - 1) < 0 and not events.startswith(b":", end):
+            self._kept.append(events)
+            self._kept_bytes = kept_bytes = self._kept_bytes + len(events)
+            if kept_bytes > PACK_BYTES:
+                self._pack()
+            return events[end:]
+        return self._without_comments(events)
 
-    def stripped(self, events: bytes) -> bytes:
-        """Take the engine's words to the gateway off whole events, and learn them."""
-        if events.startswith(_FIRST_CHOICE):
-            end = events.find(b"\n")
-            ids = events[8:end]
-            if ids.isdigit() and events.find(b"\n:", end) < 0:
-                try:
-                    self.ids[0].append(int(ids))
-                except OverflowError:
-                    self._broken = True
-                return events[end + 1 :]
-        if events.startswith(b":") or b"\n:" in events:
-            return self._stripped_lines(events)
-        return events
+    def keep(self, events: bytes) -> None:
+        """The client got these."""
+        self._kept.append(events)
+        self._kept_bytes += len(events)
 
-    def keep(self, events: bytes, *, fold: bool = True) -> None:
-        """The client got these. fold: False leaves what was read so far as it is."""
-        self._sent.append(events)
-        self._sent_bytes += len(events)
-        if self._sent_bytes > FOLD_BYTES and fold:
-            self._fold()
+    def learn_steps(self, events: bytes) -> None:
+        """Read how far the engine says that it is."""
+        at = events.rfind(_STEPS)
+        if at >= 0:
+            steps = events[at + len(_STEPS) :].partition(b"\n")[0]
+            self.engine_steps = int(steps) if steps.isdigit() else self.engine_steps
 
     def received(self) -> Received:
         """What the client has, all of it read."""
-        self._fold()
+        self._read()
         return self._received
+
+    @property
+    def ids(self) -> list[array[int]]:
+        """Of the tokens generated so far, per choice; to be changed by who stitches, and nobody else."""
+        self._read()
+        return self._ids
 
     def priors(self) -> list[list[int]]:
         """The ids that another engine is given, per choice.
@@ -86,59 +105,84 @@ class Journal:
         have, ended the last one is, so that the engine ends it by itself.
         """
         received = self.received()
-        return [ids[: received.carried(choice, len(ids))].tolist() for choice, ids in enumerate(self.ids)]
+        return [ids[: received.carried(choice, len(ids))].tolist() for choice, ids in enumerate(self._ids)]
 
     @property
     def num_tokens(self) -> int:
-        """Of all choices."""
-        return sum(map(len, self.ids))
+        """Of all choices, by what the engine last counted."""
+        counted = _counted(self._kept)
+        if counted is None:
+            counted = self._packed_tokens if self._packed else sum(map(len, self._ids))
+        return counted
 
     @property
     def held_bytes(self) -> int:
         """About the memory that it takes."""
-        return self._sent_bytes + self._received.held_bytes + sum(ids.itemsize * len(ids) for ids in self.ids)
+        ids_bytes = sum(ids.itemsize * len(ids) for ids in self._ids)
+        return self._kept_bytes + self._packed_bytes + self._received.held_bytes + ids_bytes
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it knows all that another engine needs: asked after a fault, since it reads what is kept."""
-        received = self.received()
-        return not self._broken and not received.ended and self.num_tokens > 0
+        """Whether it knows all that another engine needs. Ask after a fault: it reads what is kept."""
+        ended = self.received().ended
+        return not self._unreadable and not ended and any(self._ids)
 
-    def _stripped_lines(self, events: bytes) -> bytes:
+    def _without_comments(self, events: bytes) -> bytes:
         """The same for any whole events; what is left of one that only held such words is dropped."""
         kept = []
         for raw in events.split(b"\n\n"):
             lines = raw.split(b"\n")
             others = [line for line in lines if not is_own_comment(line)]
             if len(others) < len(lines):
-                self._learn(lines)
+                self.learn_steps(raw)
             if others or not raw:
                 kept.append(b"\n".join(others))
-        return b"\n\n".join(kept)
+        out = b"\n\n".join(kept)
+        if out:
+            self.keep(events)
+        return out
 
-    def _learn(self, lines: list[bytes]) -> None:
-        try:
-            for line in lines:
-                told = ids_of(line)
-                if told is not None:
-                    self.ids[told[0]].extend(told[1])
-                elif line.startswith(b": steps "):
-                    self.engine_steps = int(line[8:])
-        except (ValueError, IndexError, OverflowError):
-            self._broken = True
+    def _pack(self) -> None:
+        self._packed_tokens = self.num_tokens
+        packed = zlib.compress(b"".join(self._kept), 1)
+        self._kept, self._kept_bytes = [], 0
+        self._packed.append(packed)
+        self._packed_bytes += len(packed)
+        if self.held_bytes > self._max_held_bytes:
+            self._give_up()
 
-    def _fold(self) -> None:
-        sent, self._sent, self._sent_bytes = self._sent, [], 0
-        if self._broken:
+    def _read(self) -> None:
+        kept, packed = self._kept, self._packed
+        if not kept and not packed:
+            return
+        self._kept, self._kept_bytes, self._packed, self._packed_bytes = [], 0, [], 0
+        if self._unreadable:
             return
         try:
-            for event in events_of(b"".join(sent)):
-                self._received.note(event)
-        except (StitchError, LookupError, TypeError, AttributeError, ValueError):
-            self._give_up()
-        if self.held_bytes > MAX_HELD_BYTES:
+            for blob in packed:
+                self._note(zlib.decompress(blob))
+            self._note(b"".join(kept))
+        except (StitchError, LookupError, TypeError, AttributeError, ValueError, OverflowError):
             self._give_up()
 
+    def _note(self, events: bytes) -> None:
+        for event in condensed(events):
+            for choice, ids in event.ids:
+                self._ids[choice].extend(ids)
+            self._received.note(event)
+
     def _give_up(self) -> None:
-        self._broken = True
+        self._unreadable = True
+        self._kept, self._kept_bytes, self._packed, self._packed_bytes = [], 0, [], 0
         self._received = _RECEIVED[self._kind]()
+
+
+def _counted(kept: list[bytes]) -> int | None:
+    """Tokens of all choices by the last ``id:`` line; None: there is none."""
+    for events in reversed(kept):
+        at = 0 if events.startswith(b"id: ") else -1
+        at = max(at, events.rfind(b"\nid: ") + 1 or -1)
+        if at >= 0:
+            counts = events[at + 4 : events.find(b"\n", at)].split(b".")
+            return sum(int(count) for count in counts if count.isdigit())
+    return None

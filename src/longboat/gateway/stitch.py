@@ -7,8 +7,9 @@ from array import array
 from longboat.gateway.journal import Journal
 from longboat.gateway.stitch_choices import ReceivedChoices, RestOfChoices
 from longboat.gateway.stitch_messages import ReceivedMessage, RestOfMessage
-from longboat.gateway.stitch_parts import Event, Received, Rest, StitchError, events_of
+from longboat.gateway.stitch_parts import Event, Received, Rest, StitchError, events_of, ids_line
 from longboat.gateway.stitch_responses import ReceivedResponse, RestOfResponse
+from longboat.gateway.stitch_runs import condensed
 from longboat.gateway.usage import AnswerKind
 
 __all__ = ("StitchError", "Stitcher")
@@ -19,15 +20,16 @@ class Stitcher:
     journal, up to the end. What it gives out is in the journal too, so that the stream may be resumed again.
     """
 
-    __slots__ = ("_complete", "_counts", "_journal", "_rest", "caught_up")
+    __slots__ = ("_all_of", "_counts", "_ids", "_journal", "_rest", "caught_up")
 
     def __init__(self, kind: AnswerKind, journal: Journal) -> None:
         """kind: the journal's."""
-        self._journal = journal
         received = journal.received()
+        self._journal = journal
+        self._ids = journal.ids
         self._rest = _rest_of(received)
-        self._complete = {choice for choice in range(len(journal.ids)) if received.has_all(choice)}
-        self._counts = [0] * len(journal.ids)
+        self._all_of = {choice: len(ids) for choice, ids in enumerate(self._ids) if received.has_all(choice)}
+        self._counts = [0] * len(self._ids)
         self.caught_up = False
 
     def feed(self, events: bytes) -> bytes:
@@ -35,30 +37,38 @@ class Stitcher:
 
         :raises StitchError: they contradict what the client has, or tell of an error; nothing of them may be sent
         """
-        if self.caught_up:
-            rest = self._journal.stripped(events)
-            out = self._rest.block(rest) if rest else b""
-            if out is None:
-                out = b"".join([self._out(event) for event in events_of(rest)])
-        else:
-            out = self._behind(events)
-        if out:
-            self._journal.keep(out, fold=self.caught_up)
-        return out
+        self._journal.learn_steps(events)
+        return self._news(events) if self.caught_up else self._repeated(events)
 
-    def _behind(self, events: bytes) -> bytes:
-        out = []
+    def _news(self, events: bytes) -> bytes:
+        """The client has none of it; only what names the stream may have to be the first one's."""
+        block = self._rest.block(events)
+        if block is not None:
+            return self._journal.feed(block)
+        told = b""
         for event in events_of(events):
-            self._learn(event)
-            out.append(self._out(event))
-        self.caught_up = self._rest.caught_up and self._ids_caught_up()
-        return b"".join(out)
+            known = tuple(self._all_of.get(choice, count) for choice, count in enumerate(event.position))
+            told += b"".join(ids_line(choice, ids) for choice, ids in event.ids if choice not in self._all_of)
+            told += self._out(event, known)
+        return self._journal.feed(told) if told else b""
 
-    def _out(self, event: Event) -> bytes:
+    def _repeated(self, events: bytes) -> bytes:
+        """The client has some of it. Many events that it has are read as few."""
+        out = []
+        for event in condensed(events):
+            self._learn(event)
+            out.append(self._out(event, tuple(map(len, self._ids))))
+        self.caught_up = self._rest.caught_up and self._ids_caught_up()
+        rest = b"".join(out)
+        if rest:
+            self._journal.keep(rest)
+        return rest
+
+    def _out(self, event: Event, position: tuple[int, ...]) -> bytes:
         if not event.data:
             return b""
         try:
-            return self._rest.event(event, tuple(map(len, self._journal.ids)))
+            return self._rest.event(event, position)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise StitchError(f"an event is of no known shape: {error!r}") from error
 
@@ -67,14 +77,15 @@ class Stitcher:
             for choice, ids in event.ids:
                 at = self._counts[choice]
                 self._counts[choice] = at + len(ids)
-                if choice not in self._complete:
-                    _learn_at(self._journal.ids[choice], at, ids)
+                if choice not in self._all_of:
+                    _learn_at(self._ids[choice], at, ids)
         except (IndexError, OverflowError) as error:
             raise StitchError("an engine's journal line is torn") from error
 
     def _ids_caught_up(self) -> bool:
-        known = self._journal.ids
-        return all(count >= len(known[i]) for i, count in enumerate(self._counts) if i not in self._complete)
+        return all(
+            count >= len(self._ids[choice]) for choice, count in enumerate(self._counts) if choice not in self._all_of
+        )
 
 
 def _learn_at(known: array[int], at: int, ids: list[int]) -> None:

@@ -18,7 +18,9 @@ __all__ = (
     "decoded",
     "encoded",
     "event_bytes",
+    "event_of",
     "events_of",
+    "ids_line",
     "ids_of",
     "is_own_comment",
     "rest_of_text",
@@ -82,7 +84,7 @@ class Rest(Protocol):
         """The client has nothing any more that the new stream has not repeated."""
 
     def block(self, events: bytes) -> bytes | None:
-        """Whole events, comments taken off, once it caught up; None asks for them one by one."""
+        """Whole events, with the engine's comments, once it caught up; None asks for them one by one."""
 
 
 _DECODER = msgspec.json.Decoder()
@@ -117,6 +119,11 @@ def ids_of(line: bytes) -> tuple[int, list[int]] | None:
     return int(choice), [int(one) for one in ids.split(b",")]
 
 
+def ids_line(choice: int, ids: list[int]) -> bytes:
+    """The comment line that tells ids."""
+    return b"%b%d %b\n" % (_IDS, choice, ",".join(map(str, ids)).encode())
+
+
 def events_of(block: bytes) -> Iterator[Event]:
     """The events of a block of whole ones; those that only hold comments come with empty data.
 
@@ -126,10 +133,11 @@ def events_of(block: bytes) -> Iterator[Event]:
         block = block.replace(b"\r\n", b"\n")
     for raw in block.split(b"\n\n"):
         if raw:
-            yield _event(raw)
+            yield event_of(raw)
 
 
-def _event(raw: bytes) -> Event:
+def event_of(raw: bytes) -> Event:
+    """:raises StitchError: a line that engines write for the gateway is torn"""
     name = data = b""
     position: tuple[int, ...] = ()
     ids: list[tuple[int, list[int]]] = []

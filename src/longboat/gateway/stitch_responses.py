@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from longboat.gateway.stitch_parts import Event, StitchError, decoded, encoded, event_bytes, rest_of_text
@@ -13,6 +14,7 @@ _Key = tuple[str, Any, Any]  # an event's type, content index, summary index
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 _FAILURES = ("response.failed", "error")
+_SEQUENCE = re.compile(rb'"sequence_number": ?\d+')
 _ADDED = "response.output_item.added"
 
 
@@ -136,7 +138,20 @@ class RestOfResponse:
         )
 
     def block(self, events: bytes) -> bytes | None:
-        return None
+        """Of one delta without log-probabilities only its number and the id of its item may have to be others."""
+        name = events.find(b".delta\ndata: ")
+        if name < 0 or events.find(b"\n\n", name) != len(events) - 2 or events.find(b"\n\n") < name:
+            return None
+        if b'"logprobs":[{' in events or not self._same_places():
+            return None
+        for own, first in self._own_ids.items():
+            events = events.replace(own.encode(), first.encode())
+        events = _SEQUENCE.sub(b'"sequence_number":%d' % self._sequence, events, 1)
+        self._sequence += 1
+        return events
+
+    def _same_places(self) -> bool:
+        return all(new == progress.index for new, progress in self._progress.items())
 
     def event(self, event: Event, position: tuple[int, ...]) -> bytes:
         document = decoded(event.data)

@@ -24,6 +24,7 @@ class LiveTable:
         self._queue = queue or QueuePolicy()
         self.epoch: str | None = None
         self.version = 0
+        self.table: EndpointTable | None = None
         self.models: tuple[str, ...] = ()
         self._pools: dict[str, Pool] = {}
         self._engine_capacities: dict[str, int | None] = {}
@@ -40,6 +41,7 @@ class LiveTable:
         """
         if epoch == self.epoch and table.version < self.version:
             return False
+        table = table.over(self.table)
         old = {(u.model, u.key, u.api_key): u for u in self.upstreams()}
         made = [self._live(endpoint, old) for endpoint in table.endpoints]
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
@@ -50,7 +52,7 @@ class LiveTable:
         for upstream in old.values():
             upstream.retire()
         self._engine_capacities = {e.key: e.engine_capacity for e in table.endpoints}
-        self.epoch, self.version = epoch, table.version
+        self.epoch, self.version, self.table = epoch, table.version, table
         self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
         self._fill_pools(made)
         for upstream, endpoint in zip(made, table.endpoints, strict=True):

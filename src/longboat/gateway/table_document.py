@@ -48,7 +48,8 @@ def decode_table(document: bytes) -> tuple[str, EndpointTable]:
         ) from error
     if not (isinstance(epoch, str) and isinstance(version, int) and _all_strings(models)):
         raise UserInputError("epoch, version or models has the wrong type", hint="text, whole number, list of texts")
-    return epoch, EndpointTable(version=version, models=tuple(models), endpoints=endpoints)
+    partial = values.get("partial") is True
+    return epoch, EndpointTable(version=version, models=tuple(models), endpoints=endpoints, partial=partial)
 
 
 def _endpoint(item: Any) -> Endpoint:

@@ -127,7 +127,7 @@ class WorkerParent:
         if not self._rules.offer(epoch, table):
             return False
         self._epoch = epoch
-        self._shares.set_table(table)
+        self._shares.set_table(self._rules.table or table)
         await self._feed_all()
         return True
 

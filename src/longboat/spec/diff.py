@@ -35,7 +35,7 @@ class ModelChange:
     @property
     def only_replicas(self) -> bool:
         """Whether running replicas can stay as they are."""
-        return all(change.path == "replicas" for change in self.changes)
+        return all(change.path == "replicas" or change.path.startswith("update.") for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

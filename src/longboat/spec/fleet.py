@@ -21,6 +21,7 @@ __all__ = (
     "PlacementSpec",
     "ResourcesSpec",
     "SplitSpec",
+    "UpdateSpec",
 )
 
 API_VERSION: Final = "longboat/v1"
@@ -198,6 +199,19 @@ class PlacementSpec(Section):
     """Number of nodes that one replica spans; null lets Longboat decide."""
 
 
+class UpdateSpec(Section):
+    """How running replicas are exchanged for others, and what becomes of their answers."""
+
+    surge: bool = True
+    """Whether a new replica starts before an old one is taken out, where there is room for both."""
+    drain_s: float = Field(default=20.0, ge=0, le=3600)
+    """Seconds that answers may take to end on a replica that is taken out; then they go on with one of its kind."""
+    limit_s: float = Field(default=600.0, ge=0, le=3600)
+    """Seconds that the last replica of its kind waits for its answers to end; then they are broken off."""
+    ready_s: float = Field(default=1800.0, ge=1, le=86_400)
+    """Seconds within which a new replica must be ready; otherwise the update is taken back."""
+
+
 class ModelSpec(Section):
     """One model and how it is served."""
 
@@ -217,6 +231,8 @@ class ModelSpec(Section):
     """What one worker rank takes."""
     placement: PlacementSpec = PlacementSpec()
     """Where replicas may run."""
+    update: UpdateSpec = UpdateSpec()
+    """How running replicas are exchanged."""
 
 
 class Fleet(Section):

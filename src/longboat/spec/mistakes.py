@@ -25,6 +25,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "split"): fleet.SplitSpec,
     ("models", "resources"): fleet.ResourcesSpec,
     ("models", "placement"): fleet.PlacementSpec,
+    ("models", "update"): fleet.UpdateSpec,
     ("gateway",): gateway.GatewaySpec,
     ("gateway", "tls"): gateway.TlsSpec,
     ("gateway", "tenants"): gateway.TenantSpec,

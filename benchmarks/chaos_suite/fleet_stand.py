@@ -1,0 +1,123 @@
+"""A whole fleet in the network lab under chaos: two hosts with Ray, supervisors and agents, and clients on a third."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chaos_suite.asks import Ask
+from chaos_suite.loader import Loader
+from chaos_suite.parts import MODEL
+from chaos_suite.places import FAST_BITS_PER_S, SLOW_BITS_PER_S
+from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from fleet.liveness_lab import gateway_state
+from netlab.lab import Host, Lab
+
+__all__ = ("FleetStand", "fleet_file")
+
+GATEWAY_PORT = 8000
+START_S = 400.0
+
+Replica = dict[str, Any]
+
+
+def fleet_file(engine: str, *, itl_ms: float, replicas: int, environment: str = "") -> str:
+    """A fleet of one model with ``replicas`` on one host each, and one more whose gangs span both hosts.
+
+    environment: of real vLLM
+    """
+    asked = f"{{environment: {environment}}}" if environment else "vllm"
+    if engine == "fake":
+        asked = f"{{kind: fake, options: {{itl_ms: {itl_ms:g}, ttft_ms: {2 * itl_ms:g}}}}}"
+    resources = "{cpus: 0.1}" if engine == "fake" else "{cpus: 1}"
+    common = f"source: 'builtin:tiny', engine: {asked}, resources: {resources}"
+    common += "" if engine == "fake" else ", context: 2048"
+    split = "split: {pipeline: 2}, placement: {nodes: 2}"
+    models = [f"name: {MODEL}, {common}, replicas: {replicas}", f"name: {MODEL}-split, {common}, {split}"]
+    head = f"name: chaos\ngateway: {{port: {GATEWAY_PORT}, host: 0.0.0.0, auth: none}}\nmodels:\n"
+    return head + "".join(f"  - {{{model}}}\n" for model in models)
+
+
+class FleetStand:
+    """The lab's first host has the head, the second joins it, the third has the clients. It is used as a context."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lab = Lab(3)
+        self.folder = folder
+        first = self.lab.hosts[0]
+        self.fleet = FleetLab(Path(first.env["LONGBOAT_RUN"]), port=GATEWAY_PORT, env=first.env, way_in=_way_in(first))
+        self.load = Loader(_way_in(self.lab.hosts[2]), folder / "load.log")
+
+    def __enter__(self) -> FleetStand:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.fleet.stop_watching()
+        self.lab.close()
+
+    def up(self, text: str) -> None:
+        """Until every replica is ready."""
+        head, other, _ = self.lab.hosts
+        common = ("--num-cpus", "8", "--token-file", str(self.lab.folder / "token"))
+        head.run([*COMMAND, "node", "start", "--head", *common], timeout=START_S)
+        other.run([*COMMAND, "node", "start", "--join", head.address, *common], timeout=START_S)
+        path = self.fleet.folder / "chaos.yaml"
+        path.write_text(text)
+        self.fleet.must("up", str(path), "--detach", timeout_s=START_S)
+        for model in (MODEL, f"{MODEL}-split"):
+            wait_until(f"{model} answers", partial(self._answers, model), START_S)
+
+    async def start(self, asks: Sequence[Ask], *, concurrency: int, deadline_s: float) -> None:
+        """The load; clients ask the first host's gateway."""
+        addresses = [(self.lab.hosts[0].address, GATEWAY_PORT)]
+        await self.load.start(asks, addresses, concurrency=concurrency, deadline_s=deadline_s)
+
+    def replicas(self) -> list[Replica]:
+        """Those that are ready, in the order of their names."""
+        return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+
+    def host_of(self, rank: Replica) -> Host:
+        return next(host for host in self.lab.hosts if host.address == rank["address"])
+
+    def signal(self, host: Host, number: int, *pids: int) -> None:
+        """To processes as the host sees them."""
+        if pids:
+            host.run(["kill", f"-{number}", *map(str, pids)], check=False)
+
+    def gateway_pid(self) -> int:
+        record = json.loads((self.lab.hosts[0].folder / "run" / "gateway" / "gateway.json").read_text())
+        return int(record["pid"])
+
+    def lost(self) -> dict[str, str]:
+        """What the gateway of the clients holds for lost, and why."""
+        try:
+            return dict(gateway_state(self.fleet.folder).get("lost") or {})
+        except (OSError, AssertionError, ValueError):
+            return {}
+
+    def slow(self, host: Host) -> None:
+        self.lab.set_rate(host, SLOW_BITS_PER_S)
+
+    def fast(self, host: Host) -> None:
+        self.lab.set_rate(host, FAST_BITS_PER_S)
+
+    def _answers(self, model: str) -> bool:
+        body = json.dumps({"model": model, "prompt": "row", "max_tokens": 2})
+        url = f"http://127.0.0.1:{GATEWAY_PORT}/v1/completions"
+        ask = ["curl", "-sf", "-m", "20", "-H", "content-type: application/json", "-d", body, url]
+        return self.lab.hosts[0].run(ask, check=False).returncode == 0
+
+
+def _way_in(host: Host) -> tuple[str, ...]:
+    assert host.namespaces is not None
+    return tuple(host.namespaces.way_in())
+
+
+def engine_environment() -> str:
+    """The folder of an engine environment that tests are told of; empty: the one that is installed."""
+    python = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+    return str(Path(python).parent.parent) if python else ""

@@ -1,0 +1,34 @@
+"""How long a controller that has just started may not know everybody. Pure: the clock is an argument."""
+
+from __future__ import annotations
+
+__all__ = ("HoldOff",)
+
+AFTER_FIRST_S = 10.0
+"""Who lives is heard within this time once the way to the controller is open.
+
+A supervisor whose call was under way to the last controller gives it up after 3 s, and tries again a second later;
+Serve tells it of the new one meanwhile. On a busy machine each of these takes longer.
+"""
+
+AT_MOST_S = 60.0
+"""Where nobody is heard at all, nobody is there."""
+
+
+class HoldOff:
+    """started_at_s: when the controller began, on a clock that only goes forward."""
+
+    def __init__(self, started_at_s: float) -> None:
+        self._started_at_s = started_at_s
+        self._first_heard_s: float | None = None
+
+    def heard(self, now_s: float) -> None:
+        """A supervisor has announced itself."""
+        if self._first_heard_s is None:
+            self._first_heard_s = now_s
+
+    def holds(self, now_s: float) -> bool:
+        """Whether somebody may live who was not heard yet."""
+        if self._first_heard_s is None:
+            return now_s - self._started_at_s < AT_MOST_S
+        return now_s - self._first_heard_s < AFTER_FIRST_S

@@ -1,0 +1,70 @@
+"""How long a replica that is taken out stays for its answers, and when these go on elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from longboat.core.states import Phase, ReplicaState, ResumeLevel
+
+__all__ = ("DRAIN_S", "LeaveRules", "Leaving", "Stay")
+
+DRAIN_S = 20.0
+"""How long answers may take to end where nothing else is told."""
+
+MOVE_S = 10.0
+"""How long a replica waits for its answers to have moved: each needs one prefill on another replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRules:
+    """drain_s: for answers that can go on elsewhere; limit_s: where no other replica of the same revision is left."""
+
+    drain_s: float = DRAIN_S
+    limit_s: float = DRAIN_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """patience_s: seconds, from now on, that the replica waits for its answers; moving: they are to go elsewhere."""
+
+    patience_s: float
+    moving: bool
+
+
+class Leaving:
+    """The replicas that drain. A revision's last one stays, since no other may go on with its answers."""
+
+    def __init__(self) -> None:
+        self._began_s: dict[str, float] = {}
+        self._moved_s: dict[str, float] = {}
+
+    def look(self, states: Iterable[ReplicaState], rules: Callable[[str], LeaveRules], now_s: float) -> dict[str, Stay]:
+        """Draining replica → how it stays. states: all replicas of the fleet; rules: of a model."""
+        states = tuple(states)
+        leaving = {state.replica: state for state in states if state.phase is Phase.DRAINING}
+        self._began_s = {replica: self._began_s.get(replica, now_s) for replica in leaving}
+        self._moved_s = {replica: at_s for replica, at_s in self._moved_s.items() if replica in leaving}
+        return {replica: self._stay(state, states, rules(state.model), now_s) for replica, state in leaving.items()}
+
+    def _stay(self, state: ReplicaState, states: Iterable[ReplicaState], rules: LeaveRules, now_s: float) -> Stay:
+        waited_s = now_s - self._began_s[state.replica]
+        if not _can_move(state, states):
+            self._moved_s.pop(state.replica, None)
+            return Stay(patience_s=max(0.0, rules.limit_s - waited_s), moving=False)
+        if waited_s < rules.drain_s:
+            return Stay(patience_s=rules.drain_s - waited_s + MOVE_S, moving=False)
+        moved_s = self._moved_s.setdefault(state.replica, now_s)
+        return Stay(patience_s=max(0.0, moved_s + MOVE_S - now_s), moving=True)
+
+
+def _can_move(state: ReplicaState, states: Iterable[ReplicaState]) -> bool:
+    if state.resume is ResumeLevel.NONE:
+        return False
+    return any(
+        other.phase is Phase.READY
+        and other.resume is not ResumeLevel.NONE
+        and (other.model, other.revision, other.revision or other.digest)
+        == (state.model, state.revision, state.revision or state.digest)
+        for other in states
+    )

@@ -1,0 +1,81 @@
+"""Streams that run while a fleet changes: each is compared with the answer of a quiet fleet."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+__all__ = ("Load",)
+
+
+@dataclass
+class Load:
+    """Clients that ask for one stream after the other, of different prompts, until the block is left.
+
+    wrong: what was not as it should be; num_streams: how many were asked for
+    """
+
+    url: str
+    model: str
+    num_clients: int = 4
+    max_tokens: int = 60
+    timeout_s: float = 60.0
+    wrong: list[str] = field(default_factory=list)
+    num_streams: int = 0
+    _expected: dict[str, str] = field(default_factory=dict)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Load:
+        for number in range(self.num_clients):
+            self._expected[self._prompt(number)] = self.stream(self._prompt(number))
+        self._threads = [threading.Thread(target=self._client, args=(n,)) for n in range(self.num_clients)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(self.timeout_s * 2)
+
+    def stream(self, prompt: str) -> str:
+        """The text of one answer. Raises OSError or AssertionError where it is not whole."""
+        asked = {"model": self.model, "prompt": prompt, "max_tokens": self.max_tokens, "temperature": 0}
+        body = json.dumps({**asked, "stream": True, "stream_options": {"include_usage": True}}).encode()
+        request = urllib.request.Request(f"{self.url}/v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+            lines = [line.decode().strip() for line in answer]
+        events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+        assert events and events[-1] == "[DONE]", f"no end: {events[-1:]}"
+        return _whole_text([json.loads(event) for event in events[:-1]], self.max_tokens)
+
+    def _prompt(self, number: int) -> str:
+        return f"row {number} "
+
+    def _client(self, number: int) -> None:
+        prompt = self._prompt(number)
+        while not self._over.is_set():
+            self.num_streams += 1
+            try:
+                if self.stream(prompt) != self._expected[prompt]:
+                    self.wrong.append(f"{prompt}: another text")
+            except urllib.error.HTTPError as error:
+                self.wrong.append(f"{prompt}: {error.code} {error.read()[:300]!r}")
+            except (OSError, AssertionError, ValueError) as error:
+                self.wrong.append(f"{prompt}: {error!r}")
+
+
+def _whole_text(documents: list[dict[str, Any]], max_tokens: int) -> str:
+    broken = [document for document in documents if "error" in document]
+    assert not broken, f"in-band error: {broken[0]}"
+    used = [document["usage"]["completion_tokens"] for document in documents if document.get("usage")]
+    assert used == [max_tokens], f"usage {used}"
+    return "".join(choice["text"] for document in documents for choice in document["choices"])

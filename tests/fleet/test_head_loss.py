@@ -1,0 +1,111 @@
+"""The head of the cluster is lost for a while, and comes back: who serves goes on, and is adopted."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from fleet.load import Load
+from netlab.lab import Host, Lab, why_unavailable
+
+AWAY_S = float(os.environ.get("LONGBOAT_TEST_HEAD_AWAY_S", "75"))
+"""Longer than Ray waits by itself, and than a gateway lives that nobody speaks to; ten minutes hold too."""
+
+pytestmark = [pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(600 + AWAY_S)]
+
+GATEWAY_PORT = 8000
+FLEET = """name: t
+models:
+  - name: a
+    source: builtin:tiny
+    engine: {kind: fake, options: {itl_ms: 30}}
+    replicas: 2
+    resources: {cpus: 1}
+    placement: {labels: {role: work}}
+"""
+
+
+@dataclass
+class HeadApart:
+    """A host that is only the head, and two that work, each with one CPU to offer."""
+
+    lab: Lab
+    head: FleetLab
+    workers: list[FleetLab]
+
+    @property
+    def start_head(self) -> list[str]:
+        words = ["node", "start", "--head", "--label", "role=head", "--num-cpus", "1"]
+        return [*COMMAND, *words, "--token-file", str(self.lab.folder / "token")]
+
+
+def fleet_at(lab: Lab, host: Host) -> FleetLab:
+    return FleetLab(
+        Path(host.env["LONGBOAT_RUN"]),
+        port=GATEWAY_PORT,
+        env=host.env,
+        way_in=tuple(host._inside().way_in()),
+        local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
+    )
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[HeadApart]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with Lab(3) as lab:
+        first, *others = lab.hosts
+        fleet = HeadApart(lab, fleet_at(lab, first), [fleet_at(lab, host) for host in others])
+        first.run(fleet.start_head, timeout=240)
+        for host in others:
+            join = ["node", "start", "--join", first.address, "--label", "role=work", "--num-cpus", "1"]
+            host.run([*COMMAND, *join, "--token-file", str(lab.folder / "token")], timeout=240)
+        path = fleet.head.folder / "fleet.yaml"
+        path.write_text(FLEET)
+        fleet.head.must("up", str(path), "--detach", timeout_s=300)
+        yield fleet
+
+
+def identities(fleet: FleetLab) -> list[tuple[Any, ...]]:
+    """What is another one after a restart."""
+    return sorted((r["replica"], r["generation"], r["supervisor_pid"], r["ranks"][0]["pid"]) for r in fleet.replicas())
+
+
+def test_who_serves_goes_on_without_the_head_and_is_adopted_after_its_return(apart: HeadApart) -> None:
+    head = apart.lab.hosts[0]
+    before = identities(apart.head)
+    assert len(before) == 2
+    apart.head.stop_watching()
+    with ExitStack() as stack:
+        loads = [Load(f"http://127.0.0.1:{w.local_port}", "a", num_clients=2) for w in apart.workers]
+        for load in loads:
+            stack.enter_context(load)
+        apart.lab.kill_host(head)
+        time.sleep(AWAY_S)
+        in_time = [load.num_streams for load in loads]
+        apart.lab.boot(head)
+        head.run(apart.start_head, timeout=240)
+        apart.head = fleet_at(apart.lab, head)
+        wait_until("the fleet is known again", lambda: len(apart.head.replicas()) == 2, 120)
+        wait_until("all gateways have the table", lambda: all_told(apart.head), 120)
+        time.sleep(15.0)
+    assert [load.wrong for load in loads] == [[], []]
+    assert all(number > AWAY_S / 10 for number in in_time), in_time
+    assert identities(apart.head) == before
+    path = apart.head.folder / "fleet.yaml"
+    assert "nothing to change" in apart.head.must("up", str(path), "--detach", timeout_s=200)
+    assert identities(apart.head) == before
+
+
+def all_told(fleet: FleetLab) -> bool:
+    gateways = fleet.status()["gateways"]
+    epochs = {gateway["epoch"] for gateway in gateways}
+    return len(gateways) == 3 and not any(gateway["problem"] for gateway in gateways) and len(epochs) == 1
