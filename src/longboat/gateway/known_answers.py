@@ -37,7 +37,7 @@ def known_answer(data: bytes) -> tuple[KnownAnswer, int, int] | None:
         return None
     found = _known.get(data[:end])
     if found is not None:
-        return found, end + 4, -1
+        return None if found.head.length is not None else (found, end + 4, -1)  # without the digits it is none
     length = _LENGTH.search(data, 0, end)
     if length is None:
         return None
@@ -51,8 +51,8 @@ def learn_answer(data: bytes, head: AnswerHead, *, reusable: bool) -> None:
     if end < 0 or head.until_end or head.status in (204, 304):
         return
     key = data[:end]
-    if key.count(b"\n") != key.count(b"\r\n"):
-        return
+    if not key.startswith(b"HTTP/1.1 ") or key.count(b"\n") != key.count(b"\r\n"):
+        return  # the parser passes over empty lines before it
     if head.length is not None:
         length = _LENGTH.search(data, 0, end)
         if length is None or int(length[1]) != head.length or _LENGTH.search(data, length.end(), end) is not None:
