@@ -239,11 +239,14 @@ def test_scan_of_a_damaged_body_never_says_more(document: dict[str, Any], style:
 
 
 @needs_native
-@given(st.binary(max_size=6))
+@given(
+    st.binary(max_size=6)
+    | st.lists(st.sampled_from(b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5")).map(bytes)
+)
 def test_scan_takes_the_same_utf8_as_the_reader_of_bodies(raw: bytes) -> None:
     raw = raw.replace(b'"', b"").replace(b"\\", b"")
-    body = b'{"model":"m","prompt":"' + raw + b'"}'
-    assert scan(body, completions=True) == truth(body, completions=True, keyed=True)
+    for body in (b'{"model":"m","prompt":"' + raw + b'"}', b'{"prompt":"' + raw + b' and more","model":"m"}'):
+        assert scan(body, completions=True) == truth(body, completions=True, keyed=True)
 
 
 @needs_native

@@ -112,6 +112,31 @@ static inline int utf8_bytes(const uint8_t *p) {
     return 4;
 }
 
+/* The first byte that begins no character of two or three bytes; *inner grows by the bytes that begin none.
+ * Stops short of the end, and of whatever is not UTF-8: utf8_bytes goes on from there. */
+static inline const uint8_t *wide_end(const uint8_t *p, const uint8_t *end, Count *inner) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (end - p >= 4) {
+        uint32_t word;
+        memcpy(&word, p, 4);
+        uint32_t lead = word & 0x200F; /* 0: overlong; 0x200D: a surrogate */
+        if ((word & 0xC0C0F0) == 0x8080E0 && lead != 0 && lead != 0x200D) {
+            *inner += 2;
+            p += 3;
+        } else if ((word & 0xC0E0) == 0x80C0 && (word & 0x1E) != 0) {
+            *inner += 1;
+            p += 2;
+        } else {
+            break;
+        }
+    }
+#else
+    (void)end;
+    (void)inner;
+#endif
+    return p;
+}
+
 /* Four hexadecimal digits, or -1. Stops at the first byte that is none. */
 static int hex4(const uint8_t *p) {
     int code = 0;
@@ -175,6 +200,8 @@ static bool read_string(Reader *r, Value *v) {
         } else if (*p >= 0x80) {
             v->span.ascii = false;
             do {
+                p = wide_end(p, r->end, &inner);
+                if (*p < 0x80) break;
                 int bytes = utf8_bytes(p);
                 if (bytes == 0) return false;
                 inner += bytes - 1;
