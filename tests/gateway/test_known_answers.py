@@ -386,6 +386,13 @@ def test_odd_heads_are_not_learned(wire: bytes) -> None:
     assert known_answer(wire) is None
 
 
+def test_head_with_bare_line_ends_is_not_learned() -> None:
+    """Its end may be elsewhere than where it is looked for."""
+    wire = b"HTTP/1.1 200 OK\n%btransfer-encoding: chunked\n\n2\r\nok\r\n0\r\n\r\n" % fresh_line()
+    learn_answer(wire, AnswerHead(200, [(b"transfer-encoding", b"chunked")]), reusable=True)
+    assert known_answer(wire) is None
+
+
 def test_head_that_came_in_pieces_is_not_learned() -> None:
     wire = Kind(b"200 OK", fresh_line(), b"content-length: ").wire([b"x"])
     check([wire[:20], wire[20:]])
