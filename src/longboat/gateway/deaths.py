@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstream import Upstream
 
-__all__ = ("Deaths", "is_dead")
+__all__ = ("Deaths", "is_dead", "until_answers")
 
+_ASK_EVERY_S = 1.0
 _ONE_DEATH_S = 1.0  # connections of a dead engine end within it
 
 
@@ -62,6 +63,28 @@ async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
         return True
     writer.transport.abort()
     return False
+
+
+async def until_answers(upstream: Upstream) -> None:
+    """Until an engine that was silent says again how it is, or has left the table."""
+    while upstream.lost and not upstream.gone:
+        await asyncio.sleep(_ASK_EVERY_S)
+        if await _answers(upstream):
+            upstream.mark_found()
+
+
+async def _answers(upstream: Upstream) -> bool:
+    writer = None
+    try:
+        async with asyncio.timeout(_ASK_EVERY_S):
+            reader, writer = await asyncio.open_connection(*upstream.target)
+            writer.write(upstream.get_head(b"/health"))
+            return b" 200 " in await reader.readline()
+    except (OSError, UnicodeError, ValueError):
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
 
 
 def _digest(path: bytes, body: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -27,7 +28,9 @@ from longboat.routing.fair_queue import Granted, Queued, Ticket
 from longboat.routing.pick import Pick, Wait, pick
 from longboat.routing.poison import Admitted
 
-__all__ = ("ClientSide", "Exchange")
+__all__ = ("SWEEP_S", "ClientSide", "Exchange")
+
+SWEEP_S = 0.25  # how often ``sweep`` is called
 
 
 class ClientSide(Protocol):
@@ -145,6 +148,10 @@ class Exchange:
         sent_s = self._call.request.received_s + self._call.attempts[-1].sent_s if self._call.attempts else now_s
         tokens = self._call.usage.num_events if self._call.usage is not None else 0
         return Admitted(self, tokens, now_s - sent_s)
+
+    @property
+    def silent_s(self) -> float:
+        return self._connection.quiet * SWEEP_S if self._connection is not None else math.inf
 
     def on_head(self, head: AnswerHead) -> None:
         call, request = self._call, self._call.request

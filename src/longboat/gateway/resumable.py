@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 
+from longboat.core.states import ResumeLevel
 from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead
 from longboat.gateway.body import BodyError, Facts
 from longboat.gateway.call import Call
 from longboat.gateway.deaths import is_dead
-from longboat.gateway.exchange import ClientSide
+from longboat.gateway.exchange import SWEEP_S, ClientSide
 from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
 from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.state import GatewayState
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
+from longboat.gateway.watch import Watch
 from longboat.routing.pick import Pick, pick
 from longboat.routing.poison import Admitted
 
 __all__ = ("ResumableExchange",)
 
-SWEEP_S = 0.25
 _MAX_ATTEMPTS = 64
 _MAX_ERROR_ANSWERS = 3
+_SILENT_TOO_S = 1.0
+_QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
 _OWN_REASONS = ("refused", "error", "differs")  # they say nothing bad of the engine
 
 
@@ -45,6 +48,7 @@ class ResumableExchange(WaitingExchange):
         "_passage",
         "_sent_s",
         "_taking_up_in",
+        "_watch",
     )
 
     def __init__(self, state: GatewayState, client: ClientSide, call: Call) -> None:
@@ -58,6 +62,7 @@ class ResumableExchange(WaitingExchange):
         self._maybe_killed: set[str] = set()  # engines that were lost in its first steps
         self._sent_s = 0.0
         self._taking_up_in: Pool | None = None
+        self._watch: Watch | None = None
 
     # what an engine is sent
 
@@ -70,12 +75,15 @@ class ResumableExchange(WaitingExchange):
     def _dressed(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         self._heard, self._leaving = False, None
         self._sent_s = time.monotonic()
+        self._watch = None
         passage = self._passage
         if not self._started:
             self._relay = None
         if passage is None:
             return b"", body
         self._first_tokens = passage.num_tokens
+        if upstream.resume is not ResumeLevel.NONE:  # who keeps a journal tells each second that it lives
+            self._watch = Watch(self._sent_s, self._first_tokens)
         if self._has_content:
             return passage.carry(upstream, body)
         return passage.lines(upstream), body
@@ -153,6 +161,31 @@ class ResumableExchange(WaitingExchange):
             if passage.fault_s:
                 self._taken_up(passage)
             super().on_whole_chunk(b"%x\r\n%b\r\n" % (len(body), body), len(body))
+
+    def sweep(self, sweeps_allowed: float) -> None:
+        upstream, connection = self._upstream, self._connection
+        if upstream is not None and connection is not None and self._watch is not None:
+            self._watch_engine(upstream, connection.quiet * SWEEP_S)
+        super().sweep(sweeps_allowed)
+
+    def _watch_engine(self, upstream: Upstream, silent_s: float) -> None:
+        now_s, watch, passage = time.monotonic(), self._watch, self._passage
+        assert passage is not None and watch is not None
+        journal = passage.journal if self._heard else None
+        if self._client.write_paused:
+            watch.paused(now_s)
+            return
+        tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
+        if seconds and self._pool is not None and not passage.fault_s:
+            self._pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
+        verdict = watch.verdict(upstream, journal, now_s)
+        if not verdict:
+            return
+        if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
+            self._state.watch_until_found(upstream)
+            upstream.mark_lost(verdict)
+        else:
+            self._leave("silent", verdict)
 
     def on_lost(self, detail: str) -> None:
         connection = self._connection
@@ -236,10 +269,11 @@ class ResumableExchange(WaitingExchange):
 
     async def _judge(self, upstream: Upstream) -> None:
         dead = await is_dead(upstream, self._state.limits.connect_timeout_s)
-        self._connect_task = None
         if dead:
             self._maybe_killed.add(upstream.key)
             self._call.tried.add(upstream.key)
+            await asyncio.sleep(_QUARANTINE_S)
+        self._connect_task = None
         self._go_on(self._try_elsewhere)
 
     def _has_killed(self) -> bool:
