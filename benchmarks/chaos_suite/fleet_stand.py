@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = ("FleetStand", "fleet_file")
 
 GATEWAY_PORT = 8000
 START_S = 400.0
+STATUS_S = 60.0
 
 Replica = dict[str, Any]
 
@@ -77,8 +80,13 @@ class FleetStand:
         await self.load.start(asks, addresses, concurrency=concurrency, deadline_s=deadline_s)
 
     def replicas(self) -> list[Replica]:
-        """Those that are ready, in the order of their names."""
-        return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+        """Those that are ready, in the order of their names. :raises TimeoutError: the fleet does not say"""
+        end_s = time.monotonic() + STATUS_S
+        while time.monotonic() < end_s:
+            with contextlib.suppress(ValueError, AssertionError):  # Ray may say something in between
+                return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+            time.sleep(0.3)
+        raise TimeoutError(f"no status of the fleet within {STATUS_S:.0f} s")
 
     def host_of(self, rank: Replica) -> Host:
         return next(host for host in self.lab.hosts if host.address == rank["address"])
