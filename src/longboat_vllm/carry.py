@@ -162,7 +162,7 @@ def repeats_logprobs(body: dict[str, Any]) -> bool:
 
 
 def looks_at_tokens(body: dict[str, Any]) -> bool:
-    """Whether it can be seen in the answer in which pieces its tokens came: log-probabilities, calls of tools, counts."""
+    """Whether the answer shows in which pieces its tokens came: by log-probabilities, calls of tools, counts."""
     counts = (body.get("stream_options") or {}).get("continuous_usage_stats")
     return body.get("logprobs") not in (None, False) or bool(body.get("tools") or counts)
 
