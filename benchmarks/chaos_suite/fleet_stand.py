@@ -24,6 +24,7 @@ __all__ = ("FleetStand", "fleet_file")
 GATEWAY_PORT = 8000
 START_S = 400.0
 STATUS_S = 60.0
+ATTEMPTS = 3
 
 Replica = dict[str, Any]
 
@@ -66,8 +67,8 @@ class FleetStand:
         """Until every replica is ready."""
         head, other, _ = self.lab.hosts
         common = ("--num-cpus", "8", "--token-file", str(self.lab.folder / "token"))
-        head.run([*COMMAND, "node", "start", "--head", *common], timeout=START_S)
-        other.run([*COMMAND, "node", "start", "--join", head.address, *common], timeout=START_S)
+        _persist(head, [*COMMAND, "node", "start", "--head", *common])
+        _persist(other, [*COMMAND, "node", "start", "--join", head.address, *common])
         path = self.fleet.folder / "chaos.yaml"
         path.write_text(text)
         self.fleet.must("up", str(path), "--detach", timeout_s=START_S)
@@ -118,6 +119,14 @@ class FleetStand:
         url = f"http://127.0.0.1:{GATEWAY_PORT}/v1/completions"
         ask = ["curl", "-sf", "-m", "20", "-H", "content-type: application/json", "-d", body, url]
         return self.lab.hosts[0].run(ask, check=False).returncode == 0
+
+
+def _persist(host: Host, argv: Sequence[str]) -> None:
+    """Ray gives up by itself where the machine is busy. :raises AssertionError: it did so each time"""
+    for _ in range(ATTEMPTS - 1):
+        if host.run(argv, timeout=START_S, check=False).returncode == 0:
+            return
+    host.run(argv, timeout=START_S)
 
 
 def _way_in(host: Host) -> tuple[str, ...]:
