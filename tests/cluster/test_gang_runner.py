@@ -262,7 +262,7 @@ CARRIED = ResumeProof(level=ResumeLevel.CARRIED)
 async def announced_level(controller: Controller, level: ResumeLevel) -> None:
     """As the newest word of a ready replica."""
     async with asyncio.timeout(20):
-        while (state := controller.heard[-1].state).resume is not level or state.phase is not Phase.READY:
+        while (state := controller.heard[-1].state).resume is not level or state.phase is not Phase.READY:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
