@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longboat.gateway.usage import Usage
+
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api import Api
@@ -12,9 +14,10 @@ if TYPE_CHECKING:
     from longboat.gateway.metrics import Series
     from longboat.gateway.multipart import Form
     from longboat.gateway.recent import Attempt
+    from longboat.gateway.reconnect import Point, ResumeToken
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
-    from longboat.gateway.usage import Usage, UsageReader
+    from longboat.gateway.usage import UsageReader
     from longboat.routing.fair_queue import Ticket
 
 __all__ = ("Call",)
@@ -29,6 +32,7 @@ class Call:
     requested: the name that the client wrote; why: the routing decision in words
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
+    comes_back: its client has the beginning of the answer, up to this point, and wants the rest
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
     failure: why the last replica gave no answer; reached: one of them had taken the request
@@ -41,6 +45,7 @@ class Call:
         "attempts",
         "body",
         "bytes_out",
+        "comes_back",
         "cost_tokens",
         "deadline_s",
         "decided_s",
@@ -97,6 +102,7 @@ class Call:
         self.method = method
         self.cost_tokens = cost_tokens
         self.pinned = ""
+        self.comes_back: tuple[ResumeToken, Point] | None = None
         self.deadline_s: float | None = None
         self.salt: str | None = None
         self.adds_usage = False
@@ -129,7 +135,13 @@ class Call:
 
     def measured(self) -> Usage | None:
         """What the engine said of the tokens; None where it said nothing yet."""
-        return self.usage.result() if self.usage is not None else None
+        if self.usage is None:
+            return None
+        usage = self.usage.result()
+        if self.comes_back is None or usage.completion_tokens is None:
+            return usage
+        had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
+        return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
 
     def used_tokens(self, *, failed: bool) -> int | None:
         """Prompt and completion tokens to charge; None where the estimate must stand.
@@ -140,7 +152,7 @@ class Call:
             return 0
         if self.usage is None or self.facts is None:
             return None
-        usage = self.usage.result()
+        usage = self.measured() or self.usage.result()
         prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
         if usage.completion_tokens is not None:
             return prompt + usage.completion_tokens

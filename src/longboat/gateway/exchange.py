@@ -170,7 +170,7 @@ class Exchange:
             request_id=request.request_id,
             replica=self._upstream.replica,
             close=self._client.closes_after,
-            extra=pool_lines(call) + request.extra_lines + self._token_lines(),
+            extra=pool_lines(call) + request.extra_lines,
         )
         self._status = status
         self._relay = Relay(lines, framing, events=events, style=call.api.style)
@@ -301,9 +301,7 @@ class Exchange:
 
     def _try_next(self) -> None:
         call, state = self._call, self._state
-        endpoints = state.table.endpoints(call.pool) or ()
-        if call.pinned:
-            endpoints = tuple(e for e in endpoints if e.key == call.pinned)
+        endpoints = self._able(state.table.endpoints(call.pool) or ())
         decision = pick(endpoints, turn=state.next_turn(), tried=call.tried)
         if isinstance(decision, Wait):  # its slot is on a replica that it tried, or may not use
             decision = pick(endpoints, turn=state.next_turn(), tried=call.tried, overfull=True)
@@ -315,6 +313,11 @@ class Exchange:
             self._next_pool(refusals.engines_unreachable(call.pool, call.failure, reached=call.reached))
         else:
             self._next_pool(refusals.no_ready_endpoint(call.pool))
+
+    def _able(self, endpoints: tuple[Upstream, ...]) -> tuple[Upstream, ...]:
+        """Those that can answer this request."""
+        pinned = self._call.pinned
+        return tuple(e for e in endpoints if e.key == pinned) if pinned else endpoints
 
     def _use(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -384,10 +387,6 @@ class Exchange:
         """Header lines of ours, and the body, as this engine gets them."""
         self._relay = None
         return b"", body
-
-    def _token_lines(self) -> bytes:
-        """Header lines by which the client may come back for the rest of this answer."""
-        return b""
 
     def _note_attempt(self, upstream: Upstream) -> bytes:
         """Returns the header lines by which the engine joins the trace."""

@@ -8,6 +8,7 @@ import time
 from longboat.core.states import ResumeLevel
 from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead
+from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
 from longboat.gateway.call import Call
 from longboat.gateway.deaths import is_dead
@@ -28,7 +29,7 @@ _MAX_ATTEMPTS = 64
 _MAX_ERROR_ANSWERS = 3
 _SILENT_TOO_S = 1.0
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
-_OWN_REASONS = ("refused", "error", "differs")  # they say nothing bad of the engine
+_OWN_REASONS = ("refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
 
 
 class ResumableExchange(WaitingExchange):
@@ -84,9 +85,7 @@ class ResumableExchange(WaitingExchange):
         self._first_tokens = passage.num_tokens
         if upstream.resume is not ResumeLevel.NONE:  # who keeps a journal tells each second that it lives
             self._watch = Watch(self._sent_s, self._first_tokens)
-        if self._has_content:
-            return passage.carry(upstream, body)
-        return passage.lines(upstream), body
+        return passage.carry(upstream, body)
 
     def _is_poison(self) -> bool:
         deaths, call = self._state.deaths, self._call
@@ -145,6 +144,8 @@ class ResumableExchange(WaitingExchange):
             return
         if body and passage.fault_s:
             self._taken_up(passage)
+        if body and not relay.started:
+            relay.add_lines(passage.token_line(self._call, body, self._state.live.policy.salt, time.time()))
         self._pass_on(relay, body, last=last)
 
     def on_whole_chunk(self, chunk: bytes, body_bytes: int) -> None:
@@ -230,13 +231,16 @@ class ResumableExchange(WaitingExchange):
         if not stale:
             if reason not in _OWN_REASONS:
                 upstream.breaker.failed(now_s)
-            call.tried.add(upstream.key)
+            if reason != "crossed":
+                call.tried.add(upstream.key)
             call.reached = True
         if reason == "error" and self._all_were_tried():
             call.tried.clear()  # once more, before that error is the answer
         self._attempt_failed(detail)
         self._leave_upstream()
-        if self._has_content and not self._can_go_on(reason, now_s, silent_s):
+        if reason == "gone" and not self._has_content:
+            self._refuse(refusals.no_rest())
+        elif self._has_content and not self._can_go_on(reason, now_s, silent_s):
             self._give_up(detail)
         elif suspect is self and stale:
             self._maybe_killed.add(upstream.key)  # the next connection to it will show
@@ -303,6 +307,19 @@ class ResumableExchange(WaitingExchange):
     def _all_were_tried(self) -> bool:
         return all(e.key in self._call.tried for e in self._state.table.endpoints(self._call.pool) or () if e.ready)
 
+    def _able(self, endpoints: tuple[Upstream, ...]) -> tuple[Upstream, ...]:
+        passage = self._passage
+        if passage is None or passage.comes_back is None:
+            return super()._able(endpoints)
+        return tuple(e for e in endpoints if passage.may_use(e))
+
+    def _out_of_pools(self, refusal: Refusal) -> None:
+        endpoints = self._state.table.endpoints(self._call.pool)
+        if endpoints and self._call.comes_back is not None and not self._able(endpoints):
+            self._refuse(refusals.no_rest())
+        else:
+            super()._out_of_pools(refusal)
+
     def _search(self) -> None:
         if self._has_content:
             self._take_up()
@@ -312,7 +329,8 @@ class ResumableExchange(WaitingExchange):
     def _may_use(self, upstream: Upstream) -> bool:
         if not super()._may_use(upstream):
             return False
-        return not self._has_content or (self._passage is not None and self._passage.may_use(upstream))
+        bound = self._has_content or self._call.comes_back is not None
+        return not bound or (self._passage is not None and self._passage.may_use(upstream))
 
     def may_take_up(self) -> None:
         """Its turn to be taken up by another engine."""
