@@ -104,6 +104,8 @@ class Client:
         self._resume = fields.get("x-longboat-resume", self._resume)
         if "content-length" in fields:
             taken.body = await reader.readexactly(int(fields["content-length"]))
+            if taken.status == 503 and b'"gateway_stopping"' in taken.body:
+                raise _Broken  # it says itself that another one is to be asked
             return
         events = EventReader()
         while piece := await _chunk(reader):
