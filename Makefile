@@ -42,6 +42,10 @@ bench-start: venv engine  ## measure how long a replica takes to start, part by 
 bench-recovery: venv engine  ## measure how long a split model is away after one of its parts was killed
 	@$(VENV)/bin/python benchmarks/bench_recovery.py
 
+.PHONY: bench-liveness
+bench-liveness: venv  ## measure how soon gateways find out that a replica was cut off, stopped or killed
+	@$(VENV)/bin/python benchmarks/bench_liveness.py
+
 .PHONY: bench-gateway
 bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick --part proxies" chooses
 	@$(VENV)/bin/python benchmarks/bench_gateway.py $(ARGS)

@@ -74,7 +74,8 @@ async def _run(options: argparse.Namespace, place: Place, folder: Path) -> Found
     stand = Stand(place, folder, commands, num_engines=options.engines, num_gateways=options.gateways)
     try:
         await stand.start(_asks(options, [MODEL]), concurrency=options.concurrency, deadline_s=options.deadline_s)
-        return await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)))
+        found, bad = await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)))
+        return {**found, "counted": await stand.resumes()}, bad
     finally:
         await stand.stop()
 

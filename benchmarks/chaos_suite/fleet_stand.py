@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,8 @@ __all__ = ("FleetStand", "fleet_file")
 
 GATEWAY_PORT = 8000
 START_S = 400.0
+STATUS_S = 60.0
+ATTEMPTS = 3
 
 Replica = dict[str, Any]
 
@@ -63,8 +67,8 @@ class FleetStand:
         """Until every replica is ready."""
         head, other, _ = self.lab.hosts
         common = ("--num-cpus", "8", "--token-file", str(self.lab.folder / "token"))
-        head.run([*COMMAND, "node", "start", "--head", *common], timeout=START_S)
-        other.run([*COMMAND, "node", "start", "--join", head.address, *common], timeout=START_S)
+        _persist(head, [*COMMAND, "node", "start", "--head", *common])
+        _persist(other, [*COMMAND, "node", "start", "--join", head.address, *common])
         path = self.fleet.folder / "chaos.yaml"
         path.write_text(text)
         self.fleet.must("up", str(path), "--detach", timeout_s=START_S)
@@ -77,8 +81,13 @@ class FleetStand:
         await self.load.start(asks, addresses, concurrency=concurrency, deadline_s=deadline_s)
 
     def replicas(self) -> list[Replica]:
-        """Those that are ready, in the order of their names."""
-        return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+        """Those that are ready, in the order of their names. :raises TimeoutError: the fleet does not say"""
+        end_s = time.monotonic() + STATUS_S
+        while time.monotonic() < end_s:
+            with contextlib.suppress(ValueError, AssertionError):  # Ray may say something in between
+                return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+            time.sleep(0.3)
+        raise TimeoutError(f"no status of the fleet within {STATUS_S:.0f} s")
 
     def host_of(self, rank: Replica) -> Host:
         return next(host for host in self.lab.hosts if host.address == rank["address"])
@@ -110,6 +119,14 @@ class FleetStand:
         url = f"http://127.0.0.1:{GATEWAY_PORT}/v1/completions"
         ask = ["curl", "-sf", "-m", "20", "-H", "content-type: application/json", "-d", body, url]
         return self.lab.hosts[0].run(ask, check=False).returncode == 0
+
+
+def _persist(host: Host, argv: Sequence[str]) -> None:
+    """Ray gives up by itself where the machine is busy. :raises AssertionError: it did so each time"""
+    for _ in range(ATTEMPTS - 1):
+        if host.run(argv, timeout=START_S, check=False).returncode == 0:
+            return
+    host.run(argv, timeout=START_S)
 
 
 def _way_in(host: Host) -> tuple[str, ...]:

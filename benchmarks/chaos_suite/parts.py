@@ -179,6 +179,13 @@ class GatewayPart:
             return dict((await self.control.state()).get("lost") or {})
         return {}
 
+    async def resumes(self) -> dict[str, int]:
+        """Answers that an engine had left, by reason and result, since this gateway's last start."""
+        with contextlib.suppress(ClusterError):
+            counted = (await self.control.metrics()).get("resumes", ())
+            return {f"{reason} {result}": count for reason, result, count in counted}
+        return {}
+
     def signal(self, number: int) -> None:
         if self.is_up:
             with contextlib.suppress(ProcessLookupError):

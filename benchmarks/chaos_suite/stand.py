@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -100,6 +101,13 @@ class Stand:
             reference=[(host, int(port))],
             engine_key=self.key,
         )
+
+    async def resumes(self) -> dict[str, int]:
+        """What gateways counted, those that were killed since their last start only."""
+        total: Counter[str] = Counter()
+        for counted in await asyncio.gather(*(gateway.resumes() for gateway in self.gateways if gateway.is_up)):
+            total.update(counted)
+        return dict(total)
 
     async def stop(self) -> None:
         """Everything that was started."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Taken:
 
     status: of the last answer; 0: none came before the deadline. is_hung: the deadline passed
     arrivals_s: of each piece that brought an event; replicas: that answered, as gateways tell; gateways: number and
-    moment of each connection
+    moment of each connection; token: with which it may come back, empty: none
     """
 
     status: int = 0
@@ -38,6 +39,17 @@ class Taken:
     replicas: list[str] = field(default_factory=list)
     gateways: list[tuple[int, float]] = field(default_factory=list)
     num_comments: int = 0
+    token: str = ""
+
+    @property
+    def seed(self) -> int | None:
+        """What the gateway gave the request, as the token for coming back tells; None: nothing."""
+        payload = self.token.partition(".")[0]
+        try:
+            told = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+            return int(told[2]) if told[2] >= 0 else None
+        except (ValueError, TypeError, LookupError):
+            return None
 
 
 class _Broken(Exception):  # noqa: N818 - an outcome
@@ -52,7 +64,6 @@ class Client:
         self._at = first % len(addresses)
         self._deadline_s = deadline_s
         self._key = key
-        self._resume: str | None = None
 
     async def ask(self, ask: Ask, private: dict[str, str] | None = None) -> Taken:
         """The whole answer, over as many gateways as it takes. private: headers of the fleet's own."""
@@ -89,8 +100,8 @@ class Client:
         headers = {"host": "chaos", "content-type": "application/json", "content-length": str(len(body)), **private}
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
-        if self._resume is not None and taken.events:
-            headers["x-longboat-resume"] = self._resume
+        if taken.token and taken.events:
+            headers["x-longboat-resume"] = taken.token
             headers["last-event-id"] = next((e.event_id for e in reversed(taken.events) if e.event_id), "")
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"POST {ask.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
@@ -101,9 +112,11 @@ class Client:
         taken.status = int(head[0].split()[1])
         if replica := fields.get("x-longboat-replica"):
             taken.replicas.append(replica)
-        self._resume = fields.get("x-longboat-resume", self._resume)
+        taken.token = fields.get("x-longboat-resume", taken.token)
         if "content-length" in fields:
             taken.body = await reader.readexactly(int(fields["content-length"]))
+            if taken.status == 503 and b'"gateway_stopping"' in taken.body:
+                raise _Broken  # it says itself that another one is to be asked
             return
         events = EventReader()
         while piece := await _chunk(reader):

@@ -162,8 +162,9 @@ def repeats_logprobs(body: dict[str, Any]) -> bool:
 
 
 def looks_at_tokens(body: dict[str, Any]) -> bool:
-    """Whether how tokens come in pieces can be seen in the answer: log-probabilities, calls of tools."""
-    return body.get("logprobs") not in (None, False) or bool(body.get("tools"))
+    """Whether the answer shows in which pieces its tokens came: by log-probabilities, calls of tools, counts."""
+    counts = (body.get("stream_options") or {}).get("continuous_usage_stats")
+    return body.get("logprobs") not in (None, False) or bool(body.get("tools") or counts)
 
 
 def _is_served_tool(tool: Any) -> bool:

@@ -189,9 +189,9 @@ def _take_over(
     """Put what the body carries into ``request``; else status and error of the refusal."""
     try:
         request.mode, request.prior = read_carry(body[:carry_bytes])
-        asked = json.loads(body[carry_bytes:])
-    except ValueError as error:
+    except BadCarryError as error:
         return 400, _error(str(error), 400)
+    asked = _json_or_none(body[carry_bytes:])
     reason = engine_problem or unsupported(asked)
     if not reason and request.mode == "carried" and repeats_logprobs(asked):
         request.mode = "replay"
@@ -200,6 +200,13 @@ def _take_over(
         return 409, _error(f"this engine cannot continue: {reason}", 409)
     request.one_by_one = looks_at_tokens(asked)
     return None
+
+
+def _json_or_none(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
 
 
 def _parses_reasoning(scope: MutableMapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import inspect
@@ -16,6 +17,7 @@ __all__ = ("install",)
 
 _MARK = "_longboat_resume"
 _PRIVATE = (PRIOR_TOKENS, FORCED_TOKENS)
+_TOLD_AT_ONCE = 16
 
 
 def install() -> None:
@@ -107,13 +109,20 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
     is_delta = params.output_kind == RequestOutputKind.DELTA
     try:
         async for output in outputs:
-            for told in [*request.told.pop(request_id, ()), output]:
-                for single in _singles(told) if is_delta else (told,):
-                    for choice in single.outputs if is_delta else ():
-                        request.note(first + choice.index, choice.token_ids)
-                    yield single
+            for place, told in enumerate(request.told.pop(request_id, ())):
+                if place % _TOLD_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # other streams have their turn
+                yield _note(request, first, told) if is_delta else told
+            for single in _singles(output) if is_delta else (output,):
+                yield _note(request, first, single) if is_delta else single
     finally:
         await outputs.aclose()
+
+
+def _note(request: CarriedRequest, first: int, output: Any) -> Any:
+    for choice in output.outputs:
+        request.note(first + choice.index, choice.token_ids)
+    return output
 
 
 def _singles(output: Any) -> list[Any]:
@@ -140,13 +149,21 @@ def _adding(add_request: Any) -> Any:
         prior = (params.extra_args or {}).get(PRIOR_TOKENS) if params is not None else None
         current = CURRENT.get()
         if prior and current is not None:
-            state = processor.request_states[request.request_id]
-            told = current.told.setdefault(state.external_req_id, [])
-            step = 1 if current.one_by_one else len(prior)
-            for start in range(0, len(prior), step):
-                told += _told(state, prior[start : start + step])
+            try:
+                _tell(processor, request.request_id, prior, current)
+            except ValueError:
+                processor.abort_requests([request.request_id], internal=True)
+                raise
 
     return add_request_and_tell
+
+
+def _tell(processor: Any, request_id: str, prior: list[int], current: CarriedRequest) -> None:
+    state = processor.request_states[request_id]
+    told = current.told.setdefault(state.external_req_id, [])
+    step = 1 if current.one_by_one else len(prior)
+    for start in range(0, len(prior), step):
+        told += _told(state, prior[start : start + step])
 
 
 def _told(state: Any, token_ids: list[int]) -> list[Any]:

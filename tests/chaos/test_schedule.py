@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from chaos_suite.asks import KINDS, make_asks
+from chaos_suite.fleet_play import FLEET_FAULTS, fleet_schedule
 from chaos_suite.schedule import FAULTS, GATEWAY_FAULTS, Fault, make_schedule
 
 
@@ -49,3 +50,9 @@ def test_only_unseeded_requests_have_no_answer_of_their_own() -> None:
     for ask in make_asks(1, len(KINDS), "boat"):
         is_known = ask.document.get("temperature") == 0 or "seed" in ask.document
         assert ask.is_repeatable == is_known
+
+
+def test_fleets_schedule_has_every_kind_and_depends_on_the_seed() -> None:
+    assert {fault.kind for fault in fleet_schedule(1, len(FLEET_FAULTS), FLEET_FAULTS)} == set(FLEET_FAULTS)
+    assert fleet_schedule(1, 20, FLEET_FAULTS) == fleet_schedule(1, 20, FLEET_FAULTS)
+    assert fleet_schedule(1, 20, FLEET_FAULTS) != fleet_schedule(2, 20, FLEET_FAULTS)

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from longboat.cluster import gang as gang_module
+from longboat.cluster import supervisor as supervisor_module
 from longboat.cluster.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
 from longboat.cluster.supervisor import GangRunner
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan, GangShape, RankResources
-from longboat.core.states import Phase, RankState
+from longboat.core.states import Phase, RankState, ResumeLevel
+from longboat.engines.resume_proof import ResumeProof
 
 MODEL: dict[str, Any] = {
     "name": "tiny",
@@ -252,3 +254,73 @@ async def test_what_went_wrong_on_another_node_is_told_without_its_traceback(eng
         await asyncio.wait_for(runner.bring_up(), 5)
     assert controller.heard[-1].state.detail == "no such folder"
     assert controller.heard[-1].log_tail == ("the log",)
+
+
+CARRIED = ResumeProof(level=ResumeLevel.CARRIED)
+
+
+async def announced_level(controller: Controller, level: ResumeLevel) -> None:
+    """As the newest word of a ready replica."""
+    async with asyncio.timeout(20):
+        while (state := controller.heard[-1].state).resume is not level or state.phase is not Phase.READY:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_ready_replica_announces_what_it_proved(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        asked.append(model)
+        return CARRIED
+
+    monkeypatch.setattr(supervisor_module, "prove", prove)
+    runner, _, controller, _ = build(engine_port)
+    await runner.bring_up()
+    await announced_level(controller, ResumeLevel.CARRIED)
+    ready = [a.state for a in controller.heard if a.state.phase is Phase.READY]
+    assert ready[0].resume is ResumeLevel.CARRIED
+    assert asked == ["tiny"]
+
+
+async def test_a_slow_proof_does_not_hold_up_readiness(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = asyncio.Event()
+
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        await go_on.wait()
+        return CARRIED
+
+    monkeypatch.setattr(supervisor_module, "prove", prove)
+    runner, _, controller, _ = build(engine_port)
+    await asyncio.wait_for(runner.bring_up(), 20)
+    await announced_level(controller, ResumeLevel.NONE)
+    go_on.set()
+    await announced_level(controller, ResumeLevel.CARRIED)
+
+
+async def test_an_engine_that_failed_its_proof_gets_another_chance(
+    engine_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proofs = [ResumeProof(level=ResumeLevel.REPLAY, detail="busy"), ResumeProof(level=ResumeLevel.NONE), CARRIED]
+
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        return proofs.pop(0)
+
+    monkeypatch.setattr(supervisor_module, "prove", prove)
+    monkeypatch.setattr(supervisor_module, "PROOFS_AFTER_S", (0.0, 0.1, 0.1))
+    runner, _, controller, _ = build(engine_port)
+    await runner.bring_up()
+    await announced_level(controller, ResumeLevel.CARRIED)
+    ready = [a.state for a in controller.heard if a.state.phase is Phase.READY]
+    assert all(state.resume is not ResumeLevel.NONE for state in ready), "a worse proof does not count"
+
+
+async def test_an_engine_that_cannot_be_tried_serves(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(supervisor_module, "prove", prove)
+    runner, _, controller, _ = build(engine_port)
+    await runner.bring_up()
+    await announced_level(controller, ResumeLevel.NONE)
+    runner.check()
+    assert "a defect" in controller.heard[-1].state.resume_detail

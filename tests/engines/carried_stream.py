@@ -60,7 +60,7 @@ def journalled(
 ) -> Stream:
     """Ask for a stream with its journal, carrying ``prior`` where it is given."""
     body = json.dumps(document).encode()
-    headers = {"authorization": f"Bearer {key}", "x-longboat-journal": "1"}
+    headers = {"authorization": f"Bearer {key}", "x-longboat-journal": "1", "content-type": "application/json"}
     if seed is not None:
         headers["x-longboat-seed"] = str(seed)
     if prior is not None:
@@ -68,7 +68,7 @@ def journalled(
         headers["x-longboat-carry"] = str(len(head))
         body = head + body
     stream = Stream()
-    with httpx.stream("POST", url + path, content=body, headers=headers, timeout=20) as response:
+    with httpx.stream("POST", url + path, content=body, headers=headers, timeout=120) as response:
         stream.status, stream.headers = response.status_code, response.headers
         stream.body = response.read()
         for line in stream.body.decode().split("\n"):

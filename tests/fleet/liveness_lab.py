@@ -14,7 +14,7 @@ from typing import Any
 from fleet.fleet_lab import COMMAND, FleetLab, wait_until
 from netlab.lab import Host, Lab
 
-__all__ = ("LivenessLab", "liveness_lab")
+__all__ = ("LivenessLab", "gateway_state", "liveness_lab", "run_of")
 
 GATEWAY_PORT = 8000
 POLL_S = 0.02
@@ -49,7 +49,7 @@ class LivenessLab:
 
     def serves(self, host: Host, replica: dict[str, Any]) -> bool:
         """Whether the host's gateway has the replica and takes it for alive."""
-        state = gateway_state(host)
+        state = gateway_state(run_of(host))
         return _has(state.get("demands", {}), replica) and not _has(state.get("lost", {}), replica)
 
     def lost_after(self, host: Host, replica: dict[str, Any], began_s: float) -> tuple[float, str]:
@@ -58,7 +58,7 @@ class LivenessLab:
         Raises AssertionError when that does not happen.
         """
         while time.monotonic() - began_s < LOST_S:
-            state = gateway_state(host)
+            state = gateway_state(run_of(host))
             reasons = [why for key, why in state.get("lost", {}).items() if key.startswith(replica["replica"])]
             if reasons or not _has(state.get("demands", {}), replica):
                 return time.monotonic() - began_s, reasons[0] if reasons else "the table"
@@ -66,9 +66,14 @@ class LivenessLab:
         raise AssertionError(f"{host.name} does not find out that {replica['replica']} is lost")
 
 
-def gateway_state(host: Host) -> dict[str, Any]:
-    """What the host's gateway says of itself: its control socket is a file, which no cut cable hides."""
-    record = json.loads((host.folder / "run" / "gateway" / "gateway.json").read_text())
+def run_of(host: Host) -> Path:
+    """The host's run folder."""
+    return host.folder / "run"
+
+
+def gateway_state(run: Path) -> dict[str, Any]:
+    """What the gateway of this run folder says of itself: its control socket is a file, which no cut cable hides."""
+    record = json.loads((run / "gateway" / "gateway.json").read_text())
     with socket.socket(socket.AF_UNIX) as control:
         control.settimeout(10.0)
         control.connect(record["socket"])

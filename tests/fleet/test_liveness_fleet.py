@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.fleet_lab import wait_until
-from fleet.liveness_lab import LivenessLab, gateway_state, liveness_lab
+from fleet.liveness_lab import LivenessLab, gateway_state, liveness_lab, run_of
 from netlab.lab import why_unavailable
 
 pytestmark = [pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(600)]
@@ -65,7 +65,7 @@ def test_nobody_is_lost_while_all_is_well(lab: LivenessLab) -> None:
     before = lab.ready("far")
     watched_until_s = time.monotonic() + 10.0
     while time.monotonic() < watched_until_s:
-        assert not gateway_state(lab.hosts[0])["lost"]
+        assert not gateway_state(run_of(lab.hosts[0]))["lost"]
         time.sleep(0.2)
     assert lab.ready("far")["replica"] == before["replica"]
 

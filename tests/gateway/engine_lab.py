@@ -34,7 +34,7 @@ RESPONSE: Json = {"model": "tiny", "input": "Who rows the boat?", "stream": True
 REQUESTS: dict[str, tuple[str, Json]] = {
     "greedy": ("/v1/chat/completions", {**CHAT, "max_tokens": 40, "temperature": 0}),
     "usage": ("/v1/chat/completions", {**CHAT, "max_tokens": 40, "stream_options": {"include_usage": True}}),
-    "unseeded": ("/v1/chat/completions", {**CHAT, "max_tokens": 40, "temperature": 1}),
+    "seeded": ("/v1/chat/completions", {**CHAT, "max_tokens": 40, "temperature": 1, "seed": 7}),
     "several": ("/v1/chat/completions", {**CHAT, "seed": 5, "n": 3, "max_tokens": 40}),
     "logprobs": ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2, "max_tokens": 40}),
     "reasoning": ("/v1/chat/completions", {**CHAT, "reasoning_effort": "high", "max_tokens": 60}),
@@ -142,6 +142,7 @@ class Stream:
         ends: list[Any] = []
         for event in self.events:
             _take_event(event, texts, lists, ends)
+        ends.sort(key=lambda end: end[0] if isinstance(end, list) else 99)  # choices end in any order
         found = json.dumps({"texts": texts, "lists": lists, "ends": ends, "done": b"data: [DONE]" in self.body})
         known: dict[str, str] = {}
         names = r"(?:chatcmpl|cmpl|resp|msg|fc|call|rs|toolu|chatcmpl-tool|item)[-_][0-9A-Za-z_-]+"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from engine_lab import REQUESTS, Engine, Json, Stream, streamed
-from gateway_lab import table
+from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
+from gateway_lab import RawClient, Response, eventually, table
 
 from longboat.core.policy import Policy, ResumePolicy
+from longboat.core.states import ResumeLevel
 from longboat.gateway.server import Gateway
 
 UNSEEDED = Policy(resume=ResumePolicy(seeds=False))
@@ -75,3 +77,240 @@ async def test_answer_that_breaks_twice_reads_as_unbroken(name: str, pair: list[
     same(await streamed(gateway, path, document), whole)
     assert resumes(gateway).get(("lost", "resumed"), 0) >= 1
     await asyncio.gather(*(engine.fault("none") for engine in pair))
+
+
+async def test_request_without_a_seed_gets_one_and_goes_on_with_it(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await fleet(make_gateway, pair, policy=Policy())
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 40, "temperature": 1}
+    await pair[0].fault("break", after_tokens=5)
+    await pair[1].fault("break", after_tokens=9)
+    broken = await streamed(gateway, path, document)
+    seed = re.search(rb'"fake-seed-([0-9]+)"', broken.body)
+    assert seed is not None
+    same(broken, await streamed(gateway, path, {**document, "seed": int(seed[1])}))
+
+
+@pytest.mark.parametrize("kind", ["truncate", "garbage", "nonsense", "report"])
+async def test_answer_of_an_engine_that_talks_nonsense_goes_on_elsewhere(
+    kind: str, pair: list[Engine], make_gateway: Any
+) -> None:
+    gateway = await fleet(make_gateway, pair)
+    for path, document in (REQUESTS["usage"], REQUESTS["message"], REQUESTS["response"]):
+        whole = await streamed(gateway, path, document)
+        for engine in pair:
+            await engine.fault(kind, after_tokens=4)
+        same(await streamed(gateway, path, document), whole)
+        same(await streamed(gateway, path, document), whole)
+    assert {result for _, result in resumes(gateway)} == {"resumed"}
+
+
+async def test_replay_is_used_where_an_engine_has_no_more(mortals: Callable[..., Engine], make_gateway: Any) -> None:
+    engines = [mortals("--itl-ms", "10", "--resume", "replay") for _ in range(2)]
+    changes = [{"resume": ResumeLevel.REPLAY}] * 2
+    gateway = await fleet(make_gateway, engines, *changes)
+    path, document = REQUESTS["usage"]
+    whole = await streamed(gateway, path, document)
+    for engine in engines:
+        await engine.fault("break", after_tokens=6)
+    same(await streamed(gateway, path, document), whole)
+
+
+async def test_refused_carry_falls_back_to_replay(mortals: Callable[..., Engine], make_gateway: Any) -> None:
+    path, document = REQUESTS["usage"]
+    engines = [mortals("--itl-ms", "10"), mortals("--itl-ms", "10", "--resume", "replay")]
+    gateway = await fleet(make_gateway, engines)
+    whole = await streamed(gateway, path, document)
+    await engines[0].fault("break", after_tokens=6, times=9)
+    for _ in range(2):
+        same(await streamed(gateway, path, document), whole)
+
+
+async def test_stream_of_an_engine_without_a_journal_ends_honestly(pair: list[Engine], make_gateway: Any) -> None:
+    changes = [{"resume": ResumeLevel.NONE}] * 2
+    gateway = await fleet(make_gateway, pair, *changes)
+    for engine in pair:
+        await engine.fault("break", after_tokens=4)
+    path, document = REQUESTS["usage"]
+    broken = await streamed(gateway, path, document)
+    assert broken.events[-1]["error"]["code"] == "engine_lost"
+    assert broken.done
+    assert b"\nid: " not in broken.body
+    await asyncio.gather(*(engine.fault("none") for engine in pair))
+
+
+async def test_revisions_do_not_mix_in_one_stream(pair: list[Engine], make_gateway: Any) -> None:
+    policy = Policy(resume=ResumePolicy(seeds=False, wait_s=0.5))
+    gateway = await fleet(make_gateway, pair, {"revision": "one"}, {"revision": "two"}, policy=policy)
+    for engine in pair:
+        await engine.fault("break", after_tokens=4, times=20)
+    path, document = REQUESTS["usage"]
+    broken = await streamed(gateway, path, document)
+    replicas = {attempt.replica for attempt in gateway.state.recent.newest()[0].attempts}
+    assert len(replicas) == 1
+    assert broken.done
+    await asyncio.gather(*(engine.fault("none") for engine in pair))
+
+
+async def test_stopped_engine_is_noticed_and_its_answers_go_on(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    engines = [mortals(), mortals()]
+    gateway = await fleet(make_gateway, engines)
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 150}
+    whole = await streamed(gateway, path, document)
+    readers = [Reader(gateway) for _ in range(4)]
+    for reader in readers:
+        await reader.ask(path, document)
+        await reader.events(5)
+    engines[0].signal(signal.SIGSTOP)
+    late = [asyncio.create_task(streamed(gateway, path, document)) for _ in range(2)]
+    for reader in readers:
+        same(await reader.rest(), whole)
+    for task in late:
+        same(await task, whole)
+    assert resumes(gateway).get(("silent", "resumed"), 0) + resumes(gateway).get(("beats", "resumed"), 0) == 2
+    first = gateway.state.table.upstreams()[0]
+    assert not first.ready
+    engines[0].signal(signal.SIGCONT)
+    await eventually(lambda: first.ready, "the engine is found again")
+
+
+async def test_streams_and_new_requests_wait_until_an_engine_is_there_again(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    engine = mortals()
+    policy = Policy(resume=ResumePolicy(seeds=False, comment_s=0.3))
+    gateway = await fleet(make_gateway, [engine], policy=policy)
+    path, document = REQUESTS["usage"]
+    whole = await streamed(gateway, path, document)
+    running = Reader(gateway)
+    await running.ask(path, document)
+    await running.events(8)
+    engine.kill()
+    waiting = asyncio.create_task(streamed(gateway, path, document))
+    whole_answer = asyncio.create_task(posted(gateway, {**document, "stream": False, "stream_options": None}))
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(engine.start)
+    for stream in (await running.rest(), await waiting):
+        same(stream, whole)
+        assert b": waiting\n\n" in stream.body
+    response = await whole_answer
+    assert (response.status, response.json()["usage"]["completion_tokens"]) == (200, 40)
+    assert gateway.state.in_flight == 0
+
+
+async def test_replacement_with_another_address_takes_streams_up_at_once(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    engine = mortals()
+    gateway = await fleet(make_gateway, [engine])
+    path, document = REQUESTS["usage"]
+    whole = await streamed(gateway, path, document)
+    running = Reader(gateway)
+    await running.ask(path, document)
+    await running.events(8)
+    engine.kill()
+    gateway.state.offer_table("f", table(version=2))
+    another = await asyncio.to_thread(mortals)
+    gateway.state.offer_table("f", table(another.endpoint("r9"), version=3))
+    same(await running.rest(), whole)
+
+
+async def test_wait_ends_at_its_limit(mortals: Callable[..., Engine], make_gateway: Any) -> None:
+    engine = mortals()
+    policy = Policy(resume=ResumePolicy(seeds=False, wait_s=1.5, comment_s=0.3))
+    gateway = await fleet(make_gateway, [engine], policy=policy)
+    path, document = REQUESTS["usage"]
+    running = Reader(gateway)
+    await running.ask(path, document)
+    await running.events(8)
+    engine.kill()
+    new = asyncio.create_task(posted(gateway, {**document, "stream": False, "stream_options": None}))
+    stream = await running.rest()
+    assert stream.events[-1]["error"]["code"] == "engine_lost"
+    assert (await new).status == 503
+    assert resumes(gateway) == {("lost", "failed"): 1}
+    assert gateway.state.in_flight == 0
+    assert not [pool.parked for pool in gateway.state.table.pools() if pool.parked]
+
+
+async def test_deadline_holds_while_nobody_is_there(mortals: Callable[..., Engine], make_gateway: Any) -> None:
+    engine = mortals()
+    gateway = await fleet(make_gateway, [engine])
+    await streamed(gateway, *REQUESTS["usage"])
+    engine.kill()
+    answer = await posted(gateway, {**CHAT, "stream": False}, "x-request-timeout: 1\r\n")
+    assert (answer.status, answer.code) == (504, "deadline_passed")
+
+
+async def test_client_that_leaves_while_it_waits_leaves_nothing(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    engine = mortals()
+    gateway = await fleet(make_gateway, [engine])
+    running = Reader(gateway)
+    await running.ask(*REQUESTS["usage"])
+    await running.events(8)
+    engine.kill()
+    pool = gateway.state.table.pool("tiny")
+    assert pool is not None
+    await eventually(lambda: pool.parked, "it waits")
+    running.close()
+    await eventually(lambda: not gateway.state.in_flight, "its account is closed")
+    assert not pool.parked
+    assert (pool.in_use, gateway.state.held_bytes) == (0, 0)
+
+
+async def test_server_error_of_one_engine_is_not_the_answer(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await fleet(make_gateway, pair)
+    for engine in pair:
+        await engine.fault("error")
+    for document in ({**CHAT, "max_tokens": 5}, {**CHAT, "max_tokens": 5, "stream": False}):
+        assert (await posted(gateway, document)).status == 200
+
+
+async def test_poison_is_refused_after_two_deaths(mortals: Callable[..., Engine], make_gateway: Any) -> None:
+    engines = [mortals("--itl-ms", "20", "--poison", "poison") for _ in range(3)]
+    gateway = await fleet(make_gateway, engines)
+    poisoned = {**CHAT, "messages": [{"role": "user", "content": "drink poison now"}], "stream": False}
+    answer = await posted(gateway, poisoned)
+    assert (answer.status, answer.code) == (422, "poison_request")
+    again = await posted(gateway, poisoned)
+    assert again.code == "poison_request"
+    assert sum(engine.process is not None and engine.process.poll() is not None for engine in engines) == 2
+    assert (await posted(gateway, {**CHAT, "max_tokens": 5, "stream": False})).status == 200
+
+
+async def test_answers_above_the_budget_queue_and_all_go_on(mortals: Callable[..., Engine], make_gateway: Any) -> None:
+    engines = [mortals("--itl-ms", "20", "--ttft-ms", "100") for _ in range(2)]
+    policy = Policy(resume=ResumePolicy(seeds=False, capacity_ratio=0.125))
+    gateway = await fleet(make_gateway, engines, {"capacity": 8}, {"capacity": 8}, policy=policy)
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 60}
+    whole = await streamed(gateway, path, document)
+    running = [asyncio.create_task(streamed(gateway, path, document)) for _ in range(12)]
+    await asyncio.sleep(0.6)
+    engines[0].kill()
+    for task in running:
+        same(await task, whole)
+    assert resumes(gateway) == {("lost", "resumed"): 6}
+
+
+async def test_usage_and_quota_are_counted_once(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await fleet(make_gateway, pair)
+    path, document = REQUESTS["greedy"]
+    for engine in pair:
+        await engine.fault("break", after_tokens=6)
+    await streamed(gateway, path, document)
+    record = gateway.state.recent.newest()[0]
+    assert (record.completion_tokens, record.outcome, record.retries) == (40, "ok", 2)
+    series = gateway.state.metrics.series("tiny", "anonymous")
+    assert series.completion_tokens == 40
+    assert (gateway.state.held_bytes, gateway.state.in_flight) == (0, 0)
+
+
+async def posted(gateway: Gateway, document: Json, headers: str = "") -> Response:
+    client = await RawClient.to(gateway)
+    try:
+        return await client.post({k: v for k, v in document.items() if v is not None}, headers=headers)
+    finally:
+        client.abort()

@@ -74,31 +74,31 @@ MESSAGE: API = (AnswerKind.ANTHROPIC_EVENTS, message, read_message)
 RESPONSE: API = (AnswerKind.RESPONSES_EVENTS, response, read_response)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(chat_scripts(), ENGINES, st.integers(0, 2**32))
 def test_chat_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
     check_all_cuts(CHAT, script, first, seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(completion_scripts(), ENGINES, st.integers(0, 2**32))
 def test_completion_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
     check_all_cuts(COMPLETION, script, first, seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(single_scripts(), ENGINES, st.integers(0, 2**32))
 def test_message_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
     check_all_cuts(MESSAGE, script, first, seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(single_scripts(), ENGINES, st.integers(0, 2**32))
 def test_response_resumed_after_any_event_reads_as_unbroken(script: Script, first: Engine, seed: int) -> None:
     check_all_cuts(RESPONSE, script, first, seed)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.data(), ENGINES, st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=2, max_size=4))
 @pytest.mark.parametrize("api", [CHAT, COMPLETION, MESSAGE, RESPONSE], ids=lambda api: api[1].__name__)
 def test_stream_resumed_many_times_reads_as_unbroken(
@@ -111,7 +111,7 @@ def test_stream_resumed_many_times_reads_as_unbroken(
     assert read(told) == read(as_client(whole))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.data(), st.integers(0, 2**32), st.integers(0, 10**6))
 @pytest.mark.parametrize("api", [CHAT, COMPLETION, MESSAGE, RESPONSE], ids=lambda api: api[1].__name__)
 def test_long_stream_resumed_reads_as_unbroken(api: API, data: st.DataObject, seed: int, cut: int) -> None:

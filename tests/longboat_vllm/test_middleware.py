@@ -78,6 +78,11 @@ async def test_what_cannot_be_carried_is_refused_by_name(field: str, value: obje
     assert named in json.loads(call.body)["error"]["message"]
 
 
+async def test_body_that_is_no_json_cannot_be_carried() -> None:
+    headers, head = carrying([[1]])
+    assert (await post(Recorder(), head + b"--boundary", headers=headers)).status == 409
+
+
 @pytest.mark.parametrize("mode", ["carried", "replay"])
 async def test_way_that_is_off_is_refused_with_its_reason(mode: str) -> None:
     state = ResumeState(journal_problem="", carried_problem="other shape", replay_problem="other shape")

@@ -74,6 +74,15 @@ def test_resuming_stays_off_and_says_so_where_vllm_looks_otherwise(fake_vllm: Pa
     assert "'carried': False, 'replay': False" in told
 
 
+def test_resuming_switched_off_says_by_what(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    told = run(
+        fake_vllm, REGISTER + "; from longboat_vllm.resume import STATE; print(STATE.told(), STATE.journal)", **OFF
+    )
+    assert "'carried': False, 'replay': False, 'detail': 'carried is off: LONGBOAT_VLLM_RESUME=0" in told
+    assert told.strip().endswith("False")
+
+
 def test_children_of_a_plain_start_keep_vllms_start_method(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
     assert run(fake_vllm, REGISTER + "; import vllm.envs as e; print(e.environment_variables)", **OFF).strip() == "{}"

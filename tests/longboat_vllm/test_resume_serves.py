@@ -108,6 +108,14 @@ def test_tokens_beyond_the_limit_are_refused_and_the_engine_lives(engines: tuple
     assert whole(engines[0], "completions greedy").ids
 
 
+def test_tokens_that_should_have_stopped_are_refused_and_nothing_is_left_running(engines: tuple[str, str]) -> None:
+    path, body = KINDS["completions greedy"]
+    ids = whole(engines[0], "completions greedy").ids[0]
+    stream = journalled(engines[0], path, {**body, "stop": [" "]}, prior=[ids[:20]], key=KEY)
+    assert stream.status >= 400 or "error" in stream.body.decode()
+    assert steps_of(engines[0])["running"] == 0
+
+
 def test_seeded_prompt_longer_than_a_step_is_answered_and_continued(engines: tuple[str, str]) -> None:
     prompt = " ".join(f"word {number}" for number in range(100))
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 40, "ignore_eos": True, "stream": True, "temperature": 1.2}

@@ -63,7 +63,8 @@ async def updates_of(engine: FakeEngine, choices: tuple[Choice, ...]) -> AsyncGe
                 getting.cancel()
         await everything
     finally:
-        everything.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longboat.gateway.usage import AnswerKind, UsageReader
+from longboat.gateway.usage import AnswerKind, Usage, UsageReader
 
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from longboat.gateway.pool import Pool
     from longboat.gateway.quick import Plan
     from longboat.gateway.recent import Attempt
+    from longboat.gateway.reconnect import Point, ResumeToken
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
-    from longboat.gateway.usage import Usage
     from longboat.routing.fair_queue import Ticket
 
 __all__ = ("Call",)
@@ -34,6 +34,7 @@ class Call:
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
     plan: what its head had decided already
+    comes_back: its client has the beginning of the answer, up to this point, and wants the rest
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
     whole_answer: all of the body, where it came at once: its usage is read when it is asked for
@@ -45,6 +46,7 @@ class Call:
     at_pool = 0
     pinned = ""
     plan: Plan | None = None
+    comes_back: tuple[ResumeToken, Point] | None = None
     deadline_s: float | None = None
     salt: str | None = None
     adds_usage = False
@@ -112,7 +114,11 @@ class Call:
                 return None
             self.usage = UsageReader(AnswerKind.JSON)
             self.usage.feed(self.whole_answer, True)
-        return self.usage.result()
+        usage = self.usage.result()
+        if self.comes_back is None or usage.completion_tokens is None:
+            return usage
+        had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
+        return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
 
     def used_tokens(self, *, failed: bool) -> int | None:
         """Prompt and completion tokens to charge; None where the estimate must stand.

@@ -7,7 +7,7 @@ from longboat.gateway.request import Request
 
 __all__ = ("answer_to_origin",)
 
-_EXPOSED = b"x-request-id, x-longboat-replica, x-longboat-model, x-longboat-fallback, retry-after"
+_EXPOSED = b"x-request-id, x-longboat-replica, x-longboat-model, x-longboat-fallback, x-longboat-resume, retry-after"
 
 
 def answer_to_origin(live: LivePolicy, request: Request, *, close: bool) -> bytes | None:

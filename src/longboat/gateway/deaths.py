@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstream import Upstream
 
-__all__ = ("Deaths", "is_dead")
+__all__ = ("Deaths", "is_dead", "until_answers")
 
+_ASK_EVERY_S = 1.0
+_DYING_S = 0.1  # a process that was killed still takes connections for a moment
 _ONE_DEATH_S = 1.0  # connections of a dead engine end within it
 
 
@@ -54,14 +56,42 @@ class Deaths:
 
 
 async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
-    """Whether nobody takes a connection there."""
+    """Whether nobody takes a connection there, and keeps it."""
+    writer = None
     try:
         async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(*upstream.target)
+            reader, writer = await asyncio.open_connection(*upstream.target)
+        async with asyncio.timeout(_DYING_S):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return writer is None
     except (OSError, UnicodeError):
         return True
-    writer.transport.abort()
-    return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+async def until_answers(upstream: Upstream) -> None:
+    """Until an engine that was silent says again how it is, or has left the table."""
+    while upstream.lost and not upstream.gone:
+        await asyncio.sleep(_ASK_EVERY_S)
+        if await _answers(upstream):
+            upstream.mark_found()
+
+
+async def _answers(upstream: Upstream) -> bool:
+    writer = None
+    try:
+        async with asyncio.timeout(_ASK_EVERY_S):
+            reader, writer = await asyncio.open_connection(*upstream.target)
+            writer.write(upstream.get_head(b"/health"))
+            return b" 200 " in await reader.readline()
+    except (OSError, UnicodeError, ValueError):
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
 
 
 def _digest(path: bytes, body: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -27,7 +28,9 @@ from longboat.routing.fair_queue import Granted, Queued, Ticket
 from longboat.routing.pick import Pick, Wait, least_busy, pick
 from longboat.routing.poison import Admitted
 
-__all__ = ("ClientSide", "Exchange")
+__all__ = ("SWEEP_S", "ClientSide", "Exchange")
+
+SWEEP_S = 0.25  # how often ``sweep`` is called
 
 _MAX_WHOLE_BYTES = 65536
 """Of an answer that is kept until its usage is read."""
@@ -176,6 +179,10 @@ class Exchange:
             tokens += self._connection.num_events
         return Admitted(self, tokens, now_s - sent_s)
 
+    @property
+    def silent_s(self) -> float:
+        return self._connection.quiet * SWEEP_S if self._connection is not None else math.inf
+
     def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         call, request = self._call, self._call.request
         status, events = head.status, head.events
@@ -193,7 +200,7 @@ class Exchange:
             request_id=request.request_id,
             replica=self._upstream.replica,
             close=self._client.closes_after,
-            extra=pool_lines(call) + request.extra_lines + self._token_lines(),
+            extra=pool_lines(call) + request.extra_lines,
             length=length,
         )
         self._status = status
@@ -223,7 +230,7 @@ class Exchange:
             request_id=request.request_id,
             replica=upstream.replica,
             close=self._client.closes_after,
-            extra=pool_lines(call) + request.extra_lines + self._token_lines(),
+            extra=pool_lines(call) + request.extra_lines,
             length=length,
         )
         call.first_byte_s = time.monotonic()
@@ -365,9 +372,7 @@ class Exchange:
 
     def _try_next(self) -> None:
         call, state = self._call, self._state
-        endpoints = state.table.endpoints(call.pool) or ()
-        if call.pinned:
-            endpoints = tuple(e for e in endpoints if e.key == call.pinned)
+        endpoints = self._able(state.table.endpoints(call.pool) or ())
         decision = pick(endpoints, turn=state.next_turn(), tried=call.tried)
         if isinstance(decision, Wait):  # its slot is on a replica that it tried, or may not use
             decision = pick(endpoints, turn=state.next_turn(), tried=call.tried, overfull=True)
@@ -379,6 +384,11 @@ class Exchange:
             self._next_pool(refusals.engines_unreachable(call.pool, call.failure, reached=call.reached))
         else:
             self._next_pool(refusals.no_ready_endpoint(call.pool))
+
+    def _able(self, endpoints: tuple[Upstream, ...]) -> tuple[Upstream, ...]:
+        """Those that can answer this request."""
+        pinned = self._call.pinned
+        return tuple(e for e in endpoints if e.key == pinned) if pinned else endpoints
 
     def _use(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -451,10 +461,6 @@ class Exchange:
         """Header lines of ours, and the body, as this engine gets them."""
         self._relay = None
         return b"", body
-
-    def _token_lines(self) -> bytes:
-        """Header lines by which the client may come back for the rest of this answer."""
-        return b""
 
     def _note_attempt(self, upstream: Upstream) -> bytes:
         """Returns the header lines by which the engine joins the trace."""

@@ -24,6 +24,7 @@ _RECEIVED: dict[AnswerKind, type[Received]] = {
 }
 _IDS = b": ids "
 _STEPS = b": steps "
+_COLON = ord(":")
 
 
 class Journal:
@@ -42,6 +43,7 @@ class Journal:
         "_kept_bytes",
         "_kind",
         "_max_held_bytes",
+        "_num_lines",
         "_packed",
         "_packed_bytes",
         "_packed_tokens",
@@ -54,6 +56,7 @@ class Journal:
         """kind: one of a stream of events; num_choices: that the request asks for (at least 1)."""
         self._kind = kind
         self._max_held_bytes = max_held_bytes
+        self._num_lines = 3 if kind is AnswerKind.OPENAI_EVENTS else 4  # id, event (but OpenAI's), data, and none
         self._ids = [array("I") for _ in range(num_choices)]
         self._received: Received = _RECEIVED[kind]()
         self._kept: list[bytes] = []
@@ -66,14 +69,27 @@ class Journal:
 
     def feed(self, events: bytes) -> bytes:
         """What the client gets of whole events: all but the engine's words to the gateway. May be empty."""
-        end = events.find(b"\n") + 1 if events.startswith(_IDS) else 0
-        if events.find(b"\n:", end and end - 1) < 0 and not events.startswith(b":", end):
-            self._kept.append(events)
-            self._kept_bytes = kept_bytes = self._kept_bytes + len(events)
-            if kept_bytes > PACK_BYTES:
-                self._pack()
-            return events[end:]
-        return self._without_comments(events)
+        rest = self.feed_token(events)
+        if rest is not None:
+            return rest
+        if events.startswith(b":") or b"\n:" in events:
+            return self._without_comments(events)
+        self.keep(events)
+        if self._kept_bytes > PACK_BYTES:
+            self._pack()
+        return events
+
+    def feed_token(self, events: bytes) -> bytes | None:
+        """The same for one event with the ids of one choice before it, as nearly all are; None, and nothing done, for
+        anything else."""
+        ids, _, event = events.partition(b"\n")
+        if ids[:6] != _IDS or event.count(b"\n") != self._num_lines or event[0] == _COLON:
+            return None
+        self._kept.append(events)
+        self._kept_bytes = kept_bytes = self._kept_bytes + len(events)
+        if kept_bytes > PACK_BYTES:
+            self._pack()
+        return event
 
     def keep(self, events: bytes) -> None:
         """The client got these."""

@@ -17,7 +17,8 @@ _END = b"\r\n\r\n"
 _MAX_HEADS = 4096
 _MAX_HEAD_BYTES = 8192
 _OF_ONE_REQUEST = frozenset(
-    b"x-request-id traceparent tracestate x-request-deadline transfer-encoding expect upgrade content-encoding".split()
+    b"x-request-id traceparent tracestate x-request-deadline last-event-id x-longboat-resume"
+    b" transfer-encoding expect upgrade content-encoding".split()
 )
 """Headers that change with each request, or how it is read: heads with them are not remembered."""
 

@@ -15,6 +15,7 @@ __all__ = (
     "bad_body",
     "bad_deadline",
     "bad_http",
+    "bad_resume",
     "body_too_large",
     "coded_body",
     "coded_transfer",
@@ -29,6 +30,7 @@ __all__ = (
     "model_not_allowed",
     "no_key",
     "no_ready_endpoint",
+    "no_rest",
     "no_room",
     "no_such_path",
     "no_table",
@@ -246,6 +248,19 @@ def poison() -> Refusal:
         "Change it (another prompt, other parameters), or tell whoever runs this fleet; `longboat logs` shows why."
     )
     return Refusal(status=422, message=message, code="poison_request")
+
+
+def bad_resume() -> Refusal:
+    message = (
+        "Last-Event-ID and X-Longboat-Resume do not belong to this request, or are older than an hour. "
+        "Send exactly the request of that answer with the token of its head, or leave both headers out."
+    )
+    return Refusal(status=400, message=message, code="bad_resume")
+
+
+def no_rest() -> Refusal:
+    message = "The rest of that answer cannot be made any more: the model changed since. Send the request anew."
+    return Refusal(status=409, message=message, code="resume_gone")
 
 
 def _nearest(name: str, models: Sequence[str]) -> list[str]:

@@ -55,6 +55,10 @@ class Relay:
         """Whether a chunk of whole events may go to the client as it came: nothing is held back before it."""
         return self.started and self.events and self._chunked and not self._tail and not self._torn
 
+    def add_lines(self, lines: bytes) -> None:
+        """Whole header lines, to a head that was not handed out yet."""
+        self._head = self._head[:-2] + lines + b"\r\n"
+
     def forget_tail(self) -> bool:
         """Drop the half of an event whose rest will not come. Whether the client has whole events only."""
         self._tail = b""

@@ -8,22 +8,26 @@ import time
 from longboat.core.states import ResumeLevel
 from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead
+from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
 from longboat.gateway.deaths import is_dead
+from longboat.gateway.exchange import SWEEP_S
 from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
 from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
+from longboat.gateway.watch import Watch
 from longboat.routing.pick import Pick, pick
 from longboat.routing.poison import Admitted
 
 __all__ = ("ResumableExchange",)
 
-SWEEP_S = 0.25
 _MAX_ATTEMPTS = 64
 _MAX_ERROR_ANSWERS = 3
-_OWN_REASONS = ("refused", "error", "differs")  # they say nothing bad of the engine
+_SILENT_TOO_S = 1.0
+_QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
+_OWN_REASONS = ("refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
 
 
 class ResumableExchange(WaitingExchange):
@@ -42,8 +46,18 @@ class ResumableExchange(WaitingExchange):
     _maybe_killed: frozenset[str] = frozenset()  # engines that were lost in its first steps
     _sent_s = 0.0
     _taking_up_in: Pool | None = None
+    _watch: Watch | None = None
 
     # what an engine is sent
+
+    def start(self) -> None:
+        if self._call.comes_back is not None:  # who may go on with it depends on it
+            self._passage = self._new_passage()
+        super().start()
+
+    def _new_passage(self) -> Passage | None:
+        policy = self._policy
+        return passage_of(self._call, seeds=policy.seeds) if policy.enabled else None
 
     def _use(self, upstream: Upstream) -> None:
         if not self._has_content and self._is_poison():
@@ -54,19 +68,18 @@ class ResumableExchange(WaitingExchange):
     def _dressed(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         self._heard, self._leaving = False, None
         self._sent_s = time.monotonic()
+        self._watch = None
         passage = self._passage
         if passage is None and upstream.resume is not ResumeLevel.NONE and not self._has_content:
-            policy = self._policy
-            if policy.enabled:
-                passage = self._passage = passage_of(self._call, seeds=policy.seeds)
+            passage = self._passage = self._new_passage()
         if not self._started:
             self._relay = None
         if passage is None:
             return b"", body
         self._first_tokens = passage.num_tokens
-        if self._has_content:
-            return passage.carry(upstream, body)
-        return passage.lines(upstream), body
+        if upstream.resume is not ResumeLevel.NONE:  # who keeps a journal tells each second that it lives
+            self._watch = Watch(self._sent_s, self._first_tokens)
+        return passage.carry(upstream, body)
 
     def _is_poison(self) -> bool:
         deaths, call = self._state.deaths, self._call
@@ -125,6 +138,8 @@ class ResumableExchange(WaitingExchange):
             return
         if body and passage.fault_s:
             self._taken_up(passage)
+        if body and not relay.started:
+            relay.add_lines(passage.token_line(self._call, body, self._state.live.policy.salt, time.time()))
         self._pass_on(relay, body, last=last)
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
@@ -138,6 +153,31 @@ class ResumableExchange(WaitingExchange):
     def _let_chunks_pass(self) -> None:
         if self._passage is None or self._passage.journal is None:
             super()._let_chunks_pass()
+
+    def sweep(self, sweeps_allowed: float) -> None:
+        upstream, connection = self._upstream, self._connection
+        if upstream is not None and connection is not None and self._watch is not None:
+            self._watch_engine(upstream, connection.quiet * SWEEP_S)
+        super().sweep(sweeps_allowed)
+
+    def _watch_engine(self, upstream: Upstream, silent_s: float) -> None:
+        now_s, watch, passage = time.monotonic(), self._watch, self._passage
+        assert passage is not None and watch is not None
+        journal = passage.journal if self._heard else None
+        if self._client.write_paused:
+            watch.paused(now_s)
+            return
+        tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
+        if seconds and self._pool is not None and not passage.fault_s:
+            self._pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
+        verdict = watch.verdict(upstream, journal, now_s)
+        if not verdict:
+            return
+        if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
+            self._state.watch_until_found(upstream)
+            upstream.mark_lost(verdict)
+        else:
+            self._leave("silent", verdict)
 
     def on_lost(self, detail: str) -> None:
         connection = self._connection
@@ -182,13 +222,16 @@ class ResumableExchange(WaitingExchange):
         if not stale:
             if reason not in _OWN_REASONS:
                 upstream.breaker.failed(now_s)
-            call.tried |= {upstream.key}
+            if reason != "crossed":
+                call.tried |= {upstream.key}
             call.reached = True
         if reason == "error" and self._all_were_tried():
             call.tried = frozenset()  # once more, before that error is the answer
         self._attempt_failed(detail)
         self._leave_upstream()
-        if self._has_content and not self._can_go_on(reason, now_s, silent_s):
+        if reason == "gone" and not self._has_content:
+            self._refuse(refusals.no_rest())
+        elif self._has_content and not self._can_go_on(reason, now_s, silent_s):
             self._give_up(detail)
         elif suspect is self and stale:
             self._maybe_killed |= {upstream.key}  # the next connection to it will show
@@ -221,10 +264,11 @@ class ResumableExchange(WaitingExchange):
 
     async def _judge(self, upstream: Upstream) -> None:
         dead = await is_dead(upstream, self._state.limits.connect_timeout_s)
-        self._connect_task = None
         if dead:
             self._maybe_killed |= {upstream.key}
             self._call.tried |= {upstream.key}
+            await asyncio.sleep(_QUARANTINE_S)
+        self._connect_task = None
         self._go_on(self._try_elsewhere)
 
     def _has_killed(self) -> bool:
@@ -255,6 +299,19 @@ class ResumableExchange(WaitingExchange):
     def _all_were_tried(self) -> bool:
         return all(e.key in self._call.tried for e in self._state.table.endpoints(self._call.pool) or () if e.ready)
 
+    def _able(self, endpoints: tuple[Upstream, ...]) -> tuple[Upstream, ...]:
+        passage = self._passage
+        if passage is None or passage.comes_back is None:
+            return super()._able(endpoints)
+        return tuple(e for e in endpoints if passage.may_use(e))
+
+    def _out_of_pools(self, refusal: Refusal) -> None:
+        endpoints = self._state.table.endpoints(self._call.pool)
+        if endpoints and self._call.comes_back is not None and not self._able(endpoints):
+            self._refuse(refusals.no_rest())
+        else:
+            super()._out_of_pools(refusal)
+
     def _search(self) -> None:
         if self._has_content:
             self._take_up()
@@ -264,7 +321,8 @@ class ResumableExchange(WaitingExchange):
     def _may_use(self, upstream: Upstream) -> bool:
         if not super()._may_use(upstream):
             return False
-        return not self._has_content or (self._passage is not None and self._passage.may_use(upstream))
+        bound = self._has_content or self._call.comes_back is not None
+        return not bound or (self._passage is not None and self._passage.may_use(upstream))
 
     def may_take_up(self) -> None:
         """Its turn to be taken up by another engine."""

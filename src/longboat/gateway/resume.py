@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 import orjson
 
 from longboat.core.states import ResumeLevel
+from longboat.gateway import refusals
+from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyKind, Facts
 from longboat.gateway.journal import Journal
+from longboat.gateway.reconnect import (
+    CrossedError,
+    Identity,
+    Numbering,
+    Point,
+    Rest,
+    ResumeToken,
+    digest_of,
+    identity_of,
+)
 from longboat.gateway.stitch import Stitcher, StitchError
 from longboat.gateway.usage import AnswerKind
 
@@ -18,11 +30,12 @@ if TYPE_CHECKING:
     from longboat.gateway.call import Call
     from longboat.gateway.upstream import Upstream
 
-__all__ = ("EngineFaultError", "Passage", "passage_of")
+__all__ = ("EngineFaultError", "Passage", "come_back", "passage_of")
 
 _MAX_VAIN_FAULTS = 16
 _MAX_REPORTS = 2
 _MAX_DIFFERING = 3
+_MAX_CROSSED = 3
 _ENDS = {
     AnswerKind.OPENAI_EVENTS: (b"data: [DONE]",),
     AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
@@ -47,10 +60,35 @@ def passage_of(call: Call, *, seeds: bool) -> Passage | None:
     facts = call.facts
     if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS or call.pinned:
         return None
+    if call.comes_back is not None:
+        return _passage_back(call, facts)
     seed = None
     if seeds and facts.document.get("seed") is None:
         seed = random.randrange(_MAX_SEED)
     return Passage(call.api.events, facts.n, seed)
+
+
+def _passage_back(call: Call, facts: Facts) -> Passage:
+    assert call.comes_back is not None
+    token, _ = call.comes_back
+    passage = Passage(call.api.events, facts.n, token.seed if token.seed >= 0 else None)
+    passage.revision = token.revision
+    passage.comes_back = call.comes_back
+    return passage
+
+
+def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
+    """The call of a client that shows a token of ours, bound to what the token says."""
+    noted, facts = call.request.noted, call.facts
+    token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
+    point = Point.read(noted.get(b"last-event-id", b"0"))
+    if token is None or point is None or token.request != digest_of(call.path, call.body):
+        return refusals.bad_resume()
+    if type(facts) is not Facts or not facts.stream:
+        return refusals.bad_resume()
+    call.pools = (token.pool,)
+    call.comes_back = (token, point)
+    return call
 
 
 class Passage:
@@ -61,6 +99,7 @@ class Passage:
     revision: of the engine that began the answer: no other may go on with it
     reason: why the last engine was left; fault_s: when (monotonic); 0.0 while an engine answers
     detection_s: how long it was silent before
+    comes_back: the client has the answer's beginning from another gateway
     """
 
     __slots__ = (
@@ -68,10 +107,14 @@ class Passage:
         "_kind",
         "_last_events",
         "_num_choices",
+        "_num_crossed",
         "_num_differing",
         "_num_reports",
+        "_numbering",
+        "_rest",
         "_tokens_before",
         "_vain",
+        "comes_back",
         "detection_s",
         "fault_s",
         "journal",
@@ -95,7 +138,10 @@ class Passage:
         self.detection_s = 0.0
         self._carried: list[list[int]] = []
         self._last_events = b""
-        self._num_differing = self._num_reports = 0
+        self._num_differing = self._num_reports = self._num_crossed = 0
+        self._numbering = Numbering()
+        self._rest: Rest | None = None
+        self.comes_back: tuple[ResumeToken, Point] | None = None
         self._tokens_before = -1
         self._vain = 0
 
@@ -110,7 +156,7 @@ class Passage:
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         """Header lines and body for an engine that is to go on with the answer."""
         lines = self.lines(upstream)
-        if self.level is ResumeLevel.NONE or not any(self._carried):
+        if self.level is ResumeLevel.NONE or not any(self._carried):  # also for the first of an answer
             return lines, body
         mode = "replay" if ResumeLevel.REPLAY in (self.level, upstream.resume) else "carried"
         prefix = orjson.dumps({"mode": mode, "prior": self._carried})
@@ -134,6 +180,10 @@ class Passage:
         self.revision = upstream.revision
         self.journal = self.stitcher = None
         self._last_events = b""
+        self._numbering = Numbering()
+        if self.comes_back is not None:
+            token, point = self.comes_back
+            self._rest = Rest(point, Identity(token.id, token.created))
         if head.journaled and head.events and head.status == 200:
             self.journal = Journal(self._kind, self._num_choices)
 
@@ -150,6 +200,7 @@ class Passage:
         """
         journal = self.journal
         assert journal is not None
+        alone = False
         if events:
             alone = events.startswith(b": ids ") and events.find(b"\n\n") == len(events) - 2
             if not alone and not self._is_sound(events):
@@ -158,11 +209,38 @@ class Passage:
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")
         if self.stitcher is None:
-            return journal.feed(events)
+            out = journal.feed(events)
+        else:
+            alone = alone and self.stitcher.caught_up
+            try:
+                out = self.stitcher.feed(events)
+            except StitchError as error:
+                raise EngineFaultError("differs", str(error)) from error
+        out = self._numbering.feed(out, grows=alone)
+        return out if self._rest is None or not out else self._behind(self._rest, out)
+
+    def _behind(self, rest: Rest, events: bytes) -> bytes:
+        """What a client that came back lacks of it."""
         try:
-            return self.stitcher.feed(events)
-        except StitchError as error:
-            raise EngineFaultError("differs", str(error)) from error
+            return rest.feed(events)
+        except CrossedError as error:
+            assert self.journal is not None
+            priors = zip(self.journal.ids, error.priors, strict=False)
+            self._carried = [ids[:count].tolist() for ids, count in priors]
+            self._num_crossed += 1
+            reason = "crossed" if self._num_crossed <= _MAX_CROSSED else "gone"
+            raise EngineFaultError(reason, str(error)) from error
+
+    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
+        """The header line with which the client may come back. events: the answer's first."""
+        if self.comes_back is not None:
+            token = self.comes_back[0]
+        else:
+            identity = identity_of(events)
+            seed = -1 if self.seed is None else self.seed
+            digest = digest_of(call.path, call.body)
+            token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
+        return b"x-longboat-resume: %b\r\n" % token.encode(secret)
 
     @property
     def caught_up(self) -> bool:

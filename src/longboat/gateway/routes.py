@@ -15,6 +15,7 @@ from longboat.gateway.body import BodyError, Facts, read_facts
 from longboat.gateway.call import Call
 from longboat.gateway.multipart import Form, read_form
 from longboat.gateway.request import Request
+from longboat.gateway.resume import come_back
 from longboat.gateway.state import GatewayState
 from longboat.routing.route_rules import RequestFacts
 
@@ -215,6 +216,8 @@ def _open_call(
     if isinstance(deadline, Refusal):
         return deadline
     call.deadline_s = deadline
+    if b"x-longboat-resume" in request.noted:
+        return come_back(call, state.live.policy.salt, time.time())
     if api is RESPONSES and isinstance(facts, Facts):
         previous = facts.document.get("previous_response_id")
         if isinstance(previous, str) and previous:

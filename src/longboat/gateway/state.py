@@ -15,7 +15,7 @@ from longboat.gateway.access_log import AccessLog
 from longboat.gateway.books import Books
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.counters import LocalCounters
-from longboat.gateway.deaths import Deaths
+from longboat.gateway.deaths import Deaths, until_answers
 from longboat.gateway.known_heads import KnownHeads
 from longboat.gateway.live_policy import LivePolicy, decode_policy, digest_of_policy
 from longboat.gateway.metrics import Metrics
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from longboat.gateway.node import Node
     from longboat.gateway.redis_counters import RedisCounters
     from longboat.gateway.tracing import Tracer
+    from longboat.gateway.upstream import Upstream
 
 __all__ = ("GatewayState", "SweptConnection")
 
@@ -79,6 +80,13 @@ class GatewayState:
 
     def new_request_id(self) -> str:
         return f"{self._id_prefix}{self._next_id():x}"
+
+    def watch_until_found(self, upstream: Upstream) -> None:
+        """An engine fell silent: ask it now and then, where nobody else listens to its heart."""
+        if not upstream.beats and not upstream.lost:
+            task = asyncio.get_running_loop().create_task(until_answers(upstream))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def offer_table(self, epoch: str, table: EndpointTable) -> bool:
         """Take the table, or leave it where it is older. :raises UserInputError: an address cannot be used."""

@@ -28,7 +28,7 @@ class Stitcher:
         self._journal = journal
         self._ids = journal.ids
         self._rest = _rest_of(received)
-        self._all_of = {choice: len(ids) for choice, ids in enumerate(self._ids) if received.has_all(choice)}
+        self._all_of = {choice for choice in range(len(self._ids)) if received.has_all(choice)}
         self._counts = [0] * len(self._ids)
         self.caught_up = False
 
@@ -47,9 +47,8 @@ class Stitcher:
             return self._journal.feed(block)
         told = b""
         for event in events_of(events):
-            known = tuple(self._all_of.get(choice, count) for choice, count in enumerate(event.position))
             told += b"".join(ids_line(choice, ids) for choice, ids in event.ids if choice not in self._all_of)
-            told += self._out(event, known)
+            told += self._out(event)
         return self._journal.feed(told) if told else b""
 
     def _repeated(self, events: bytes) -> bytes:
@@ -57,18 +56,18 @@ class Stitcher:
         out = []
         for event in condensed(events):
             self._learn(event)
-            out.append(self._out(event, tuple(map(len, self._ids))))
+            out.append(self._out(event))
         self.caught_up = self._rest.caught_up and self._ids_caught_up()
         rest = b"".join(out)
         if rest:
             self._journal.keep(rest)
         return rest
 
-    def _out(self, event: Event, position: tuple[int, ...]) -> bytes:
+    def _out(self, event: Event) -> bytes:
         if not event.data:
             return b""
         try:
-            return self._rest.event(event, position)
+            return self._rest.event(event)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise StitchError(f"an event is of no known shape: {error!r}") from error
 

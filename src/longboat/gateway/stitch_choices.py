@@ -75,6 +75,9 @@ class ReceivedChoices:
             return max(num_ids - 1, 0)
         return min(known.covered, num_ids)
 
+    def covered(self, choice: int) -> int:
+        return self.choices[choice].covered if choice in self.choices else 0
+
     def has_all(self, choice: int) -> bool:
         return choice in self.choices and self.choices[choice].finished
 
@@ -101,7 +104,7 @@ class ReceivedChoices:
         role = "role" in delta
         choice.role |= role
         if not role and index < len(position):
-            choice.covered = position[index]
+            choice.covered = max(choice.covered, position[index])
         for name, text in _texts(delta):
             choice.texts.setdefault(name, bytearray()).extend(text.encode("utf-8", "surrogatepass"))
         for call in delta.get("tool_calls") or ():
@@ -158,9 +161,9 @@ class RestOfChoices:
             return None
         return events.replace(line, self._old_line)
 
-    def event(self, event: Event, position: tuple[int, ...]) -> bytes:
+    def event(self, event: Event) -> bytes:
         if event.data == DONE:
-            return self._done(event, position)
+            return self._done(event)
         document = decoded(event.data)
         choices = document.get("choices")
         if "error" in document or not isinstance(choices, list):
@@ -175,32 +178,28 @@ class RestOfChoices:
         elif self._received.has_usage or self._behind:
             return self._repeated_usage()
         else:
-            self._correct(document.get("usage") or {}, event.position, position)
+            self._correct(document.get("usage") or {}, event.position)
         document.update(
             (key, value)
             for key, value in self._received.head.items()
             if key != "system_fingerprint" or document.get(key) is not None
         )
-        return event_bytes(event, encoded(document), position)
+        return event_bytes(event, encoded(document), self._received)
 
-    def _done(self, event: Event, position: tuple[int, ...]) -> bytes:
+    def _done(self, event: Event) -> bytes:
         if self._behind:
             raise StitchError("the engine that was to go on with an answer ended before it")
-        return event_bytes(event, DONE, position)
+        return event_bytes(event, DONE, self._received)
 
     def _repeated_usage(self) -> bytes:
         if self._behind:
             raise StitchError("the engine that was to go on with an answer ended before it")
         return b""
 
-    def _correct(self, usage: _Json, made: tuple[int, ...], known: tuple[int, ...]) -> None:
+    def _correct(self, usage: _Json, made: tuple[int, ...]) -> None:
         """Tokens that the new engine made more or fewer of, for choices that the client has all of, do not count."""
-        choices = self._received.choices
-        surplus = sum(
-            count - has
-            for i, (count, has) in enumerate(zip(made, known, strict=False))
-            if i in choices and choices[i].finished
-        )
+        known = self._received
+        surplus = sum(made[choice] - known.covered(choice) for choice in range(len(made)) if known.has_all(choice))
         for name in ("completion_tokens", "total_tokens") if surplus else ():
             if isinstance(usage.get(name), int):
                 usage[name] -= surplus

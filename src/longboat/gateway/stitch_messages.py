@@ -33,10 +33,12 @@ class ReceivedMessage:
         self.started = False
         self.has_end = False
         self.blocks: list[_Block] = []
+        self._told = 0
 
     def note(self, event: Event) -> None:
         if not event.data:
             return
+        self._told = max(self._told, *event.position[:1], 0)
         document = decoded(event.data)
         kind = document.get("type")
         if kind == "message_start":
@@ -56,6 +58,9 @@ class ReceivedMessage:
     def carried(self, choice: int, num_ids: int) -> int:
         """All but the last: no event tells with a token's text whether it ended the message."""
         return max(num_ids - 1, 0) if choice == 0 else 0
+
+    def covered(self, choice: int) -> int:
+        return self._told
 
     def has_all(self, choice: int) -> bool:
         return self.has_end
@@ -118,7 +123,7 @@ class RestOfMessage:
             return None
         return None if b"event: error" in events else events
 
-    def event(self, event: Event, position: tuple[int, ...]) -> bytes:
+    def event(self, event: Event) -> bytes:
         document = decoded(event.data)
         kind = document.get("type")
         if kind == "error":
@@ -137,7 +142,7 @@ class RestOfMessage:
             rest = _rest_of_stop(document, self._progress[document["index"]])
         else:
             rest = document
-        return b"" if rest is None else event_bytes(event, encoded(rest), position)
+        return b"" if rest is None else event_bytes(event, encoded(rest), self._received)
 
     def _ending(self, document: _Json) -> _Json | None:
         if self._received.has_end:

@@ -63,6 +63,9 @@ class Received(Protocol):
     def carried(self, choice: int, num_ids: int) -> int:
         """How many of the ``num_ids`` token ids known of a choice another engine is given."""
 
+    def covered(self, choice: int) -> int:
+        """Tokens of which the client has what they say."""
+
     def has_all(self, choice: int) -> bool:
         """Whether the client has the end of a choice."""
 
@@ -73,8 +76,8 @@ class Received(Protocol):
 class Rest(Protocol):
     """Turns the events of a new, complete stream into the rest of the first one."""
 
-    def event(self, event: Event, position: tuple[int, ...]) -> bytes:
-        """What the client gets of one event; b"" is nothing. position: tokens of which the client will know then.
+    def event(self, event: Event) -> bytes:
+        """What the client gets of one event; b"" is nothing.
 
         :raises StitchError: it contradicts what the client has
         """
@@ -156,9 +159,16 @@ def event_of(raw: bytes) -> Event:
     return Event(name, data, position, tuple(ids))
 
 
-def event_bytes(event: Event, data: bytes, position: tuple[int, ...]) -> bytes:
-    """An event for the client; with an ``id:`` line where the engine wrote one."""
-    head = b"id: %b\n" % ".".join(map(str, position)).encode() if event.position else b""
+def event_bytes(event: Event, data: bytes, received: Received) -> bytes:
+    """An event for the client; with an ``id:`` line where the engine wrote one, that never tells less than one did."""
+    head = b""
+    if event.position:
+        counts = (
+            known if received.has_all(choice) else max(count, known)
+            for choice, count in enumerate(event.position)
+            for known in (received.covered(choice),)
+        )
+        head = b"id: %b\n" % ".".join(map(str, counts)).encode()
     if event.name:
         head += b"event: %b\n" % event.name
     return b"%bdata: %b\n\n" % (head, data)

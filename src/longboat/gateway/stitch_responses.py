@@ -38,17 +38,14 @@ class _Item:
 
 
 class ReceivedResponse:
-    """What a client has of a response: one choice, output items in order.
-
-    covered: tokens whose deltas the client has
-    """
+    """What a client has of a response: one choice, output items in order."""
 
     def __init__(self) -> None:
         self.ended = False
         self.head: _Json = {}
         self.marks: dict[str, int] = {}
         self.items: list[_Item] = []
-        self.covered = 0
+        self._covered = 0
         self.next_sequence = 0
 
     def note(self, event: Event) -> None:
@@ -69,7 +66,10 @@ class ReceivedResponse:
 
     def carried(self, choice: int, num_ids: int) -> int:
         """Never the last one: no event tells with a token's text whether it ended the response."""
-        return max(min(self.covered, num_ids - 1), 0) if choice == 0 else 0
+        return max(min(self._covered, num_ids - 1), 0) if choice == 0 else 0
+
+    def covered(self, choice: int) -> int:
+        return self._covered
 
     def has_all(self, choice: int) -> bool:
         return False
@@ -87,7 +87,7 @@ class ReceivedResponse:
         for entry in document.get("logprobs") or ():
             item.logprobs += encoded(entry) + b","
         if position:
-            self.covered = position[0]
+            self._covered = max(self._covered, position[0])
 
 
 class _Progress:
@@ -153,7 +153,7 @@ class RestOfResponse:
     def _same_places(self) -> bool:
         return all(new == progress.index for new, progress in self._progress.items())
 
-    def event(self, event: Event, position: tuple[int, ...]) -> bytes:
+    def event(self, event: Event) -> bytes:
         document = decoded(event.data)
         kind = document["type"]
         if kind in _FAILURES:
@@ -163,7 +163,7 @@ class RestOfResponse:
             return b""
         rest["sequence_number"] = self._sequence
         self._sequence += 1
-        return event_bytes(event, encoded(rest), position)
+        return event_bytes(event, encoded(rest), self._received)
 
     def _rest(self, kind: str, document: _Json, position: tuple[int, ...]) -> _Json | None:
         if kind in _ENDS:
@@ -235,8 +235,8 @@ class RestOfResponse:
         """Those of tokens that the client has no delta of; an event tells of tokens up to its position."""
         if not position:
             return entries
-        known = self._received.covered - (position[0] - len(entries))
-        return entries[max(known, 0) :] if self._received.covered else entries
+        known = self._received.covered(0) - (position[0] - len(entries))
+        return entries[max(known, 0) :] if self._received.covered(0) else entries
 
     def _rest_of_mark(self, document: _Json, progress: _Progress) -> _Json | None:
         key = _key(document)

@@ -63,6 +63,10 @@ class MovableStream(Protocol):
     def admitted(self, now_s: float) -> Admitted:
         """How far it is at its engine."""
 
+    @property
+    def silent_s(self) -> float:
+        """How long its engine sent it nothing; infinite while nothing is asked of one."""
+
 
 class Upstream:
     """One endpoint, live. Fits ``routing.pick.EndpointView``; counts only what this process sends."""

@@ -141,7 +141,11 @@ class WaitingExchange(Exchange):
         refusal = self._refusal or refusals.no_ready_endpoint(self._call.pool)
         self._unpark()
         self._drop_connection()
-        self._refuse(refusal)
+        deadline_s = self._call.deadline_s
+        if deadline_s is not None and time.monotonic() > deadline_s and not self._has_content:
+            self._refuse(refusals.deadline_passed(), outcome="expired")
+        else:
+            self._refuse(refusal)
 
     def _close(self, *, status: int, outcome: str, code: str = "") -> None:
         self._unpark()

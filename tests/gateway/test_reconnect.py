@@ -1,0 +1,86 @@
+"""The rest of a stream for a client that comes back: tokens, ids, and what is left out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longboat.gateway.reconnect import CrossedError, Identity, Numbering, Point, Rest, ResumeToken, identity_of
+
+TOKEN = ResumeToken("tiny", "abc", 7, "f00d", "chatcmpl-1", "99", 1000)
+
+
+def event(position: str, text: str, name: str = "chatcmpl-1", created: int = 99) -> bytes:
+    return f'id: {position}\ndata: {{"id":"{name}","created":{created},"text":"{text}"}}\n\n'.encode()
+
+
+def stream(name: str = "chatcmpl-1", created: int = 99) -> list[bytes]:
+    """One event a token, with a first event without any and two without any at the end."""
+    positions = ["0", "1", "2", "3", "4", "4", "4"]
+    return [event(at, f"e{i}", name, created) for i, at in enumerate(positions)] + [b"data: [DONE]\n\n"]
+
+
+def test_token_comes_back_as_it_was() -> None:
+    assert ResumeToken.decode(TOKEN.encode("salt"), "salt", 1001.0) == TOKEN
+
+
+@pytest.mark.parametrize("at", range(0, 80, 7))
+def test_token_that_was_changed_or_is_anothers_or_old_is_refused(at: int) -> None:
+    text = bytearray(TOKEN.encode("salt"))
+    text[at % len(text)] ^= 1
+    assert ResumeToken.decode(bytes(text), "salt", 1001.0) is None
+    assert ResumeToken.decode(TOKEN.encode("salt"), "pepper", 1001.0) is None
+    assert ResumeToken.decode(TOKEN.encode("salt"), "salt", 99_999.0) is None
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_no_token_and_no_point_that_fails(data: bytes) -> None:
+    assert ResumeToken.decode(data, "salt", 1.0) is None
+    point = Point.read(data)
+    assert point is None or min(point.counts) >= 0
+
+
+def test_events_of_one_count_get_ids_that_differ() -> None:
+    numbering = Numbering()
+    out = b"".join(numbering.feed(e, grows=False) for e in stream())
+    ids = [line[4:] for line in out.split(b"\n") if line.startswith(b"id: ")]
+    assert ids == [b"0", b"1", b"2", b"3", b"4", b"4+1", b"4+2"]
+
+
+def test_numbering_of_a_whole_block_and_of_single_events_is_the_same() -> None:
+    one, other = Numbering(), Numbering()
+    single = b"".join(one.feed(e, grows=b"id: 4" not in e and b"id: 0" not in e and b"id" in e) for e in stream())
+    assert other.feed(b"".join(stream()), grows=False) == single
+
+
+@pytest.mark.parametrize("seen", range(1, 8))
+@pytest.mark.parametrize("in_one_block", [True, False])
+def test_rest_is_what_the_client_has_not_seen(seen: int, in_one_block: bool) -> None:
+    numbered = [Numbering().feed(e, grows=False) for e in stream()]
+    numbering = Numbering()
+    numbered = [numbering.feed(e, grows=False) for e in stream()]
+    last = numbered[seen - 1].split(b"\n")[0][4:]
+    point = Point.read(last)
+    assert point is not None
+    rest, numbering = Rest(point, identity_of(numbered[0])), Numbering()
+    again = stream("chatcmpl-2", 105)
+    blocks = [b"".join(again)] if in_one_block else again
+    out = b"".join(rest.feed(numbering.feed(block, grows=False)) for block in blocks)
+    assert out == b"".join(numbered[seen:])
+
+
+def test_choices_are_left_out_each_up_to_its_own_count() -> None:
+    rest = Rest(Point((2, 1), 0), Identity())
+    events = [event("0.0", "role"), event("0.1", "b1"), event("0.2", "b2"), event("1.2", "a1"), event("2.2", "a2")]
+    events.append(event("3.2", "a3"))
+    out = b"".join(rest.feed(e) for e in events)
+    assert [text for text in (b"role", b"a1", b"a2", b"a3", b"b1", b"b2") if text in out] == [b"a3", b"b2"]
+
+
+def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:
+    rest = Rest(Point((5,), 0), Identity())
+    rest.feed(event("3", "x"))
+    with pytest.raises(CrossedError) as crossed:
+        rest.feed(event("7", "y"))
+    assert crossed.value.priors == (4,)

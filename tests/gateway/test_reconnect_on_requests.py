@@ -1,0 +1,133 @@
+"""A client whose gateway died gets the rest of its stream from another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
+from gateway_lab import table
+
+from longboat.core.policy import Policy, ResumePolicy
+from longboat.gateway.server import Gateway
+
+POLICY = Policy(resume=ResumePolicy(seeds=False), salt="pepper")
+KINDS = ["usage", "several", "logprobs", "completion", "completions", "message", "response"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[list[Engine]]:
+    made = [Engine(), Engine()]
+    for engine in made:
+        engine.start()
+    yield made
+    for engine in made:
+        engine.kill()
+
+
+async def gateway_before(make_gateway: Any, engines: list[Engine], policy: Policy = POLICY, **changes: Any) -> Gateway:
+    gateway: Gateway = await make_gateway(policy=policy)
+    gateway.state.offer_table("f", table(*(e.endpoint(f"r{i}", **changes) for i, e in enumerate(engines))))
+    return gateway
+
+
+async def beginning(gateway: Gateway, path: str, document: Json, num_events: int) -> Stream:
+    """What a client has of a stream that it lost: whole events."""
+    reader = Reader(gateway)
+    stream = await reader.ask(path, document)
+    await reader.events(num_events)
+    reader.close()
+    stream.body = stream.body[: stream.body.rindex(b"\n\n") + 2]
+    return stream
+
+
+def comes_back(stream: Stream) -> str:
+    return f"last-event-id: {stream.event_ids[-1]}\r\nx-longboat-resume: {stream.headers['x-longboat-resume']}\r\n"
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("num_events", [1, 5, 23])
+async def test_another_gateway_gives_exactly_the_rest(
+    name: str, num_events: int, pair: list[Engine], make_gateway: Any
+) -> None:
+    path, document = REQUESTS[name]
+    one, other = [await gateway_before(make_gateway, pair) for _ in range(2)]
+    whole = await streamed(one, path, document)
+    had = await beginning(one, path, document, num_events)
+    rest = await streamed(other, path, document, comes_back(had))
+    assert (rest.status, rest.done) == (200, True)
+    both = Stream(200, {}, had.body + rest.body, True)
+    if name != "several":
+        assert len(both.events) == len(whole.events)
+        assert both.event_ids == whole.event_ids or "." in whole.event_ids[-1]
+    assert len(both.ids) == len(whole.ids)
+    if name == "response":  # its items' ids are made up by each engine
+        assert both.meaning()["texts"] == whole.meaning()["texts"]
+    else:
+        assert both.meaning() == whole.meaning()
+
+
+async def test_seed_of_the_first_gateway_is_used_again(pair: list[Engine], make_gateway: Any) -> None:
+    policy = Policy(salt="pepper")
+    one, other = [await gateway_before(make_gateway, pair, policy) for _ in range(2)]
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 40, "temperature": 1}
+    had = await beginning(one, path, document, 12)
+    seed = re.search(rb'"fake-seed-([0-9]+)"', had.body)
+    rest = await streamed(other, path, document, comes_back(had))
+    assert seed is not None
+    whole = await streamed(one, path, {**document, "seed": int(seed[1])})
+    assert Stream(200, {}, had.body + rest.body, True).meaning() == whole.meaning()
+
+
+async def test_what_the_client_has_is_not_paid_again(pair: list[Engine], make_gateway: Any) -> None:
+    one, other = [await gateway_before(make_gateway, pair) for _ in range(2)]
+    path, document = REQUESTS["usage"]
+    had = await beginning(one, path, document, 12)
+    tokens = int(had.event_ids[-1])
+    await streamed(other, path, document, comes_back(had))
+    record = other.state.recent.newest()[0]
+    assert (record.prompt_tokens, record.completion_tokens) == (0, 40 - tokens)
+
+
+async def test_rest_survives_the_death_of_its_engine_too(pair: list[Engine], make_gateway: Any) -> None:
+    one, other = [await gateway_before(make_gateway, pair) for _ in range(2)]
+    path, document = REQUESTS["usage"]
+    whole = await streamed(one, path, document)
+    had = await beginning(one, path, document, 8)
+    await pair[0].fault("break", after_tokens=3)
+    await pair[1].fault("break", after_tokens=20)
+    rest = await streamed(other, path, document, comes_back(had))
+    assert Stream(200, {}, had.body + rest.body, True).meaning() == whole.meaning()
+    for engine in pair:
+        await engine.fault("none")
+
+
+async def test_token_opens_no_other_request(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await gateway_before(make_gateway, pair)
+    path, document = REQUESTS["usage"]
+    had = await beginning(gateway, path, document, 8)
+    for changed, headers in (
+        ({**document, "max_tokens": 41}, comes_back(had)),
+        (document, "last-event-id: 3\r\nx-longboat-resume: no.token\r\n"),
+        (document, comes_back(had).replace("last-event-id: ", "last-event-id: x")),
+    ):
+        answer = await streamed(gateway, path, changed, headers)
+        assert (answer.status, b"bad_resume" in answer.body) == (400, True)
+
+
+async def test_rest_of_a_revision_that_is_gone_is_refused(pair: list[Engine], make_gateway: Any) -> None:
+    one = await gateway_before(make_gateway, pair)
+    other = await gateway_before(make_gateway, pair, revision="two")
+    path, document = REQUESTS["usage"]
+    had = await beginning(one, path, document, 8)
+    answer = await streamed(other, path, document, comes_back(had))
+    assert (answer.status, b"resume_gone" in answer.body) == (409, True)
+
+
+async def test_last_event_id_alone_changes_nothing(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await gateway_before(make_gateway, pair)
+    path, document = REQUESTS["usage"]
+    whole = await streamed(gateway, path, document)
+    assert (await streamed(gateway, path, document, "last-event-id: 5\r\n")).meaning() == whole.meaning()
