@@ -159,6 +159,26 @@ def test_ordinary_requests_go_the_short_way(
     assert not adds_usage or "stream_options" in document
 
 
+@needs_native
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize(
+    "more",
+    [b'"n":3', b'"n":3,"max_tokens":7', b'"max_tokens":0', b'"n":999999999,"max_tokens":999999999', b'"user":"u"',
+     b'"stream":true', b'"stream":true,"stream_options":{"include_usage":true}', b'"stream_options":{}'],
+)  # fmt: skip
+def test_request_with_this_goes_the_short_way(more: bytes, keys: bool) -> None:
+    policy, lines = keyed(TenantPolicy(name="a"), salt="pepper") if keys else (Policy(), [""])
+    state, head = state_with(policy), known_head(CHAT, *lines[0].encode().splitlines(True))
+    assert both_ways(state, head, ASK[:-1] + b"," + more + b"}")[0] is not None
+
+
+@pytest.mark.parametrize("options", [b"null", b"{}", b'{"include_usage":false,"x":1}'])
+def test_options_without_usage_are_left_to_the_long_way(options: bytes) -> None:
+    """Another member of that name would go before the one that is there."""
+    short, long = both_ways(state_with(Policy()), known_head(), ASK_STREAM[:-1] + b',"stream_options":%b}' % options)
+    assert short is None and isinstance(long, Call) and long.adds_usage
+
+
 # what it must leave to the long way
 
 
