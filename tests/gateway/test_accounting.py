@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from longboat.gateway.answer_head import AnswerHead
 from longboat.gateway.answers import Refusal
 from longboat.gateway.call import Call
 from longboat.gateway.exchange import Exchange
+from longboat.gateway.native import ChunkPath
 from longboat.gateway.recent import RecentRequests
 from longboat.gateway.request import Request
 from longboat.gateway.routes import decide
@@ -42,11 +44,14 @@ class Client:
     def write(self, data: bytes) -> None:
         self.written += data
 
+    def chunk_writer(self) -> Callable[[bytes], object]:
+        return self.write
+
     def exchange_done(self, *, keep: bool) -> None:
         self.ends += 1
 
 
-class Connection:
+class Connection(ChunkPath):
     """A connection to an engine that does what the test says."""
 
     usable = True
@@ -55,19 +60,28 @@ class Connection:
         self.upstream, self._sent = upstream, sent
         self.sink: Any = None
         self.used = False
-        self.quiet = 0
         self.aborted = False
 
     def send(self, sink: Any, head: bytes, body: bytes) -> None:
         self.sink = sink
+        self.direct, self.between_chunks = False, True
+        self.write = self.itl = self.journal = None
+        self.num_events = self.bytes_out = 0
         self._sent.append(self)
+
+    def tell(self, event: bytes) -> None:
+        """A part of a stream."""
+        self.data_received(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def data_arrived(self, data: bytes) -> None:
+        self.sink.on_block(data[data.index(b"\r\n") + 2 : -2], last=False)
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def close(self) -> None: ...
 
     def abort(self) -> None:
-        self.aborted, self.sink = True, None
+        self.aborted, self.sink, self.write = True, None, None
 
 
 class World:
@@ -141,7 +155,7 @@ class World:
         elif not sink._relay.events:
             self.answer(connection, orjson.dumps({"choices": [{}], "usage": USAGE}))
         elif kind < 0.6:
-            sink.on_block(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', last=False)
+            connection.tell(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
         else:
             self.answer(connection, b'data: {"choices":[],"usage":%b}\n\ndata: [DONE]\n\n' % orjson.dumps(USAGE))
 
