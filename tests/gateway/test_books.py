@@ -178,7 +178,7 @@ async def test_counters_in_a_network_are_asked_after_all_is_settled() -> None:
 
 async def test_defect_in_one_record_loses_no_other(logging_office: Office) -> None:
     class Broken:
-        def learn(self, *args: Any, **named: Any) -> None:
+        def result(self) -> None:
             raise RuntimeError("a defect")
 
     office = logging_office
@@ -187,7 +187,7 @@ async def test_defect_in_one_record_loses_no_other(logging_office: Office) -> No
     for number in range(5):
         call = office.answered(str(number))
         if number in (0, 3):
-            call.left_pool = Broken()  # type: ignore[assignment]
+            call.usage = Broken()  # type: ignore[assignment]
     office.books.settle()
     assert [str(context["exception"]) for context in reported] == ["a defect"] * 2
     assert office.ids == ["1", "2", "4"]
