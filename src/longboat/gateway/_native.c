@@ -2,7 +2,7 @@
  *
  * scan: what body.read_facts says of a chat or completions request, in one pass, or nothing where anything is out of
  * the ordinary. It must never say something else than read_facts would: where it cannot be sure, it returns None.
- * Gaps, ChunkPath: the way of nearly every token from an engine to a client.
+ * Gaps, TokenLog, ChunkPath: the way of nearly every token from an engine to a client.
  * access_line: the line of access_log.access_record.
  */
 
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 3 /* as native.py expects it */
+#define INTERFACE 4 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -714,6 +714,101 @@ static PyTypeObject GapsType = {
     .tp_new = Gaps_new,
 };
 
+/* ---- TokenLog ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *add_id;
+    PyObject *sent;
+    Py_ssize_t sent_bytes;
+    Py_ssize_t max_bytes;
+} TokenLog;
+
+static PyObject *TokenLog_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *add_id;
+    Py_ssize_t max_bytes;
+    if (named != NULL && PyDict_GET_SIZE(named) != 0) {
+        PyErr_SetString(PyExc_TypeError, "TokenLog takes no named arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "On:TokenLog", &add_id, &max_bytes)) return NULL;
+    TokenLog *log = (TokenLog *)type->tp_alloc(type, 0);
+    if (log == NULL) return NULL;
+    log->sent = PyList_New(0);
+    if (log->sent == NULL) {
+        Py_DECREF(log);
+        return NULL;
+    }
+    log->add_id = Py_NewRef(add_id);
+    log->max_bytes = max_bytes;
+    return (PyObject *)log;
+}
+
+static int TokenLog_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((TokenLog *)self)->add_id);
+    Py_VISIT(((TokenLog *)self)->sent);
+    return 0;
+}
+
+static int TokenLog_clear(PyObject *self) {
+    Py_CLEAR(((TokenLog *)self)->add_id);
+    Py_CLEAR(((TokenLog *)self)->sent);
+    return 0;
+}
+
+static void TokenLog_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    TokenLog_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef token_log_members[] = {
+    {"sent", T_OBJECT, offsetof(TokenLog, sent), 0, "events that went to the client, in order"},
+    {"sent_bytes", T_PYSSIZET, offsetof(TokenLog, sent_bytes), 0, "bytes of these events"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject TokenLogType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "longboat.gateway._native.TokenLog",
+    .tp_basicsize = sizeof(TokenLog),
+    .tp_dealloc = TokenLog_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "Token ids and events of a stream, as its chunks pass.",
+    .tp_traverse = TokenLog_traverse,
+    .tp_clear = TokenLog_clear,
+    .tp_members = token_log_members,
+    .tp_new = TokenLog_new,
+};
+
+/* Bytes of a line ": ids 0 N\n" that a text begins with; 0 where it begins otherwise. */
+static Py_ssize_t ids_line(const char *text, Py_ssize_t bytes, unsigned long long *id) {
+    static const char start[] = ": ids 0 ";
+    const Py_ssize_t start_bytes = sizeof start - 1;
+    if (bytes < start_bytes + 2 || memcmp(text, start, (size_t)start_bytes) != 0) return 0;
+    Py_ssize_t at = start_bytes;
+    unsigned long long value = 0;
+    while (at < bytes && at < start_bytes + 10 && text[at] >= '0' && text[at] <= '9') {
+        value = value * 10 + (unsigned long long)(text[at++] - '0');
+    }
+    if (at == start_bytes || at == bytes || text[at] != '\n' || value > 0xFFFFFFFFu) return 0;
+    *id = value;
+    return at + 1;
+}
+
+/* Whether a text that ends with an empty line is one event without a comment. */
+static bool is_one_plain_event(const char *text, Py_ssize_t bytes) {
+    if (bytes < 3 || text[0] == ':' || text[0] == '\n') return false;
+    const char *end = text + bytes;
+    for (const char *p = text; (p = memchr(p, '\n', (size_t)(end - p))) != NULL;) {
+        p++;
+        if (p == end) return false;
+        if (*p == ':') return false;
+        if (*p == '\n') return p + 1 == end;
+    }
+    return false;
+}
+
 /* ---- ChunkPath --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -782,21 +877,63 @@ static bool count_gap(PyObject *itl, double gap_s) {
     return done != NULL;
 }
 
+/* What the client gets of a chunk whose body, its last ``size`` bytes but two, is logged: one event with one token.
+   NULL without an exception where it is not that. size: becomes that of the body that the client gets. */
+static PyObject *logged_chunk(TokenLog *log, PyObject *data, Py_ssize_t *size) {
+    const char *body = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data) - 2 - *size;
+    unsigned long long id = 0;
+    Py_ssize_t line = ids_line(body, *size, &id);
+    if (line == 0 || log->sent == NULL || !PyList_CheckExact(log->sent) || log->add_id == NULL) return NULL;
+    Py_ssize_t rest = *size - line;
+    if (!is_one_plain_event(body + line, rest) || rest > log->max_bytes - log->sent_bytes) return NULL;
+    char head[8];
+    int head_bytes = PyOS_snprintf(head, sizeof head, "%zx\r\n", (size_t)rest);
+    PyObject *event = PyBytes_FromStringAndSize(body + line, rest);
+    PyObject *chunk = PyBytes_FromStringAndSize(NULL, head_bytes + rest + 2);
+    PyObject *number = PyLong_FromUnsignedLongLong(id);
+    PyObject *added = NULL;
+    if (event != NULL && chunk != NULL && number != NULL && PyList_Append(log->sent, event) == 0) {
+        log->sent_bytes += rest;
+        added = PyObject_CallOneArg(log->add_id, number);
+    }
+    Py_XDECREF(event);
+    Py_XDECREF(number);
+    if (added == NULL) {
+        Py_XDECREF(chunk);
+        return NULL;
+    }
+    Py_DECREF(added);
+    char *to = PyBytes_AS_STRING(chunk);
+    memcpy(to, head, (size_t)head_bytes);
+    memcpy(to + head_bytes, body + line, (size_t)rest);
+    memcpy(to + head_bytes + rest, "\r\n", 2);
+    *size = rest;
+    return chunk;
+}
+
 static PyObject *ChunkPath_data_received(PyObject *self, PyObject *data) {
     ChunkPath *path = (ChunkPath *)self;
     Py_ssize_t size = 0;
-    bool on_its_way = path->direct && path->between_chunks && path->write != NULL && path->write != Py_None;
-    if (on_its_way && (path->journal == NULL || path->journal == Py_None) && PyBytes_Check(data)) {
+    PyObject *chunk = NULL; /* what the client gets */
+    if (path->direct && path->between_chunks && path->write != NULL && path->write != Py_None && PyBytes_Check(data)) {
         size = size_of_whole_chunk(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
     }
-    if (size == 0) return PyObject_CallMethodOneArg(self, name_data_arrived, data);
+    if (size != 0 && (path->journal == NULL || path->journal == Py_None)) chunk = Py_NewRef(data);
+    else if (size != 0 && Py_IS_TYPE(path->journal, &TokenLogType)) {
+        PyObject *log = Py_NewRef(path->journal);
+        chunk = logged_chunk((TokenLog *)log, data, &size);
+        Py_DECREF(log);
+        if (chunk == NULL && PyErr_Occurred()) return NULL;
+    }
+    if (chunk == NULL) return PyObject_CallMethodOneArg(self, name_data_arrived, data);
     PyObject *write = Py_NewRef(path->write), *itl = Py_XNewRef(path->itl); /* whoever is called may replace them */
     double now_s = monotonic_s(), gap_s = now_s - path->last_s;
     path->quiet = 0;
     path->last_s = now_s;
     path->num_events++;
     path->bytes_out += size;
-    PyObject *done = count_gap(itl, gap_s) ? PyObject_CallOneArg(write, data) : NULL;
+    PyObject *done = count_gap(itl, gap_s) ? PyObject_CallOneArg(write, chunk) : NULL;
+    Py_DECREF(chunk);
     Py_DECREF(write);
     Py_XDECREF(itl);
     if (done == NULL) return NULL;
@@ -833,7 +970,7 @@ static void ChunkPath_dealloc(PyObject *self) {
 static PyMemberDef chunk_path_members[] = {
     {"write", T_OBJECT, offsetof(ChunkPath, write), 0, "what takes a chunk to the client, or None"},
     {"itl", T_OBJECT, offsetof(ChunkPath, itl), 0, "where the times between chunks are counted, or None"},
-    {"journal", T_OBJECT, offsetof(ChunkPath, journal), 0, "where it is set, every chunk goes to data_arrived"},
+    {"journal", T_OBJECT, offsetof(ChunkPath, journal), 0, "a TokenLog, None, or what makes every chunk go to data_arrived"},
     {"last_s", T_DOUBLE, offsetof(ChunkPath, last_s), 0, "when the last chunk came, on the monotonic clock"},
     {"quiet", T_LONGLONG, offsetof(ChunkPath, quiet), 0, "sweeps since the last byte"},
     {"num_events", T_LONGLONG, offsetof(ChunkPath, num_events), 0, "chunks that went the short way"},
@@ -1055,7 +1192,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &GapsType) < 0 ||
-        PyModule_AddType(module, &ChunkPathType) < 0) {
+        PyModule_AddType(module, &ChunkPathType) < 0 || PyModule_AddType(module, &TokenLogType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

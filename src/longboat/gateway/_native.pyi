@@ -14,6 +14,12 @@ class Gaps:
     def observe(self, seconds: float, /) -> None: ...
     def counts(self) -> list[float]: ...
 
+@final
+class TokenLog:
+    sent: list[bytes]
+    sent_bytes: int
+    def __new__(cls, add_id: Callable[[int], object], max_bytes: int, /) -> Self: ...
+
 class ChunkPath:
     direct: bool
     between_chunks: bool

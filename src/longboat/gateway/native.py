@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "access_line", "scan")
+__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "scan")
 
-_INTERFACE = 3
+_INTERFACE = 4
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 
@@ -31,6 +31,6 @@ IS_NATIVE = _is_usable()
 """Whether the compiled ones are in use."""
 
 if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway._native import ChunkPath, Gaps, access_line, scan
+    from longboat.gateway._native import ChunkPath, Gaps, TokenLog, access_line, scan
 else:
-    from longboat.gateway.native_twin import ChunkPath, Gaps, access_line, scan
+    from longboat.gateway.native_twin import ChunkPath, Gaps, TokenLog, access_line, scan

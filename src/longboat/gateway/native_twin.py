@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Gaps", "access_line", "scan")
+__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "scan")
 
 _SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
 _EVENT_END = b"\n\n\r\n"
@@ -41,13 +41,45 @@ class Gaps:
         return [*self._counts, self._sum_s]
 
 
+class TokenLog:
+    """Token ids and events of a stream, as its chunks pass; no more than ``max_bytes`` of events.
+
+    add_id: is told each id of choice 0; sent: what went to the client, which the owner may take and empty
+    """
+
+    __slots__ = ("_add_id", "_max_bytes", "sent", "sent_bytes")
+
+    def __init__(self, add_id: Callable[[int], object], max_bytes: int, /) -> None:
+        self._add_id = add_id
+        self._max_bytes = max_bytes
+        self.sent: list[bytes] = []
+        self.sent_bytes = 0
+
+    def logged(self, events: bytes) -> bytes:
+        """What the client gets of one event with one token; empty where it is not that, and then nothing is logged."""
+        if not events.startswith(b": ids 0 "):
+            return b""
+        end = events.find(b"\n")
+        digits, event = events[8:end], events[end + 1 :]
+        if not digits.isdigit() or len(digits) > 10 or int(digits) > 0xFFFFFFFF:
+            return b""
+        if event[:1] in (b":", b"\n") or b"\n:" in event or event.find(b"\n\n") != len(event) - 2:
+            return b""
+        if self.sent_bytes + len(event) > self._max_bytes:
+            return b""
+        self.sent.append(event)
+        self.sent_bytes += len(event)
+        self._add_id(int(digits))
+        return event
+
+
 class ChunkPath:
     """The way of nearly every token: one whole chunk of whole events goes to the client as it came.
 
     direct, between_chunks: both must be true for that; write: what takes the chunk, None where nothing does
     itl: where the time since ``last_s`` (of the monotonic clock) is counted; quiet: set to 0 by every such chunk
     num_events, bytes_out: these chunks, and the bytes of body in them; both are counted up, the owner sets them
-    journal: where it is set, no chunk goes this way
+    journal: a TokenLog, which then sees each of them and takes what is ours off it; anything else stops them all
     """
 
     __slots__ = (
@@ -74,8 +106,13 @@ class ChunkPath:
 
     def data_received(self, data: bytes, /) -> None:
         write = self.write
-        if self.direct and self.between_chunks and write is not None and self.journal is None:
+        if self.direct and self.between_chunks and write is not None:
             size = size_of_whole_chunk(data)
+            journal = self.journal
+            if size and journal is not None:
+                event = journal.logged(data[-2 - size : -2]) if isinstance(journal, TokenLog) else b""
+                size = len(event)
+                data = b"%x\r\n%b\r\n" % (size, event) if event else data
             if size:
                 now_s = time.monotonic()
                 gap_s = now_s - self.last_s
