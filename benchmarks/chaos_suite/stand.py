@@ -15,7 +15,7 @@ from chaos_suite.loader import Loader
 from chaos_suite.parts import MODEL, EngineOrder, EnginePart, GatewayPart, until
 from chaos_suite.places import Place
 from longboat.core.policy import Policy
-from longboat.core.states import EndpointTable
+from longboat.core.states import EndpointTable, ResumeLevel
 from longboat.gateway.config import GatewayConfig, GatewayLimits
 
 __all__ = ("Commands", "Stand", "fake_commands")
@@ -24,14 +24,18 @@ HERE = Path(__file__).resolve().parent
 TABLE_DELAY_S = 0.4
 """What a supervisor and the controller take to tell gateways that an engine is gone."""
 
-Commands = Callable[[str, int, str, Path], EngineOrder]
-"""From an address, a port, a key and a folder to an engine's command."""
+Commands = Callable[[int, str, int, str, Path], EngineOrder]
+"""From a number, an address, a port, a key and a folder to an engine's command."""
+
+REPLAYING = 1
+"""The number of the engine that takes over nothing at once, and so makes the tokens of others again step by step."""
 
 
 def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
     """Fake engines of this pace."""
 
-    def command(address: str, port: int, key: str, folder: Path) -> EngineOrder:
+    def command(number: int, address: str, port: int, key: str, folder: Path) -> EngineOrder:
+        resume = ResumeLevel.REPLAY if number == REPLAYING else ResumeLevel.CARRIED
         argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", MODEL, "--host", address]
         argv += [
             "--port",
@@ -43,9 +47,12 @@ def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
             "--start-s",
             f"{start_s:g}",
         ]
+        argv += ["--resume", resume]
         url = f"http://{address}:{port}"
         env = {"LONGBOAT_ENGINE_API_KEY": key}
-        return EngineOrder(argv=argv, url=url, key=key, log=folder / f"engine-{port}.log", address=address, env=env)
+        return EngineOrder(
+            argv=argv, url=url, key=key, log=folder / f"engine-{port}.log", address=address, env=env, resume=resume
+        )  # fmt: skip
 
     return command
 
@@ -63,10 +70,10 @@ class Stand:
         self.load = Loader(place.way_in(0), folder / "load.log")
         port = _free_port()
         self.engines = [
-            self._engine(number, commands(place.address(number + 1), port + number, self.key, folder))
+            self._engine(number, commands(number, place.address(number + 1), port + number, self.key, folder))
             for number in range(num_engines)
         ]
-        self.reference = self._engine(-1, commands(place.address(0), port + num_engines, self.key, folder))
+        self.reference = self._engine(-1, commands(-1, place.address(0), port + num_engines, self.key, folder))
         self.gateways = [self._gateway(number, port + 20 + number) for number in range(num_gateways)]
 
     def _engine(self, number: int, order: EngineOrder) -> EnginePart:
