@@ -79,23 +79,33 @@ def identities(fleet: FleetLab) -> list[tuple[Any, ...]]:
     return sorted((r["replica"], r["generation"], r["supervisor_pid"], r["ranks"][0]["pid"]) for r in fleet.replicas())
 
 
-def test_who_serves_goes_on_without_the_head_and_is_adopted_after_its_return(apart: HeadApart) -> None:
+def bring_back(apart: HeadApart) -> None:
     head = apart.lab.hosts[0]
+    apart.lab.boot(head)
+    head.run(apart.start_head, timeout=240)
+    apart.head = fleet_at(apart.lab, head)
+    wait_until("the fleet is known again", lambda: len(apart.head.replicas()) == 2, 180)
+    wait_until("all gateways have the table", lambda: all_told(apart.head), 180)
+
+
+def loads_on(apart: HeadApart, stack: ExitStack) -> list[Load]:
+    """Clients at the gateway of each host that works."""
+    loads = [Load(f"http://127.0.0.1:{w.local_port}", "a", num_clients=2) for w in apart.workers]
+    for load in loads:
+        stack.enter_context(load)
+    return loads
+
+
+def test_who_serves_goes_on_without_the_head_and_is_adopted_after_its_return(apart: HeadApart) -> None:
     before = identities(apart.head)
     assert len(before) == 2
     apart.head.stop_watching()
     with ExitStack() as stack:
-        loads = [Load(f"http://127.0.0.1:{w.local_port}", "a", num_clients=2) for w in apart.workers]
-        for load in loads:
-            stack.enter_context(load)
-        apart.lab.kill_host(head)
+        loads = loads_on(apart, stack)
+        apart.lab.kill_host(apart.lab.hosts[0])
         time.sleep(AWAY_S)
         in_time = [load.num_streams for load in loads]
-        apart.lab.boot(head)
-        head.run(apart.start_head, timeout=240)
-        apart.head = fleet_at(apart.lab, head)
-        wait_until("the fleet is known again", lambda: len(apart.head.replicas()) == 2, 120)
-        wait_until("all gateways have the table", lambda: all_told(apart.head), 120)
+        bring_back(apart)
         time.sleep(15.0)
     assert [load.wrong for load in loads] == [[], []]
     assert all(number > AWAY_S / 10 for number in in_time), in_time
@@ -103,6 +113,24 @@ def test_who_serves_goes_on_without_the_head_and_is_adopted_after_its_return(apa
     path = apart.head.folder / "fleet.yaml"
     assert "nothing to change" in apart.head.must("up", str(path), "--detach", timeout_s=200)
     assert identities(apart.head) == before
+
+
+def test_without_the_head_the_fleet_survives_the_loss_of_a_replica(apart: HeadApart) -> None:
+    replicas = apart.head.replicas()
+    victim, left = replicas
+    host = next(host for host in apart.lab.hosts if host.address == victim["ranks"][0]["address"])
+    apart.head.stop_watching()
+    with ExitStack() as stack:
+        loads = loads_on(apart, stack)
+        apart.lab.kill_host(apart.lab.hosts[0])
+        time.sleep(5.0)
+        host.run(["kill", "-KILL", str(victim["ranks"][0]["pid"])])
+        time.sleep(15.0)
+        bring_back(apart)
+    assert [load.wrong for load in loads] == [[], []]
+    names = [replica["replica"] for replica in apart.head.replicas()]
+    assert left["replica"] in names
+    assert victim["replica"] not in names
 
 
 def all_told(fleet: FleetLab) -> bool:
