@@ -1,4 +1,4 @@
-"""The head of the cluster is lost for a while, and comes back: who serves goes on, and is adopted."""
+"""A head and two hosts that work: the head is lost and comes back, a node is taken out. Who serves goes on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ models:
 
 @dataclass
 class HeadApart:
-    """A host that is only the head, and two that work, each with one CPU to offer."""
+    """A host that is only the head, and two that work, each with room for both replicas."""
 
     lab: Lab
     head: FleetLab
@@ -66,7 +66,7 @@ def apart() -> Iterator[HeadApart]:
         fleet = HeadApart(lab, fleet_at(lab, first), [fleet_at(lab, host) for host in others])
         first.run(fleet.start_head, timeout=240)
         for host in others:
-            join = ["node", "start", "--join", first.address, "--label", "role=work", "--num-cpus", "1"]
+            join = ["node", "start", "--join", first.address, "--label", "role=work", "--num-cpus", "2"]
             host.run([*COMMAND, *join, "--token-file", str(lab.folder / "token")], timeout=240)
         path = fleet.head.folder / "fleet.yaml"
         path.write_text(FLEET)
@@ -137,3 +137,19 @@ def all_told(fleet: FleetLab) -> bool:
     gateways = fleet.status()["gateways"]
     epochs = {gateway["epoch"] for gateway in gateways}
     return len(gateways) == 3 and not any(gateway["problem"] for gateway in gateways) and len(epochs) == 1
+
+
+def test_a_node_that_is_drained_hands_over_what_it_has(apart: HeadApart) -> None:
+    address = apart.head.replicas()[0]["ranks"][0]["address"]
+    leaving = next(host for host in apart.lab.hosts if host.address == address)
+    staying = next(worker for worker in apart.workers if str(leaving.folder) not in str(worker.folder))
+    with Load(f"http://127.0.0.1:{staying.local_port}", "a", num_clients=2) as load:
+        assert "is drained" in apart.head.must("drain", "node", leaving.name, timeout_s=300)
+    assert not load.wrong
+    assert {r["ranks"][0]["address"] for r in apart.head.replicas()} == {address_of(staying, apart)}
+    assert apart.head.cli("drain", "node", apart.lab.hosts[0].name).returncode == 2
+    assert apart.head.cli("drain", "node", leaving.name, "--undo").returncode == 2
+
+
+def address_of(fleet: FleetLab, apart: HeadApart) -> str:
+    return next(host.address for host in apart.lab.hosts if Path(host.env["LONGBOAT_RUN"]) == fleet.folder)
