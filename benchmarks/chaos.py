@@ -22,7 +22,7 @@ from chaos_suite.parts import MODEL
 from chaos_suite.places import Place, best_place
 from chaos_suite.play import Played, play_all
 from chaos_suite.report import machine, show, write
-from chaos_suite.schedule import FAULTS, LINK_FAULTS, Fault, make_schedule
+from chaos_suite.schedule import ANY_ENGINE_FAULTS, FAULTS, GATEWAY_FAULTS, LINK_FAULTS, Fault, make_schedule
 from chaos_suite.stand import Stand, fake_commands
 from rich.console import Console
 
@@ -45,23 +45,26 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--every-s", type=float, default=0.6, help="seconds between two faults, about")
     parser.add_argument("--asks", type=int, default=240, help="different requests")
     parser.add_argument("--engine", choices=["fake", "vllm"], default="fake")
-    parser.add_argument("--engines", type=int, default=4)
+    parser.add_argument("--engines", type=int, help="4 fake ones, or 2 of vLLM")
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--deadline-s", type=float, default=60.0, help="of one answer")
     parser.add_argument("--itl-ms", type=float, default=15.0, help="of fake engines")
     parser.add_argument("--kinds", default="", help=f"faults, by comma: {', '.join(FAULTS)}")
     parser.add_argument("--ask-kinds", default="", help=f"requests, by comma: {', '.join(KINDS)}")
-    parser.add_argument("--fleet", action="store_true", help="a whole fleet, with Ray, in the network lab; so is vllm")
+    parser.add_argument("--fleet", action="store_true", help="a whole fleet, with Ray, in the network lab")
     parser.add_argument("--calm-s", type=float, default=3.0, help="between two faults of a fleet")
     parser.add_argument("--plain", action="store_true", help="without the network lab")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.engines = options.engines or (4 if options.engine == "fake" else 2)
+    return options
 
 
 def _schedule(options: argparse.Namespace, place: Place) -> list[Fault]:
-    kinds = tuple(filter(None, options.kinds.split(","))) or FAULTS
+    possible = FAULTS if options.engine == "fake" else (*ANY_ENGINE_FAULTS, *GATEWAY_FAULTS)
+    kinds = tuple(filter(None, options.kinds.split(","))) or possible
     return make_schedule(
         options.seed, options.faults, every_s=options.every_s, num_engines=options.engines,
         num_gateways=options.gateways, kinds=[kind for kind in kinds if place.has_links or kind not in LINK_FAULTS],
@@ -70,8 +73,15 @@ def _schedule(options: argparse.Namespace, place: Place) -> list[Fault]:
 
 async def _run(options: argparse.Namespace, place: Place, folder: Path) -> Found:
     """Gateways and fake engines without a fleet around them."""
+    is_fake = options.engine == "fake"
     commands = fake_commands(options.itl_ms, 2 * options.itl_ms, 0.2)
-    stand = Stand(place, folder, commands, num_engines=options.engines, num_gateways=options.gateways)
+    if not is_fake:
+        from chaos_suite.vllm_engines import vllm_commands
+
+        commands = vllm_commands(folder, place.interface)
+    stand = Stand(
+        place, folder, commands, num_engines=options.engines, num_gateways=options.gateways, has_reference=is_fake
+    )
     try:
         await stand.start(_asks(options, [MODEL]), concurrency=options.concurrency, deadline_s=options.deadline_s)
         found, bad = await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)))
@@ -112,7 +122,7 @@ def _asks(options: argparse.Namespace, models: Sequence[str]) -> list[Ask]:
 
 def _measure(options: argparse.Namespace, folder: Path) -> tuple[Found, str]:
     """What was found, and where, in words."""
-    if options.fleet or options.engine == "vllm":
+    if options.fleet:
         from chaos_suite.fleet_stand import FleetStand, engine_environment, fleet_file
 
         text = fleet_file(options.engine, itl_ms=options.itl_ms, replicas=2, environment=engine_environment())

@@ -20,9 +20,13 @@ FAST_BITS_PER_S = 40_000_000_000
 
 
 class Place(Protocol):
-    """has_links: whether links can be cut. Host 0 is where gateways and clients are, others have an engine each."""
+    """has_links: whether links can be cut; interface: by which engines are reached.
+
+    Host 0 is where gateways and clients are, others have an engine each.
+    """
 
     has_links: bool
+    interface: str
 
     def way_in(self, host: int) -> Sequence[str]: ...
     def address(self, host: int) -> str: ...
@@ -39,6 +43,7 @@ class PlainPlace:
     """One machine, loopback."""
 
     has_links = False
+    interface = "lo"
 
     def way_in(self, host: int) -> Sequence[str]:
         return ()
@@ -62,6 +67,7 @@ class LabPlace:
     """A host of the network lab for the gateways, and one for each engine."""
 
     has_links = True
+    interface = "eth0"
 
     def __init__(self, num_engines: int) -> None:
         from netlab.lab import Lab

@@ -13,7 +13,7 @@ from chaos_suite.stand import Stand
 
 __all__ = ("Played", "play_all")
 
-WATCHED = ("link-cut", "stop")
+WATCHED = ("link-cut", "stop", "pause")
 LOOK_EVERY_S = 0.05
 DETECTION_LIMIT_S = 8.0
 
@@ -90,10 +90,10 @@ async def _play_on_engine(stand: Stand, fault: Fault) -> None:
                 each.tell(signal=signal.SIGKILL)
         case "agent-kill":
             engine.kill_host()
-        case "stop":
+        case "stop" | "pause":
             engine.tell(signal=signal.SIGSTOP)
             await asyncio.sleep(fault.lasts_s)
-            engine.tell(signal=signal.SIGKILL if fault.times % 2 else signal.SIGCONT)
+            engine.tell(signal=signal.SIGKILL if fault.kind == "stop" else signal.SIGCONT)
         case "link-cut" | "link-slow":
             if fault.kind == "link-slow":
                 await asyncio.to_thread(stand.place.slow, host)

@@ -6,18 +6,28 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ("ENGINE_FAULTS", "FAULTS", "GATEWAY_FAULTS", "LINK_FAULTS", "Fault", "make_schedule")
+__all__ = ("ANY_ENGINE_FAULTS", "ENGINE_FAULTS", "FAULTS", "GATEWAY_FAULTS", "LINK_FAULTS", "Fault", "make_schedule")
 
 ENGINE_FAULTS = (
-    *("kill", "stop", "hang", "agent-kill", "kill-all", "slow"),
+    *("kill", "stop", "pause", "hang", "agent-kill", "kill-all", "slow"),
     *("break", "truncate", "garbage", "nonsense", "report", "stall", "error"),
 )
+ANY_ENGINE_FAULTS = ("kill", "stop", "pause", "agent-kill", "kill-all", "link-cut", "link-slow")
+"""Those that need nothing of the engine itself."""
+
 LINK_FAULTS = ("link-cut", "link-slow")
 GATEWAY_FAULTS = ("gateway-kill", "gateway-term", "disk-full")
 FAULTS = (*ENGINE_FAULTS, *LINK_FAULTS, *GATEWAY_FAULTS)
 
 _WEIGHTS = {"kill": 6, "stop": 2, "kill-all": 1, "link-cut": 3, "disk-full": 1, "gateway-kill": 2, "hang": 1, "slow": 1}
-_LASTS_S = {"stop": (4.0, 5.0), "hang": (4.0, 6.0), "link-cut": (3.0, 5.0), "link-slow": (2.0, 4.0), "slow": (2.0, 3.0)}
+_LASTS_S = {
+    "stop": (4.0, 5.0),
+    "pause": (4.0, 6.0),
+    "hang": (4.0, 6.0),
+    "link-cut": (3.0, 5.0),
+    "link-slow": (2.0, 4.0),
+    "slow": (2.0, 3.0),
+}
 _LASTS_S |= {"disk-full": (2.0, 3.0)}
 
 

@@ -15,23 +15,28 @@ from chaos_suite.loader import Loader
 from chaos_suite.parts import MODEL, EngineOrder, EnginePart, GatewayPart, until
 from chaos_suite.places import Place
 from longboat.core.policy import Policy
-from longboat.core.states import EndpointTable
+from longboat.core.states import EndpointTable, ResumeLevel
 from longboat.gateway.config import GatewayConfig, GatewayLimits
 
 __all__ = ("Commands", "Stand", "fake_commands")
 
 HERE = Path(__file__).resolve().parent
+ENGINES_S = 600.0
 TABLE_DELAY_S = 0.4
 """What a supervisor and the controller take to tell gateways that an engine is gone."""
 
-Commands = Callable[[str, int, str, Path], EngineOrder]
-"""From an address, a port, a key and a folder to an engine's command."""
+Commands = Callable[[int, str, int, str, Path], EngineOrder]
+"""From a number, an address, a port, a key and a folder to an engine's command."""
+
+REPLAYING = 1
+"""The number of the engine that takes over nothing at once, and so makes the tokens of others again step by step."""
 
 
 def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
     """Fake engines of this pace."""
 
-    def command(address: str, port: int, key: str, folder: Path) -> EngineOrder:
+    def command(number: int, address: str, port: int, key: str, folder: Path) -> EngineOrder:
+        resume = ResumeLevel.REPLAY if number == REPLAYING else ResumeLevel.CARRIED
         argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", MODEL, "--host", address]
         argv += [
             "--port",
@@ -43,9 +48,12 @@ def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
             "--start-s",
             f"{start_s:g}",
         ]
+        argv += ["--resume", resume]
         url = f"http://{address}:{port}"
         env = {"LONGBOAT_ENGINE_API_KEY": key}
-        return EngineOrder(argv=argv, url=url, key=key, log=folder / f"engine-{port}.log", address=address, env=env)
+        return EngineOrder(
+            argv=argv, url=url, key=key, log=folder / f"engine-{port}.log", address=address, env=env, resume=resume
+        )  # fmt: skip
 
     return command
 
@@ -53,7 +61,17 @@ def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
 class Stand:
     """One run's processes. Everything ends with the block."""
 
-    def __init__(self, place: Place, folder: Path, commands: Commands, *, num_engines: int, num_gateways: int) -> None:
+    def __init__(
+        self,
+        place: Place,
+        folder: Path,
+        commands: Commands,
+        *,
+        num_engines: int,
+        num_gateways: int,
+        has_reference: bool = True,
+    ) -> None:
+        """has_reference: one engine more, which suffers no fault and is in no table."""
         self.place = place
         self.key = secrets.token_hex(16)
         self._folder = folder
@@ -63,10 +81,12 @@ class Stand:
         self.load = Loader(place.way_in(0), folder / "load.log")
         port = _free_port()
         self.engines = [
-            self._engine(number, commands(place.address(number + 1), port + number, self.key, folder))
+            self._engine(number, commands(number, place.address(number + 1), port + number, self.key, folder))
             for number in range(num_engines)
         ]
-        self.reference = self._engine(-1, commands(place.address(0), port + num_engines, self.key, folder))
+        self.references = [
+            self._engine(-1, commands(-1, place.address(0), port + num_engines, self.key, folder))
+        ] * has_reference
         self.gateways = [self._gateway(number, port + 20 + number) for number in range(num_gateways)]
 
     def _engine(self, number: int, order: EngineOrder) -> EnginePart:
@@ -85,20 +105,19 @@ class Stand:
 
     async def start(self, asks: Sequence[Ask], *, concurrency: int, deadline_s: float) -> None:
         """Until engines and gateways serve and the load knows what to ask."""
-        parts: list[EnginePart | GatewayPart] = [*self.engines, self.reference, *self.gateways]
+        parts: list[EnginePart | GatewayPart] = [*self.engines, *self.references, *self.gateways]
         self._tasks = [asyncio.create_task(part.run_always()) for part in parts]
         self._tasks.append(asyncio.create_task(self._push_always()))
-        await until("all engines serve", lambda: all(e.is_ready for e in (*self.engines, self.reference)), 300.0)
+        await until("all engines serve", lambda: all(e.is_ready for e in (*self.engines, *self.references)), ENGINES_S)
         await until("all gateways serve", lambda: all(gateway.is_up for gateway in self.gateways))
         self._dirty.set()
         await asyncio.sleep(2 * TABLE_DELAY_S)
-        host, _, port = self.reference.order.url.removeprefix("http://").partition(":")
         await self.load.start(
             asks,
             [(gateway.config.host, gateway.config.port) for gateway in self.gateways],
             concurrency=concurrency,
             deadline_s=deadline_s,
-            reference=[(host, int(port))],
+            reference=[_address(engine.order.url) for engine in self.references],
             engine_key=self.key,
         )
 
@@ -129,6 +148,11 @@ class Stand:
             self._version += 1
             table = EndpointTable(version=self._version, models=(MODEL,), endpoints=tuple(endpoints))
             await asyncio.gather(*(gateway.push(table) for gateway in self.gateways))
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
 
 
 def _free_port() -> int:

@@ -17,6 +17,7 @@ __all__ = ("Client", "Taken", "as_line")
 
 RETRY_S = 0.05
 IDLE_LIMIT_BYTES = 1 << 20
+_NOT_THIS_GATEWAY = (b'"gateway_stopping"', b'"no_table"')
 _GATEWAY_GONE = (OSError, asyncio.IncompleteReadError)
 
 
@@ -115,8 +116,8 @@ class Client:
         taken.token = fields.get("x-longboat-resume", taken.token)
         if "content-length" in fields:
             taken.body = await reader.readexactly(int(fields["content-length"]))
-            if taken.status == 503 and b'"gateway_stopping"' in taken.body:
-                raise _Broken  # it says itself that another one is to be asked
+            if taken.status == 503 and any(word in taken.body for word in _NOT_THIS_GATEWAY):
+                raise _Broken  # it says itself that it does not serve
             return
         events = EventReader()
         while piece := await _chunk(reader):

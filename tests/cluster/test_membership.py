@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.cluster.membership import FORGET_S, ORDERS_KEPT, SILENCE_S, Membership
 from longboat.cluster.messages import Announcement
-from longboat.core.states import Phase, ReplicaState
+from longboat.core.states import Phase, ReplicaState, ResumeLevel
 
 
 def announcement(
@@ -54,6 +56,20 @@ def test_a_draining_replica_keeps_what_it_has_until_that_is_to_move() -> None:
     assert endpoint.moving
     membership.hear(announcement("a", Phase.GONE), 1.0)
     assert membership.table(["tiny"], 1.0).endpoints == ()
+
+
+def test_an_endpoint_says_how_it_resumes_and_where_it_is_heard() -> None:
+    membership = Membership()
+    said = announcement("a")
+    membership.hear(dataclasses.replace(said, beats="10.0.0.1:7"), 0.0)
+    (before,) = membership.table(["tiny"], 0.0).endpoints
+    proved = dataclasses.replace(said.state, resume=ResumeLevel.CARRIED, revision="abc")
+    membership.hear(dataclasses.replace(said, state=proved, beats="10.0.0.1:7"), 1.0)
+    table = membership.table(["tiny"], 1.0)
+    (after,) = table.endpoints
+    assert (before.resume, before.beats) == (ResumeLevel.NONE, "10.0.0.1:7")
+    assert (after.resume, after.revision, after.key) == (ResumeLevel.CARRIED, "abc", before.key)
+    assert table.version == 2, "gateways are told of a proof that came late"
 
 
 def test_replicas_of_another_make_are_no_rivals_for_a_slot() -> None:

@@ -31,8 +31,8 @@ def up(lab: FleetLab) -> FleetLab:
     return lab
 
 
-def load(up: FleetLab) -> Load:
-    return Load(f"http://127.0.0.1:{up.local_port}", "a")
+def load(up: FleetLab, max_tokens: int = 60) -> Load:
+    return Load(f"http://127.0.0.1:{up.local_port}", "a", max_tokens=max_tokens)
 
 
 def digests(up: FleetLab) -> list[str]:
@@ -43,6 +43,17 @@ def settled(up: FleetLab) -> bool:
     """Nothing changes any more."""
     status = up.status()
     return not status["updating"] and all(r["phase"] in ("ready", "gone", "failed") for r in status["replicas"])
+
+
+def with_replicas(up: FleetLab, number: int) -> list[str]:
+    """The fleet at rest, with this many replicas."""
+    up.must("up", file(up, replicas=number), "--detach", timeout_s=200)
+    wait_until("nothing changes", lambda: settled(up) and len(up.replicas("a")) == number, 120)
+    return names(up)
+
+
+def names(up: FleetLab) -> list[str]:
+    return sorted(replica["replica"] for replica in up.replicas("a"))
 
 
 def test_an_update_under_load_loses_no_answer(up: FleetLab) -> None:
@@ -56,24 +67,24 @@ def test_an_update_under_load_loses_no_answer(up: FleetLab) -> None:
 
 
 def test_an_update_of_the_only_replica_starts_another_one_first(up: FleetLab) -> None:
-    up.must("up", file(up, itl_ms=25, replicas=1), "--detach", timeout_s=200)
-    wait_until("one is left", lambda: settled(up) and len(up.replicas("a")) == 1, 120)
+    with_replicas(up, 1)
     with load(up) as clients:
-        up.must("up", file(up, itl_ms=20, replicas=1), "--detach", timeout_s=200)
+        up.must("up", file(up, itl_ms=25, replicas=1), "--detach", timeout_s=200)
         wait_until("the old one is gone", lambda: settled(up) and len(up.replicas("a")) == 1, 120)
     assert not clients.wrong
 
 
 def test_fewer_replicas_under_load_lose_no_answer(up: FleetLab) -> None:
-    up.must("up", file(up, replicas=3), "--detach", timeout_s=200)
-    with load(up) as clients:
+    """Answers take longer than a replica waits for them: they go on with the one that is left."""
+    with_replicas(up, 3)
+    with load(up, max_tokens=300) as clients:
         up.must("up", file(up, replicas=1), "--detach", timeout_s=200)
         wait_until("one is left", lambda: settled(up) and len(up.replicas("a")) == 1, 120)
     assert not clients.wrong
 
 
 def test_an_update_that_fails_is_taken_back_though_nobody_waits_for_it(up: FleetLab) -> None:
-    before = [replica["replica"] for replica in up.replicas("a")]
+    before = with_replicas(up, 1)
     with load(up) as clients:
         command = up.popen("up", file(up, args="--nonsense", replicas=1), "--detach")
         wait_until("the update has begun", lambda: up.status()["updating"], 60)
@@ -83,28 +94,27 @@ def test_an_update_that_fails_is_taken_back_though_nobody_waits_for_it(up: Fleet
     assert not clients.wrong
     assert "nonsense" in up.status()["taken_back"]["a"]["why"]
     wait_until("nothing of it is left", lambda: settled(up), 60)
-    assert [replica["replica"] for replica in up.replicas("a")] == before
+    assert names(up) == before
     assert "was taken back" in up.must("status")
 
 
 def test_a_failed_update_says_why_and_the_file_can_be_corrected(up: FleetLab) -> None:
-    before = [replica["replica"] for replica in up.replicas("a")]
+    before = with_replicas(up, 1)
     done = up.cli("up", file(up, args="--rubbish", replicas=1), "--detach")
     assert done.returncode == 4
     assert "was taken back" in done.stderr and "rubbish" in done.stderr
     up.must("up", file(up, replicas=1), "--detach")
     assert not up.status()["taken_back"]
-    assert [replica["replica"] for replica in up.replicas("a")] == before
+    assert names(up) == before
 
 
 def test_a_drained_replica_is_replaced_when_its_answers_have_ended(up: FleetLab) -> None:
-    up.must("up", file(up, replicas=2), "--detach", timeout_s=200)
-    victim = up.replicas("a")[0]["replica"]
+    victim = with_replicas(up, 2)[0]
     with load(up) as clients:
         assert "is drained" in up.must("drain", "replica", f"a/{victim[-8:]}")
         wait_until("another is ready", lambda: len(up.replicas("a")) == 2, 120)
     assert not clients.wrong
-    assert victim not in [replica["replica"] for replica in up.replicas("a")]
+    assert victim not in names(up)
     assert up.cli("drain", "replica", f"a/{victim}").returncode == 2
 
 

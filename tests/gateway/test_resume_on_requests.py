@@ -216,6 +216,36 @@ async def test_replacement_with_another_address_takes_streams_up_at_once(
     same(await running.rest(), whole)
 
 
+async def test_streams_of_a_replica_that_is_taken_out_move(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await fleet(make_gateway, pair)
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 100}
+    whole = await streamed(gateway, path, document)
+    readers = [Reader(gateway) for _ in range(4)]
+    for reader in readers:
+        await reader.ask(path, document)
+        await reader.events(5)
+    leaving = pair[0].endpoint("r0", ready=False, moving=True)
+    gateway.state.offer_table("f", table(leaving, pair[1].endpoint("r1"), version=2))
+    assert gateway.state.table.upstreams()[0].outstanding == 0
+    for reader in readers:
+        same(await reader.rest(), whole)
+    assert resumes(gateway) == {("moved", "resumed"): 2}
+    assert gateway.state.table.upstreams()[0].breaker.closed
+
+
+async def test_stream_that_cannot_move_ends_where_it_runs(pair: list[Engine], make_gateway: Any) -> None:
+    changes = [{"resume": ResumeLevel.NONE}] * 2
+    gateway = await fleet(make_gateway, pair, *changes)
+    path, document = REQUESTS["usage"]
+    whole = await streamed(gateway, path, document)
+    reader = Reader(gateway)
+    await reader.ask(path, document)
+    await reader.events(5)
+    leaving = [engine.endpoint(f"r{i}", ready=False, moving=True) for i, engine in enumerate(pair)]
+    gateway.state.offer_table("f", table(*leaving, version=2))
+    same(await reader.rest(), whole)
+
+
 async def test_wait_ends_at_its_limit(mortals: Callable[..., Engine], make_gateway: Any) -> None:
     engine = mortals()
     policy = Policy(resume=ResumePolicy(seeds=False, wait_s=1.5, comment_s=0.3))

@@ -27,7 +27,7 @@ _MAX_ATTEMPTS = 64
 _MAX_ERROR_ANSWERS = 3
 _SILENT_TOO_S = 1.0
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
-_OWN_REASONS = ("refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
+_OWN_REASONS = ("moved", "refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
 
 
 class ResumableExchange(WaitingExchange):
@@ -185,8 +185,10 @@ class ResumableExchange(WaitingExchange):
         self._leave("lost", detail, stale=stale)
 
     def replica_lost(self, reason: str) -> None:
-        if not self._has_content or (self._passage is not None and self._passage.journal is not None):
-            self._leave("beats", reason)
+        upstream, passage = self._upstream, self._passage
+        if upstream is None or (self._has_content and (passage is None or not passage.can_go_on)):
+            return  # it may still come to its end there
+        self._leave("beats" if upstream.lost else "moved", reason)
 
     def admitted(self, now_s: float) -> Admitted:
         passage = self._passage

@@ -243,6 +243,11 @@ class Passage:
         return b"x-longboat-resume: %b\r\n" % token.encode(secret)
 
     @property
+    def can_go_on(self) -> bool:
+        """Whether another engine could go on with what the client has."""
+        return self.journal is not None and _is_complete_so_far(self.journal)
+
+    @property
     def caught_up(self) -> bool:
         """Whether the client gets news again."""
         return self.stitcher is None or self.stitcher.caught_up
@@ -258,7 +263,7 @@ class Passage:
         if not self.fault_s:
             self.fault_s, self.detection_s, self.reason = now_s, silent_s, reason
         journal = self.journal
-        if journal is None or not _is_complete_so_far(journal):
+        if journal is None or not self.can_go_on:
             return False
         self._num_differing += reason == "differs"
         tokens = journal.num_tokens

@@ -82,11 +82,11 @@ def _chat_choice(index: int, parts: list[_Json]) -> _Json:
                 texts.setdefault(name, []).append(value)
         for call in part["delta"].get("tool_calls") or ():
             _add_call(tools, call)
-    for name, pieces in texts.items():
-        message[name] = "".join(pieces) or None
     if tools:
         message["tool_calls"] = [tools[number] for number in sorted(tools)]
-    elif message["content"] is None and message["reasoning"] is None:
+    for name, pieces in texts.items():
+        message[name] = "".join(pieces) or None
+    if not tools and message["content"] is None and message["reasoning"] is None:
         message["content"] = ""
     logprobs = _joined_lists([part["logprobs"] for part in parts if part.get("logprobs")])
     return {"index": index, "message": message, "logprobs": logprobs, **_ending(parts), "routed_experts": None}
@@ -103,8 +103,8 @@ def _add_call(tools: dict[int, _Json], call: _Json) -> None:
 def _completion_choice(index: int, parts: list[_Json]) -> _Json:
     text = "".join(part["text"] for part in parts)
     logprobs = _joined_lists([part["logprobs"] for part in parts if part.get("logprobs")])
-    prompt = next((part["prompt_token_ids"] for part in parts if part.get("prompt_token_ids")), None)
     ending = _ending(parts)
+    prompt = parts[0].get("prompt_token_ids") if ending["token_ids"] is not None else None
     own = {"prompt_logprobs": None, "prompt_token_ids": prompt, "routed_experts": None}
     return {"index": index, "text": text, "logprobs": logprobs, **ending, **own}
 
@@ -140,11 +140,13 @@ def _message(told: list[_Json]) -> _Json:
         elif kind == "content_block_delta":
             _add_to_block(blocks[event["index"]], event["delta"])
         elif kind == "message_delta":
-            answer.update({**event["delta"], "usage": event["usage"]})
+            ending = {name: value for name, value in event["delta"].items() if value is not None}
+            answer.update({**ending, "usage": event["usage"]})
     for block in blocks:
         if "json" in block:
             block["input"] = decoded(block.pop("json").encode("utf-8", "surrogatepass"))
-    return {**answer, "content": blocks or [{"type": "text", "text": ""}]}
+    told_fields = {name: value for name, value in answer.items() if value is not None}
+    return {**told_fields, "content": blocks or [{"type": "text", "text": ""}]}
 
 
 def _add_to_block(block: _Json, delta: _Json) -> None:

@@ -156,7 +156,7 @@ class RestOfResponse:
     def event(self, event: Event) -> bytes:
         document = decoded(event.data)
         kind = document["type"]
-        if kind in _FAILURES:
+        if kind in _FAILURES or not kind.startswith("response."):
             raise StitchError("the engine that was to go on with an answer failed")
         rest = self._rest(kind, document, event.position)
         if rest is None:

@@ -1,0 +1,80 @@
+"""Planned changes under load on real vLLM: what runs on a replica that is taken out ends, or goes on elsewhere."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fleet.fleet_lab import FleetLab, wait_until
+from fleet.load import Load
+
+pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
+
+PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+FLEET = """name: t
+models:
+  - name: a
+    source: builtin:tiny
+    engine: {environment: %s, args: [%s]}
+    context: %d
+    replicas: %d
+    resources: {cpus: 0.5}
+    update: {drain_s: 0.5, limit_s: 300}"""
+
+
+def file(up: FleetLab, *, args: str = "", context: int = 1024, replicas: int = 2) -> str:
+    return up.write(FLEET % (Path(PYTHON).parent.parent, args, context, replicas))
+
+
+@pytest.fixture(scope="module")
+def up(lab: FleetLab) -> FleetLab:
+    if not PYTHON:
+        pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
+    lab.must("up", file(lab), "--detach", timeout_s=600)
+    return lab
+
+
+def settled(up: FleetLab, number: int) -> bool:
+    status = up.status()
+    over = all(replica["phase"] in ("ready", "gone", "failed") for replica in status["replicas"])
+    return over and not status["updating"] and len(up.replicas("a")) == number
+
+
+def change(up: FleetLab, path: str, number: int) -> list[str]:
+    """Bring ``path`` up under load; what was wrong with the answers."""
+    with Load(f"http://127.0.0.1:{up.local_port}", "a", num_clients=3, max_tokens=300, timeout_s=240.0) as clients:
+        up.must("up", path, "--detach", timeout_s=600)
+        wait_until("the change is over", lambda: settled(up, number), 400)
+    assert clients.num_streams > clients.num_clients
+    return clients.wrong
+
+
+def resumes(up: FleetLab) -> float:
+    """Answers that went on elsewhere, so far."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{up.local_port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if "resumes_total" in line and 'result="resumed"' in line
+    )
+
+
+def test_an_update_within_a_revision_hands_answers_on(up: FleetLab) -> None:
+    revision = {replica["revision"] for replica in up.replicas("a")}
+    assert change(up, file(up, args="--max-num-seqs, 100"), 2) == []
+    assert {replica["revision"] for replica in up.replicas("a")} == revision
+    assert resumes(up) > 0
+
+
+def test_an_update_to_another_revision_lets_answers_end(up: FleetLab) -> None:
+    revision = {replica["revision"] for replica in up.replicas("a")}
+    assert change(up, file(up, context=1000), 2) == []
+    assert not revision & {replica["revision"] for replica in up.replicas("a")}
+
+
+def test_fewer_replicas_hand_answers_on(up: FleetLab) -> None:
+    before = resumes(up)
+    assert change(up, file(up, context=1000, replicas=1), 1) == []
+    assert resumes(up) > before
