@@ -71,9 +71,10 @@ def test_histogram_counts_an_observation_at_every_bound_it_does_not_pass(seconds
 def test_inter_token_latency_is_observed_by_block() -> None:
     series = Metrics().series("m", "a")
     for seconds in (0.004, 0.004, 30.0):
-        series.itl(seconds)
-    assert sum(series.itl_[:-1]) == 3 and series.itl_[len(ITL_BOUNDS_S)] == 1
-    assert series.itl_[-1] == pytest.approx(30.008)
+        series.itl.observe(seconds)
+    itl = series.snapshot()["itl"]
+    assert sum(itl[:-1]) == 3 and itl[len(ITL_BOUNDS_S)] == 1
+    assert itl[-1] == pytest.approx(30.008)
 
 
 def test_request_without_a_byte_is_in_no_latency_but_the_queues() -> None:
