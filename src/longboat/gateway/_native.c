@@ -718,20 +718,18 @@ static PyTypeObject GapsType = {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *add_id;
     PyObject *sent;
     Py_ssize_t sent_bytes;
     Py_ssize_t max_bytes;
 } TokenLog;
 
 static PyObject *TokenLog_new(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *add_id;
     Py_ssize_t max_bytes;
     if (named != NULL && PyDict_GET_SIZE(named) != 0) {
         PyErr_SetString(PyExc_TypeError, "TokenLog takes no named arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "On:TokenLog", &add_id, &max_bytes)) return NULL;
+    if (!PyArg_ParseTuple(args, "n:TokenLog", &max_bytes)) return NULL;
     TokenLog *log = (TokenLog *)type->tp_alloc(type, 0);
     if (log == NULL) return NULL;
     log->sent = PyList_New(0);
@@ -739,19 +737,16 @@ static PyObject *TokenLog_new(PyTypeObject *type, PyObject *args, PyObject *name
         Py_DECREF(log);
         return NULL;
     }
-    log->add_id = Py_NewRef(add_id);
     log->max_bytes = max_bytes;
     return (PyObject *)log;
 }
 
 static int TokenLog_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(((TokenLog *)self)->add_id);
     Py_VISIT(((TokenLog *)self)->sent);
     return 0;
 }
 
 static int TokenLog_clear(PyObject *self) {
-    Py_CLEAR(((TokenLog *)self)->add_id);
     Py_CLEAR(((TokenLog *)self)->sent);
     return 0;
 }
@@ -763,7 +758,7 @@ static void TokenLog_dealloc(PyObject *self) {
 }
 
 static PyMemberDef token_log_members[] = {
-    {"sent", T_OBJECT, offsetof(TokenLog, sent), 0, "events that went to the client, in order"},
+    {"sent", T_OBJECT, offsetof(TokenLog, sent), 0, "events as the engine sent them, in order"},
     {"sent_bytes", T_PYSSIZET, offsetof(TokenLog, sent_bytes), 0, "bytes of these events"},
     {NULL, 0, 0, 0, NULL},
 };
@@ -774,26 +769,23 @@ static PyTypeObject TokenLogType = {
     .tp_basicsize = sizeof(TokenLog),
     .tp_dealloc = TokenLog_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Token ids and events of a stream, as its chunks pass.",
+    .tp_doc = "Events of a stream with their ids, as its chunks pass.",
     .tp_traverse = TokenLog_traverse,
     .tp_clear = TokenLog_clear,
     .tp_members = token_log_members,
     .tp_new = TokenLog_new,
 };
 
-/* Bytes of a line ": ids 0 N\n" that a text begins with; 0 where it begins otherwise. */
-static Py_ssize_t ids_line(const char *text, Py_ssize_t bytes, unsigned long long *id) {
-    static const char start[] = ": ids 0 ";
-    const Py_ssize_t start_bytes = sizeof start - 1;
-    if (bytes < start_bytes + 2 || memcmp(text, start, (size_t)start_bytes) != 0) return 0;
-    Py_ssize_t at = start_bytes;
-    unsigned long long value = 0;
-    while (at < bytes && at < start_bytes + 10 && text[at] >= '0' && text[at] <= '9') {
-        value = value * 10 + (unsigned long long)(text[at++] - '0');
+/* Bytes of a line ": ids CHOICE ID,ID" that a text begins with, its end included; 0 where it begins otherwise. */
+static Py_ssize_t ids_line(const char *text, Py_ssize_t bytes) {
+    static const char start[] = ": ids ";
+    Py_ssize_t at = sizeof start - 1;
+    if (bytes < at || memcmp(text, start, (size_t)at) != 0) return 0;
+    while (at < bytes && text[at] != '\n') {
+        char c = text[at++];
+        if ((c < '0' || c > '9') && c != ' ' && c != ',') return 0;
     }
-    if (at == start_bytes || at == bytes || text[at] != '\n' || value > 0xFFFFFFFFu) return 0;
-    *id = value;
-    return at + 1;
+    return at < bytes ? at + 1 : 0;
 }
 
 /* Whether a text that ends with an empty line is one event without a comment. */
@@ -877,32 +869,25 @@ static bool count_gap(PyObject *itl, double gap_s) {
     return done != NULL;
 }
 
-/* What the client gets of a chunk whose body, its last ``size`` bytes but two, is logged: one event with one token.
+/* What the client gets of a chunk whose body, its last ``size`` bytes but two, is logged: one event with the ids of one choice.
    NULL without an exception where it is not that. size: becomes that of the body that the client gets. */
 static PyObject *logged_chunk(TokenLog *log, PyObject *data, Py_ssize_t *size) {
     const char *body = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data) - 2 - *size;
-    unsigned long long id = 0;
-    Py_ssize_t line = ids_line(body, *size, &id);
-    if (line == 0 || log->sent == NULL || !PyList_CheckExact(log->sent) || log->add_id == NULL) return NULL;
+    Py_ssize_t line = ids_line(body, *size);
+    if (line == 0 || log->sent == NULL || !PyList_CheckExact(log->sent)) return NULL;
     Py_ssize_t rest = *size - line;
-    if (!is_one_plain_event(body + line, rest) || rest > log->max_bytes - log->sent_bytes) return NULL;
+    if (!is_one_plain_event(body + line, rest) || *size > log->max_bytes - log->sent_bytes) return NULL;
     char head[8];
     int head_bytes = PyOS_snprintf(head, sizeof head, "%zx\r\n", (size_t)rest);
-    PyObject *event = PyBytes_FromStringAndSize(body + line, rest);
+    PyObject *event = PyBytes_FromStringAndSize(body, *size);
     PyObject *chunk = PyBytes_FromStringAndSize(NULL, head_bytes + rest + 2);
-    PyObject *number = PyLong_FromUnsignedLongLong(id);
-    PyObject *added = NULL;
-    if (event != NULL && chunk != NULL && number != NULL && PyList_Append(log->sent, event) == 0) {
-        log->sent_bytes += rest;
-        added = PyObject_CallOneArg(log->add_id, number);
-    }
-    Py_XDECREF(event);
-    Py_XDECREF(number);
-    if (added == NULL) {
+    if (event == NULL || chunk == NULL || PyList_Append(log->sent, event) < 0) {
+        Py_XDECREF(event);
         Py_XDECREF(chunk);
         return NULL;
     }
-    Py_DECREF(added);
+    Py_DECREF(event);
+    log->sent_bytes += *size;
     char *to = PyBytes_AS_STRING(chunk);
     memcpy(to, head, (size_t)head_bytes);
     memcpy(to + head_bytes, body + line, (size_t)rest);

@@ -18,7 +18,7 @@ class Gaps:
 class TokenLog:
     sent: list[bytes]
     sent_bytes: int
-    def __new__(cls, add_id: Callable[[int], object], max_bytes: int, /) -> Self: ...
+    def __new__(cls, max_bytes: int, /) -> Self: ...
 
 class ChunkPath:
     direct: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 
+from longboat.gateway.native import TokenLog
 from longboat.gateway.stitch_choices import ReceivedChoices
 from longboat.gateway.stitch_messages import ReceivedMessage
 from longboat.gateway.stitch_parts import Received, StitchError, is_own_comment
@@ -34,13 +35,12 @@ class Journal:
     stream of tokens shrinks to about a twentieth). A stream that takes more than ``max_held_bytes`` even so is not
     resumable. What is asked for after a fault reads all that is kept, at about a microsecond per event.
 
+    log: what came since it was last packed or read; the connection may write into it by itself, see ``ChunkPath``
     engine_steps: what the engine last told of its own; -1 is nothing yet
     """
 
     __slots__ = (
         "_ids",
-        "_kept",
-        "_kept_bytes",
         "_kind",
         "_max_held_bytes",
         "_num_lines",
@@ -50,6 +50,7 @@ class Journal:
         "_received",
         "_unreadable",
         "engine_steps",
+        "log",
     )
 
     def __init__(self, kind: AnswerKind, num_choices: int = 1, *, max_held_bytes: int = MAX_HELD_BYTES) -> None:
@@ -59,8 +60,7 @@ class Journal:
         self._num_lines = 3 if kind is AnswerKind.OPENAI_EVENTS else 4  # id, event (but OpenAI's), data, and none
         self._ids = [array("I") for _ in range(num_choices)]
         self._received: Received = _RECEIVED[kind]()
-        self._kept: list[bytes] = []
-        self._kept_bytes = 0
+        self.log = TokenLog(PACK_BYTES)
         self._packed: list[bytes] = []
         self._packed_bytes = 0
         self._packed_tokens = 0
@@ -75,7 +75,7 @@ class Journal:
         if events.startswith(b":") or b"\n:" in events:
             return self._without_comments(events)
         self.keep(events)
-        if self._kept_bytes > PACK_BYTES:
+        if self.log.sent_bytes > PACK_BYTES:
             self._pack()
         return events
 
@@ -85,16 +85,16 @@ class Journal:
         ids, _, event = events.partition(b"\n")
         if ids[:6] != _IDS or event.count(b"\n") != self._num_lines or event[0] == _COLON:
             return None
-        self._kept.append(events)
-        self._kept_bytes = kept_bytes = self._kept_bytes + len(events)
-        if kept_bytes > PACK_BYTES:
+        self.keep(events)
+        if self.log.sent_bytes > PACK_BYTES:
             self._pack()
         return event
 
     def keep(self, events: bytes) -> None:
         """The client got these."""
-        self._kept.append(events)
-        self._kept_bytes += len(events)
+        log = self.log
+        log.sent.append(events)
+        log.sent_bytes += len(events)
 
     def learn_steps(self, events: bytes) -> None:
         """Read how far the engine says that it is."""
@@ -126,7 +126,7 @@ class Journal:
     @property
     def num_tokens(self) -> int:
         """Of all choices, by what the engine last counted."""
-        counted = _counted(self._kept)
+        counted = _counted(self.log.sent)
         if counted is None:
             counted = self._packed_tokens if self._packed else sum(map(len, self._ids))
         return counted
@@ -135,7 +135,7 @@ class Journal:
     def held_bytes(self) -> int:
         """About the memory that it takes."""
         ids_bytes = sum(ids.itemsize * len(ids) for ids in self._ids)
-        return self._kept_bytes + self._packed_bytes + self._received.held_bytes + ids_bytes
+        return self.log.sent_bytes + self._packed_bytes + self._received.held_bytes + ids_bytes
 
     @property
     def is_resumable(self) -> bool:
@@ -160,18 +160,19 @@ class Journal:
 
     def _pack(self) -> None:
         self._packed_tokens = self.num_tokens
-        packed = zlib.compress(b"".join(self._kept), 1)
-        self._kept, self._kept_bytes = [], 0
+        packed = zlib.compress(b"".join(self.log.sent), 1)
+        self._empty_log()
         self._packed.append(packed)
         self._packed_bytes += len(packed)
         if self.held_bytes > self._max_held_bytes:
             self._give_up()
 
     def _read(self) -> None:
-        kept, packed = self._kept, self._packed
+        kept, packed = self.log.sent, self._packed
         if not kept and not packed:
             return
-        self._kept, self._kept_bytes, self._packed, self._packed_bytes = [], 0, [], 0
+        self._packed, self._packed_bytes = [], 0
+        self._empty_log()
         if self._unreadable:
             return
         try:
@@ -187,9 +188,13 @@ class Journal:
                 self._ids[choice].extend(ids)
             self._received.note(event)
 
+    def _empty_log(self) -> None:
+        self.log.sent, self.log.sent_bytes = [], 0
+
     def _give_up(self) -> None:
         self._unreadable = True
-        self._kept, self._kept_bytes, self._packed, self._packed_bytes = [], 0, [], 0
+        self._packed, self._packed_bytes = [], 0
+        self._empty_log()
         self._received = _RECEIVED[self._kind]()
 
 

@@ -42,34 +42,33 @@ class Gaps:
 
 
 class TokenLog:
-    """Token ids and events of a stream, as its chunks pass; no more than ``max_bytes`` of events.
+    """Events of a stream with their ids, as its chunks pass; no more than ``max_bytes`` of them.
 
-    add_id: is told each id of choice 0; sent: what went to the client, which the owner may take and empty
+    sent: events as the engine sent them, which the owner may take and empty
     """
 
-    __slots__ = ("_add_id", "_max_bytes", "sent", "sent_bytes")
+    __slots__ = ("_max_bytes", "sent", "sent_bytes")
 
-    def __init__(self, add_id: Callable[[int], object], max_bytes: int, /) -> None:
-        self._add_id = add_id
+    def __init__(self, max_bytes: int, /) -> None:
         self._max_bytes = max_bytes
         self.sent: list[bytes] = []
         self.sent_bytes = 0
 
     def logged(self, events: bytes) -> bytes:
-        """What the client gets of one event with one token; empty where it is not that, and then nothing is logged."""
-        if not events.startswith(b": ids 0 "):
+        """What the client gets of one event with the ids of one choice; empty where it is not that, and then nothing
+        is logged."""
+        if not events.startswith(b": ids "):
             return b""
         end = events.find(b"\n")
-        digits, event = events[8:end], events[end + 1 :]
-        if not digits.isdigit() or len(digits) > 10 or int(digits) > 0xFFFFFFFF:
+        if events[6:end].strip(b"0123456789 ,"):
             return b""
+        event = events[end + 1 :]
         if event[:1] in (b":", b"\n") or b"\n:" in event or event.find(b"\n\n") != len(event) - 2:
             return b""
-        if self.sent_bytes + len(event) > self._max_bytes:
+        if self.sent_bytes + len(events) > self._max_bytes:
             return b""
-        self.sent.append(event)
-        self.sent_bytes += len(event)
-        self._add_id(int(digits))
+        self.sent.append(events)
+        self.sent_bytes += len(events)
         return event
 
 

@@ -151,8 +151,12 @@ class ResumableExchange(WaitingExchange):
             super().on_whole(head, length, body)
 
     def _let_chunks_pass(self) -> None:
-        if self._passage is None or self._passage.journal is None:
+        passage = self._passage
+        if passage is None or passage.journal is None:
             super()._let_chunks_pass()
+        elif passage.stitcher is None and self._connection is not None:
+            super()._let_chunks_pass()
+            self._connection.journal = passage.journal.log
 
     def sweep(self, sweeps_allowed: float) -> None:
         upstream, connection = self._upstream, self._connection

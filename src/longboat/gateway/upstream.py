@@ -360,7 +360,7 @@ class UpstreamConnection(ChunkPath, asyncio.Protocol):
                 return
             sink.on_head(answer.head, length)
             self._left = length
-            if len(data) > body_at:
+            if len(data) > body_at or not length:
                 self._deliver_part(sink, data[body_at:])
             return
         self._unparsed_head = data[:body_at]
@@ -383,6 +383,8 @@ class UpstreamConnection(ChunkPath, asyncio.Protocol):
     def _deliver_part(self, sink: ResponseSink, data: bytes) -> None:
         """Of a body whose length is known."""
         left = self._left - len(data)
+        if left < 0 and not data[self._left :].strip(b"\r\n"):  # a line end after the body belongs to nothing
+            data, left = data[: self._left], 0
         if left < 0:
             self._lose("it sent more than it had announced")
             return
