@@ -46,6 +46,7 @@ def counts(answers: Sequence[Answer]) -> dict[str, int]:
         "failed": sum(bool(a["failure"]) and not a["is_hung"] for a in answers),
         "differing": sum(bool(a["wrongs"]) and not a["failure"] for a in answers),
         "hung": sum(a["is_hung"] for a in answers),
+        "renamed": sum(a.get("renamed", False) for a in answers),
         "reconnected": sum(len(a["gateways"]) > 1 for a in answers),
     }
 
@@ -70,7 +71,7 @@ def _kind_figures(kind: str, answers: Sequence[Answer], played: Sequence[Played]
     mine = [p for p in played if p.fault.kind == kind]
     hits = [(answer, p, gap) for p in mine for answer in answers if (gap := _gap(answer, p)) is not None]
     affected = {answer["number"]: answer for answer, _, _ in hits}
-    gaps = [(end_s - begin_s) * 1e3 for _, p, (begin_s, end_s) in hits if _is_alone(p, begin_s, end_s, played)]
+    gaps = [(end_s - begin_s) * 1e3 for _, p, (begin_s, end_s) in hits if _is_alone(p, played)]
     bad = [answer for answer in affected.values() if not _is_whole(answer)]
     return {
         "faults": len(mine),
@@ -104,10 +105,10 @@ def _gap(answer: Answer, played: Played) -> tuple[float, float] | None:
     return max(around, key=lambda gap: gap[1] - gap[0], default=None)
 
 
-def _is_alone(mine: Played, begin_s: float, end_s: float, played: Sequence[Played]) -> bool:
-    """Whether no other fault can have a part in this gap."""
+def _is_alone(mine: Played, played: Sequence[Played]) -> bool:
+    """Whether no other fault was under way when this one came. One that comes within its gap may make that longer."""
     return not any(
-        other is not mine and other.at_s < end_s and other.at_s + _lingers_s(other) > begin_s for other in played
+        other is not mine and other.at_s <= mine.at_s < other.at_s + max(QUIET_S, _lingers_s(other)) for other in played
     )
 
 

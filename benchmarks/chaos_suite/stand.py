@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import sys
@@ -22,6 +23,7 @@ __all__ = ("Commands", "Stand", "fake_commands")
 
 HERE = Path(__file__).resolve().parent
 ENGINES_S = 600.0
+PORTS = 40
 TABLE_DELAY_S = 0.4
 """What a supervisor and the controller take to tell gateways that an engine is gone."""
 
@@ -79,7 +81,7 @@ class Stand:
         self._dirty = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.load = Loader(place.way_in(0), folder / "load.log")
-        port = _free_port()
+        port = _free_ports()
         self.engines = [
             self._engine(number, commands(number, place.address(number + 1), port + number, self.key, folder))
             for number in range(num_engines)
@@ -155,13 +157,12 @@ def _address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _free_port() -> int:
-    """The first of several that are likely free together, below those that the system hands out by itself."""
-    for port in range(20_000, 32_000, 40):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port + secrets.randbelow(5)
-    raise OSError("no free port")
+def _free_ports() -> int:
+    """The first of PORTS that are free together, below those that the system hands out by itself."""
+    for _ in range(100):
+        first = 20_000 + PORTS * secrets.randbelow(12_000 // PORTS)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + PORTS):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise OSError("no free ports")

@@ -26,6 +26,7 @@ from longboat_vllm.carry import (
     unsupported,
 )
 from longboat_vllm.journal_lines import JournalLines, steps_line
+from longboat_vllm.quiet_log import hush
 from longboat_vllm.resume import STATE, ResumeState
 from longboat_vllm.steps import STEPS, Steps
 
@@ -40,6 +41,8 @@ KEY_VARIABLES = ("VLLM_API_KEY", "LONGBOAT_ENGINE_API_KEY")
 STEPS_PERIOD_S = 1.0
 _RESUME_PATH = "/longboat/v1/resume"
 _STEPS_PATH = "/longboat/v1/steps"
+_TOLD_TO_PARSER = 32
+_TOLD_TO_NOBODY = 2**20
 
 
 class ResumeMiddleware:
@@ -62,6 +65,7 @@ class ResumeMiddleware:
         self._key_digest = hashlib.sha256(key.encode()).digest() if key else None
         self._silent: set[_JournaledSend] = set()
         self._ticker: asyncio.Task[None] | None = None
+        hush()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,7 +89,8 @@ class ResumeMiddleware:
             refusal = _take_over(request, body, wish.carry_bytes, self._state, _engine_problem(scope))
             if refusal is not None:
                 return await _answer(send, *refusal)
-            request.one_by_one = request.one_by_one or _parses_reasoning(scope)
+            if request.told_at_once > 1 and _parses_reasoning(scope):
+                request.told_at_once = _TOLD_TO_PARSER
             _set_length(scope, len(body) - wish.carry_bytes)
             receive = _replaying(body[wish.carry_bytes :], receive)
         token = CURRENT.set(request)
@@ -198,7 +203,7 @@ def _take_over(
     reason = reason or state.refusal(request.mode)
     if reason:
         return 409, _error(f"this engine cannot continue: {reason}", 409)
-    request.one_by_one = looks_at_tokens(asked)
+    request.told_at_once = 1 if looks_at_tokens(asked) else _TOLD_TO_NOBODY
     return None
 
 

@@ -34,7 +34,7 @@ def test_answer_that_was_elsewhere_or_over_is_not_counted() -> None:
 
 
 def test_gap_of_two_faults_is_nobodys() -> None:
-    found = figures_of([_answer(0)], [_fault(), _fault("stop", 1, at_s=10.6)])
+    found = figures_of([_answer(0)], [_fault(), _fault("stop", 1, at_s=10.2, lasts_s=3.0)])
     assert found["by_kind"]["kill"]["affected"] == 1
     assert found["gap_ms"]["max"] is None
 

@@ -9,6 +9,8 @@ from typing import Any
 from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_closed
 from gateway_lab import API_KEY, endpoint, eventually, post_bytes, table
 
+from longboat.core.policy import Policy, ResumePolicy
+
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hé"}]}
 ASK_STREAM = {**ASK, "stream": True}
 
@@ -186,7 +188,8 @@ async def test_broken_answer_that_is_no_stream_ends_short(make_upstream: Any, ma
         await asyncio.sleep(0.05)
         seen.writer.close()
 
-    client = await connect(await make_gateway(await make_upstream(half)))
+    policy = Policy(resume=ResumePolicy(enabled=False))
+    client = await connect(await make_gateway(await make_upstream(half), policy=policy))
     client.send(post_bytes(ASK))
     await client.head()
     async with asyncio.timeout(DEADLINE_S):

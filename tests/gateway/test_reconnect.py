@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.gateway.reconnect import CrossedError, Identity, Numbering, Point, Rest, ResumeToken, identity_of
+from longboat.gateway.reconnect import CrossedError, Identity, ItemIds, Numbering, Point, Rest, ResumeToken, identity_of
 
 TOKEN = ResumeToken("tiny", "abc", 7, "f00d", "chatcmpl-1", "99", 1000)
 
@@ -84,3 +84,17 @@ def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:
     with pytest.raises(CrossedError) as crossed:
         rest.feed(event("7", "y"))
     assert crossed.value.priors == (4,)
+
+
+def test_items_of_a_response_have_the_same_ids_wherever_it_is_made() -> None:
+    def made(response: str, item: str) -> list[bytes]:
+        first = f'data: {{"type":"response.created","response":{{"id":"{response}","created_at":5}}}}\n\n'
+        added = f'data: {{"item":{{"id":"msg_{item}","call_id":"call_{item}"}}}}\n\n'
+        return [first.encode(), added.encode(), f'data: {{"item_id":"msg_{item}","delta":"a"}}\n\n'.encode()]
+
+    one, other = ItemIds(), ItemIds("resp_11111111")
+    a = [one.feed(event) for event in made("resp_11111111", "aaaaaaaaaa")]
+    b = [other.feed(event) for event in made("resp_22222222", "bbbbbbbbbb")]
+    assert b'"call_aaaaaaaaaa"' in a[1] and b"resp_11111111" in a[0]
+    assert b"msg_aaaaaaaaaa" not in b"".join(a)
+    assert a[2] == b[2]

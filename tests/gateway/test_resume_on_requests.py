@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
+from fake_upstream import Seen
 from gateway_lab import RawClient, Response, eventually, table
 
 from longboat.core.policy import Policy, ResumePolicy
@@ -297,6 +298,20 @@ async def test_server_error_of_one_engine_is_not_the_answer(pair: list[Engine], 
         await engine.fault("error")
     for document in ({**CHAT, "max_tokens": 5}, {**CHAT, "max_tokens": 5, "stream": False}):
         assert (await posted(gateway, document)).status == 200
+
+
+async def test_whole_answer_that_broke_off_is_asked_for_again(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    async def breaks_off(seen: Seen) -> None:
+        await seen.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 40\r\n\r\n{half")
+        await asyncio.sleep(0.1)
+        raise ConnectionResetError
+
+    gateway = await make_gateway(await make_upstream(breaks_off), await make_upstream())
+    client = await connect(gateway)
+    for _ in range(2):
+        assert (await client.post({**CHAT, "stream": False})).body == b'{"answer": 4.2}'
 
 
 async def test_poison_is_refused_after_two_deaths(mortals: Callable[..., Engine], make_gateway: Any) -> None:

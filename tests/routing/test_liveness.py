@@ -100,6 +100,11 @@ def test_an_idle_gang_does_not_hang(running: int | None) -> None:
     assert found_s is None
 
 
+def test_a_rank_whose_agent_is_silent_may_work_unseen() -> None:
+    _, found_s = watched(lambda at_s: gang(cpu_s=3.0, steps=7, running=1, silent_s=at_s), 60.0)
+    assert found_s is None
+
+
 def test_requests_without_steps_and_cpu_time_are_a_hang() -> None:
     _, found_s = watched(lambda at_s: gang(cpu_s=at_s * 0.01, steps=7, running=1), 60.0)
     assert found_s is not None

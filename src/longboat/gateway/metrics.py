@@ -271,7 +271,8 @@ def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             fallbacks[one, two] = fallbacks.get((one, two), 0) + count
         for one, two, count in snapshot.get("resumes", ()):
             resumes[one, two] = resumes.get((one, two), 0) + count
-        _add_into(times, ("", ""), snapshot.get("resume_times", {}))
+        if told := snapshot.get("resume_times"):
+            _add_into(times, ("", ""), told)
         for name, count in snapshot["events"].items():
             events[name] = events.get(name, 0) + count
         processes.extend(snapshot["processes"])

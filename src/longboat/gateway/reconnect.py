@@ -19,6 +19,7 @@ __all__ = (
     "MAX_AGE_S",
     "CrossedError",
     "Identity",
+    "ItemIds",
     "Numbering",
     "Point",
     "Rest",
@@ -31,6 +32,9 @@ MAX_AGE_S = 3600.0
 _MAC_BYTES = 16
 _POSITION = re.compile(rb"([0-9]{1,9}(?:\.[0-9]{1,9}){0,127})(?:\+([0-9]{1,6}))?")
 _ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
+_ITEM_ID = re.compile(
+    rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
+)
 _CREATED = re.compile(rb'"(created|created_at)": ?([0-9]{1,12})')
 _LOOK_BYTES = 16 * 1024
 
@@ -135,6 +139,32 @@ class Numbering:
             return event
         self._repeats += 1
         return event.replace(b"id: " + found, b"id: %b+%d" % (found, self._repeats), 1)
+
+
+class ItemIds:
+    """Gives the items of a Responses stream ids that follow from the response's, so that they are the same when another
+    gateway makes the answer again. Feed it the whole stream, from its start. ``call_id`` stays: engines look it up.
+    """
+
+    __slots__ = ("_given", "_response")
+
+    def __init__(self, response: str = "") -> None:
+        """response: id of the response, where it is not that of the stream."""
+        self._response = response.encode()
+        self._given: dict[bytes, bytes] = {}
+
+    def feed(self, events: bytes) -> bytes:
+        if not self._response:
+            self._response = identity_of(events).id.encode()
+        return _ITEM_ID.sub(self._renamed, events)
+
+    def _renamed(self, found: re.Match[bytes]) -> bytes:
+        given = self._given.get(found[2])
+        if given is None:
+            kind = found[2].partition(b"_")[0]
+            digest = hashlib.blake2b(b"%b %d" % (self._response, len(self._given)), digest_size=12).hexdigest()
+            given = self._given[found[2]] = b"%b_%b" % (kind, digest.encode())
+        return b'%b"%b"' % (found[1], given)
 
 
 class Rest:

@@ -25,6 +25,7 @@ __all__ = ("ResumableExchange",)
 
 _MAX_ATTEMPTS = 64
 _MAX_ERROR_ANSWERS = 3
+_MAX_HELD_BYTES = 1024 * 1024
 _SILENT_TOO_S = 1.0
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
 _OWN_REASONS = ("moved", "refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
@@ -42,6 +43,8 @@ class ResumableExchange(WaitingExchange):
     _num_error_answers = 0
     _first_tokens = 0  # when this engine began
     _heard = False  # this engine's head came
+    _held: tuple[bytes, ...] = ()
+    _held_bytes = 0
     _leaving: tuple[str, str] | None = None  # why this engine is being left
     _maybe_killed: frozenset[str] = frozenset()  # engines that were lost in its first steps
     _sent_s = 0.0
@@ -69,6 +72,7 @@ class ResumableExchange(WaitingExchange):
         self._heard, self._leaving = False, None
         self._sent_s = time.monotonic()
         self._watch = None
+        self._held, self._held_bytes = (), 0
         passage = self._passage
         if passage is None and upstream.resume is not ResumeLevel.NONE and not self._has_content:
             passage = self._passage = self._new_passage()
@@ -125,10 +129,12 @@ class ResumableExchange(WaitingExchange):
         passage, relay = self._passage, self._relay
         if self._leaving is not None:
             return
-        if passage is None or passage.journal is None:
-            super().on_block(body, last=last)
-            return
         assert relay is not None
+        if passage is None or passage.journal is None:
+            whole = body if relay.events or relay.started else self._whole(body, last=last)
+            if whole is not None:
+                super().on_block(whole, last=last)
+            return
         try:
             body = passage.feed(relay.whole_events(body, last=False), last=last)
             if last and relay.holds_tail:
@@ -141,6 +147,20 @@ class ResumableExchange(WaitingExchange):
         if body and not relay.started:
             relay.add_lines(passage.token_line(self._call, body, self._state.live.policy.salt, time.time()))
         self._pass_on(relay, body, last=last)
+
+    def _whole(self, body: bytes, *, last: bool) -> bytes | None:
+        """An answer that is no stream is held back until it is complete, so that another engine may still give it.
+
+        None: not yet. One that is too large for that goes on its way.
+        """
+        if not self._policy.enabled or self._call.facts is None:
+            return body
+        self._held += (body,)
+        self._held_bytes += len(body)
+        if not last and self._held_bytes < _MAX_HELD_BYTES:
+            return None
+        held, self._held = self._held, ()
+        return held[0] if len(held) == 1 else b"".join(held)
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
         if self._leaving is not None or self._started or self._has_content:

@@ -15,6 +15,7 @@ from longboat.gateway.journal import Journal
 from longboat.gateway.reconnect import (
     CrossedError,
     Identity,
+    ItemIds,
     Numbering,
     Point,
     Rest,
@@ -104,6 +105,7 @@ class Passage:
 
     __slots__ = (
         "_carried",
+        "_items",
         "_kind",
         "_last_events",
         "_num_choices",
@@ -140,6 +142,7 @@ class Passage:
         self._last_events = b""
         self._num_differing = self._num_reports = self._num_crossed = 0
         self._numbering = Numbering()
+        self._items: ItemIds | None = None
         self._rest: Rest | None = None
         self.comes_back: tuple[ResumeToken, Point] | None = None
         self._tokens_before = -1
@@ -181,6 +184,8 @@ class Passage:
         self.journal = self.stitcher = None
         self._last_events = b""
         self._numbering = Numbering()
+        if self._kind is AnswerKind.RESPONSES_EVENTS:
+            self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
             token, point = self.comes_back
             self._rest = Rest(point, Identity(token.id, token.created))
@@ -216,6 +221,8 @@ class Passage:
                 out = self.stitcher.feed(events)
             except StitchError as error:
                 raise EngineFaultError("differs", str(error)) from error
+        if self._items is not None and out:
+            out = self._items.feed(out)
         out = self._numbering.feed(out, grows=alone)
         return out if self._rest is None or not out else self._behind(self._rest, out)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 
 from longboat.gateway.journal import Journal
-from longboat.gateway.stitch_choices import ReceivedChoices, RestOfChoices
+from longboat.gateway.stitch_choices import ReceivedChoices
+from longboat.gateway.stitch_choices_rest import RestOfChoices
 from longboat.gateway.stitch_messages import ReceivedMessage, RestOfMessage
 from longboat.gateway.stitch_parts import Event, Received, Rest, StitchError, events_of, ids_line
 from longboat.gateway.stitch_responses import ReceivedResponse, RestOfResponse

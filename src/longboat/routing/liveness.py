@@ -180,7 +180,8 @@ class Liveness:
         """Work is a step, or CPU time of any rank: a long prefill makes no step, a rank that waits needs no CPU."""
         cpu_s = sum(rank.cpu_s for rank in beat.ranks)
         worked = cpu_s - self._cpu_mark_s >= _CPU_STEP_S or cpu_s < self._cpu_mark_s
-        if worked or beat.steps != self._steps or not beat.num_running:
+        unknown = not beat.num_running or any(rank.silent_s > self._limits.doubt_s for rank in beat.ranks)
+        if worked or unknown or beat.steps != self._steps:
             self._progress_s, self._cpu_mark_s, self._steps = now_s, cpu_s, beat.steps
         self._hung_s = now_s - self._progress_s
 
