@@ -211,6 +211,29 @@ def test_a_stopped_child_stops_its_rank() -> None:
     assert life.read()[0] is Life.ENDED
 
 
+def test_a_busy_process_takes_cpu_time_and_a_sleeping_one_none() -> None:
+    rates = []
+    for code in ("while True: pass", "import time; time.sleep(600)"):
+        with subprocess.Popen([sys.executable, "-c", code]) as process:
+            life = RankLife(process.pid)
+            try:
+                rates.append(_cpu_s_in_ten_readings(life))
+            finally:
+                process.kill()
+    busy_s, idle_s = rates
+    assert busy_s > idle_s
+
+
+def _cpu_s_in_ten_readings(life: RankLife) -> float:
+    pause = threading.Event()
+    pause.wait(2.0)  # it has started by then
+    before_s = life.read()[1]
+    for _ in range(10):
+        pause.wait(0.1)
+        life.read()
+    return life.read()[1] - before_s
+
+
 def _becomes(life: RankLife, wanted: Life) -> bool:
     return any(life.read()[0] is wanted for _ in _tries())
 

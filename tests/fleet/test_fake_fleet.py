@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import openai
 import pytest
@@ -101,6 +103,18 @@ def test_requests_are_answered_while_a_replica_dies(up: FleetLab) -> None:
     wait_until("two replicas are ready", lambda: len(up.replicas("a")) == 2)
     kill(up.replicas("a")[0]["ranks"][0]["pid"])
     assert [up.ask("a")[0] for _ in range(30)] == [200] * 30
+
+
+def test_no_request_fails_while_the_controller_is_replaced(up: FleetLab) -> None:
+    wait_until("two replicas are ready", lambda: len(up.replicas("a")) == 2)
+    command = "ray::ServeReplica:longboat:FleetController"
+    kill(next(pid for pid in up.processes() if command in Path(f"/proc/{pid}/cmdline").read_text()))
+    over_s = time.monotonic() + 25.0
+    while time.monotonic() < over_s:
+        status, said = up.ask("a")
+        assert status == 200, said
+        time.sleep(0.1)
+    wait_until("both are known again", lambda: len(up.replicas("a")) == 2)
 
 
 def test_a_gateway_that_died_is_started_again(up: FleetLab) -> None:

@@ -84,6 +84,7 @@ def bring_back(apart: HeadApart) -> None:
     apart.lab.boot(head)
     head.run(apart.start_head, timeout=240)
     apart.head = fleet_at(apart.lab, head)
+    wait_until("the controller answers", lambda: apart.head.cli("status").returncode == 0, 180)
     wait_until("the fleet is known again", lambda: len(apart.head.replicas()) == 2, 180)
     wait_until("all gateways have the table", lambda: all_told(apart.head), 180)
 

@@ -83,14 +83,14 @@ def test_a_process_that_was_stopped_for_a_moment_is_not_lost() -> None:
     assert found_s is None
 
 
-@pytest.mark.parametrize("cpu_rate", [0.5, 8.0])
-def test_a_prefill_of_thirty_seconds_is_no_hang(cpu_rate: float) -> None:
-    _, found_s = watched(lambda at_s: gang(cpu_s=at_s * cpu_rate, steps=7, running=1), 35.0)
+@pytest.mark.parametrize("cpu_rate", [0.1, 1.0, 8.0])
+def test_a_prefill_of_two_minutes_is_no_hang(cpu_rate: float) -> None:
+    _, found_s = watched(lambda at_s: gang(cpu_s=at_s * cpu_rate, steps=7, running=1), 120.0)
     assert found_s is None
 
 
 def test_steps_without_cpu_time_are_no_hang() -> None:
-    _, found_s = watched(lambda at_s: gang(cpu_s=3.0, steps=int(at_s * 4), running=1), 35.0)
+    _, found_s = watched(lambda at_s: gang(cpu_s=3.0, steps=int(at_s / 4), running=1), 120.0)
     assert found_s is None
 
 
@@ -106,7 +106,7 @@ def test_a_rank_whose_agent_is_silent_may_work_unseen() -> None:
 
 
 def test_requests_without_steps_and_cpu_time_are_a_hang() -> None:
-    _, found_s = watched(lambda at_s: gang(cpu_s=at_s * 0.01, steps=7, running=1), 60.0)
+    _, found_s = watched(lambda at_s: gang(cpu_s=at_s * 0.02, steps=7, running=1), 120.0)
     assert found_s is not None
     assert found_s > LIMITS.hang_s
 

@@ -91,7 +91,7 @@ def _wait(session: Session, kind: str, name: str, is_empty: Callable[[FleetRepor
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         report = session.try_report()
-        if report is not None and is_empty(report):
+        if report is not None and not report.partial and is_empty(report):
             print(f"{kind} {name} is drained")
             return
         time.sleep(POLL_S)
@@ -122,4 +122,4 @@ def _node_named(session: Session, name: str) -> Node:
 
 
 def _is_over(phase: Phase) -> bool:
-    return phase in (Phase.FAILED, Phase.GONE, Phase.SUSPECT)
+    return phase in (Phase.FAILED, Phase.GONE)

@@ -99,6 +99,7 @@ class FleetController:
             problems=tuple(r.problem for r in self._reports.values() if r.problem),
             policy_digest=policy_digest(self._policy_document()),
             num_keys=len(self._document.get("policy", {}).get("keys", ())),
+            partial=self._hold_off.holds(time.monotonic()),
             updating={model: entry["digest"] for model, entry in self._document.get("rollouts", {}).items()},
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
         )

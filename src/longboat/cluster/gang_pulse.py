@@ -25,7 +25,7 @@ log = logging.getLogger("longboat.supervisor")
 DOOR = "beats"
 """Purpose of an agent's port where it tells how its rank is."""
 
-LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, hang_s=30.0)
+LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, hang_s=60.0)
 """Gateways send streams elsewhere sooner: a gang that comes back gets new ones, one that was ended must start again."""
 
 STEPS_EVERY_S = 0.5

@@ -194,6 +194,7 @@ class FleetReport:
     policy_digest: of the policy that gateways are given; num_keys: keys in it
     updating: model → digest of what its replicas are being exchanged for
     taken_back: model → digest of an update that failed and was taken back, and why
+    partial: the controller has just started, and there may be more than it knows
     """
 
     fleet: str
@@ -209,6 +210,7 @@ class FleetReport:
     num_keys: int = 0
     updating: Mapping[str, str] = field(default_factory=dict)
     taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    partial: bool = False
 
 
 def policy_digest(document: bytes) -> str:

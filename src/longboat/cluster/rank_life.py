@@ -1,7 +1,8 @@
-"""Whether a rank's processes run, are stopped or have ended, and what CPU time they used: read from /proc."""
+"""Whether a rank's processes run, are stopped or have ended, and what CPU time they took: read from /proc."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from longboat.cluster.proc_usage import TICKS_PER_S, children_of
@@ -13,6 +14,7 @@ _LOOK_FOR_CHILDREN_EVERY = 8
 """Readings. Engines have hundreds of threads, each of which must be asked for its children."""
 
 _STOPPED = ("T", "t")
+_MAX_READING_S = 0.5
 
 
 class RankLife:
@@ -22,9 +24,14 @@ class RankLife:
         self._pid = pid
         self._pids: list[int] = [pid]
         self._readings = 0
+        self._waited_s = 0.0
+        self._read_s = time.monotonic()
 
     def read(self) -> tuple[Life, float]:
-        """What the rank's processes do, and their CPU time in seconds. A zombie has ended."""
+        """What the rank's processes do, and the CPU time in seconds that they used or waited for. A zombie has ended.
+
+        A process that could run now is taken to have wanted a CPU since the last reading.
+        """
         if self._readings % _LOOK_FOR_CHILDREN_EVERY == 0:
             self._pids = _tree(self._pid)
         self._readings += 1
@@ -36,7 +43,11 @@ class RankLife:
                 continue
             states[pid] = fields[0]
             ticks += int(fields[11]) + int(fields[12])
-        return _life(states, self._pid), ticks / TICKS_PER_S
+        now_s = time.monotonic()
+        if "R" in states.values():
+            self._waited_s += min(now_s - self._read_s, _MAX_READING_S)
+        self._read_s = now_s
+        return _life(states, self._pid), ticks / TICKS_PER_S + self._waited_s
 
 
 def _life(states: dict[int, str], main_pid: int) -> Life:

@@ -18,6 +18,7 @@ __all__ = ("Deaths", "is_dead", "until_answers")
 
 _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
+_MANY_DIE_S = 0.25  # engines that die so soon after one another died of something else
 _ONE_DEATH_S = 1.0  # connections of a dead engine end within it
 
 
@@ -36,7 +37,9 @@ class Deaths:
         """
         died_s, who = self._last.get(upstream.key, (-_ONE_DEATH_S, None))
         if now_s - died_s >= _ONE_DEATH_S:
-            who = blamed(stream.admitted(now_s) for stream in upstream.streams)
+            who = None
+            if not any(now_s - at_s < _MANY_DIE_S for at_s, _ in self._last.values()):
+                who = blamed(stream.admitted(now_s) for stream in upstream.streams)
             self._last = {key: last for key, last in self._last.items() if now_s - last[0] < _ONE_DEATH_S}
             self._last[upstream.key] = (now_s, who)
             if who is None and sure:

@@ -69,7 +69,7 @@ class Pool:
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
         self.in_use = 0
-        self.ready_s = -math.inf
+        self.ready_s = time.monotonic()  # whoever begins now does not know better
         self.parked: dict[Parked, None] = {}
         self.outliers = Outliers()
         self._judged_s = 0.0

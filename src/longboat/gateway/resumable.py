@@ -26,6 +26,7 @@ __all__ = ("ResumableExchange",)
 _MAX_ATTEMPTS = 64
 _MAX_ERROR_ANSWERS = 3
 _MAX_HELD_BYTES = 1024 * 1024
+_MIN_WORK_S = 0.03  # an engine that is lost sooner was dead when it got the request
 _SILENT_TOO_S = 1.0
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
 _OWN_REASONS = ("moved", "refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
@@ -240,7 +241,7 @@ class ResumableExchange(WaitingExchange):
         if upstream is None:
             return
         now_s = time.monotonic()
-        died = reason in ("lost", "beats")
+        died = reason in ("lost", "beats") and now_s - self._sent_s > _MIN_WORK_S
         suspect = self._state.deaths.suspect(upstream, now_s, sure=not stale) if died else None
         silent_s = self._connection.quiet * SWEEP_S if self._connection is not None else 0.0
         self._drop_connection()

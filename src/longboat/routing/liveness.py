@@ -10,7 +10,7 @@ __all__ = ("Beat", "Health", "Judgement", "Life", "Liveness", "LivenessLimits", 
 _PAUSE_S = 0.5
 """Who looked last so long ago was not running itself: what came meanwhile may not be read yet."""
 
-_CPU_STEP_S = 0.5
+_CPU_STEP_S = 2.0
 """So much more CPU time in a gang is work. An idle engine that is asked how it is needs less in ``hang_s``."""
 
 
@@ -26,7 +26,7 @@ class Life(enum.StrEnum):
 class RankBeat:
     """One rank of a gang, as its agent saw it last.
 
-    cpu_s: CPU time of all its processes so far
+    cpu_s: CPU time that its processes used so far, or were seen to wait for: on a busy machine work is slow, not hung
     silent_s: since its agent was heard by who tells this; unreached_s: since its node answered in any way
     """
 
@@ -58,7 +58,7 @@ class LivenessLimits:
     unreached_s: float = 1.6
     doubt_s: float = 1.0
     stopped_beats: int = 4
-    hang_s: float = 10.0
+    hang_s: float = 30.0
 
 
 class Health(enum.StrEnum):
