@@ -23,12 +23,13 @@ _ONE_DEATH_S = 1.0  # connections of a dead engine end within it
 
 
 class Deaths:
-    """What one process knows. It sees only its own requests."""
+    """What one process knows. It sees only its own requests. any_blamed: whether any request ever was."""
 
-    __slots__ = ("_last", "_poison")
+    __slots__ = ("_last", "_poison", "any_blamed")
 
     def __init__(self) -> None:
         self._poison = PoisonList()
+        self.any_blamed = False
         self._last: dict[str, tuple[float, Hashable | None]] = {}
 
     def suspect(self, upstream: Upstream, now_s: float, *, sure: bool) -> Hashable | None:
@@ -46,12 +47,9 @@ class Deaths:
                 self._poison.nobody(now_s)
         return who
 
-    @property
-    def any_blamed(self) -> bool:
-        return bool(self._poison)
-
     def blame(self, path: bytes, body: bytes) -> bool:
         """The engine is dead indeed. Whether this makes the request poison."""
+        self.any_blamed = True
         return self._poison.blame(_digest(path, body), time.monotonic())
 
     def is_poison(self, path: bytes, body: bytes) -> bool:

@@ -223,7 +223,8 @@ class Exchange:
             return
         request, upstream = call.request, self._upstream
         assert upstream is not None
-        upstream.breaker.succeeded()
+        if not upstream.breaker.closed:
+            upstream.breaker.succeeded()
         lines = head.for_client(
             Framing.IDENTITY,
             sized=True,

@@ -64,7 +64,7 @@ class ResumableExchange(WaitingExchange):
         return passage_of(self._call, seeds=policy.seeds) if policy.enabled else None
 
     def _use(self, upstream: Upstream) -> None:
-        if not self._has_content and self._is_poison():
+        if self._state.deaths.any_blamed and not self._has_content and self._is_poison():
             self._refuse(refusals.poison())
         else:
             super()._use(upstream)
@@ -77,7 +77,7 @@ class ResumableExchange(WaitingExchange):
         passage = self._passage
         if passage is None and upstream.resume is not ResumeLevel.NONE and not self._has_content:
             passage = self._passage = self._new_passage()
-        if not self._started:
+        if self._relay is not None and not self._relay.started:
             self._relay = None
         if passage is None:
             return b"", body
@@ -164,7 +164,7 @@ class ResumableExchange(WaitingExchange):
         return held[0] if len(held) == 1 else b"".join(held)
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
-        if self._leaving is not None or self._started or self._has_content:
+        if self._leaving is not None or self._relay is not None or self._call.first_byte_s is not None:
             self.on_head(head, length)
             self.on_block(body, last=True)
         else:
@@ -427,5 +427,6 @@ class ResumableExchange(WaitingExchange):
             call.facts.document = {}
 
     def _close(self, *, status: int, outcome: str, code: str = "") -> None:
-        self._make_way()
+        if self._taking_up_in is not None:
+            self._make_way()
         super()._close(status=status, outcome=outcome, code=code)

@@ -148,7 +148,8 @@ class WaitingExchange(Exchange):
             self._refuse(refusal)
 
     def _close(self, *, status: int, outcome: str, code: str = "") -> None:
-        self._unpark()
+        if self._parked_in is not None:
+            self._unpark()
         super()._close(status=status, outcome=outcome, code=code)
 
     # telling

@@ -10,10 +10,10 @@ class Breaker:
 
     Half open, it lets one trial through; until that is judged, or ``first_s`` have passed, the endpoint is avoided.
     Failures of what was sent before it opened change nothing: a hundred streams that are lost together fail once.
-    Times are those of one steady clock, in seconds.
+    Times are those of one steady clock, in seconds. closed: the endpoint is trusted without reserve; to be read only.
     """
 
-    __slots__ = ("_first_s", "_longest_s", "_num_failures", "_on_trial", "_until_s")
+    __slots__ = ("_first_s", "_longest_s", "_num_failures", "_on_trial", "_until_s", "closed")
 
     def __init__(self, *, first_s: float = 1.0, longest_s: float = 8.0) -> None:
         self._first_s = first_s
@@ -21,11 +21,7 @@ class Breaker:
         self._num_failures = 0
         self._on_trial = False
         self._until_s = 0.0
-
-    @property
-    def closed(self) -> bool:
-        """Whether the endpoint is trusted without reserve."""
-        return not self._num_failures
+        self.closed = True
 
     def avoids(self, now_s: float) -> bool:
         """Whether requests should go elsewhere, as long as there is an elsewhere."""
@@ -44,9 +40,11 @@ class Breaker:
         self._on_trial = False
         open_s = min(self._first_s * 2.0 ** min(self._num_failures, 30), self._longest_s)
         self._num_failures += 1
+        self.closed = False
         self._until_s = now_s + open_s
 
     def succeeded(self) -> None:
         """The endpoint answered."""
         self._num_failures = 0
+        self.closed = True
         self._on_trial = False
