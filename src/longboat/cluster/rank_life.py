@@ -30,8 +30,8 @@ class RankLife:
     def read(self) -> tuple[Life, float]:
         """What the rank's processes do, and the CPU time in seconds that they used or waited for. A zombie has ended.
 
-        A process that could run now is taken to have wanted a CPU since the last reading. Of its other threads, which may
-        be those that work, the same is asked now and then.
+        A process that could run now is taken to have wanted a CPU since the last reading. Of its other threads, which
+        may be those that work, the same is asked now and then.
         """
         wants_cpu = False
         if self._readings % _LOOK_CLOSER_EVERY == 0:
