@@ -45,7 +45,8 @@ def settled(up: FleetLab, number: int) -> bool:
 
 def change(up: FleetLab, path: str, number: int) -> list[str]:
     """Bring ``path`` up under load; what was wrong with the answers."""
-    with Load(f"http://127.0.0.1:{up.local_port}", "a", num_clients=3, max_tokens=300, timeout_s=240.0) as clients:
+    url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
+    with Load(url, "a", num_clients=3, max_tokens=300, timeout_s=240.0, more=long) as clients:
         up.must("up", path, "--detach", timeout_s=600)
         wait_until("the change is over", lambda: settled(up, number), 400)
     assert clients.num_streams > clients.num_clients
