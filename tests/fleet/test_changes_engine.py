@@ -64,7 +64,7 @@ def resumes(up: FleetLab) -> float:
 
 def test_an_update_within_a_revision_hands_answers_on(up: FleetLab) -> None:
     revision = {replica["revision"] for replica in up.replicas("a")}
-    assert change(up, file(up, args="--max-num-seqs, 100"), 2) == []
+    assert change(up, file(up, args="--max-num-seqs=100"), 2) == []
     assert {replica["revision"] for replica in up.replicas("a")} == revision
     assert resumes(up) > 0
 
