@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-__all__ = ("Load",)
+__all__ = ("Load", "num_resumed")
 
 
 @dataclass
@@ -83,3 +83,10 @@ def _whole_text(documents: list[dict[str, Any]], max_tokens: int) -> str:
     used = [document["usage"]["completion_tokens"] for document in documents if document.get("usage")]
     assert used == [max_tokens], f"usage {used}"
     return "".join(choice["text"] for document in documents for choice in document["choices"])
+
+
+def num_resumed(port: int) -> float:
+    """Answers that went on elsewhere so far, at the gateway on this port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if "resumes_total{" in line]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'result="resumed"' in line)
