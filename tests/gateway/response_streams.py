@@ -145,6 +145,7 @@ def read_response(stream: bytes) -> dict[str, Any]:
     result["head"] = heads.pop()
     for item in items:
         item.pop("ids")
+        item["texts"] = {kind: text for kind, text in item["texts"].items() if text}
     return result
 
 
