@@ -8,10 +8,7 @@ from typing import Any
 
 from chaos_suite.answer_choices import usage_facts
 
-__all__ = ("RENAMED", "read_message_blocks", "read_messages", "read_response", "response_facts", "whole_message")
-
-RENAMED = "renamed:"
-"""How a complaint begins that is about the id of an item of a response, and nothing else."""
+__all__ = ("read_message_blocks", "read_messages", "read_response", "response_facts", "whole_message")
 
 _SAID = ("text", "thinking", "partial_json")
 _NAMELESS = ("id", "call_id", "signature", "encrypted_content")
@@ -106,12 +103,12 @@ def _unlike_deltas(documents: Sequence[Mapping[str, Any]], response: Mapping[str
             if document["type"].endswith(".delta"):
                 place = document["output_index"]
                 said[place] = said.get(place, "") + document["delta"]
-    wrongs = [f"{RENAMED} item {number} has {len(found)} ids" for number, found in ids.items() if len(found) > 1]
+    wrongs = [f"item {number} has {len(found)} ids" for number, found in ids.items() if len(found) > 1]
     for number, item in enumerate(response["output"]):
         if said.get(number, "") != _text_of(item):
             wrongs.append(f"the deltas of item {number} are not its text")
         if ids.get(number, {item.get("id")}) != {item.get("id")}:
-            wrongs.append(f"{RENAMED} item {number} has another id at its end")
+            wrongs.append(f"item {number} has another id at its end")
     return wrongs
 
 

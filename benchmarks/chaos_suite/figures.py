@@ -46,7 +46,6 @@ def counts(answers: Sequence[Answer]) -> dict[str, int]:
         "failed": sum(bool(a["failure"]) and not a["is_hung"] for a in answers),
         "differing": sum(bool(a["wrongs"]) and not a["failure"] for a in answers),
         "hung": sum(a["is_hung"] for a in answers),
-        "renamed": sum(a.get("renamed", False) for a in answers),
         "reconnected": sum(len(a["gateways"]) > 1 for a in answers),
     }
 

@@ -19,7 +19,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from chaos_suite.answer import Facts, differences, read_stream, read_whole, seed_of
-from chaos_suite.answer_items import RENAMED
 from chaos_suite.asks import Ask
 from chaos_suite.streams import Client, Taken, as_line
 
@@ -65,11 +64,7 @@ class Load:
                 expected = await self._expected(place, taken)
                 if expected is not None:
                     wrongs += differences(facts, expected)
-            came_back = len(taken.gateways) > 1
-            renamed = [wrong for wrong in wrongs if came_back and wrong.startswith(RENAMED)]
-            wrongs = [wrong for wrong in wrongs if wrong not in renamed][:4]
-            said = {"phase": phase, "kind": ask.kind, "failure": failure, "wrongs": wrongs, "renamed": bool(renamed)}
-            self._tell(as_line(number, taken, **said))
+            self._tell(as_line(number, taken, phase=phase, kind=ask.kind, failure=failure, wrongs=wrongs[:4]))
 
     async def _expected(self, place: int, taken: Taken) -> Facts | None:
         """None where nobody knows, since the answer hangs on a seed that was not told."""

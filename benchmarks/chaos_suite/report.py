@@ -48,8 +48,6 @@ def show(document: Mapping[str, Any], examples: Sequence[Mapping[str, Any]], con
         found = document.get(name, document)
         counts = ", ".join(f"{found[count]} {count}" for count in ("streams", "failed", "differing", "hung"))
         console.print(f"{name}: {counts}, {found['reconnected']} went to another gateway")
-        if found["renamed"]:
-            console.print(f"  items of {found['renamed']} responses have new ids after that, as is documented")
     if counted := document.get("counted"):
         console.print("counted by gateways: " + ", ".join(f"{n} {what}" for what, n in sorted(counted.items())))
     for answer in examples[:12]:

@@ -68,7 +68,7 @@ class CarriedRequest:
 
     prior: ids per choice, of a request that began elsewhere
     seed: for choices of a request that names no seed
-    one_by_one: whether tokens carried over are told one at a time, as parsers have seen them the first time
+    told_at_once: how many tokens carried over are told together; parsers that find few at a time see what they know
     num_choices: how many choices generation was asked for so far
     unsent: ids per choice that no event was sent for yet
     counts: ids per choice that events were sent for
@@ -79,7 +79,7 @@ class CarriedRequest:
     seed: int | None = None
     mode: str = ""
     prior: list[list[int]] = field(default_factory=list)
-    one_by_one: bool = True
+    told_at_once: int = 1
     num_choices: int = 0
     unsent: dict[int, list[int]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)

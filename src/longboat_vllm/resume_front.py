@@ -161,9 +161,8 @@ def _adding(add_request: Any) -> Any:
 def _tell(processor: Any, request_id: str, prior: list[int], current: CarriedRequest) -> None:
     state = processor.request_states[request_id]
     told = current.told.setdefault(state.external_req_id, [])
-    step = 1 if current.one_by_one else len(prior)
-    for start in range(0, len(prior), step):
-        told += _told(state, prior[start : start + step])
+    for start in range(0, len(prior), current.told_at_once):
+        told += _told(state, prior[start : start + current.told_at_once])
 
 
 def _told(state: Any, token_ids: list[int]) -> list[Any]:

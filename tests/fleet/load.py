@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-__all__ = ("Load",)
+__all__ = ("Load", "num_resumed")
 
 
 @dataclass
 class Load:
     """Clients that ask for one stream after the other, of different prompts, until the block is left.
 
+    more: what requests ask for besides; those of every second client draw by a seed
     wrong: what was not as it should be; num_streams: how many were asked for
     """
 
@@ -25,6 +26,7 @@ class Load:
     num_clients: int = 4
     max_tokens: int = 60
     timeout_s: float = 60.0
+    more: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
     _expected: dict[str, str] = field(default_factory=dict)
@@ -33,7 +35,7 @@ class Load:
 
     def __enter__(self) -> Load:
         for number in range(self.num_clients):
-            self._expected[self._prompt(number)] = self.stream(self._prompt(number))
+            self._expected[self._prompt(number)] = self.stream(number)
         self._threads = [threading.Thread(target=self._client, args=(n,)) for n in range(self.num_clients)]
         for thread in self._threads:
             thread.start()
@@ -46,10 +48,12 @@ class Load:
         for thread in self._threads:
             thread.join(self.timeout_s * 2)
 
-    def stream(self, prompt: str) -> str:
-        """The text of one answer. Raises OSError or AssertionError where it is not whole."""
-        asked = {"model": self.model, "prompt": prompt, "max_tokens": self.max_tokens, "temperature": 0}
-        body = json.dumps({**asked, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    def stream(self, number: int) -> str:
+        """The text of a client's answer. Raises OSError or AssertionError where it is not whole."""
+        drawn = {"temperature": 0.8, "seed": number} if number % 2 else {"temperature": 0}
+        asked = {"model": self.model, "prompt": self._prompt(number), "max_tokens": self.max_tokens, **drawn}
+        whole = {**asked, **self.more, "stream": True, "stream_options": {"include_usage": True}}
+        body = json.dumps(whole).encode()
         request = urllib.request.Request(f"{self.url}/v1/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
             lines = [line.decode().strip() for line in answer]
@@ -65,7 +69,7 @@ class Load:
         while not self._over.is_set():
             self.num_streams += 1
             try:
-                if self.stream(prompt) != self._expected[prompt]:
+                if self.stream(number) != self._expected[prompt]:
                     self.wrong.append(f"{prompt}: another text")
             except urllib.error.HTTPError as error:
                 self.wrong.append(f"{prompt}: {error.code} {error.read()[:300]!r}")
@@ -79,3 +83,10 @@ def _whole_text(documents: list[dict[str, Any]], max_tokens: int) -> str:
     used = [document["usage"]["completion_tokens"] for document in documents if document.get("usage")]
     assert used == [max_tokens], f"usage {used}"
     return "".join(choice["text"] for document in documents for choice in document["choices"])
+
+
+def num_resumed(port: int) -> float:
+    """Answers that went on elsewhere so far, at the gateway on this port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if "resumes_total{" in line]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'result="resumed"' in line)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
-from fleet.load import Load
+from fleet.load import Load, num_resumed
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -81,6 +81,7 @@ def test_fewer_replicas_under_load_lose_no_answer(up: FleetLab) -> None:
         up.must("up", file(up, replicas=1), "--detach", timeout_s=200)
         wait_until("one is left", lambda: settled(up) and len(up.replicas("a")) == 1, 120)
     assert not clients.wrong
+    assert num_resumed(up.local_port) > 0
 
 
 def test_an_update_that_fails_is_taken_back_though_nobody_waits_for_it(up: FleetLab) -> None:

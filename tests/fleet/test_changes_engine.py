@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
-from fleet.load import Load
+from fleet.load import Load, num_resumed
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -45,27 +44,23 @@ def settled(up: FleetLab, number: int) -> bool:
 
 def change(up: FleetLab, path: str, number: int) -> list[str]:
     """Bring ``path`` up under load; what was wrong with the answers."""
-    with Load(f"http://127.0.0.1:{up.local_port}", "a", num_clients=3, max_tokens=300, timeout_s=240.0) as clients:
+    url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
+    with Load(url, "a", num_clients=3, max_tokens=300, timeout_s=240.0, more=long) as clients:
         up.must("up", path, "--detach", timeout_s=600)
         wait_until("the change is over", lambda: settled(up, number), 400)
     assert clients.num_streams > clients.num_clients
     return clients.wrong
 
 
-def resumes(up: FleetLab) -> float:
-    """Answers that went on elsewhere, so far."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{up.local_port}/metrics", timeout=20) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(
-        float(line.rpartition(" ")[2]) for line in lines if "resumes_total" in line and 'result="resumed"' in line
-    )
+def levels(up: FleetLab) -> list[tuple[str, str]]:
+    return [(replica["resume"], replica["resume_detail"]) for replica in up.replicas("a")]
 
 
 def test_an_update_within_a_revision_hands_answers_on(up: FleetLab) -> None:
     revision = {replica["revision"] for replica in up.replicas("a")}
-    assert change(up, file(up, args="--max-num-seqs, 100"), 2) == []
+    assert change(up, file(up, args="--max-num-seqs=100"), 2) == []
     assert {replica["revision"] for replica in up.replicas("a")} == revision
-    assert resumes(up) > 0
+    assert num_resumed(up.local_port) > 0, levels(up)
 
 
 def test_an_update_to_another_revision_lets_answers_end(up: FleetLab) -> None:
@@ -75,6 +70,6 @@ def test_an_update_to_another_revision_lets_answers_end(up: FleetLab) -> None:
 
 
 def test_fewer_replicas_hand_answers_on(up: FleetLab) -> None:
-    before = resumes(up)
+    before = num_resumed(up.local_port)
     assert change(up, file(up, context=1000, replicas=1), 1) == []
-    assert resumes(up) > before
+    assert num_resumed(up.local_port) > before, levels(up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,9 +47,11 @@ async def started_gateway(
     """A gateway that listens and has these upstreams as replicas r0, r1, … of ``tiny``.
 
     endpoints: further ones, of any model; settings: of the gateway's configuration
-    policy: without one, nobody waits for an engine that is not there
+    policy: where it says nothing of it, nobody waits for an engine that is not there
     """
-    policy = policy or Policy(resume=ResumePolicy(wait_s=0))
+    policy = policy or Policy()
+    if policy.resume == ResumePolicy():
+        policy = dataclasses.replace(policy, resume=ResumePolicy(wait_s=0))
     gateway = Gateway(config(limits=GatewayLimits(**limits), policy=policy, **(settings or {})))
     await gateway.start()
     tiny = [endpoint(u, f"r{i}") for i, u in enumerate(upstreams)]

@@ -138,13 +138,16 @@ def read_response(stream: bytes) -> dict[str, Any]:
                 result["starts"].append((kind, event["response"]))
         elif kind == "response.output_item.added":
             assert event["output_index"] == len(items)
-            items.append({"ids": _ids_of(event["item"]), "added": event["item"], "texts": {}, "marks": []})
+            items.append(
+                {"ids": _ids_of(event["item"]), "added": event["item"], "texts": {}, "marks": [], "logprobs": []}
+            )
         else:
             _add_event(items[event["output_index"]], kind, event)
     assert len(heads) == 1
     result["head"] = heads.pop()
     for item in items:
         item.pop("ids")
+        item["texts"] = {kind: text for kind, text in item["texts"].items() if text}
     return result
 
 
@@ -155,7 +158,7 @@ def _add_event(item: dict[str, Any], kind: str, event: dict[str, Any]) -> None:
         _check_ids(item, event["item"])
     if "delta" in event:
         item["texts"][kind] = item["texts"].get(kind, "") + event["delta"]
-        item.setdefault("logprobs", []).extend(event.get("logprobs", ()))
+        item["logprobs"].extend(event.get("logprobs", ()))
     else:
         event.pop("sequence_number")
         item["marks"].append(event)

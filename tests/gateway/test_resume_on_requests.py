@@ -81,7 +81,7 @@ async def test_answer_that_breaks_twice_reads_as_unbroken(name: str, pair: list[
 
 
 async def test_request_without_a_seed_gets_one_and_goes_on_with_it(pair: list[Engine], make_gateway: Any) -> None:
-    gateway = await fleet(make_gateway, pair, policy=Policy())
+    gateway = await fleet(make_gateway, pair, policy=Policy(resume=ResumePolicy(wait_s=30)))
     path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 40, "temperature": 1}
     await pair[0].fault("break", after_tokens=5)
     await pair[1].fault("break", after_tokens=9)

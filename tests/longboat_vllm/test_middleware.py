@@ -113,6 +113,19 @@ async def test_answer_that_repeats_all_logprobs_is_replayed() -> None:
     assert app.request.mode == "replay"
 
 
+@pytest.mark.parametrize(
+    "body", [{"logprobs": 1}, {"tools": [{}]}, {"stream_options": {"continuous_usage_stats": True}}]
+)
+async def test_tokens_whose_pieces_show_are_told_one_by_one(body: dict[str, object]) -> None:
+    app = Recorder()
+    headers, head = carrying([[1]])
+    await post(app, head + json.dumps(body).encode(), headers=headers)
+    assert app.request is not None
+    assert app.request.told_at_once == 1
+    await post(app, head + CHAT, headers=headers)
+    assert app.request.told_at_once > 1
+
+
 async def test_silent_stream_is_told_the_engines_steps() -> None:
     app = Recorder([({0: [5]}, EVENT)], pause=lambda: asyncio.sleep(0.2))
     call = await post(app, CHAT, headers={"x-longboat-journal": "1"}, steps_period_s=0.02)

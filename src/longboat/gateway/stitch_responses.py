@@ -38,7 +38,11 @@ class _Item:
 
 
 class ReceivedResponse:
-    """What a client has of a response: one choice, output items in order."""
+    """What a client has of a response: one choice, output items in order.
+
+    logprobs_covered: tokens of which it has log-probabilities, or never gets any; a token that ended something else may
+    still begin a text
+    """
 
     def __init__(self) -> None:
         self.ended = False
@@ -46,6 +50,7 @@ class ReceivedResponse:
         self.marks: dict[str, int] = {}
         self.items: list[_Item] = []
         self._covered = 0
+        self.logprobs_covered = 0
         self.next_sequence = 0
 
     def note(self, event: Event) -> None:
@@ -88,6 +93,7 @@ class ReceivedResponse:
             item.logprobs += encoded(entry) + b","
         if position:
             self._covered = max(self._covered, position[0])
+            self.logprobs_covered = max(self.logprobs_covered, position[0] - ("logprobs" not in document))
 
 
 class _Progress:
@@ -235,8 +241,8 @@ class RestOfResponse:
         """Those of tokens that the client has no delta of; an event tells of tokens up to its position."""
         if not position:
             return entries
-        known = self._received.covered(0) - (position[0] - len(entries))
-        return entries[max(known, 0) :] if self._received.covered(0) else entries
+        known = self._received.logprobs_covered - (position[0] - len(entries))
+        return entries[max(known, 0) :] if self._received.logprobs_covered else entries
 
     def _rest_of_mark(self, document: _Json, progress: _Progress) -> _Json | None:
         key = _key(document)
