@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
 from fake_upstream import Seen
-from gateway_lab import RawClient, Response, eventually, table
+from gateway_lab import RawClient, Response, eventually, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
@@ -146,7 +146,7 @@ async def test_revisions_do_not_mix_in_one_stream(pair: list[Engine], make_gatew
         await engine.fault("break", after_tokens=4, times=20)
     path, document = REQUESTS["usage"]
     broken = await streamed(gateway, path, document)
-    replicas = {attempt.replica for attempt in gateway.state.recent.newest()[0].attempts}
+    replicas = {attempt.replica for attempt in settled(gateway).recent.newest()[0].attempts}
     assert len(replicas) == 1
     assert broken.done
     await asyncio.gather(*(engine.fault("none") for engine in pair))
@@ -346,9 +346,9 @@ async def test_usage_and_quota_are_counted_once(pair: list[Engine], make_gateway
     for engine in pair:
         await engine.fault("break", after_tokens=6)
     await streamed(gateway, path, document)
-    record = gateway.state.recent.newest()[0]
+    record = settled(gateway).recent.newest()[0]
     assert (record.completion_tokens, record.outcome, record.retries) == (40, "ok", 2)
-    series = gateway.state.metrics.series("tiny", "anonymous")
+    series = settled(gateway).metrics.series("tiny", "anonymous")
     assert series.completion_tokens == 40
     assert (gateway.state.held_bytes, gateway.state.in_flight) == (0, 0)
 
