@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
-from gateway_lab import table
+from gateway_lab import settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.gateway.server import Gateway
@@ -84,7 +84,7 @@ async def test_what_the_client_has_is_not_paid_again(pair: list[Engine], make_ga
     had = await beginning(one, path, document, 12)
     tokens = int(had.event_ids[-1])
     await streamed(other, path, document, comes_back(had))
-    record = other.state.recent.newest()[0]
+    record = settled(other).recent.newest()[0]
     assert (record.prompt_tokens, record.completion_tokens) == (0, 40 - tokens)
 
 

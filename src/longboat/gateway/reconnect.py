@@ -130,6 +130,11 @@ class Numbering:
             return events
         return b"\n\n".join([self._numbered(event) for event in events.split(b"\n\n")])
 
+    def passed(self, event: bytes) -> None:
+        """An event with a token went to the client; this is how the engine sent it."""
+        if _id_of(event) != _id_of(self._last).partition(b"+")[0]:
+            self._last, self._repeats = event, 0
+
     def _numbered(self, event: bytes) -> bytes:
         found = _id_of(event)
         if not found:

@@ -175,7 +175,7 @@ class ResumableExchange(WaitingExchange):
         passage = self._passage
         if passage is None or passage.journal is None:
             super()._let_chunks_pass()
-        elif passage.stitcher is None and self._connection is not None:
+        elif passage.lets_tokens_pass and self._connection is not None:
             super()._let_chunks_pass()
             self._connection.journal = passage.journal.log
 

@@ -198,6 +198,11 @@ class Passage:
         self._last_events = b""
         self.stitcher = Stitcher(self._kind, self.journal)
 
+    @property
+    def lets_tokens_pass(self) -> bool:
+        """Whether the journal is all that must see an event which brings a token."""
+        return self.journal is not None and self.stitcher is None and self._items is None and self._rest is None
+
     def feed(self, events: bytes, *, last: bool) -> bytes:
         """What the client gets of whole events. last: the engine says that this was all.
 
@@ -214,6 +219,8 @@ class Passage:
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")
         if self.stitcher is None:
+            if journal.log.sent:  # it may have passed by us
+                self._numbering.passed(journal.log.sent[-1])
             out = journal.feed(events)
         else:
             alone = alone and self.stitcher.caught_up
