@@ -49,6 +49,7 @@ def with_replicas(up: FleetLab, number: int) -> list[str]:
     """The fleet at rest, with this many replicas."""
     up.must("up", file(up, replicas=number), "--detach", timeout_s=200)
     wait_until("nothing changes", lambda: settled(up) and len(up.replicas("a")) == number, 120)
+    wait_until("all have proved how they resume", lambda: {r["resume"] for r in up.replicas("a")} == {"carried"}, 120)
     return names(up)
 
 

@@ -31,8 +31,8 @@ def test_the_openai_client_lists_chats_streams_and_completes(up: FleetLab) -> No
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{up.port}/v1", api_key="none", timeout=30, max_retries=0)
     assert [model.id for model in client.models.list()] == ["a"]
     messages = [{"role": "user", "content": "hello"}]
-    whole = client.chat.completions.create(model="a", messages=messages, max_tokens=5)
-    chunks = client.chat.completions.create(model="a", messages=messages, max_tokens=5, stream=True)
+    whole = client.chat.completions.create(model="a", messages=messages, max_tokens=5, temperature=0)
+    chunks = client.chat.completions.create(model="a", messages=messages, max_tokens=5, temperature=0, stream=True)
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert whole.choices[0].message.content
     assert streamed == whole.choices[0].message.content
