@@ -24,8 +24,8 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 	@$(PYTHON) tools/bootstrap.py $(VENV)
 	@printf '%s\n' "$(CURDIR)" > $@
 
-# The gateway's C extension is compiled when Longboat is installed, and here when its source is newer.
-$(NATIVE): $(READY) $(wildcard hatch_build.py src/longboat/gateway/_native.c)
+# What a request runs through is compiled when Longboat is installed, and here when a source is newer.
+$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/_native.c gateway/*.py routing/*.py))
 	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
 	@touch $@
 

@@ -1,25 +1,46 @@
-"""Compiles the gateway's C extension in place: at an installation, as a build hook, or by ``python hatch_build.py``.
+"""Compiles what a request runs through: at an installation, as a build hook, or by ``python hatch_build.py``.
 
-Without a compiler or Python's headers it says so in one line and goes on; the gateway then runs its Python twins.
+Two things, each left out with one line that says why where it cannot be made; everything works without them, slower:
+
+- ``gateway/_native.c``, beside its source; needs a C compiler and Python's headers
+- the modules of ``MODULES``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``); needs mypy too
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = ROOT / "src/longboat/gateway/_native.c"
+PACKAGE = ROOT / "src/longboat"
+SOURCE = PACKAGE / "gateway/_native.c"
 FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
+SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
+
+MODULES = (
+    *(f"gateway/{name}" for name in (
+        "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "journal", "known_answers",
+        "known_heads", "metrics", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable", "resume",
+        "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
+    )),
+    *(f"routing/{name}" for name in ("breaker", "fair_queue", "pick", "quota", "tickets")),
+)  # fmt: skip
+"""What every request runs through."""
 
 
 class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -31,45 +52,45 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         """version: ``standard``, or ``editable`` where the checkout itself is what gets imported."""
         if self.target_name != "wheel":
             return
-        built = build()
-        if built is not None and version == "standard":
+        built = build(in_wheel=version == "standard")
+        if built and version == "standard":
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
-            build_data["artifacts"].append(f"/{built.relative_to(ROOT).as_posix()}")
+            build_data["artifacts"] += [f"/{path.relative_to(ROOT).as_posix()}" for path in built]
 
 
-def build() -> Path | None:
-    """The extension, compiled anew if its source has changed; None, after a line that says why, where that fails."""
-    target = SOURCE.with_name(f"_native{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}")
-    if _is_fresh(target):
-        return target
-    why = _why_not(target)
-    if not why:
-        return target
-    target.unlink(missing_ok=True)  # what an older source made must not stay
-    print(f"longboat: the gateway runs without its C extension, only slower: {why}", file=sys.stderr, flush=True)
-    return None
+def build(*, in_wheel: bool = False) -> list[Path]:
+    """Compile what is older than its source; the files there are then. in_wheel: they will lie beside these sources."""
+    why = _missing()
+    extension = SOURCE.with_name(f"_native{SUFFIX}")
+    native = _is_fresh(extension) or _tell("the gateway's C extension", why or _make_extension(extension))
+    compiled = _compiled_module()
+    folder: Path = compiled.FOLDER
+    modules = _are_fresh(compiled, in_wheel) or _tell("compiled modules", why or _make_modules(compiled, in_wheel))
+    if not native:
+        extension.unlink(missing_ok=True)  # what an older source made must not stay
+    if not modules:
+        shutil.rmtree(folder, ignore_errors=True)
+    made = [extension] if native else []
+    return made + sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _is_fresh(target: Path) -> bool:
-    try:
-        built_ns = target.stat().st_mtime_ns
-    except OSError:
-        return False
-    return built_ns > max(SOURCE.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
+def _tell(what: str, why_not: str) -> bool:
+    if why_not:
+        print(f"longboat: runs without {what}, only slower: {why_not}", file=sys.stderr, flush=True)
+    return not why_not
 
 
-def _why_not(target: Path) -> str:
-    """Compile; the reason where that fails, else empty."""
+def _missing() -> str:
+    """Why nothing can be compiled here; else empty."""
     headers = Path(sysconfig.get_path("include"))
     if sys.implementation.name != "cpython":
         return f"it is written for CPython, and this is {sys.implementation.name}"
     if not (headers / "Python.h").exists():
         return f"Python's headers are not in {headers} (on Debian and Ubuntu: install python3-dev)"
-    linker = _linker()
-    if linker is None:
+    if _linker() is None:
         return "no C compiler was found (on Debian and Ubuntu: install gcc)"
-    return _compile(linker, headers, target)
+    return ""
 
 
 def _linker() -> list[str] | None:
@@ -81,22 +102,126 @@ def _linker() -> list[str] | None:
     return None
 
 
-def _compile(linker: list[str], headers: Path, target: Path) -> str:
-    """Running processes keep the old file: the new one is moved into its place whole."""
+def _is_fresh(target: Path) -> bool:
     try:
-        with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as folder:
-            fresh = Path(folder) / target.name
-            command = [*linker, *FLAGS, f"-I{headers}", str(SOURCE), "-o", str(fresh)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=_DEADLINE_S, check=False
-            )
-            if done.returncode == 0:
-                os.replace(fresh, target)
-                return ""
+        built_ns = target.stat().st_mtime_ns
+    except OSError:
+        return False
+    return built_ns > max(SOURCE.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
+
+
+def _make_extension(target: Path) -> str:
+    """Compile the C file; the reason where that fails, else empty."""
+    linker = _linker()
+    assert linker is not None
+    headers = f"-I{sysconfig.get_path('include')}"
+    with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as folder:
+        fresh = Path(folder) / target.name
+        why = _run([*linker, *FLAGS, headers, str(SOURCE), "-o", str(fresh)])
+        if not why:
+            os.replace(fresh, target)  # running processes keep the old file
+        return why
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_DEADLINE_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
+    if done.returncode == 0:
+        return ""
     lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-    return f"{linker[0]} failed: {lines[0][:300]}"
+    return f"{command[0]} failed: {lines[0][:300]}"
+
+
+def _compiled_module() -> Any:
+    """``longboat/compiled.py`` by its path: Longboat may not be installed yet."""
+    spec = importlib.util.spec_from_file_location("longboat_compiled", PACKAGE / "compiled.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _manifest(compiled: Any, in_wheel: bool) -> dict[str, Any]:
+    stamps = {f"{name}.py": compiled.stamp_of(PACKAGE / f"{name}.py") for name in MODULES}
+    return {"suffix": SUFFIX, "sources": None if in_wheel else stamps}
+
+
+def _are_fresh(compiled: Any, in_wheel: bool) -> bool:
+    manifest = compiled.FOLDER / compiled.MANIFEST
+    try:
+        if manifest.stat().st_mtime_ns < Path(__file__).stat().st_mtime_ns:
+            return False
+        return bool(json.loads(manifest.read_bytes()) == _manifest(compiled, in_wheel))
+    except (OSError, ValueError):
+        return False
+
+
+def _make_modules(compiled: Any, in_wheel: bool) -> str:
+    """Compile the modules; the reason where that fails, else empty. Takes about a minute."""
+    try:
+        from mypyc.build import mypycify
+        from setuptools import Distribution
+    except ImportError as error:
+        return f"{error.name} is not installed"
+    started_s = time.monotonic()
+    folder: Path = compiled.FOLDER
+    group_name = compiled.LIBRARY.removesuffix("__mypyc")
+    manifest = _manifest(compiled, in_wheel)
+    with tempfile.TemporaryDirectory(prefix=".compiled-", dir=PACKAGE) as work:
+        said = io.StringIO()
+        try:
+            with contextlib.chdir(ROOT / "src"), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                group = mypycify(
+                    ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{work}/types",
+                     *(f"longboat/{name}.py" for name in MODULES)],
+                    opt_level="2", debug_level="0", multi_file=True, group_name=group_name, target_dir=f"{work}/c",
+                )  # fmt: skip
+                for extension in group:
+                    extension.extra_compile_args += ["-fvisibility=hidden", "-g0"]
+                command = Distribution({"name": "longboat", "ext_modules": group}).get_command_obj("build_ext")
+                command.build_lib, command.build_temp = f"{work}/lib", f"{work}/objects"
+                command.ensure_finalized()
+                _compile_side_by_side()
+                command.run()
+        except (Exception, SystemExit) as error:  # a compiler's and mypyc's many ways to fail
+            told = [line for line in said.getvalue().splitlines() if "error" in line] or [str(error)]
+            return f"mypyc failed: {told[0][:300]}"
+        built = Path(work) / "lib"
+        (built / compiled.MANIFEST).write_text(json.dumps(manifest))
+        for path in (built / "longboat").iterdir():
+            path.rename(built / path.name)
+        (built / "longboat").rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
+        built.rename(folder)
+    print(f"compiling what a request runs through: {time.monotonic() - started_s:.1f} s", flush=True)
+    return ""
+
+
+def _compile_side_by_side() -> None:
+    """setuptools compiles the files of an extension one after another."""
+    from setuptools._distutils.ccompiler import CCompiler
+
+    def compile_all(self: Any, sources: Any, output_dir: Any = None, macros: Any = None, include_dirs: Any = None,
+                    debug: Any = False, extra_preargs: Any = None, extra_postargs: Any = None,
+                    depends: Any = None) -> list[str]:  # fmt: skip
+        macros, objects, extra, pp_opts, build = self._setup_compile(
+            output_dir, macros, include_dirs, sources, depends, extra_postargs
+        )
+        cc_args = self._get_cc_args(pp_opts, debug, extra_preargs)
+
+        def compile_one(item: tuple[str, tuple[str, str]]) -> None:
+            target, (source, ext) = item
+            self._compile(target, source, ext, cc_args, extra, pp_opts)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_one, build.items()))
+        return list(objects)
+
+    CCompiler.compile = compile_all
 
 
 if __name__ == "__main__":

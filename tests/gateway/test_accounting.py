@@ -51,27 +51,27 @@ class Client:
         self.ends += 1
 
 
-class Connection(ChunkPath):
+class Connection:
     """A connection to an engine that does what the test says."""
 
     usable = True
 
     def __init__(self, upstream: Upstream, sent: list[Connection]) -> None:
         self.upstream, self._sent = upstream, sent
+        self.path = ChunkPath(self)
         self.sink: Any = None
         self.used = False
         self.aborted = False
 
     def send(self, sink: Any, head: bytes, body: bytes) -> None:
         self.sink = sink
-        self.direct, self.between_chunks = False, True
-        self.write = self.itl = self.journal = None
-        self.num_events = self.bytes_out = 0
+        self.path.reset()
+        self.path.between_chunks = True
         self._sent.append(self)
 
     def tell(self, event: bytes) -> None:
         """A part of a stream."""
-        self.data_received(b"%x\r\n%b\r\n" % (len(event), event))
+        self.path.data_received(b"%x\r\n%b\r\n" % (len(event), event))
 
     def data_arrived(self, data: bytes) -> None:
         self.sink.on_block(data[data.index(b"\r\n") + 2 : -2], last=False)
@@ -81,7 +81,7 @@ class Connection(ChunkPath):
     def close(self) -> None: ...
 
     def abort(self) -> None:
-        self.aborted, self.sink, self.write = True, None, None
+        self.aborted, self.sink, self.path.write = True, None, None
 
 
 class World:

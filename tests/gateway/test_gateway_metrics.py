@@ -165,7 +165,7 @@ def test_merge_adds_counts_and_keeps_processes_apart() -> None:
         metrics.lag.tick(1.0)
         metrics.lag.tick(1.2)
         assert samples(
-            metrics.snapshot([SimpleNamespace(model="m", replica="r", ready=ready, suspect=0, outstanding=2)])
+            metrics.snapshot([SimpleNamespace(model="m", replica="r", ready=ready, suspect=False, outstanding=2)])
         )
     wires = [json.loads(json.dumps(m.snapshot([_replica()]))) for m in (first, second)]
     read = samples(merge(wires))

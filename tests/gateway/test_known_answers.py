@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.known_answers import known_answer, learn_answer, whole_chunks
-from longboat.gateway.upstream import Upstream, UpstreamConnection
+from longboat.gateway.upstream import Upstream
+from longboat.gateway.upstream_connection import UpstreamConnection
 from longboat.gateway.wire import Framing
 
 _numbers = itertools.count()
@@ -162,7 +163,7 @@ def read(pieces: Sequence[bytes]) -> tuple[Reading, Reading]:
     connection.connection_made(Transport())
     connection.send(sink, b"", b"")
     for number, piece in enumerate(pieces, 1):
-        connection.data_received(piece)
+        connection.path.data_received(piece)
         right.feed(piece)
         if (sink.got.end, right.end) == ("lost", "complete") and empty_lines_follow(b"".join(pieces[:number])):
             right.end, right.body, right.reusable = "lost", sink.got.body, False

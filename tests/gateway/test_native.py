@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import time
@@ -406,17 +405,15 @@ def test_gaps_take_numbers_only(maker: Any) -> None:
 def path_of(maker: Any) -> Any:
     """A connection as upstream.py has it, ready for a whole chunk; ``written`` and ``arrived`` say what went where."""
 
-    class Connection(maker.ChunkPath, asyncio.Protocol):  # type: ignore[misc]
+    class Owner:
+        def data_arrived(self, data: bytes) -> None:
+            path.arrived.append(data)
+
+    class Path(maker.ChunkPath):  # type: ignore[misc]
         __slots__ = ("__weakref__", "arrived", "written")
 
-        def __init__(self, _: str) -> None:
-            self.arrived: list[bytes] = []
-            self.written: list[bytes] = []
-
-        def data_arrived(self, data: bytes) -> None:
-            self.arrived.append(data)
-
-    path = Connection("upstream")
+    path = Path(Owner())
+    path.arrived, path.written = [], []
     path.direct = path.between_chunks = True
     path.write = path.written.append
     return path
@@ -431,11 +428,26 @@ WHOLE = chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
 
 @both
 def test_path_begins_with_nothing_set(maker: Any) -> None:
-    path = maker.ChunkPath("anything", at="all")
+    path = maker.ChunkPath(None)
     names = ("direct", "between_chunks", "write", "itl", "journal", "last_s", "quiet", "num_events", "bytes_out")
     assert [getattr(path, name) for name in names] == [False, False, None, None, None, 0.0, 0, 0, 0]
-    with pytest.raises(NotImplementedError):
+    assert path.owner is None
+    with pytest.raises(AttributeError):
         path.data_received(WHOLE)
+    with pytest.raises(TypeError):
+        maker.ChunkPath()
+
+
+@both
+def test_path_is_reset_for_the_next_request(maker: Any) -> None:
+    path = path_of(maker)
+    owner = path.owner
+    path.itl, path.journal = maker.Gaps((1.0,)), object()
+    path.quiet, path.num_events, path.bytes_out = 5, 6, 7
+    path.reset()
+    names = ("direct", "between_chunks", "write", "itl", "journal", "quiet", "num_events", "bytes_out")
+    assert [getattr(path, name) for name in names] == [False, False, None, None, None, 0, 0, 0]
+    assert path.owner is owner
 
 
 @both
@@ -469,7 +481,7 @@ def test_path_that_is_not_open_hands_every_chunk_on(maker: Any, name: str, value
     setattr(path, name, value)
     path.data_received(WHOLE)
     assert path.arrived == [WHOLE] and path.written == []
-    assert (path.quiet, path.num_events, path.bytes_out, path.last_s) == (5, 0, 0, 0.0)
+    assert (path.quiet, path.num_events, path.bytes_out, path.last_s) == (0, 0, 0, 0.0)
 
 
 END = b"}]}\n\n"
@@ -572,7 +584,7 @@ def test_path_may_be_closed_by_whom_it_calls(maker: Any) -> None:
 @both
 def test_path_is_let_go_with_the_circle_it_is_in(maker: Any) -> None:
     path = path_of(maker)
-    path.write = path.data_arrived
+    path.write = path.owner.data_arrived
     path.journal = [path]
     gone = weakref.ref(path)
     del path

@@ -89,10 +89,11 @@ def facts_of(call: Call) -> dict[str, Any]:
 def rest_of(call: Call) -> dict[str, Any]:
     """All that a call holds besides, of which none may be forgotten."""
     made_of_it = {"request", "facts", "decided_s", "plan", "salt", "sent_body"}
-    fixed = {
-        n: v for n, v in vars(Call).items() if not n.startswith("_") and not callable(v) and type(v) is not property
-    }
-    return {name: value for name, value in (fixed | vars(call)).items() if name not in made_of_it}
+    names = getattr(Call, "__mypyc_attrs__", None)  # where it is compiled
+    if names is None:
+        fixed = {n for n, v in vars(Call).items() if not n.startswith("_") and not callable(v)}
+        names = {n for n in fixed if type(getattr(Call, n)) is not property} | set(vars(call))
+    return {name: getattr(call, name) for name in names if name not in made_of_it}
 
 
 # the property: bodies, tenants, models

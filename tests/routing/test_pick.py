@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.pick import Pick, Shed, ShedReason, Wait, pick
+from longboat.routing.decisions import Pick, Shed, ShedReason, Wait
+from longboat.routing.pick import pick
 
 
 @dataclass(frozen=True)

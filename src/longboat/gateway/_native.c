@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 4 /* as native.py expects it */
+#define INTERFACE 5 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -805,7 +805,8 @@ static bool is_one_plain_event(const char *text, Py_ssize_t bytes) {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *write; /* these three may be NULL, which Python sees as None */
+    PyObject *owner; /* these four may be NULL, which Python sees as None */
+    PyObject *write;
     PyObject *itl;
     PyObject *journal;
     double last_s;
@@ -910,10 +911,15 @@ static PyObject *ChunkPath_data_received(PyObject *self, PyObject *data) {
         Py_DECREF(log);
         if (chunk == NULL && PyErr_Occurred()) return NULL;
     }
-    if (chunk == NULL) return PyObject_CallMethodOneArg(self, name_data_arrived, data);
+    path->quiet = 0;
+    if (chunk == NULL) {
+        PyObject *owner = Py_NewRef(path->owner == NULL ? Py_None : path->owner);
+        PyObject *taken = PyObject_CallMethodOneArg(owner, name_data_arrived, data);
+        Py_DECREF(owner);
+        return taken;
+    }
     PyObject *write = Py_NewRef(path->write), *itl = Py_XNewRef(path->itl); /* whoever is called may replace them */
     double now_s = monotonic_s(), gap_s = now_s - path->last_s;
-    path->quiet = 0;
     path->last_s = now_s;
     path->num_events++;
     path->bytes_out += size;
@@ -926,13 +932,31 @@ static PyObject *ChunkPath_data_received(PyObject *self, PyObject *data) {
     Py_RETURN_NONE;
 }
 
-static PyObject *ChunkPath_data_arrived(PyObject *self, PyObject *data) {
-    (void)data;
-    PyErr_Format(PyExc_NotImplementedError, "%s.data_arrived", Py_TYPE(self)->tp_name);
-    return NULL;
+static PyObject *ChunkPath_reset(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    ChunkPath *path = (ChunkPath *)self;
+    path->direct = path->between_chunks = 0;
+    path->quiet = path->num_events = path->bytes_out = 0;
+    Py_CLEAR(path->write);
+    Py_CLEAR(path->itl);
+    Py_CLEAR(path->journal);
+    Py_RETURN_NONE;
+}
+
+static PyObject *ChunkPath_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *owner;
+    if (named != NULL && PyDict_GET_SIZE(named) != 0) {
+        PyErr_SetString(PyExc_TypeError, "ChunkPath() takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O:ChunkPath", &owner)) return NULL;
+    PyObject *self = type->tp_alloc(type, 0);
+    if (self != NULL) ((ChunkPath *)self)->owner = Py_NewRef(owner);
+    return self;
 }
 
 static int ChunkPath_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((ChunkPath *)self)->owner);
     Py_VISIT(((ChunkPath *)self)->write);
     Py_VISIT(((ChunkPath *)self)->itl);
     Py_VISIT(((ChunkPath *)self)->journal);
@@ -940,6 +964,7 @@ static int ChunkPath_traverse(PyObject *self, visitproc visit, void *arg) {
 }
 
 static int ChunkPath_clear(PyObject *self) {
+    Py_CLEAR(((ChunkPath *)self)->owner);
     Py_CLEAR(((ChunkPath *)self)->write);
     Py_CLEAR(((ChunkPath *)self)->itl);
     Py_CLEAR(((ChunkPath *)self)->journal);
@@ -953,11 +978,12 @@ static void ChunkPath_dealloc(PyObject *self) {
 }
 
 static PyMemberDef chunk_path_members[] = {
+    {"owner", T_OBJECT, offsetof(ChunkPath, owner), 0, "whose data_arrived gets what is not for the short way"},
     {"write", T_OBJECT, offsetof(ChunkPath, write), 0, "what takes a chunk to the client, or None"},
     {"itl", T_OBJECT, offsetof(ChunkPath, itl), 0, "where the times between chunks are counted, or None"},
     {"journal", T_OBJECT, offsetof(ChunkPath, journal), 0, "a TokenLog, None, or what makes every chunk go to data_arrived"},
     {"last_s", T_DOUBLE, offsetof(ChunkPath, last_s), 0, "when the last chunk came, on the monotonic clock"},
-    {"quiet", T_LONGLONG, offsetof(ChunkPath, quiet), 0, "sweeps since the last byte"},
+    {"quiet", T_LONGLONG, offsetof(ChunkPath, quiet), 0, "the owner's to count up; every byte sets it to 0"},
     {"num_events", T_LONGLONG, offsetof(ChunkPath, num_events), 0, "chunks that went the short way"},
     {"bytes_out", T_LONGLONG, offsetof(ChunkPath, bytes_out), 0, "body bytes in these chunks"},
     {"direct", T_BOOL, offsetof(ChunkPath, direct), 0, "whether whole chunks may go to the client as they come"},
@@ -966,8 +992,8 @@ static PyMemberDef chunk_path_members[] = {
 };
 
 static PyMethodDef chunk_path_methods[] = {
-    {"data_received", ChunkPath_data_received, METH_O, "Pass one whole chunk on, or give the data to data_arrived."},
-    {"data_arrived", ChunkPath_data_arrived, METH_O, "What is not for the short way; the subclass has it."},
+    {"data_received", ChunkPath_data_received, METH_O, "Pass one whole chunk on, or give the data to the owner."},
+    {"reset", ChunkPath_reset, METH_NOARGS, "Before a request: as it was made, but for the owner and last_s."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -982,7 +1008,7 @@ static PyTypeObject ChunkPathType = {
     .tp_clear = ChunkPath_clear,
     .tp_methods = chunk_path_methods,
     .tp_members = chunk_path_members,
-    .tp_new = PyType_GenericNew,
+    .tp_new = ChunkPath_new,
 };
 
 /* ---- access_line ------------------------------------------------------------------------------------------------- */

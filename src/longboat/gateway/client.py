@@ -26,6 +26,7 @@ from longboat.gateway.request import Request
 from longboat.gateway.resumable import ResumableExchange
 from longboat.gateway.routes import Later, decide, error_style
 from longboat.gateway.state import GatewayState
+from longboat.gateway.tls import TlsTransport
 from longboat.gateway.wire import NOTED, WITHHELD, connection_tokens, without_named
 
 __all__ = ("ClientConnection",)
@@ -39,8 +40,8 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _ORDINARY_CONNECTION = frozenset((b"", b"close", b"keep-alive"))
 
 
-class ClientConnection(asyncio.Protocol):
-    """Reads on while an answer runs, so that a client that goes is noticed at once."""
+class ClientConnection:
+    """An asyncio protocol by its methods. Reads on while an answer runs, to notice at once that a client goes."""
 
     __slots__ = (
         "_deaf",
@@ -84,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
     # what the loop calls
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        self._transport = TlsTransport(transport) if transport.get_extra_info("sslcontext") else transport
         self._parser = httptools.HttpRequestParser(self)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):

@@ -21,11 +21,13 @@ from longboat.gateway.recent import Attempt
 from longboat.gateway.relay import Relay
 from longboat.gateway.state import GatewayState
 from longboat.gateway.tracing import passed_on
-from longboat.gateway.upstream import Upstream, UpstreamConnection, request_end
+from longboat.gateway.upstream import Upstream, request_end
+from longboat.gateway.upstream_connection import EngineConnection
 from longboat.gateway.usage import AnswerKind, UsageReader
 from longboat.gateway.wire import Framing
+from longboat.routing.decisions import Pick, Wait
 from longboat.routing.fair_queue import Granted, Queued, Ticket
-from longboat.routing.pick import Pick, Wait, least_busy, pick
+from longboat.routing.pick import least_busy, pick
 from longboat.routing.poison import Admitted
 
 __all__ = ("SWEEP_S", "ClientSide", "Exchange")
@@ -82,7 +84,7 @@ class Exchange:
         self._status = 0
         self._last_block_s = 0.0
         self._upstream: Upstream | None = None
-        self._connection: UpstreamConnection | None = None
+        self._connection: EngineConnection | None = None
         self._connect_task: asyncio.Task[None] | None = None
 
     # what the client's connection calls
@@ -136,8 +138,9 @@ class Exchange:
         connection = self._connection
         if connection is None or self._client.write_paused:
             return
-        connection.quiet += 1
-        if connection.quiet > sweeps_allowed:
+        path = connection.path
+        path.quiet += 1
+        if path.quiet > sweeps_allowed:
             self._drop_connection()
             self._break(refusals.upstream_silent(call.pool, self._state.limits.engine_silence_s))
 
@@ -176,12 +179,12 @@ class Exchange:
         sent_s = self._call.request.received_s + self._call.attempts[-1].sent_s if self._call.attempts else now_s
         tokens = self._call.usage.num_events if self._call.usage is not None else 0
         if self._connection is not None:
-            tokens += self._connection.num_events
+            tokens += self._connection.path.num_events
         return Admitted(self, tokens, now_s - sent_s)
 
     @property
     def silent_s(self) -> float:
-        return self._connection.quiet * SWEEP_S if self._connection is not None else math.inf
+        return self._connection.path.quiet * SWEEP_S if self._connection is not None else math.inf
 
     def on_head(self, head: AnswerHead, length: int | None = None) -> None:
         call, request = self._call, self._call.request
@@ -245,7 +248,7 @@ class Exchange:
     def on_block(self, body: bytes, *, last: bool) -> None:
         relay, connection = self._relay, self._connection
         assert relay is not None
-        if connection is not None and connection.direct:
+        if connection is not None and connection.path.direct:
             self._take_counts(connection)
         if relay.events:
             body = relay.whole_events(body, last=last)
@@ -277,21 +280,23 @@ class Exchange:
         """The way of nearly every token from here on: nothing is looked at but the clock."""
         connection, call = self._connection, self._call
         assert connection is not None and call.series is not None
-        connection.itl = call.series.itl
-        connection.last_s = self._last_block_s
-        connection.write = self._client.chunk_writer()
-        connection.direct = True
+        path = connection.path
+        path.itl = call.series.itl
+        path.last_s = self._last_block_s
+        path.write = self._client.chunk_writer()
+        path.direct = True
 
-    def _take_counts(self, connection: UpstreamConnection) -> None:
+    def _take_counts(self, connection: EngineConnection) -> None:
         """Of the chunks that passed since it was asked last."""
-        connection.direct = False
-        if connection.num_events:
+        path = connection.path
+        path.direct = False
+        if path.num_events:
             if self._call.usage is not None:
-                self._call.usage.num_events += connection.num_events
+                self._call.usage.num_events += path.num_events
             if self._relay is not None:
-                self._relay.bytes_out += connection.bytes_out
-            self._last_block_s = connection.last_s
-            connection.num_events = connection.bytes_out = 0
+                self._relay.bytes_out += path.bytes_out
+            self._last_block_s = path.last_s
+            path.num_events = path.bytes_out = 0
 
     def on_lost(self, detail: str) -> None:
         connection = self._connection
@@ -436,7 +441,7 @@ class Exchange:
                 self._drop_connection()
                 self._break(refusals.internal())
 
-    def _send(self, connection: UpstreamConnection) -> None:
+    def _send(self, connection: EngineConnection) -> None:
         call, request, upstream = self._call, self._call.request, self._upstream
         assert upstream is not None
         self._connection = connection

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 __all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "scan")
 
-_INTERFACE = 4
+_INTERFACE = 5
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 

@@ -75,16 +75,19 @@ class TokenLog:
 class ChunkPath:
     """The way of nearly every token: one whole chunk of whole events goes to the client as it came.
 
+    owner: whose ``data_arrived`` gets all else
     direct, between_chunks: both must be true for that; write: what takes the chunk, None where nothing does
-    itl: where the time since ``last_s`` (of the monotonic clock) is counted; quiet: set to 0 by every such chunk
+    itl: where the time since ``last_s`` (of the monotonic clock) is counted; quiet: set to 0 by all that comes
     num_events, bytes_out: these chunks, and the bytes of body in them; both are counted up, the owner sets them
     journal: a TokenLog, which then sees each of them and takes what is ours off it; anything else stops them all
     """
 
     __slots__ = (
-        "between_chunks", "bytes_out", "direct", "itl", "journal", "last_s", "num_events", "quiet", "write",
+        "between_chunks", "bytes_out", "direct", "itl", "journal", "last_s", "num_events", "owner", "quiet",
+        "write",
     )  # fmt: skip
 
+    owner: Any
     direct: bool
     between_chunks: bool
     write: Callable[[bytes], object] | None
@@ -95,15 +98,21 @@ class ChunkPath:
     bytes_out: int
     journal: object
 
-    def __new__(cls, *args: Any, **named: Any) -> Self:
+    def __new__(cls, owner: Any, /) -> Self:
         self = super().__new__(cls)
-        self.direct = self.between_chunks = False
-        self.write = self.itl = self.journal = None
+        self.owner = owner
         self.last_s = 0.0
-        self.quiet = self.num_events = self.bytes_out = 0
+        self.reset()
         return self
 
+    def reset(self) -> None:
+        """Before a request: as it was made, but for the owner and ``last_s``."""
+        self.direct = self.between_chunks = False
+        self.write = self.itl = self.journal = None
+        self.quiet = self.num_events = self.bytes_out = 0
+
     def data_received(self, data: bytes, /) -> None:
+        self.quiet = 0
         write = self.write
         if self.direct and self.between_chunks and write is not None:
             size = size_of_whole_chunk(data)
@@ -115,7 +124,6 @@ class ChunkPath:
             if size:
                 now_s = time.monotonic()
                 gap_s = now_s - self.last_s
-                self.quiet = 0
                 self.last_s = now_s
                 self.num_events += 1
                 self.bytes_out += size
@@ -123,11 +131,7 @@ class ChunkPath:
                     self.itl.observe(gap_s)
                 write(data)
                 return
-        self.data_arrived(data)
-
-    def data_arrived(self, data: bytes, /) -> None:
-        """What is not for the short way; the subclass has it."""
-        raise NotImplementedError(f"{type(self).__name__}.data_arrived")
+        self.owner.data_arrived(data)
 
 
 def size_of_whole_chunk(data: bytes) -> int:

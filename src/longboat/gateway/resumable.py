@@ -18,7 +18,8 @@ from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
 from longboat.gateway.watch import Watch
-from longboat.routing.pick import Pick, pick
+from longboat.routing.decisions import Pick
+from longboat.routing.pick import pick
 from longboat.routing.poison import Admitted
 
 __all__ = ("ResumableExchange",)
@@ -177,12 +178,12 @@ class ResumableExchange(WaitingExchange):
             super()._let_chunks_pass()
         elif passage.lets_tokens_pass and self._connection is not None:
             super()._let_chunks_pass()
-            self._connection.journal = passage.journal.log
+            self._connection.path.journal = passage.journal.log
 
     def sweep(self, sweeps_allowed: float) -> None:
         upstream, connection = self._upstream, self._connection
         if upstream is not None and connection is not None and self._watch is not None:
-            self._watch_engine(upstream, connection.quiet * SWEEP_S)
+            self._watch_engine(upstream, connection.path.quiet * SWEEP_S)
         super().sweep(sweeps_allowed)
 
     def _watch_engine(self, upstream: Upstream, silent_s: float) -> None:
@@ -243,7 +244,7 @@ class ResumableExchange(WaitingExchange):
         now_s = time.monotonic()
         died = reason in ("lost", "beats") and now_s - self._sent_s > _MIN_WORK_S
         suspect = self._state.deaths.suspect(upstream, now_s, sure=not stale) if died else None
-        silent_s = self._connection.quiet * SWEEP_S if self._connection is not None else 0.0
+        silent_s = self._connection.path.quiet * SWEEP_S if self._connection is not None else 0.0
         self._drop_connection()
         self._leaving = None
         if not stale:

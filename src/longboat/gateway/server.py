@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any
+from typing import Any, cast
 
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
@@ -17,7 +17,7 @@ from longboat.gateway.control import ControlServer
 from longboat.gateway.node import Answers, LocalAnswers, node_of
 from longboat.gateway.services import Services
 from longboat.gateway.state import GatewayState
-from longboat.gateway.tls import ServerTls, TlsTransport
+from longboat.gateway.tls import ServerTls
 from longboat.routing.shares import written_demands
 
 __all__ = ("Gateway", "serve_until_stopped")
@@ -34,15 +34,6 @@ _SOCKET = (  # of the listener: Linux hands these on to every connection it acce
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
-
-
-class TlsClientConnection(ClientConnection):
-    """A client's connection inside TLS."""
-
-    __slots__ = ()
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(TlsTransport(transport))
 
 
 class Gateway:
@@ -87,7 +78,9 @@ class Gateway:
         self._sweeper = loop.create_task(self._sweep_forever())
 
     def _new_connection(self) -> asyncio.Protocol:
-        return TlsClientConnection(self.state) if self._tls else ClientConnection(self.state)
+        return cast(
+            "asyncio.Protocol", ClientConnection(self.state)
+        )  # it has the methods, and is compiled without the base
 
     def _tls_options(self) -> dict[str, Any]:
         if self._tls is None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
+from longboat.gateway.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
 
 __all__ = ("AnswerKind", "Usage", "UsageReader")
 
@@ -30,7 +29,7 @@ class AnswerKind(enum.Enum):
     ANTHROPIC_EVENTS = "anthropic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Usage:
     """Tokens of one answer; None is unknown. cached_tokens are part of prompt_tokens."""
 
@@ -107,46 +106,6 @@ class UsageReader:
         return separator.join(kept)
 
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # what a broken engine says must not break the books
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: _Count | None = None
-
-
-class _UsageShape(msgspec.Struct):
-    """Every name that counts go by: OpenAI's two APIs and Anthropic's."""
-
-    prompt_tokens: _Count | None = None
-    completion_tokens: _Count | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    input_tokens: _Count | None = None
-    output_tokens: _Count | None = None
-    input_tokens_details: _PromptDetails | None = None
-    cache_read_input_tokens: _Count | None = None
-    cache_creation_input_tokens: _Count | None = None
-
-
-class _Holder(msgspec.Struct):
-    usage: _UsageShape | None = None
-
-
-class _Event(msgspec.Struct):
-    usage: _UsageShape | None = None
-    choices: list[msgspec.Raw] | None = None
-    response: _Holder | None = None
-    message: _Holder | None = None
-
-
-class _TypedHolder(msgspec.Struct):
-    usage: _UsageShape | None = None
-    type: str = ""
-
-
-_EVENT = msgspec.json.Decoder(_Event)
-_DOCUMENT = msgspec.json.Decoder(_TypedHolder)
-_USAGE = msgspec.json.Decoder(_UsageShape)
 _UNKNOWN = Usage()
 
 
@@ -156,13 +115,13 @@ def _usage_of_document(body: bytes, *, whole: bool) -> Usage:
     if b'"usage"' not in body:
         return _UNKNOWN
     try:
-        document = _DOCUMENT.decode(body)
-    except _UNREADABLE:
+        document = DOCUMENT.decode(body)
+    except UNREADABLE:
         return _UNKNOWN
     return _shape(document.usage, apart=document.type == "message")
 
 
-def _usage_in_tail(tail: bytes) -> _UsageShape | None:
+def _usage_in_tail(tail: bytes) -> UsageShape | None:
     """Of an answer of which only the end is known: the last object that is named so and is one."""
     at = tail.rfind(b'"usage"')
     start = tail.find(b"{", at)
@@ -175,21 +134,21 @@ def _usage_in_tail(tail: bytes) -> _UsageShape | None:
     return None
 
 
-def _decoded(usage: bytes) -> _UsageShape | None:
+def _decoded(usage: bytes) -> UsageShape | None:
     try:
-        return _USAGE.decode(usage)
-    except _UNREADABLE:
+        return USAGE.decode(usage)
+    except UNREADABLE:
         return None
 
 
-def _event_of(event: bytes) -> _Event | None:
+def _event_of(event: bytes) -> Event | None:
     """The JSON of one server-sent event, if it is an object of known shape."""
     at = event.find(b"{")
     if at < 0:
         return None
     try:
-        return _EVENT.decode(event[at:])
-    except _UNREADABLE:
+        return EVENT.decode(event[at:])
+    except UNREADABLE:
         return None
 
 
@@ -198,7 +157,7 @@ def _is_usage_event(event: bytes) -> bool:
     return decoded is not None and decoded.usage is not None and decoded.choices == []
 
 
-def _last_usage(block: bytes) -> _UsageShape | None:
+def _last_usage(block: bytes) -> UsageShape | None:
     for event in reversed(_decoded_events(block)):
         usage = (event.response or event).usage
         if usage is not None:
@@ -218,7 +177,7 @@ def _usage_of_messages(first: bytes, last: bytes) -> Usage:
     )
 
 
-def _decoded_events(block: bytes) -> list[_Event]:
+def _decoded_events(block: bytes) -> list[Event]:
     decoded = [_event_of(event) for event in block.split(_separator(block)) if b'"usage"' in event]
     return [event for event in decoded if event is not None]
 
@@ -227,7 +186,7 @@ def _separator(block: bytes) -> bytes:
     return b"\n\n" if b"\n\n" in block else b"\r\n\r\n"
 
 
-def _shape(usage: _UsageShape | None, *, apart: bool = False) -> Usage:
+def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
     """apart: cached tokens are not part of ``input_tokens``, as in Anthropic's API."""
     if usage is None:
         return _UNKNOWN

@@ -41,7 +41,7 @@ _Key = tuple[str, str, str]  # day, tenant, model
 _Counts = list[int]  # requests, prompt, completion, cached tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UsageRow:
     """day: ``2026-11-21`` (UTC)."""
 

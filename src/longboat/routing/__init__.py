@@ -2,3 +2,7 @@
 
 Pure: no I/O, no clock, no randomness; imports core only.
 """
+
+from longboat.compiled import import_compiled
+
+import_compiled(__name__, __path__)

@@ -13,7 +13,7 @@ MINUTE_S = 60
 DAY_S = 86_400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Denied:
     """A limit would be passed.
 
@@ -27,7 +27,7 @@ class Denied:
     retry_after_s: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What one counter may let through; None is no limit."""
 
@@ -37,7 +37,7 @@ class Limits:
     concurrent_requests: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Counts:
     """What was counted for a tenant: in one process, or summed over the processes that share.
 

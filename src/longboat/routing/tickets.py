@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class RejectedReason(enum.StrEnum):
     DEADLINE = "deadline"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Granted:
     """The ticket has a slot: send it, and call ``finish`` when it ended."""
 
@@ -28,7 +28,7 @@ class Granted:
 GRANTED = Granted()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Queued:
     """The ticket waits: ``grant_next`` or ``expire`` returns it later, unless it is cancelled.
 
@@ -38,7 +38,7 @@ class Queued:
     predicted_wait_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rejected:
     """The ticket is not taken: answer 429. retry_after_s: at least 1; detail: a sentence for the client."""
 
@@ -58,7 +58,6 @@ class Place(enum.Enum):
     ENDED = enum.auto()
 
 
-@dataclass(slots=True, eq=False)
 class Ticket:
     """One request of one model.
 
@@ -67,16 +66,31 @@ class Ticket:
     payload: the caller's; the attributes after it are the scheduler's, to be read only
     """
 
-    tenant: str
-    weight: float
-    priority: int
-    cost_tokens: int
-    arrived_s: float
-    deadline_s: float | None = None
-    payload: Any = None
-    place: Place = field(default=Place.OUTSIDE, init=False)
-    flow: Flow | None = field(default=None, init=False, repr=False)
-    charged_tokens: float = field(default=0.0, init=False)
-    granted_s: float = field(default=0.0, init=False)
-    expires_s: float = field(default=0.0, init=False)
-    ended_s: float = field(default=0.0, init=False)
+    __slots__ = (
+        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",
+        "payload", "place", "priority", "tenant", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tenant: str,
+        weight: float,
+        priority: int,
+        cost_tokens: int,
+        arrived_s: float,
+        deadline_s: float | None = None,
+        payload: Any = None,
+    ) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.priority = priority
+        self.cost_tokens = cost_tokens
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.payload = payload
+        self.place = Place.OUTSIDE
+        self.flow: Flow | None = None
+        self.charged_tokens = 0.0
+        self.granted_s = 0.0
+        self.expires_s = 0.0
+        self.ended_s = 0.0

@@ -1,0 +1,50 @@
+"""Where engines write the tokens of an answer, as msgspec reads it. Never compiled: it is read by its annotations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = ("DOCUMENT", "EVENT", "UNREADABLE", "USAGE", "Event", "UsageShape")
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # what a broken engine says must not break the books
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: _Count | None = None
+
+
+class UsageShape(msgspec.Struct):
+    """Every name that counts go by: OpenAI's two APIs and Anthropic's."""
+
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    input_tokens_details: _PromptDetails | None = None
+    cache_read_input_tokens: _Count | None = None
+    cache_creation_input_tokens: _Count | None = None
+
+
+class _Holder(msgspec.Struct):
+    usage: UsageShape | None = None
+
+
+class Event(msgspec.Struct):
+    usage: UsageShape | None = None
+    choices: list[msgspec.Raw] | None = None
+    response: _Holder | None = None
+    message: _Holder | None = None
+
+
+class _TypedHolder(msgspec.Struct):
+    usage: UsageShape | None = None
+    type: str = ""
+
+
+EVENT = msgspec.json.Decoder(Event)
+DOCUMENT = msgspec.json.Decoder(_TypedHolder)
+USAGE = msgspec.json.Decoder(UsageShape)
