@@ -22,12 +22,13 @@ from gateway_bench.figures import Figure
 from gateway_bench.install import install_peers
 from gateway_bench.part_connections import measure_connections
 from gateway_bench.part_fairness import measure_fairness
+from gateway_bench.part_journal import measure_journal
 from gateway_bench.part_large import measure_large
 from gateway_bench.part_memory import measure_memory
 from gateway_bench.part_proxies import measure_proxies
 from gateway_bench.targets import PEERS, Target, installed_version
 
-PARTS = ("proxies", "large", "memory", "connections", "fairness")
+PARTS = ("proxies", "journal", "large", "memory", "connections", "fairness")
 BUSY = 0.3
 
 
@@ -85,6 +86,7 @@ def measures(options: argparse.Namespace, peers: Sequence[Target]) -> dict[str, 
     rounds, few, quick = options.rounds, min(3, options.rounds), options.quick
     return {
         "proxies": lambda: measure_proxies(peers, rounds, options.heavy_rounds, quick=quick),
+        "journal": lambda: measure_journal(rounds, quick=quick),
         "large": lambda: measure_large(peers, few, quick=quick),
         "memory": lambda: measure_memory(quick=quick),
         "connections": lambda: measure_connections(quick=quick),

@@ -2,6 +2,7 @@
 
 A request's ``max_tokens`` is the number of its chunks: each is one event and one write to the socket; what ends the
 answer goes out with the last one. Usage is told as vLLM tells it. It shall cost little beside the proxy before it.
+A gateway that asks for a journal gets one, as from our vLLM plugin.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ USAGE = re.compile(rb'"include_usage"\s*:\s*true')
 TOKENS = re.compile(rb'"max_(?:completion_)?tokens"\s*:\s*(\d+)')
 TAIL_BYTES = 4096
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+JOURNAL_HEAD = STREAM_HEAD[:-2] + b"x-longboat-journal: 1\r\n\r\n"
 DETAILS = {"id": MODEL, "object": "model", "created": 1, "owned_by": "benchmark", "max_model_len": 1 << 20}
 ABOUT = {"served_model_name": MODEL, "is_generation": True, "dp_size": 1}
 
@@ -54,6 +56,16 @@ FINISH = event(delta({"content": ""}, "length"))
 DONE = chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
+def journaled(block: bytes, first: int) -> bytes:
+    """The same events with the lines that tell token ids. first: how many tokens there are with the first of them."""
+    told = []
+    for number, event_of in enumerate(block.replace(b"0\r\n\r\n", b"").split(b"\n\n\r\n")[:-1], first):
+        data = event_of.partition(b"\r\n")[2]
+        lines = b": ids 0 %d\nid: %d\n" % (1000 + number, number) if b"[DONE]" not in data else b""
+        told.append(chunked(lines + data + b"\n\n"))
+    return b"".join(told) + (b"0\r\n\r\n" if block.endswith(b"0\r\n\r\n") else b"")
+
+
 class Engine(asyncio.Protocol):
     """One connection; one request at a time."""
 
@@ -70,6 +82,8 @@ class Engine(asyncio.Protocol):
         self.left = 0
         self.ending = b""
         self.due_s = 0.0
+        self.journal = False
+        self.told = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -80,6 +94,13 @@ class Engine(asyncio.Protocol):
         except httptools.HttpParserError:
             if self.transport:
                 self.transport.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-longboat-journal":
+            self.journal = True
+
+    def on_message_begin(self) -> None:
+        self.journal = False
 
     def on_url(self, url: bytes) -> None:
         self.path += url
@@ -115,7 +136,11 @@ class Engine(asyncio.Protocol):
         counted = event([], usage=usage(num_tokens)) if counts else b""
         self.ending = FINISH + counted + DONE
         self.due_s = self.loop.time() + self.ttft_s
-        self.loop.call_at(self.due_s, self.next, STREAM_HEAD + FIRST)
+        self.told = 1
+        first = JOURNAL_HEAD + journaled(FIRST, 1) if self.journal else STREAM_HEAD + FIRST
+        if self.journal:
+            self.ending = journaled(self.ending, num_tokens)
+        self.loop.call_at(self.due_s, self.next, first)
 
     def next(self, block: bytes) -> None:
         """One chunk now, the next one later; the pace does not drift."""
@@ -127,7 +152,8 @@ class Engine(asyncio.Protocol):
             return
         self.transport.write(block)
         self.due_s += self.itl_s
-        self.loop.call_at(self.due_s, self.next, TOKEN)
+        self.told += 1
+        self.loop.call_at(self.due_s, self.next, journaled(TOKEN, self.told) if self.journal else TOKEN)
 
     def whole(self, num_tokens: int) -> None:
         message = {"role": "assistant", "content": " token" * num_tokens}

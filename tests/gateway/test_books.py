@@ -58,12 +58,12 @@ class Office:
         call = self.opened(request_id)
         call.attempts = (Attempt("r0", 0.001),)
         call.whole_answer = USED_BODY
-        self.books.close(call, status=200, outcome="ok")
+        self.books.close(call, time.monotonic(), status=200, outcome="ok")
         return call
 
     def failed(self, request_id: str = "req") -> None:
         """One that costs nothing in the end."""
-        self.books.close(self.opened(request_id), status=503, outcome="refused")
+        self.books.close(self.opened(request_id), time.monotonic(), status=503, outcome="refused")
 
     @property
     def ids(self) -> list[str]:
@@ -93,7 +93,7 @@ def test_place_of_a_request_that_ended_is_free_at_once() -> None:
     call = office.opened("first")
     assert isinstance(office.books.open(office.call("second")), Refusal)
     assert (office.state.in_flight, call.series.in_flight) == (1, 1)  # type: ignore[union-attr]
-    office.books.close(call, status=200, outcome="ok")
+    office.books.close(call, time.monotonic(), status=200, outcome="ok")
     assert (office.state.in_flight, call.series.in_flight) == (0, 0)  # type: ignore[union-attr]
     assert office.counts().running == 0 and not office.ids
     assert office.books.open(office.call("third")) is None
@@ -121,7 +121,7 @@ def test_request_that_is_closed_again_is_counted_once() -> None:
     office = Office()
     call = office.answered()
     for _ in range(2):
-        office.books.close(call, status=499, outcome="client_left")
+        office.books.close(call, time.monotonic(), status=499, outcome="client_left")
         office.books.settle()
     assert [record.outcome for record in office.state.recent.newest()] == ["ok"]
     assert (office.state.in_flight, office.counts().running) == (0, 0)
@@ -171,7 +171,7 @@ async def test_counters_in_a_network_are_asked_after_all_is_settled() -> None:
     office.state.remote_counters = far = Far()  # type: ignore[assignment]
     first = office.call("first")
     assert await office.books.open_remotely(first) is None
-    office.books.close(first, status=503, outcome="refused")
+    office.books.close(first, time.monotonic(), status=503, outcome="refused")
     assert await office.books.open_remotely(office.call("second")) is None
     assert far.told == ["reserve", "release", f"settle 0 of {COST_TOKENS}", "reserve"]
 
@@ -211,7 +211,7 @@ def test_requests_that_end_in_another_order_are_written_in_that(logging_office: 
     office = logging_office
     calls = [office.opened(str(number)) for number in range(4)]
     for number in (2, 0, 3, 1):
-        office.books.close(calls[number], status=200, outcome="ok")
+        office.books.close(calls[number], time.monotonic(), status=200, outcome="ok")
     office.books.settle()
     assert office.ids == office.logged() == ["2", "0", "3", "1"]
 
@@ -220,7 +220,7 @@ def test_record_has_the_times_of_the_request_and_not_of_the_writing() -> None:
     office = Office()
     call = office.opened()
     begun_unix_s, received_s = time.time(), call.request.received_s
-    office.books.close(call, status=200, outcome="ok")
+    office.books.close(call, time.monotonic(), status=200, outcome="ok")
     latest_s = time.monotonic()
     office.books.settle()
     (record,) = office.state.recent.newest()

@@ -367,6 +367,60 @@ def test_twin_of_scan_knows_nothing() -> None:
     assert native_twin.scan(b'{"model":"m"}', False, False) is None  # type: ignore[func-returns-value]
 
 
+# head_of
+
+
+@both
+@pytest.mark.parametrize(
+    ("head", "key", "length"),
+    [
+        (b"POST / HTTP/1.1\r\nContent-Length: 12", b"POST / HTTP/1.1\r\nContent-Length: ", 12),
+        (b"A\r\ncontent-length: 0\r\nb: c", b"A\r\ncontent-length: \r\nb: c", 0),
+        (b"A\r\nContent-length: 007", b"A\r\nContent-length: ", 7),
+        (b"A\r\ncontent-length: " + b"9" * 15, b"A\r\ncontent-length: ", 999_999_999_999_999),
+        (b"A\r\ncontent-length: " + b"9" * 16, None, -1),
+        (b"A\r\nCONTENT-LENGTH: 1", None, -1),
+        (b"A\r\ncontent-length:1", None, -1),
+        (b"A\r\ncontent-length: ", None, -1),
+        (b"A\r\ncontent-length: 1 ", None, -1),
+        (b"A\r\ncontent-length: x\r\ncontent-length: 2", b"A\r\ncontent-length: x\r\ncontent-length: ", 2),
+        (b"A\r\ncontent-length: 1\r\ncontent-length: 2", b"A\r\ncontent-length: \r\ncontent-length: 2", 1),
+        (b"A", None, -1),
+        (b"", None, -1),
+    ],
+)
+def test_head_is_taken_without_its_length(maker: Any, head: bytes, key: bytes | None, length: int) -> None:
+    for body in (b"", b"hello", b"\r\ncontent-length: 5\r\n\r\n"):
+        assert maker.head_of(head + b"\r\n\r\n" + body, 64) == (head if key is None else key, len(head) + 4, length)
+
+
+@both
+@pytest.mark.parametrize("data", [b"", b"A\r\ncontent-length: 1\r\n", b"A" * 61 + b"\r\n\r\n"])
+def test_head_without_an_end_is_none(maker: Any, data: bytes) -> None:
+    assert maker.head_of(data, 64) is None
+
+
+PIECES = (
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b"content-length: ",
+    b"Content-Length: ",
+    b"content-length",
+    b"12",
+    b"9" * 15,
+    b" ",
+    b"x",
+)
+
+
+@needs_native
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=16).map(b"".join), st.integers(0, 80))
+def test_heads_are_taken_alike(data: bytes, max_bytes: int) -> None:
+    for whole in (data, data + b"\r\n\r\n", data + b"\r\n\r\n" + data):
+        assert _native.head_of(whole, max_bytes) == native_twin.head_of(whole, max_bytes)
+
+
 # Gaps
 
 

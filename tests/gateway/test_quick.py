@@ -88,7 +88,7 @@ def facts_of(call: Call) -> dict[str, Any]:
 
 def rest_of(call: Call) -> dict[str, Any]:
     """All that a call holds besides, of which none may be forgotten."""
-    made_of_it = {"request", "facts", "decided_s", "plan", "salt", "sent_body"}
+    made_of_it = {"request", "facts", "decided_s", "plan", "pool_at_once", "salt", "sent_body"}
     names = getattr(Call, "__mypyc_attrs__", None)  # where it is compiled
     if names is None:
         fixed = {n for n, v in vars(Call).items() if not n.startswith("_") and not callable(v)}

@@ -3,6 +3,7 @@
  * scan: what body.read_facts says of a chat or completions request, in one pass, or nothing where anything is out of
  * the ordinary. It must never say something else than read_facts would: where it cannot be sure, it returns None.
  * Gaps, TokenLog, ChunkPath: the way of nearly every token from an engine to a client.
+ * head_of: a head by which others like it are known.
  * access_line: the line of access_log.access_record.
  */
 
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 5 /* as native.py expects it */
+#define INTERFACE 6 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -1011,6 +1012,60 @@ static PyTypeObject ChunkPathType = {
     .tp_new = ChunkPath_new,
 };
 
+/* ---- head_of ------------------------------------------------------------------------------------------------------ */
+
+enum { MAX_LENGTH_DIGITS = 15 };
+
+/* Where the digits of the first well-formed Content-Length line of a head begin; NULL where it has none.
+   end: of the last line that is no longer looked at, which is followed by a line end */
+static const char *length_digits(const char *head, const char *end, Py_ssize_t *num_digits) {
+    static const char name[] = "\r\nContent-Length: ";
+    const Py_ssize_t name_bytes = sizeof name - 1;
+    const char *p = head;
+    while (end - p > name_bytes && (p = memchr(p, '\r', (size_t)(end - p - name_bytes))) != NULL) {
+        if (p[1] == '\n' && (p[2] | 0x20) == 'c' && (p[10] | 0x20) == 'l' && memcmp(p + 3, name + 3, 7) == 0 &&
+            memcmp(p + 11, name + 11, (size_t)name_bytes - 11) == 0) {
+            const char *digits = p + name_bytes;
+            Py_ssize_t count = 0;
+            while (count <= MAX_LENGTH_DIGITS && digits + count < end && is_digit((uint8_t)digits[count])) count++;
+            if (count > 0 && count <= MAX_LENGTH_DIGITS && digits[count] == '\r' && digits[count + 1] == '\n') {
+                *num_digits = count;
+                return digits;
+            }
+        }
+        p++;
+    }
+    return NULL;
+}
+
+static PyObject *head_of(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
+    (void)module;
+    if (num_args != 2 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "head_of(data: bytes, max_bytes: int)");
+        return NULL;
+    }
+    Py_ssize_t max_bytes = PyLong_AsSsize_t(args[1]);
+    if (max_bytes == -1 && PyErr_Occurred()) return NULL;
+    const char *data = PyBytes_AS_STRING(args[0]);
+    Py_ssize_t bytes = PyBytes_GET_SIZE(args[0]);
+    if (bytes > max_bytes) bytes = max_bytes;
+    const char *end = bytes < 4 ? NULL : memmem(data, (size_t)bytes, "\r\n\r\n", 4);
+    if (end == NULL) Py_RETURN_NONE;
+    Py_ssize_t num_digits = 0, length = -1, head_bytes = end - data;
+    const char *digits = length_digits(data, end, &num_digits);
+    PyObject *key = PyBytes_FromStringAndSize(NULL, head_bytes - num_digits);
+    if (key == NULL) return NULL;
+    if (digits == NULL) memcpy(PyBytes_AS_STRING(key), data, (size_t)head_bytes);
+    else {
+        Py_ssize_t before = digits - data;
+        memcpy(PyBytes_AS_STRING(key), data, (size_t)before);
+        memcpy(PyBytes_AS_STRING(key) + before, digits + num_digits, (size_t)(head_bytes - before - num_digits));
+        length = 0;
+        for (Py_ssize_t at = 0; at < num_digits; at++) length = length * 10 + (digits[at] - '0');
+    }
+    return Py_BuildValue("(Nnn)", key, head_bytes + 4, length);
+}
+
 /* ---- access_line ------------------------------------------------------------------------------------------------- */
 
 /* A recent.Record's fields, in its order. */
@@ -1185,6 +1240,7 @@ static PyObject *access_line(PyObject *module, PyObject *record) {
 
 static PyMethodDef methods[] = {
     {"access_line", access_line, METH_O, "The access log's line of a record, or None."},
+    {"head_of", (PyCFunction)(void (*)(void))head_of, METH_FASTCALL, "A head without its length's digits, or None."},
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, "What a body asks for, or None."},
     {NULL, NULL, 0, NULL},
 };

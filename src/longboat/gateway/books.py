@@ -56,13 +56,13 @@ class Books:
             call, await remote.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         )
 
-    def close(self, call: Call, *, status: int, outcome: str, code: str = "") -> None:
+    def close(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
         """The request ended. Does nothing the second time.
 
         What others wait for happens now: its place among the running ones is free. The rest is written down with that
         of others, before anybody reads it and within 100 ms: one after another they cost half.
 
-        status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
+        now_s: monotonic; status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
         """
         if not call.is_open:
             return
@@ -72,7 +72,7 @@ class Books:
         call.series.in_flight -= 1  # type: ignore[union-attr]
         (state.remote_counters or state.counters).release(call.tenant)
         ended = self._ended
-        ended.append((call, time.monotonic(), status, outcome, code))
+        ended.append((call, now_s, status, outcome, code))
         if len(ended) >= _MAX_ENDED:
             self.settle()
 
@@ -181,7 +181,7 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
     request = call.request
     received_s = request.received_s
     usage = call.measured() or _UNKNOWN
-    return Record(
+    fields = (
         request.request_id,
         call.tenant.name,
         request.path_text(),
@@ -203,3 +203,4 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         usage.completion_tokens,
         usage.cached_tokens,
     )
+    return tuple.__new__(Record, fields)  # as Record(*fields), which is a function in Python

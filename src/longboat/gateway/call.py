@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ("Call",)
 
 
+_NONE: frozenset[str] = frozenset()
+
+
 class Call:
     """Decided once, by ``routes``; carried by an exchange; closed once, by ``books``. Times are ``time.monotonic()``.
 
@@ -33,7 +36,7 @@ class Call:
     requested: the name that the client wrote; why: the routing decision in words
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
-    plan: what its head had decided already
+    plan: what its head had decided already; pool_at_once: of the model, if it is asked for one in the same moment
     comes_back: its client has the beginning of the answer, up to this point, and wants the rest
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
@@ -46,6 +49,7 @@ class Call:
     at_pool = 0
     pinned = ""
     plan: Plan | None = None
+    pool_at_once: Pool | None = None
     comes_back: tuple[ResumeToken, Point] | None = None
     deadline_s: float | None = None
     salt: str | None = None
@@ -56,7 +60,7 @@ class Call:
     sent_body: bytes | None = None
     ticket: Ticket | None = None
     left_pool: Pool | None = None
-    tried: frozenset[str] = frozenset()
+    tried: frozenset[str] = _NONE
     attempts: tuple[Attempt, ...] = ()
     failure = ""
     reached = False

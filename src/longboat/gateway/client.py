@@ -76,7 +76,7 @@ class ClientConnection:
         self._first_block: bytes | None = None  # where the parser was between two requests before it
         self._in_head = False
         self._deaf = False  # nothing more is read
-        self._idle_since_s = time.monotonic()
+        self._idle_since_s = 0.0  # set by the next sweep
         self._stalled_since_s = 0.0
         self.write_paused = False
         self.closes_after = False
@@ -194,7 +194,7 @@ class ClientConnection:
     def exchange_done(self, *, keep: bool) -> None:
         self._exchange = None
         if keep and not self.closes_after and not self._queue and not self._reads_later:
-            self._idle_since_s = time.monotonic()
+            self._idle_since_s = 0.0
             return
         self._answered(keep=keep)
         self._answer_next()
@@ -213,8 +213,11 @@ class ClientConnection:
                 self._exchange.sweep(limits.engine_silence_s * 4)
         elif self._request is not None:
             self._sweep_reading(self._request, now_s)
-        elif not self._queue and not self._deaf and now_s - self._idle_since_s > limits.keepalive_s:
-            self._close()
+        elif not self._queue and not self._deaf:
+            if not self._idle_since_s:
+                self._idle_since_s = now_s
+            elif now_s - self._idle_since_s > limits.keepalive_s:
+                self._close()
 
     def cut(self) -> None:
         """Close now, whatever is owed: as if the client had gone."""
@@ -491,7 +494,7 @@ class ClientConnection:
     def _left(self, request: Request, call: Call | None) -> None:
         self._release(request)
         if call is not None:
-            self._state.books.close(call, status=499, outcome="client_left")
+            self._state.books.close(call, time.monotonic(), status=499, outcome="client_left")
 
     def _errand_failed(self, request: Request) -> None:
         self._exchange = None

@@ -22,7 +22,8 @@ class EngineProtocol(ChunkPath):
             self.owner.connection_lost(error)
 
     def eof_received(self) -> None:
-        """The loop closes the connection."""
+        if self.owner is not None:
+            self.owner.eof_received()
 
     def pause_writing(self) -> None:
         """A request is written whole: there is nothing to hold back."""

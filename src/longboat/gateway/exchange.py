@@ -70,6 +70,7 @@ class Exchange:
         "_last_block_s",
         "_pool",
         "_relay",
+        "_sent_s",
         "_state",
         "_status",
         "_upstream",
@@ -83,6 +84,7 @@ class Exchange:
         self._relay: Relay | None = None
         self._status = 0
         self._last_block_s = 0.0
+        self._sent_s = 0.0  # when an engine was sent it last
         self._upstream: Upstream | None = None
         self._connection: EngineConnection | None = None
         self._connect_task: asyncio.Task[None] | None = None
@@ -96,13 +98,11 @@ class Exchange:
     def _start_at_once(self) -> bool:
         """Where there is room, and an engine that is well: the same as ``_enter_pool``. False: nothing was done."""
         call, state = self._call, self._state
-        pool = state.table.pool(call.requested)
+        pool, call.pool_at_once = call.pool_at_once, None
         if pool is None:
             return False
         tenant = call.tenant
-        ticket = Ticket(
-            tenant.name, tenant.weight, tenant.priority, call.cost_tokens, time.monotonic(), None, payload=self
-        )
+        ticket = Ticket(tenant.name, tenant.weight, tenant.priority, call.cost_tokens, call.decided_s)
         if not pool.grant_at_once(ticket):
             return False
         self._pool = pool
@@ -150,6 +150,8 @@ class Exchange:
         """There is room now."""
         call = self._call
         call.granted_s = time.monotonic()
+        if call.ticket is not None:
+            call.ticket.payload = None  # or neither of us would be freed without the collector
         if call.series is not None:
             call.series.waiting -= 1
         self._go_on(self._try_next)
@@ -346,6 +348,7 @@ class Exchange:
         )
         verdict = pool.offer(ticket, slots)
         if isinstance(verdict, Granted):
+            ticket.payload = None
             call.ticket = ticket
             self._try_next()
         elif isinstance(verdict, Queued):
@@ -418,7 +421,7 @@ class Exchange:
             self._connect_task = None
             upstream.breaker.failed(time.monotonic())
             self._call.tried |= {upstream.key}
-            self._note_attempt(upstream)
+            self._note_attempt(upstream, time.monotonic())
             self._attempt_failed(str(error) or f"no connection within {self._state.limits.connect_timeout_s:g} s")
             self._leave_upstream()
             self._go_on(self._try_elsewhere)
@@ -453,8 +456,9 @@ class Exchange:
                 self._drop_connection()
                 self._refuse(refusals.bad_body(error))
                 return
+        self._sent_s = time.monotonic()
         lines, body = self._dressed(upstream, body)
-        lines += self._note_attempt(upstream)
+        lines += self._note_attempt(upstream, self._sent_s)
         if call.plan is not None:
             start = call.plan.head_for(upstream)
         else:
@@ -468,10 +472,11 @@ class Exchange:
         self._relay = None
         return b"", body
 
-    def _note_attempt(self, upstream: Upstream) -> bytes:
+    def _note_attempt(self, upstream: Upstream, now_s: float) -> bytes:
         """Returns the header lines by which the engine joins the trace."""
         call = self._call
-        call.attempts += (Attempt(upstream.replica, time.monotonic() - call.request.received_s),)
+        attempt = tuple.__new__(Attempt, (upstream.replica, now_s - call.request.received_s, "", None))
+        call.attempts = (*call.attempts, attempt) if call.attempts else (attempt,)
         if call.span is not None:
             return call.span.attempt()
         noted = call.request.noted
@@ -527,18 +532,18 @@ class Exchange:
         self._client.exchange_done(keep=True)
 
     def _close(self, *, status: int, outcome: str, code: str = "") -> None:
-        call = self._call
+        call, now_s = self._call, time.monotonic()
         if self._relay is not None:
             call.bytes_out = self._relay.bytes_out
         self._leave_upstream()
         if call.ticket is not None and self._pool is not None and self._waits_in() is None:
-            self._pool.release(call.ticket)
+            self._pool.release(call.ticket, now_s)
             call.left_pool = self._pool  # it learns what was used when the books are written
         else:
             self._leave_pool(failed=outcome in FAILED)
         self._let_body_go()
         books = self._state.books
-        books.close(call, status=status, outcome=outcome, code=code)
+        books.close(call, now_s, status=status, outcome=outcome, code=code)
         if self._pool is not None and self._pool.scheduler.num_waiting:
             books.settle()  # who goes next depends on it
 
@@ -582,7 +587,7 @@ class Exchange:
         call.body_gone = True
         call.body = b""
         call.sent_body = None
-        if type(call.facts) is Facts:
+        if type(call.facts) is Facts and call.facts.document:
             call.facts.document = {}  # it weighs more than the body
         call.request.pieces.clear()
         self._state.held_bytes -= call.request.held_bytes

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from longboat.gateway.answer_head import AnswerHead
+from longboat.gateway.native import head_of
 
 __all__ = ("KnownAnswer", "known_answer", "learn_answer", "whole_chunks")
 
-_END = b"\r\n\r\n"
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})(?=\r\n|$)")
 _MAX_HEAD_BYTES = 4096
 _MAX_KNOWN = 1024
 _LAST = b"0\r\n\r\n"
@@ -32,32 +29,29 @@ _known: dict[bytes, KnownAnswer] = {}
 def known_answer(data: bytes) -> tuple[KnownAnswer, int, int] | None:
     """The answer that ``data`` begins, where its head came before: where its body begins, and its length, -1 if it
     comes in chunks."""
-    end = data.find(_END, 0, _MAX_HEAD_BYTES)
-    if end < 0:
+    seen = head_of(data, _MAX_HEAD_BYTES)
+    if seen is None:
         return None
-    found = _known.get(data[:end])
-    if found is not None:
-        return None if found.head.length is not None else (found, end + 4, -1)  # without the digits it is none
-    length = _LENGTH.search(data, 0, end)
-    if length is None:
+    key, body_at, length = seen
+    found = _known.get(key)
+    if found is None or (found.head.length is None) is not (length < 0):  # without the digits it is none
         return None
-    found = _known.get(data[: length.start(1)] + data[length.end(1) : end])
-    return None if found is None else (found, end + 4, int(length[1]))
+    return found, body_at, length
 
 
 def learn_answer(data: bytes, head: AnswerHead, *, reusable: bool) -> None:
     """``data`` began with an answer's head, which the parser read and nothing was wrong with."""
-    end = data.find(_END, 0, _MAX_HEAD_BYTES)
-    if end < 0 or head.until_end or head.status in (204, 304):
+    seen = head_of(data, _MAX_HEAD_BYTES)
+    if seen is None or head.until_end or head.status in (204, 304):
         return
-    key = data[:end]
+    key, body_at, length = seen
     if not key.startswith(b"HTTP/1.1 ") or key.count(b"\n") != key.count(b"\r\n"):
         return  # the parser passes over empty lines before it
     if head.length is not None:
-        length = _LENGTH.search(data, 0, end)
-        if length is None or int(length[1]) != head.length or _LENGTH.search(data, length.end(), end) is not None:
+        if length != head.length or data[: body_at - 2].lower().count(b"\r\ncontent-length:") != 1:
             return
-        key = data[: length.start(1)] + data[length.end(1) : end]
+    elif length >= 0:
+        return
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
     _known[key] = KnownAnswer(head, reusable=reusable)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from longboat.gateway.native import head_of
 from longboat.gateway.request import Request
 
 if TYPE_CHECKING:
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ("KnownHead", "KnownHeads")
 
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n")
-_END = b"\r\n\r\n"
 _MAX_HEADS = 4096
 _MAX_HEAD_BYTES = 8192
 _OF_ONE_REQUEST = frozenset(
@@ -59,26 +57,25 @@ class KnownHeads:
 
     def match(self, data: bytes) -> tuple[KnownHead, int] | None:
         """Where ``data`` is exactly one request with a known head: that head, and where its body begins."""
-        found = _LENGTH.search(data, 0, _MAX_HEAD_BYTES)
+        found = head_of(data, _MAX_HEAD_BYTES)
         if found is None:
             return None
-        end = data.find(_END, found.end() - 2, _MAX_HEAD_BYTES)
-        if end < 0 or len(data) - end - 4 != int(found[1]):
+        key, body_at, length = found
+        if len(data) - body_at != length:
             return None
-        head = self._heads.get(data[: found.start(1)] + data[found.end(1) : end])
-        return None if head is None else (head, end + 4)
+        head = self._heads.get(key)
+        return None if head is None else (head, body_at)
 
     def learn(self, data: bytes, request: Request) -> None:
         """``data`` began with the head of ``request``, which the parser read and nothing was wrong with."""
         if not request.keep_alive or not _OF_ONE_REQUEST.isdisjoint(request.noted):
             return
-        found = _LENGTH.search(data, 0, _MAX_HEAD_BYTES)
-        end = data.find(_END, 0, _MAX_HEAD_BYTES)
-        if found is None or end < 0 or found.end() - 2 > end or found[1] != request.noted.get(b"content-length"):
+        found = head_of(data, _MAX_HEAD_BYTES)
+        if found is None or request.noted.get(b"content-length") != b"%d" % found[2]:
             return
-        head = data[:end]
+        head = data[: found[1] - 4]
         if head.count(b"\n") != head.count(b"\r\n") or not head.startswith(b"POST "):
             return
         if len(self._heads) >= _MAX_HEADS:
             self._heads.clear()
-        self._heads[data[: found.start(1)] + data[found.end(1) : end]] = KnownHead(request)
+        self._heads[found[0]] = KnownHead(request)

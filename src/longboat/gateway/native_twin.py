@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "scan")
+__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan")
 
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 _SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
 _EVENT_END = b"\n\n\r\n"
 _CHOICES_END = b"}]}\n\n\r\n"
@@ -16,6 +18,17 @@ _CHOICES_END = b"}]}\n\n\r\n"
 
 def access_line(record: tuple[Any, ...], /) -> None:
     """Writes no line: ``access_log.access_record`` and orjson do."""
+
+
+def head_of(data: bytes, max_bytes: int, /) -> tuple[bytes, int, int] | None:
+    """See ``native``."""
+    end = data.find(b"\r\n\r\n", 0, max_bytes)
+    if end < 0:
+        return None
+    found = _LENGTH.search(data, 0, end + 2)
+    if found is None:
+        return data[:end], end + 4, -1
+    return data[: found.start(1)] + data[found.end(1) : end], end + 4, int(found[1])
 
 
 def scan(body: bytes, completions: bool, keyed: bool, /) -> None:

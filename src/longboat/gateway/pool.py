@@ -123,13 +123,13 @@ class Pool:
 
     def finish(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
         """Give a slot back, and say what it was used for."""
-        self.release(ticket)
+        self.release(ticket, time.monotonic())
         self.scheduler.learn(ticket, used_tokens=used_tokens, served=served)
 
-    def release(self, ticket: Ticket) -> None:
+    def release(self, ticket: Ticket, now_s: float) -> None:
         """Give a slot back. ``learn`` is to follow."""
         self.in_use -= 1
-        self.scheduler.release(ticket, now_s=time.monotonic())
+        self.scheduler.release(ticket, now_s=now_s)
         if self.scheduler.num_waiting:
             self.pump_soon()
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ("Plan", "quick_call")
 
 _MAX_UPSTREAMS = 1024
+_NO_DOCUMENT: dict[str, object] = {}
 
 
 class Plan:
@@ -85,14 +86,15 @@ def quick_call(state: GatewayState, head: KnownHead, request: Request, body: byt
         return None
     model, stream, wants_usage, prompt_tokens, prompt_chars, max_tokens, n, user, spliceable = found
     adds_usage = stream and not wants_usage
-    if (adds_usage and not spliceable) or state.table.pool(model) is None:
+    pool = state.table.pool(model)
+    if pool is None or (adds_usage and not spliceable):
         return None
     if plan.models is not None and model not in plan.models:
         return None
     if plan.max_context_tokens is not None and prompt_tokens + (max_tokens or 0) > plan.max_context_tokens:
         return None
     facts = Facts()
-    facts.document = {}
+    facts.document = _NO_DOCUMENT
     facts.kind = plan.api.body  # type: ignore[assignment]
     facts.model = model
     facts.stream = stream
@@ -109,6 +111,8 @@ def quick_call(state: GatewayState, head: KnownHead, request: Request, body: byt
         cost_tokens=min(cost_tokens, MAX_COST_TOKENS),
     )  # fmt: skip
     call.plan = plan
+    call.pool_at_once = pool
+    call.decided_s = request.received_s
     call.adds_usage = adds_usage
     start = plan.stream_start if adds_usage else plan.whole_start
     if start:

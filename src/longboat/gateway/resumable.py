@@ -33,6 +33,9 @@ _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere
 _OWN_REASONS = ("moved", "refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
 
 
+_NONE: frozenset[str] = frozenset()
+
+
 class ResumableExchange(WaitingExchange):
     """What an engine's end means for its answer:
 
@@ -48,8 +51,7 @@ class ResumableExchange(WaitingExchange):
     _held: tuple[bytes, ...] = ()
     _held_bytes = 0
     _leaving: tuple[str, str] | None = None  # why this engine is being left
-    _maybe_killed: frozenset[str] = frozenset()  # engines that were lost in its first steps
-    _sent_s = 0.0
+    _maybe_killed: frozenset[str] = _NONE  # engines that were lost in its first steps
     _taking_up_in: Pool | None = None
     _watch: Watch | None = None
 
@@ -72,7 +74,6 @@ class ResumableExchange(WaitingExchange):
 
     def _dressed(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         self._heard, self._leaving = False, None
-        self._sent_s = time.monotonic()
         self._watch = None
         self._held, self._held_bytes = (), 0
         passage = self._passage

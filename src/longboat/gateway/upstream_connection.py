@@ -80,10 +80,12 @@ class UpstreamConnection:
     __slots__ = (
         "_at_start",
         "_complete",
+        "_ended",
         "_headers",
         "_interim",
         "_left",
         "_parser",
+        "_paused",
         "_pieces",
         "_reusable",
         "_sink",
@@ -91,6 +93,7 @@ class UpstreamConnection:
         "_unparsed_head",
         "_until_end",
         "_upstream",
+        "_wrote_much",
         "path",
         "used",
     )
@@ -109,6 +112,9 @@ class UpstreamConnection:
         self._until_end = False
         self._reusable = False
         self._left = -1  # bytes of a body of known length that are still to come; -1: it is in chunks, or parsed
+        self._ended = False  # by the engine, or by us: nothing can be sent any more
+        self._paused = False
+        self._wrote_much = False  # some of it may not be sent yet
         self._unparsed_head = b""  # what the parser is to be given before anything else
         self.used = False  # has carried a complete response
 
@@ -116,7 +122,7 @@ class UpstreamConnection:
 
     @property
     def usable(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+        return self._transport is not None and not self._ended
 
     def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
         """Send one request; its response goes to ``sink``."""
@@ -126,27 +132,32 @@ class UpstreamConnection:
         self._at_start = True
         self._left = -1
         self._parser = None
-        if len(body) < 65536:
-            self._transport.write(head + body)
-        else:
+        self._wrote_much = len(body) >= 65536
+        if self._wrote_much:
             self._transport.writelines((head, body))
+        else:
+            self._transport.write(head + body)
 
     def pause(self) -> None:
         if self.usable:
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         if self.usable:
+            self._paused = False
             self._transport.resume_reading()
 
     def abort(self) -> None:
         """Give the response up: the engine sees the connection end at once."""
         self._sink = self.path.write = None
+        self._ended = True
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
         self._sink = None
+        self._ended = True
         if self._transport is not None:
             self._transport.close()
 
@@ -157,6 +168,10 @@ class UpstreamConnection:
         sock = transport.get_extra_info("socket")
         for level, option, value in _SOCKET_OPTIONS:
             sock.setsockopt(level, option, value)
+
+    def eof_received(self) -> None:
+        """The loop closes the connection, and says so in a moment."""
+        self._ended = True
 
     def data_arrived(self, data: bytes) -> None:
         """What is not for the short way of ``ChunkPath``."""
@@ -315,8 +330,9 @@ class UpstreamConnection:
         self._sink = self.path.write = None
         self.used = True
         self._unparsed_head = b""
-        if self._reusable and self.usable and not self._transport.get_write_buffer_size():
-            self._transport.resume_reading()
+        if self._reusable and self.usable and not (self._wrote_much and self._transport.get_write_buffer_size()):
+            if self._paused:
+                self.resume()
             self._upstream.keep(self)
         else:
             self.close()
