@@ -14,6 +14,7 @@ from longboat.core.policy import Policy, ResumePolicy
 from longboat.gateway.server import Gateway
 
 POLICY = Policy(resume=ResumePolicy(seeds=False), salt="pepper")
+TWO: tuple[str, Json] = ("/v1/chat/completions", {**CHAT, "seed": 5, "n": 2, "max_tokens": 40, "logprobs": True})
 KINDS = ["usage", "several", "logprobs", "completion", "completions", "message", "response"]
 
 
@@ -33,10 +34,10 @@ async def gateway_before(make_gateway: Any, engines: list[Engine], policy: Polic
     return gateway
 
 
-async def beginning(gateway: Gateway, path: str, document: Json, num_events: int) -> Stream:
+async def beginning(gateway: Gateway, path: str, document: Json, num_events: int, headers: str = "") -> Stream:
     """What a client has of a stream that it lost: whole events."""
     reader = Reader(gateway)
-    stream = await reader.ask(path, document)
+    stream = await reader.ask(path, document, headers)
     await reader.events(num_events)
     reader.close()
     stream.body = stream.body[: stream.body.rindex(b"\n\n") + 2]
@@ -64,6 +65,24 @@ async def test_another_gateway_gives_exactly_the_rest(
         assert both.event_ids == whole.event_ids or "." in whole.event_ids[-1]
     assert len(both.ids) == len(whole.ids)
     assert both.meaning() == whole.meaning()
+
+
+@pytest.mark.parametrize("steps", [(1, 1, 1, 1), (2, 3, 4, 5), (5, 30, 1, 9), (17, 17, 17, 17), (40, 1, 39, 2)])
+@pytest.mark.parametrize("name", ["two", "several", "completions"])
+async def test_client_may_come_back_again_and_again(
+    name: str, steps: tuple[int, ...], pair: list[Engine], make_gateway: Any
+) -> None:
+    gateways = [await gateway_before(make_gateway, pair) for _ in range(2)]
+    path, document = TWO if name == "two" else REQUESTS[name]
+    whole = await streamed(gateways[0], path, document)
+    has, headers = Stream(), ""
+    for number, step in enumerate(steps):
+        part = await beginning(gateways[number % 2], path, document, step, headers)
+        has.body += part.body
+        headers = comes_back(Stream(200, part.headers, has.body))
+    rest = await streamed(gateways[0], path, document, headers)
+    assert (rest.status, rest.done) == (200, True)
+    assert Stream(200, {}, has.body + rest.body, True).meaning() == whole.meaning()
 
 
 async def test_seed_of_the_first_gateway_is_used_again(pair: list[Engine], make_gateway: Any) -> None:

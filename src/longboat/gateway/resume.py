@@ -82,7 +82,8 @@ def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
     """The call of a client that shows a token of ours, bound to what the token says."""
     noted, facts = call.request.noted, call.facts
     token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
-    point = Point.read(noted.get(b"last-event-id", b"0"))
+    event_id = noted.get(b"last-event-id")
+    point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
     if token is None or point is None or token.request != digest_of(call.path, call.body):
         return refusals.bad_resume()
     if type(facts) is not Facts or not facts.stream:
@@ -141,7 +142,7 @@ class Passage:
         self._carried: list[list[int]] = []
         self._last_events = b""
         self._num_differing = self._num_reports = self._num_crossed = 0
-        self._numbering = Numbering()
+        self._numbering = Numbering(num_choices)
         self._items: ItemIds | None = None
         self._rest: Rest | None = None
         self.comes_back: tuple[ResumeToken, Point] | None = None
@@ -183,7 +184,7 @@ class Passage:
         self.revision = upstream.revision
         self.journal = self.stitcher = None
         self._last_events = b""
-        self._numbering = Numbering()
+        self._numbering = Numbering(self._num_choices)
         if self._kind is AnswerKind.RESPONSES_EVENTS:
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
@@ -201,7 +202,8 @@ class Passage:
     @property
     def lets_tokens_pass(self) -> bool:
         """Whether the journal is all that must see an event which brings a token."""
-        return self.journal is not None and self.stitcher is None and self._items is None and self._rest is None
+        plain = self.stitcher is None and self._items is None and self._rest is None
+        return plain and self.journal is not None and self._num_choices == 1
 
     def feed(self, events: bytes, *, last: bool) -> bytes:
         """What the client gets of whole events. last: the engine says that this was all.
