@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
-from gateway_lab import settled, table
+from gateway_lab import post_bytes, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.gateway.server import Gateway
@@ -18,19 +17,16 @@ TWO: tuple[str, Json] = ("/v1/chat/completions", {**CHAT, "seed": 5, "n": 2, "ma
 KINDS = ["usage", "several", "logprobs", "completion", "completions", "message", "response"]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[list[Engine]]:
-    made = [Engine(), Engine()]
-    for engine in made:
-        engine.start()
-    yield made
-    for engine in made:
-        engine.kill()
-
-
 async def gateway_before(make_gateway: Any, engines: list[Engine], policy: Policy = POLICY, **changes: Any) -> Gateway:
     gateway: Gateway = await make_gateway(policy=policy)
     gateway.state.offer_table("f", table(*(e.endpoint(f"r{i}", **changes) for i, e in enumerate(engines))))
+    return gateway
+
+
+async def waiting_gateway(make_gateway: Any) -> Gateway:
+    """Its model had a replica not long ago, and has none now; it says soon that it waits."""
+    resume = ResumePolicy(seeds=False, wait_s=60, comment_s=0.2)
+    gateway: Gateway = await make_gateway(policy=Policy(resume=resume, salt="pepper"))
     return gateway
 
 
@@ -83,6 +79,55 @@ async def test_client_may_come_back_again_and_again(
     rest = await streamed(gateways[0], path, document, headers)
     assert (rest.status, rest.done) == (200, True)
     assert Stream(200, {}, has.body + rest.body, True).meaning() == whole.meaning()
+
+
+@pytest.mark.parametrize("name", ["usage", "several", "message", "response"])
+async def test_head_before_any_engine_answered_is_followed_by_the_token(
+    name: str, pair: list[Engine], make_gateway: Any
+) -> None:
+    path, document = REQUESTS[name]
+    one, other = await waiting_gateway(make_gateway), await gateway_before(make_gateway, pair)
+    whole = await streamed(other, path, document)
+    reader = Reader(one)
+    had = await reader.ask(path, document)
+    assert (had.status, "x-longboat-resume" in had.headers) == (200, False)
+    one.state.offer_table("f", table(*(engine.endpoint(f"r{i}") for i, engine in enumerate(pair)), version=2))
+    await reader.events(9)
+    reader.close()
+    had.body = had.body[: had.body.rindex(b"\n\n") + 2]
+    comments = re.findall(rb"^: x-longboat-resume: (.*)\n\n", had.body, re.MULTILINE)
+    assert len(comments) == 1
+    had.headers["x-longboat-resume"] = comments[0].decode()
+    rest = await streamed(other, path, document, comes_back(had))
+    assert (rest.status, rest.done) == (200, True)
+    assert Stream(200, {}, had.body + rest.body, True).meaning() == whole.meaning()
+
+
+async def test_client_that_only_waited_has_nothing_to_come_back_for(
+    pair: list[Engine], make_gateway: Any, connect: Any
+) -> None:
+    path, document = REQUESTS["usage"]
+    one, other = await waiting_gateway(make_gateway), await gateway_before(make_gateway, pair)
+    whole = await streamed(other, path, document)
+    client = await connect(one)
+    client.send(post_bytes(document, path))
+    status, headers = await client.head()
+    assert (status, "x-longboat-resume" in headers) == (200, False)
+    assert re.fullmatch(rb"([0-9a-f]+\r\n: waiting\n\n\r\n)+", await client.read_some())
+    client.abort()
+    assert (await streamed(other, path, document)).meaning() == whole.meaning()
+
+
+async def test_token_without_a_point_gives_all_under_the_same_identity(pair: list[Engine], make_gateway: Any) -> None:
+    """The client has the head of its answer, and no event of it."""
+    policy = Policy(salt="pepper")
+    one, other = [await gateway_before(make_gateway, pair, policy) for _ in range(2)]
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 20, "temperature": 1, "n": 2}
+    reader = Reader(one)
+    token = (await reader.ask(path, document)).headers["x-longboat-resume"]
+    whole = await reader.rest()
+    again = await streamed(other, path, document, f"x-longboat-resume: {token}\r\n")
+    assert (again.meaning(), again.ids) == (whole.meaning(), whole.ids)
 
 
 async def test_seed_of_the_first_gateway_is_used_again(pair: list[Engine], make_gateway: Any) -> None:

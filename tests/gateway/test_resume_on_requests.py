@@ -21,17 +21,6 @@ UNSEEDED = Policy(resume=ResumePolicy(seeds=False))
 """The fake engine's answer is then the same each time."""
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[list[Engine]]:
-    """Two engines that no test kills."""
-    made = [Engine(), Engine()]
-    for engine in made:
-        engine.start()
-    yield made
-    for engine in made:
-        engine.kill()
-
-
 @pytest.fixture
 def mortals() -> Iterator[Callable[..., Engine]]:
     """Makes engines that a test may kill."""
