@@ -88,14 +88,14 @@ class ResumableExchange(WaitingExchange):
         return passage.carry(upstream, body)
 
     def _is_poison(self) -> bool:
-        deaths, call = self._state.deaths, self._call
-        if not deaths.any_blamed or call.facts is None:
+        call = self._call
+        if call.facts is None:
             return False
         try:
             call.sent_body = call.sent_body or body_for(call)
         except BodyError:
             return False  # refused on the way
-        return deaths.is_poison(call.path, call.sent_body)
+        return self._state.deaths.is_poison(call.path, call.sent_body)
 
     # what an engine sends
 
