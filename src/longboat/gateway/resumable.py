@@ -209,20 +209,21 @@ class ResumableExchange(WaitingExchange):
             return
         if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
             self._state.watch_until_found(upstream)
-            upstream.mark_lost(verdict)
+            upstream.mark_lost(verdict, "silent")
         else:
             self._leave("silent", verdict)
 
     def on_lost(self, detail: str) -> None:
         connection = self._connection
         stale = connection is not None and connection.used and not self._heard
-        self._leave("lost", detail, stale=stale)
+        leaves = self._upstream is not None and self._upstream.leaving
+        self._leave("moved" if leaves else "lost", detail, stale=stale)
 
-    def replica_lost(self, reason: str) -> None:
+    def replica_lost(self, detail: str, reason: str) -> None:
         upstream, passage = self._upstream, self._passage
         if upstream is None or (self._has_content and (passage is None or not passage.can_go_on)):
             return  # it may still come to its end there
-        self._leave("beats" if upstream.lost else "moved", reason)
+        self._leave(reason, detail)
 
     def admitted(self, now_s: float) -> Admitted:
         passage = self._passage
@@ -250,7 +251,8 @@ class ResumableExchange(WaitingExchange):
         if upstream is None:
             return
         now_s = time.monotonic()
-        died = reason in ("lost", "beats") and now_s - self._sent_s > _MIN_WORK_S
+        died = reason in ("lost", "beats") or (reason == "silent" and bool(upstream.lost))
+        died = died and now_s - self._sent_s > _MIN_WORK_S
         suspect = self._state.deaths.suspect(upstream, now_s, sure=not stale) if died else None
         silent_s = self._connection.quiet * SWEEP_S if self._connection is not None else 0.0
         self._drop_connection()
