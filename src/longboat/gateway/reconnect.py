@@ -1,8 +1,10 @@
 """A client that lost its gateway comes back for the rest of its stream: what it shows, and what it is given. Pure.
 
 Each event of a stream that an engine keeps a journal of has an id: the tokens of each choice so far (``12``, ``12.7``),
-and where several events have the same count, which of them it is (``12+1``). The answer's head has a token that names
-what is needed to make the answer again: model, revision, seed, and a digest of the request.
+and where several events have the same count, which of them it is (``12+1``). Where events are numbered by themselves,
+as in the Responses API, it tells that too (``12@9``): how many events tokens come in differs from one run to the next.
+The answer's head has a token that names what is needed to make the answer again: model, revision, seed, and a digest
+of the request.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ __all__ = (
 
 MAX_AGE_S = 3600.0
 _MAC_BYTES = 16
-_POSITION = re.compile(rb"([0-9]{1,9}(?:\.[0-9]{1,9}){0,127})(?:\+([0-9]{1,6}))?")
+_POSITION = re.compile(rb"([0-9]{1,9}(?:\.[0-9]{1,9}){0,127})(?:\+([0-9]{1,6}))?(?:@([0-9]{1,9}))?")
 _ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
 _ITEM_ID = re.compile(
     rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
 )
+_SEQUENCE = re.compile(rb'("sequence_number": ?)([0-9]{1,9})')
 _CREATED = re.compile(rb'"(created|created_at)": ?([0-9]{1,12})')
 _LOOK_BYTES = 16 * 1024
 
@@ -96,10 +99,14 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Point(NamedTuple):
-    """Where a client's stream ended: tokens of each choice, and which of the events with that count it saw last."""
+    """Where a client's stream ended: tokens of each choice, and which of the events with that count it saw last.
+
+    sequence: the number that the event itself told; -1: none
+    """
 
     counts: tuple[int, ...]
     event: int
+    sequence: int = -1
 
     @classmethod
     def read(cls, text: bytes) -> Point | None:
@@ -107,7 +114,8 @@ class Point(NamedTuple):
         found = _POSITION.fullmatch(text.strip())
         if found is None:
             return None
-        return cls(tuple(map(int, found[1].split(b"."))), int(found[2] or 0))
+        sequence = -1 if found[3] is None else int(found[3])
+        return cls(tuple(map(int, found[1].split(b"."))), int(found[2] or 0), sequence)
 
     @property
     def num_tokens(self) -> int:
@@ -117,21 +125,25 @@ class Point(NamedTuple):
 class Numbering:
     """Makes the ids of a stream's events differ: engines give the same to all events with one count of tokens."""
 
-    __slots__ = ("_last", "_repeats")
+    __slots__ = ("_last", "_repeats", "_sequenced")
 
-    def __init__(self) -> None:
+    def __init__(self, *, sequenced: bool = False) -> None:
+        """sequenced: events tell numbers of their own, which are to be part of their ids."""
         self._last = b""
         self._repeats = 0
+        self._sequenced = sequenced
 
     def feed(self, events: bytes, *, grows: bool) -> bytes:
         """grows: it is one event that brings tokens, so its id is new already."""
         if grows:
             self._last, self._repeats = events, 0
-            return events
-        return b"\n\n".join([self._numbered(event) for event in events.split(b"\n\n")])
+            return _with_sequence(events) if self._sequenced else events
+        numbered = [self._numbered(event) for event in events.split(b"\n\n")]
+        return b"\n\n".join(map(_with_sequence, numbered) if self._sequenced else numbered)
 
-    def passed(self, event: bytes) -> None:
-        """An event with a token went to the client; this is how the engine sent it."""
+    def passed(self, events: bytes) -> None:
+        """Events went to the client; this is how the engine sent them."""
+        event = events.rstrip(b"\n").rpartition(b"\n\n")[2]
         if _id_of(event) != _id_of(self._last).partition(b"+")[0]:
             self._last, self._repeats = event, 0
 
@@ -175,7 +187,7 @@ class ItemIds:
 class Rest:
     """Of a stream that is made again from its start: what comes after the point, under the old identity."""
 
-    __slots__ = ("_before", "_identity", "_new", "_point", "_through")
+    __slots__ = ("_before", "_identity", "_new", "_point", "_shift", "_through")
 
     def __init__(self, point: Point, identity: Identity) -> None:
         self._point = point
@@ -183,11 +195,14 @@ class Rest:
         self._new: Identity | None = None
         self._before: tuple[int, ...] = (0,) * len(point.counts)
         self._through = False
+        self._shift: int | None = None  # of the numbers that events tell by themselves
 
     def feed(self, events: bytes) -> bytes:
         """Whole numbered events; b"" while the client has all of them. :raises CrossedError: see there"""
         if not self._through:
             events = self._behind(events)
+        if self._point.sequence >= 0 and events:
+            events = b"\n\n".join(map(self._shifted, events.split(b"\n\n")))
         if self._new is None or not events:
             return events
         return _renamed(events, self._new, self._identity)
@@ -201,6 +216,20 @@ class Rest:
                 kept.append(event)
         out = b"\n\n".join(kept)
         return out if out.strip() else b""
+
+    def _shifted(self, event: bytes) -> bytes:
+        """The event with the number that follows those that the client has."""
+        found = _SEQUENCE.search(event)
+        if found is None:
+            return event
+        if self._shift is None:
+            self._shift = self._point.sequence + 1 - int(found[2])
+        if not self._shift:
+            return event
+        number = b"%d" % (int(found[2]) + self._shift)
+        event = event[: found.start(2)] + number + event[found.end(2) :]
+        place = _id_of(event)
+        return event.replace(b"id: " + place, b"id: %b@%b" % (place.partition(b"@")[0], number), 1)
 
     def _has(self, event: bytes) -> bool:
         """Whether the client has this event."""
@@ -235,6 +264,13 @@ def _renamed(events: bytes, new: Identity, old: Identity) -> bytes:
         for name in (b'"created":', b'"created_at":'):
             events = events.replace(name + new.created.encode(), name + old.created.encode())
     return events
+
+
+def _with_sequence(event: bytes) -> bytes:
+    found, place = _SEQUENCE.search(event), _id_of(event)
+    if found is None or not place:
+        return event
+    return event.replace(b"id: " + place, b"id: %b@%b" % (place, found[2]), 1)
 
 
 def _id_of(event: bytes) -> bytes:

@@ -14,6 +14,7 @@ from longboat.gateway.deaths import is_dead
 from longboat.gateway.exchange import SWEEP_S
 from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
+from longboat.gateway.relay import Relay
 from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
@@ -145,9 +146,17 @@ class ResumableExchange(WaitingExchange):
             return
         if body and passage.fault_s:
             self._taken_up(passage)
-        if body and not relay.started:
-            relay.add_lines(passage.token_line(self._call, body, self._state.live.policy.salt, time.time()))
+        if body and not self._has_content:
+            self._give_token(passage, relay, body)
         self._pass_on(relay, body, last=last)
+
+    def _give_token(self, passage: Passage, relay: Relay, body: bytes) -> None:
+        """With the answer's first events: in its head, or where the client was given one before, as a comment."""
+        token = passage.token(self._call, body, self._state.live.policy.salt, time.time())
+        if relay.started:
+            self._client.write(relay.comment(b": x-longboat-resume: %b\n\n" % token))
+        else:
+            relay.add_lines(b"x-longboat-resume: %b\r\n" % token)
 
     def _whole(self, body: bytes, *, last: bool) -> bytes | None:
         """An answer that is no stream is held back until it is complete, so that another engine may still give it.
