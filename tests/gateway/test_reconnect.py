@@ -64,6 +64,32 @@ def test_numbering_of_a_whole_block_and_of_single_events_is_the_same() -> None:
     assert other.feed(b"".join(stream()), grows=False) == single
 
 
+def test_events_that_passed_together_are_numbered_by_their_last() -> None:
+    numbering = Numbering()
+    numbering.passed(event("3", "x") + event("4", "y"))
+    assert numbering.feed(event("4", "end"), grows=False).startswith(b"id: 4+1\n")
+
+
+def numbered_by_itself(place: int, sequence: int) -> bytes:
+    return b'id: %d\nevent: response.output_text.delta\ndata: {"sequence_number":%d,"delta":"x"}\n\n' % (
+        place,
+        sequence,
+    )
+
+
+def test_rest_goes_on_with_the_numbers_that_events_tell_by_themselves() -> None:
+    """The first engine told tokens 3 and 4 together, the second one each by itself."""
+    first, again = Numbering(sequenced=True), Numbering(sequenced=True)
+    had = [first.feed(numbered_by_itself(place, number), grows=True) for number, place in enumerate((1, 2, 4))]
+    last = Point.read(had[-1].split(b"\n")[0][4:])
+    assert last == Point(((4, 0),), 2)
+    rest = Rest(last, Identity())
+    news = b"".join(rest.feed(again.feed(numbered_by_itself(n + 1, n), grows=True)) for n in range(6))
+    assert news == b"id: 5@3\n%bid: 6@4\n%b" % tuple(
+        numbered_by_itself(0, number).partition(b"\n")[2] for number in (3, 4)
+    )
+
+
 @pytest.mark.parametrize("seen", range(1, 8))
 @pytest.mark.parametrize("in_one_block", [True, False])
 def test_rest_is_what_the_client_has_not_seen(seen: int, in_one_block: bool) -> None:

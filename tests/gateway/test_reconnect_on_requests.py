@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -192,3 +193,27 @@ async def test_last_event_id_alone_changes_nothing(pair: list[Engine], make_gate
     path, document = REQUESTS["usage"]
     whole = await streamed(gateway, path, document)
     assert (await streamed(gateway, path, document, "last-event-id: 5\r\n")).meaning() == whole.meaning()
+
+
+async def test_client_that_was_given_a_head_before_the_answer_can_come_back_too(make_gateway: Any) -> None:
+    engine = Engine()
+    engine.start()
+    policy = Policy(resume=ResumePolicy(comment_s=0.3), salt="pepper")
+    try:
+        one, other = [await gateway_before(make_gateway, [engine], policy) for _ in range(2)]
+        path, document = REQUESTS["seeded"]
+        whole = await streamed(other, path, document)
+        engine.kill()
+        reading = asyncio.create_task(beginning(one, path, document, 9))
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(engine.start)
+        had = await reading
+        assert had.body.startswith(b": waiting\n\n")
+        assert "x-longboat-resume" not in had.headers
+        token = had.body.partition(b"\n: x-longboat-resume: ")[2].partition(b"\n")[0].decode()
+        lines = f"last-event-id: {had.event_ids[-1]}\r\nx-longboat-resume: {token}\r\n"
+        rest = await streamed(other, path, document, lines)
+        both = Stream(200, {}, had.body + rest.body, True)
+        assert (both.meaning(), len(both.ids)) == (whole.meaning(), len(whole.ids))
+    finally:
+        engine.kill()

@@ -12,8 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,14 +20,11 @@ import pytest
 
 from engines.answer_kinds import KINDS, client_view
 from engines.carried_stream import Stream, carried_head, journalled
-from engines.test_vllm_serves import ADAPTER, plan_on_loopback, running, wait_until_ready
-from longboat.builtin.models import ensure
+from engines.test_vllm_serves import plan_on_loopback
+from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.states import ResumeLevel
-from longboat.engines.environment import environment_at
-from longboat.engines.overlay import build_overlay
 from longboat.engines.resume_proof import prove
 
-ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "1"))
 REPLAYED = tuple(KINDS)[:: 1 if NUM_CUTS > 1 else 8]
 CASES = [*((kind, "carried") for kind in KINDS), *((kind, "replay") for kind in REPLAYED)]
@@ -44,21 +40,15 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+def engines(vllm_node: VllmNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Addresses of two replicas of the tiny model."""
     folder = tmp_path_factory.mktemp("replicas")
-    environment = environment_at("vllm", Path(ENGINE_PYTHON))
-    overlay, model = str(build_overlay(folder, environment)), ensure("builtin:tiny", folder)
-    with ExitStack() as stack:
-        plans = [plan_on_loopback(model, pipeline=1, num_nodes=1) for _ in range(2)]
-        logs = [folder / f"replica{index}.log" for index in range(2)]
-        started = [
-            stack.enter_context(running(ADAPTER.command(plan, 0, environment, overlay), log))
-            for plan, log in zip(plans, logs, strict=True)
-        ]
-        for plan in plans:
-            wait_until_ready(plan, started, logs)
-        first, second = (f"http://127.0.0.1:{plan.head.ports['api']}" for plan in plans)
+    plan = plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1)
+    another = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r1")
+    with (
+        vllm_node.running(plan, folder / "replica0.log") as first,
+        vllm_node.running(another, folder / "replica1.log") as second,
+    ):
         yield first, second
 
 

@@ -1,8 +1,10 @@
 """A client that lost its gateway comes back for the rest of its stream: what it shows, and what it is given. Pure.
 
 Each event of a stream that an engine keeps a journal of has an id: the tokens of each choice so far (``12``, ``12.7``),
-and behind a count, how many events of that choice came since (``12+1``, ``12.7+2``). The answer's head has a token that
-names what is needed to make the answer again: model, revision, seed, and a digest of the request.
+and behind a count, how many events of that choice came since (``12+1``, ``12.7+2``). Where events are numbered by
+themselves, as in the Responses API, it tells that too (``12@9``): how many events tokens come in differs from one run
+to the next. The answer's head has a token that names what is needed to make the answer again: model, revision, seed,
+and a digest of the request.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ __all__ = (
 
 MAX_AGE_S = 3600.0
 _MAC_BYTES = 16
-_POSITION = re.compile(rb"[0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127}")
+_POSITION = re.compile(rb"[0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127}(?:@[0-9]{1,9})?")
 _CHOICE = re.compile(rb'"choices": ?\[(?:\{"index": ?([0-9]{1,4})|\])')
 _ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
 _ITEM_ID = re.compile(
     rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
 )
+_SEQUENCE = re.compile(rb'("sequence_number": ?)([0-9]{1,9})')
 _CREATED = re.compile(rb'"(created|created_at)": ?([0-9]{1,12})')
 _LOOK_BYTES = 16 * 1024
 
@@ -97,9 +100,13 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Point(NamedTuple):
-    """A place in a stream: of each choice its tokens so far, and how many events it had since the last of them."""
+    """A place in a stream: of each choice its tokens so far, and how many events it had since the last of them.
+
+    sequence: the number that the event itself told; -1: none
+    """
 
     places: tuple[tuple[int, int], ...]
+    sequence: int = -1
 
     @classmethod
     def read(cls, text: bytes) -> Point | None:
@@ -107,12 +114,14 @@ class Point(NamedTuple):
         text = text.strip()
         if _POSITION.fullmatch(text) is None:
             return None
-        pairs = (one.partition(b"+") for one in text.split(b"."))
-        return cls(tuple((int(tokens), int(further or 0)) for tokens, _, further in pairs))
+        places, _, sequence = text.partition(b"@")
+        pairs = (one.partition(b"+") for one in places.split(b"."))
+        return cls(tuple((int(tokens), int(further or 0)) for tokens, _, further in pairs), int(sequence or -1))
 
     def encode(self) -> bytes:
         """For an ``id:`` line."""
-        return b".".join([b"%d+%d" % place if place[1] else b"%d" % place[0] for place in self.places])
+        places = b".".join([b"%d+%d" % place if place[1] else b"%d" % place[0] for place in self.places])
+        return places if self.sequence < 0 else b"%b@%d" % (places, self.sequence)
 
     @property
     def num_tokens(self) -> int:
@@ -125,9 +134,11 @@ class Numbering:
     Of several choices each counts for itself, since their events come in another order when the answer is made again.
     """
 
-    __slots__ = ("_further", "_last", "_num_choices")
+    __slots__ = ("_further", "_last", "_num_choices", "_sequenced")
 
-    def __init__(self, num_choices: int = 1) -> None:
+    def __init__(self, num_choices: int = 1, *, sequenced: bool = False) -> None:
+        """sequenced: events tell numbers of their own, which are to be part of their ids."""
+        self._sequenced = sequenced
         self._num_choices = num_choices
         self._last = b"" if num_choices == 1 else b"id: " + b".".join([b"0"] * num_choices) + b"\n"
         self._further: dict[int, int] = {}
@@ -137,11 +148,13 @@ class Numbering:
         if grows and self._num_choices == 1:
             self._last = events
             self._further.clear()
-            return events
-        return b"\n\n".join([self._numbered(event) for event in events.split(b"\n\n")])
+            return _with_sequence(events) if self._sequenced else events
+        numbered = [self._numbered(event) for event in events.split(b"\n\n")]
+        return b"\n\n".join(map(_with_sequence, numbered) if self._sequenced else numbered)
 
-    def passed(self, event: bytes) -> None:
-        """An event with a token went to the client; this is how the engine sent it."""
+    def passed(self, events: bytes) -> None:
+        """Events went to the client; this is how the engine sent them."""
+        event = events.rstrip(b"\n").rpartition(b"\n\n")[2]
         if self._num_choices == 1 and _id_of(event) != _id_of(self._last):
             self._last = event
             self._further.clear()
@@ -194,7 +207,7 @@ class ItemIds:
 class Rest:
     """Of a stream that is made again from its start: what comes after the point, under the old identity."""
 
-    __slots__ = ("_before", "_identity", "_new", "_point", "_through")
+    __slots__ = ("_before", "_identity", "_new", "_point", "_shift", "_through")
 
     def __init__(self, point: Point, identity: Identity) -> None:
         """point: without places where the client has nothing."""
@@ -203,6 +216,7 @@ class Rest:
         self._new = Identity()
         self._before = Point(((0, 0),) * len(point.places))
         self._through = not point.places
+        self._shift: int | None = None  # of the numbers that events tell by themselves
 
     def feed(self, events: bytes) -> bytes:
         """Whole numbered events; b"" while the client has all of them. :raises CrossedError: see there"""
@@ -212,12 +226,28 @@ class Rest:
             events = self._behind(events)
         if not events:
             return b""
+        if self._point.sequence >= 0:
+            events = b"\n\n".join(map(self._shifted, events.split(b"\n\n")))
         return _renamed(events, self._new, self._identity)
 
     def _behind(self, events: bytes) -> bytes:
         kept = [self._rest_of(event) for event in events.split(b"\n\n")]
         out = b"\n\n".join([event for event in kept if event is not None])
         return out if out.strip() else b""
+
+    def _shifted(self, event: bytes) -> bytes:
+        """The event with the number that follows those that the client has."""
+        found = _SEQUENCE.search(event)
+        if found is None:
+            return event
+        if self._shift is None:
+            self._shift = self._point.sequence + 1 - int(found[2])
+        if not self._shift:
+            return event
+        number = b"%d" % (int(found[2]) + self._shift)
+        event = event[: found.start(2)] + number + event[found.end(2) :]
+        place = _id_of(event)
+        return event.replace(b"id: " + place, b"id: %b@%b" % (place.partition(b"@")[0], number), 1)
 
     def _rest_of(self, event: bytes) -> bytes | None:
         """None where the client has this event."""
@@ -256,6 +286,13 @@ def _id_of(event: bytes) -> bytes:
         return event[4 : event.find(b"\n")]
     at = event.find(b"\nid: ")
     return event[at + 5 : event.find(b"\n", at + 5)] if at >= 0 else b""
+
+
+def _with_sequence(event: bytes) -> bytes:
+    found, place = _SEQUENCE.search(event), _id_of(event)
+    if found is None or not place:
+        return event
+    return event.replace(b"id: " + place, b"id: %b@%b" % (place, found[2]), 1)
 
 
 def _with_id(event: bytes, point: Point) -> bytes:

@@ -36,7 +36,7 @@ __all__ = ("EngineFaultError", "Passage", "come_back", "passage_of")
 _MAX_VAIN_FAULTS = 16
 _MAX_REPORTS = 2
 _MAX_DIFFERING = 3
-_MAX_CROSSED = 3
+_MAX_CROSSED = 12  # busy engines tell tokens together, now these and now those
 _ENDS = {
     AnswerKind.OPENAI_EVENTS: (b"data: [DONE]",),
     AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
@@ -142,7 +142,7 @@ class Passage:
         self._carried: list[list[int]] = []
         self._last_events = b""
         self._num_differing = self._num_reports = self._num_crossed = 0
-        self._numbering = Numbering(num_choices)
+        self._numbering = self._new_numbering()
         self._items: ItemIds | None = None
         self._rest: Rest | None = None
         self.comes_back: tuple[ResumeToken, Point] | None = None
@@ -184,7 +184,7 @@ class Passage:
         self.revision = upstream.revision
         self.journal = self.stitcher = None
         self._last_events = b""
-        self._numbering = Numbering(self._num_choices)
+        self._numbering = self._new_numbering()
         if self._kind is AnswerKind.RESPONSES_EVENTS:
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
@@ -241,14 +241,18 @@ class Passage:
             return rest.feed(events)
         except CrossedError as error:
             assert self.journal is not None
+            more = self._num_crossed % 2  # an engine may tell what is carried by itself, or with what follows
             priors = zip(self.journal.ids, error.priors, strict=False)
-            self._carried = [ids[:count].tolist() for ids, count in priors]
+            self._carried = [ids[: count + more * (len(ids) > count + 1)].tolist() for ids, count in priors]
             self._num_crossed += 1
             reason = "crossed" if self._num_crossed <= _MAX_CROSSED else "gone"
             raise EngineFaultError(reason, str(error)) from error
 
-    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
-        """The header line with which the client may come back. events: the answer's first."""
+    def _new_numbering(self) -> Numbering:
+        return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
+
+    def token(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
+        """With which the client may come back. events: the answer's first."""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
@@ -256,7 +260,7 @@ class Passage:
             seed = -1 if self.seed is None else self.seed
             digest = digest_of(call.path, call.body)
             token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
-        return b"x-longboat-resume: %b\r\n" % token.encode(secret)
+        return token.encode(secret)
 
     @property
     def can_go_on(self) -> bool:
