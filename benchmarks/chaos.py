@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ Play = Callable[[], Coroutine[Any, Any, list[Played]]]
 
 if TYPE_CHECKING:
     from chaos_suite.fleet_stand import FleetStand
+
+BACK_S = {"fake": 1.5, "vllm": 4.0}
+"""What an engine needs to come back, about. The next fault of another engine waits for it, except ``kill-all``."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,24 +71,22 @@ def _schedule(options: argparse.Namespace, place: Place) -> list[Fault]:
     kinds = tuple(filter(None, options.kinds.split(","))) or possible
     return make_schedule(
         options.seed, options.faults, every_s=options.every_s, num_engines=options.engines,
-        num_gateways=options.gateways, kinds=[kind for kind in kinds if place.has_links or kind not in LINK_FAULTS],
+        num_gateways=options.gateways, back_s=BACK_S[options.engine],
+        kinds=[kind for kind in kinds if place.has_links or kind not in LINK_FAULTS],
     )  # fmt: skip
 
 
 async def _run(options: argparse.Namespace, place: Place, folder: Path) -> Found:
-    """Gateways and fake engines without a fleet around them."""
-    is_fake = options.engine == "fake"
+    """Gateways and engines without a fleet around them."""
     commands = fake_commands(options.itl_ms, 2 * options.itl_ms, 0.2)
-    if not is_fake:
+    if options.engine == "vllm":
         from chaos_suite.vllm_engines import vllm_commands
 
         commands = vllm_commands(folder, place.interface)
-    stand = Stand(
-        place, folder, commands, num_engines=options.engines, num_gateways=options.gateways, has_reference=is_fake
-    )
+    stand = Stand(place, folder, commands, num_engines=options.engines, num_gateways=options.gateways)
     try:
         await stand.start(_asks(options, [MODEL]), concurrency=options.concurrency, deadline_s=options.deadline_s)
-        found, bad = await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)))
+        found, bad = await _phases(options, stand.load, lambda: play_all(stand, _schedule(options, place)), folder)
         return {**found, "counted": await stand.resumes()}, bad
     finally:
         await stand.stop()
@@ -99,25 +101,30 @@ async def _run_fleet(options: argparse.Namespace, stand: FleetStand) -> Found:
     faults = fleet_schedule(options.seed, options.faults, kinds)
     try:
         await stand.start(asks, concurrency=options.concurrency, deadline_s=options.deadline_s)
-        return await _phases(options, stand.load, lambda: play_fleet(stand, faults, options.calm_s))
+        return await _phases(options, stand.load, lambda: play_fleet(stand, faults, options.calm_s), stand.folder)
     finally:
         await stand.load.stop()
 
 
-async def _phases(options: argparse.Namespace, load: Loader, play: Play) -> Found:
-    """What unfaulted answers say; whether another unfaulted run says the same; then the faults."""
+async def _phases(options: argparse.Namespace, load: Loader, play: Play, folder: Path) -> Found:
+    """What unfaulted answers say; whether another unfaulted run says the same; then the faults.
+
+    folder: where all answers under faults are written, for who keeps it
+    """
     reference = await load.phase("reference", 0)
     control = await load.phase("control", options.asks)
     playing = asyncio.create_task(play())
     faulted = await load.phase("faulted", options.streams, playing)
     document = {"control": counts([*reference, *control]), **figures_of(faulted, await playing)}
+    write(folder / "answers.json", {"played": [asdict(p) for p in await playing], "answers": faulted})
     return document, [a for a in (*reference, *control, *faulted) if a["failure"] or a["wrongs"]]
 
 
 def _asks(options: argparse.Namespace, models: Sequence[str]) -> list[Ask]:
     kinds = tuple(filter(None, options.ask_kinds.split(",")))
     share = options.asks // len(models)
-    return [ask for model in models for ask in make_asks(options.seed, share, model, kinds)]
+    is_long = options.engine == "vllm"
+    return [ask for model in models for ask in make_asks(options.seed, share, model, kinds, is_long=is_long)]
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> tuple[Found, str]:

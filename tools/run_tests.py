@@ -45,8 +45,11 @@ TESTS = {
 }
 TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
+SIDE_BY_SIDE = {"quick": 2}
+"""Processes that a group's files are divided among; one where the group is not named. Engines and clusters need the
+machine for themselves; quick tests wait about half of their time."""
 NEEDS_NOTHING = (*CHECKS, "quick")
-BUDGET_S = 40 * 60.0
+BUDGET_S = 35 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
@@ -156,13 +159,13 @@ def succeeds(words: tuple[str, ...]) -> bool:
 
 
 def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) -> Outcome:
-    """One pytest process."""
+    """One run of pytest."""
     marks = " and ".join([f"({TESTS[group]})", *(f"not {mark}" for mark in missing)])
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={TEST_DEADLINE_S[group]}", f"--junit-xml={report}"]
-        words += ["--durations=5", "--durations-min=10"]
+        words += ["--durations=5", "--durations-min=10", *side_by_side(group)]
         code = subprocess.run([BIN / "pytest", *words], check=False, env=dict(env)).returncode
         outcome = Outcome(group, code in (0, NO_TESTS), time.monotonic() - started_s)
         if report.exists():
@@ -170,6 +173,12 @@ def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) ->
     if not outcome.passed and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {code}")
     return outcome
+
+
+def side_by_side(group: str) -> list[str]:
+    """Words for pytest-xdist. A file stays in one process: its tests may share an engine."""
+    number = SIDE_BY_SIDE.get(group, 1)
+    return [f"--numprocesses={number}", "--dist=loadfile"] if number > 1 else []
 
 
 def count(report: Path, outcome: Outcome) -> None:

@@ -51,8 +51,19 @@ def differences(facts: Facts, expected: Facts) -> list[str]:
     for place in sorted({*facts, *expected}):
         ours, theirs = facts.get(place), expected.get(place)
         if ours != theirs:
-            found.append(f"{place}: {_shown(ours)} in place of {_shown(theirs)}")
+            found.append(_difference(place, ours, theirs))
     return found
+
+
+def _difference(place: str, ours: Any, theirs: Any) -> str:
+    """Of long things: the first part that differs, and where that is."""
+    if not (isinstance(ours, (list, str)) and type(ours) is type(theirs)):
+        return f"{place}: {_shown(ours)} in place of {_shown(theirs)}"
+    pairs = zip(ours, theirs, strict=False)
+    at = next((number for number, (our, their) in enumerate(pairs) if our != their), min(len(ours), len(theirs)))
+    width = 1 if isinstance(ours, list) else 24
+    lengths = f"of {len(ours)} and {len(theirs)}"
+    return f"{place}[{at}] {lengths}: {_shown(ours[at : at + width])} in place of {_shown(theirs[at : at + width])}"
 
 
 def seed_of(events: Iterable[ServerEvent]) -> int | None:
@@ -77,7 +88,7 @@ def _wrong_end(events: Sequence[ServerEvent]) -> list[str]:
 
 def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) < 300 else f"{text[:140]} … {text[-140:]}"
+    return text if len(text) < 600 else f"{text[:290]} … {text[-290:]}"
 
 
 _READERS = {"/v1/messages": read_messages, "/v1/responses": read_response}

@@ -59,7 +59,7 @@ def read_message_blocks(documents: Sequence[Mapping[str, Any]]) -> tuple[dict[st
 
 def whole_message(document: Mapping[str, Any]) -> dict[str, Any]:
     """Facts of a body."""
-    facts: dict[str, Any] = {"stop": [document["stop_reason"], document["stop_sequence"]]}
+    facts: dict[str, Any] = {"stop": [document["stop_reason"], document.get("stop_sequence")]}
     facts["usage"] = usage_facts(document["usage"])
     for number, block in enumerate(document["content"]):
         facts[f"{number}.kind"] = [block["type"], block.get("name")]

@@ -28,6 +28,8 @@ SCHEMA = {
 TOOL = {"name": "row", "description": "Row the boat.", "parameters": SCHEMA}
 CHAT_TOOL = {"type": "function", "function": TOOL}
 WHOLE_RATIO = 0.1
+_SHAPED = {"response_format", "structured_outputs", "tools"}
+"""What says itself how long an answer is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +113,22 @@ KINDS: dict[str, tuple[str, Maker]] = {
 }
 
 
-def make_asks(seed: int, count: int, model: str, kinds: tuple[str, ...] = ()) -> list[Ask]:
-    """``count`` requests for ``model``, each kind as often as the others. kinds: only these; empty: all."""
+def make_asks(seed: int, count: int, model: str, kinds: tuple[str, ...] = (), *, is_long: bool = False) -> list[Ask]:
+    """``count`` requests for ``model``, each kind as often as the others. kinds: only these; empty: all.
+
+    is_long: small models say little by themselves; where a request may be told to, it asks for more
+    """
     rng = random.Random(f"asks {seed}")
     names = [name for name in KINDS if not kinds or name in kinds]
-    return [_ask(rng, names[number % len(names)], model) for number in range(count)]
+    return [_ask(rng, names[number % len(names)], model, is_long=is_long) for number in range(count)]
 
 
-def _ask(rng: random.Random, kind: str, model: str) -> Ask:
+def _ask(rng: random.Random, kind: str, model: str, *, is_long: bool) -> Ask:
     path, make = KINDS[kind]
     document = {"model": model, **make(rng)}
+    if is_long and path in (CHAT, TEXT) and not _SHAPED & document.keys():
+        document["min_tokens"] = rng.randint(32, 120)
+        document["max_tokens"] += document["min_tokens"]
     is_streamed = rng.random() >= WHOLE_RATIO
     if is_streamed:
         document["stream"] = True

@@ -1,8 +1,9 @@
 """An engine and the agent beside it, as a process: ``python engine_host.py`` takes orders as JSON lines on stdin.
 
-First order: ``argv``, ``env``, ``url``, ``key``, ``log``, ``address`` (where heartbeats are heard). It starts the
-engine, tells ``{"beats": "host:port"}``, then ``{"ready": N}`` each time the engine serves. The engine is started
-again when it ends. ``{"signal": NUMBER}`` goes to the engine; ``{"post": PATH, "body": …}`` to its API.
+First order: ``argv``, ``env``, ``url``, ``key``, ``log``, ``address`` (where heartbeats are heard), ``zygote`` (what
+it is forked from; null: it is started plainly). It starts the engine under a keeper, as an agent does, tells
+``{"beats": "host:port"}``, then ``{"ready": N}`` each time the engine serves. The engine is started again
+when it ends. ``{"signal": NUMBER}`` goes to the engine; ``{"post": PATH, "body": …}`` to its API.
 The engine ends when this process does.
 """
 
@@ -10,26 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from longboat.cluster.beat_door import BeatDoor, door_socket
 from longboat.cluster.rank_life import RankLife
+from longboat.engines.contract import EngineEnvironment, RankCommand, ZygoteRequest
+from longboat.engines.process import RankProcess, start_rank
+from longboat.engines.zygote_client import ZygoteClient, ensure_zygote
 from longboat.gateway.beat_wire import door_word
 from longboat.routing.liveness import Beat, Life, RankBeat
 
-PR_SET_PDEATHSIG = 1
 LOOK_EVERY_S = 0.05
 STEPS_EVERY_S = 0.25
 CALL_S = 2.0
-LIBC = ctypes.CDLL(None)
+ZYGOTE_S = 300.0
 
 
 class EngineHost:
@@ -38,7 +40,7 @@ class EngineHost:
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
         self._url = urlsplit(order["url"])
-        self._process: asyncio.subprocess.Process | None = None
+        self._rank: RankProcess | None = None
         self._life: RankLife | None = None
         self._steps: int | None = None
         self._running: int | None = None
@@ -48,22 +50,22 @@ class EngineHost:
         generation = 0
         while True:
             generation += 1
-            self._process = await self._start()
-            self._life = RankLife(self._process.pid)
+            self._rank = await self._start()
+            self._life = RankLife(self._rank.pid)
             serving = asyncio.create_task(self._tell_when_serving(generation))
-            await self._process.wait()
+            how = await self._rank.wait()
             serving.cancel()
-            _tell({"ended": generation, "code": self._process.returncode})
+            self._rank.close()
+            _tell({"ended": generation, "how": str(how)})
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        log = os.open(self._order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        try:
-            return await asyncio.create_subprocess_exec(
-                *self._order["argv"], env={**os.environ, **self._order["env"]}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, preexec_fn=_die_with_parent,
-            )  # fmt: skip
-        finally:
-            os.close(log)
+    async def _start(self) -> RankProcess:
+        order, log = self._order, Path(self._order["log"])
+        asked = order["zygote"]
+        zygote = await _zygote(asked) if asked else None
+        request = ZygoteRequest(argv=tuple(asked["argv"]), preload_env=asked["preload_env"]) if asked else None
+        command = RankCommand(argv=tuple(order["argv"]), env=order["env"], zygote=request)
+        marks = {"LONGBOAT_GANG": f"chaos/{log.stem}", "LONGBOAT_RUN": str(log.parent)}
+        return await start_rank(command, marks=marks, log_path=log, zygote=zygote)
 
     def beat(self) -> Beat:
         life, cpu_s = self._life.read() if self._life else (Life.ENDED, 0.0)
@@ -79,8 +81,9 @@ class EngineHost:
                 self._steps, self._running = told["steps"], told["running"]
 
     def send_signal(self, number: int) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+        if self._rank is not None and not self._rank.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._rank.pid, number)
 
     async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The body of the answer. :raises OSError, ValueError, TimeoutError: there is none"""
@@ -107,8 +110,14 @@ class EngineHost:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _die_with_parent() -> None:
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+async def _zygote(asked: Mapping[str, Any]) -> ZygoteClient | None:
+    """The one of this host. It hangs on who started us (in a host of the lab: on its first process), and outlives us.
+
+    :raises EngineError: it ended while starting
+    """
+    environment, lifeline_pid = EngineEnvironment(**asked["environment"]), os.getppid() or 1
+    overlay, run = asked["overlay"], Path(asked["run"])
+    return await ensure_zygote(environment, overlay, asked["preload_env"], run, lifeline_pid, wait_s=ZYGOTE_S)
 
 
 def _tell(line: Mapping[str, Any]) -> None:

@@ -63,7 +63,9 @@ def percentile(values: Sequence[float], ratio: float) -> float | None:
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    return {"p50": percentile(values, 0.5), "p99": percentile(values, 0.99), "max": percentile(values, 1.0)}
+    """count: of the values."""
+    found = {"p50": percentile(values, 0.5), "p99": percentile(values, 0.99), "max": percentile(values, 1.0)}
+    return {"count": len(values), **found}
 
 
 def _kind_figures(kind: str, answers: Sequence[Answer], played: Sequence[Played]) -> dict[str, Any]:

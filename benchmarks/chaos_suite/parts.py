@@ -9,13 +9,14 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chaos_suite.places import without_ray
 from longboat.core.errors import ClusterError
 from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
+from longboat.engines.contract import RankCommand
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.control_client import GatewayControl, gateway_command, gateway_stdin
 
@@ -58,19 +59,27 @@ async def end(process: asyncio.subprocess.Process | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOrder:
-    """What an engine host is told first. argv: of the engine; url: of its API; resume: what it can."""
+    """What an engine host is told first. command: of the engine; url: of its API; resume: what it can.
 
-    argv: Sequence[str]
+    zygote: what it is forked from (``environment``, ``overlay``, ``run`` folder); None: it is started plainly
+    """
+
+    command: RankCommand
     url: str
     key: str
     log: Path
     address: str
-    env: Mapping[str, str] = field(default_factory=dict)
     resume: ResumeLevel = ResumeLevel.CARRIED
+    zygote: Mapping[str, Any] | None = None
 
     def line(self) -> bytes:
-        document = {"argv": list(self.argv), "url": self.url, "key": self.key, "env": dict(self.env)}
-        return json.dumps({**document, "log": str(self.log), "address": self.address}).encode() + b"\n"
+        document: dict[str, Any] = {"argv": self.command.argv, "env": dict(self.command.env), "zygote": None}
+        if self.zygote is not None and self.command.zygote is not None:
+            request = self.command.zygote
+            asked = {"argv": request.argv, "preload_env": dict(request.preload_env)}
+            document["zygote"] = {**self.zygote, **asked}
+        document |= {"url": self.url, "key": self.key, "log": str(self.log), "address": self.address}
+        return json.dumps(document).encode() + b"\n"
 
 
 class EnginePart:
@@ -147,6 +156,7 @@ class GatewayPart:
         self._process: asyncio.subprocess.Process | None = None
         self.is_up = False
         self.pid = 0
+        self.resumes: dict[int, dict[str, int]] = {}  # of each process that it was
 
     async def run_always(self) -> None:
         try:
@@ -179,12 +189,12 @@ class GatewayPart:
             return dict((await self.control.state()).get("lost") or {})
         return {}
 
-    async def resumes(self) -> dict[str, int]:
-        """Answers that an engine had left, by reason and result, since this gateway's last start."""
+    async def count(self) -> None:
+        """Note how many answers that an engine had left were resumed, by reason and result."""
+        pid = self.pid
         with contextlib.suppress(ClusterError):
             counted = (await self.control.metrics()).get("resumes", ())
-            return {f"{reason} {result}": count for reason, result, count in counted}
-        return {}
+            self.resumes[pid] = {f"{reason} {result}": count for reason, result, count in counted}
 
     def signal(self, number: int) -> None:
         if self.is_up:

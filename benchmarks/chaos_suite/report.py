@@ -52,7 +52,7 @@ def show(document: Mapping[str, Any], examples: Sequence[Mapping[str, Any]], con
         console.print("counted by gateways: " + ", ".join(f"{n} {what}" for what, n in sorted(counted.items())))
     for answer in examples[:12]:
         what = answer["failure"] or "; ".join(answer["wrongs"])
-        console.print(f"  {answer['phase']} {answer['number']} {answer['kind']}: {what}"[:400], highlight=False)
+        console.print(f"  {answer['phase']} {answer['number']} {answer['kind']}: {what}"[:800], highlight=False)
 
 
 def _pair(found: Mapping[str, float | None]) -> str:

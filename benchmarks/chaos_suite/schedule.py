@@ -48,10 +48,18 @@ class Fault:
 
 
 def make_schedule(
-    seed: int, count: int, *, every_s: float, num_engines: int, num_gateways: int, kinds: Sequence[str]
+    seed: int,
+    count: int,
+    *,
+    every_s: float,
+    num_engines: int,
+    num_gateways: int,
+    kinds: Sequence[str],
+    back_s: float = 1.5,
 ) -> list[Fault]:
     """``count`` faults, on average ``every_s`` apart; each kind at least once where ``count`` allows.
 
+    back_s: what an engine needs to come back.
     Faults that last take one engine at a time, and never the last one: ``kill-all`` is the fault that does.
     """
     rng = random.Random(f"faults {seed}")
@@ -69,7 +77,7 @@ def make_schedule(
         else:
             at_s = max(at_s, _when_all_but_one(free_s))
             target = rng.choice([number for number, free in enumerate(free_s) if free <= at_s])
-            free_s[target] = at_s + lasts_s + 1.5  # and the time that its engine needs to come back
+            free_s[target] = at_s + lasts_s + back_s
         faults.append(
             Fault(
                 at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3),

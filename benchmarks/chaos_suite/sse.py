@@ -7,6 +7,9 @@ from typing import NamedTuple
 __all__ = ("EventReader", "ServerEvent")
 
 
+_COMMENT = "x-longboat-resume: "
+
+
 class ServerEvent(NamedTuple):
     """``name`` and ``event_id`` are empty where the stream has none."""
 
@@ -23,6 +26,7 @@ class EventReader:
         self._name = self._id = ""
         self._data: list[str] = []
         self.num_comments = 0
+        self.token = ""  # of the last comment that told one
 
     def feed(self, data: bytes) -> list[ServerEvent]:
         """:raises UnicodeDecodeError: a line is no UTF-8"""
@@ -33,6 +37,7 @@ class EventReader:
     def _take(self, line: str) -> ServerEvent | None:
         if line.startswith(":"):
             self.num_comments += 1
+            self.token = line.partition(_COMMENT)[2] or self.token
             return None
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")

@@ -17,6 +17,7 @@ from chaos_suite.parts import MODEL, EngineOrder, EnginePart, GatewayPart, until
 from chaos_suite.places import Place
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable, ResumeLevel
+from longboat.engines.contract import RankCommand
 from longboat.gateway.config import GatewayConfig, GatewayLimits
 
 __all__ = ("Commands", "Stand", "fake_commands")
@@ -24,6 +25,7 @@ __all__ = ("Commands", "Stand", "fake_commands")
 HERE = Path(__file__).resolve().parent
 ENGINES_S = 600.0
 PORTS = 40
+COUNT_EVERY_S = 1.0
 TABLE_DELAY_S = 0.4
 """What a supervisor and the controller take to tell gateways that an engine is gone."""
 
@@ -40,21 +42,11 @@ def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
     def command(number: int, address: str, port: int, key: str, folder: Path) -> EngineOrder:
         resume = ResumeLevel.REPLAY if number == REPLAYING else ResumeLevel.CARRIED
         argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", MODEL, "--host", address]
-        argv += [
-            "--port",
-            str(port),
-            "--itl-ms",
-            f"{itl_ms:g}",
-            "--ttft-ms",
-            f"{ttft_ms:g}",
-            "--start-s",
-            f"{start_s:g}",
-        ]
-        argv += ["--resume", resume]
-        url = f"http://{address}:{port}"
-        env = {"LONGBOAT_ENGINE_API_KEY": key}
+        argv += ["--port", str(port), "--itl-ms", f"{itl_ms:g}", "--ttft-ms", f"{ttft_ms:g}"]
+        argv += ["--start-s", f"{start_s:g}", "--resume", resume]
         return EngineOrder(
-            argv=argv, url=url, key=key, log=folder / f"engine-{port}.log", address=address, env=env, resume=resume
+            command=RankCommand(argv=tuple(argv), env={"LONGBOAT_ENGINE_API_KEY": key}), resume=resume,
+            url=f"http://{address}:{port}", key=key, log=folder / f"engine-{port}.log", address=address,
         )  # fmt: skip
 
     return command
@@ -63,17 +55,8 @@ def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
 class Stand:
     """One run's processes. Everything ends with the block."""
 
-    def __init__(
-        self,
-        place: Place,
-        folder: Path,
-        commands: Commands,
-        *,
-        num_engines: int,
-        num_gateways: int,
-        has_reference: bool = True,
-    ) -> None:
-        """has_reference: one engine more, which suffers no fault and is in no table."""
+    def __init__(self, place: Place, folder: Path, commands: Commands, *, num_engines: int, num_gateways: int) -> None:
+        """One engine more is started, which suffers no fault and is in no table: the reference."""
         self.place = place
         self.key = secrets.token_hex(16)
         self._folder = folder
@@ -86,9 +69,7 @@ class Stand:
             self._engine(number, commands(number, place.address(number + 1), port + number, self.key, folder))
             for number in range(num_engines)
         ]
-        self.references = [
-            self._engine(-1, commands(-1, place.address(0), port + num_engines, self.key, folder))
-        ] * has_reference
+        self.reference = self._engine(-1, commands(-1, place.address(0), port + num_engines, self.key, folder))
         self.gateways = [self._gateway(number, port + 20 + number) for number in range(num_gateways)]
 
     def _engine(self, number: int, order: EngineOrder) -> EnginePart:
@@ -107,10 +88,10 @@ class Stand:
 
     async def start(self, asks: Sequence[Ask], *, concurrency: int, deadline_s: float) -> None:
         """Until engines and gateways serve and the load knows what to ask."""
-        parts: list[EnginePart | GatewayPart] = [*self.engines, *self.references, *self.gateways]
+        parts: list[EnginePart | GatewayPart] = [*self.engines, self.reference, *self.gateways]
         self._tasks = [asyncio.create_task(part.run_always()) for part in parts]
-        self._tasks.append(asyncio.create_task(self._push_always()))
-        await until("all engines serve", lambda: all(e.is_ready for e in (*self.engines, *self.references)), ENGINES_S)
+        self._tasks += [asyncio.create_task(self._push_always()), asyncio.create_task(self._count_always())]
+        await until("all engines serve", lambda: all(e.is_ready for e in (*self.engines, self.reference)), ENGINES_S)
         await until("all gateways serve", lambda: all(gateway.is_up for gateway in self.gateways))
         self._dirty.set()
         await asyncio.sleep(2 * TABLE_DELAY_S)
@@ -119,16 +100,26 @@ class Stand:
             [(gateway.config.host, gateway.config.port) for gateway in self.gateways],
             concurrency=concurrency,
             deadline_s=deadline_s,
-            reference=[_address(engine.order.url) for engine in self.references],
+            reference=[_address(self.reference.order.url)],
             engine_key=self.key,
         )
 
     async def resumes(self) -> dict[str, int]:
-        """What gateways counted, those that were killed since their last start only."""
+        """What gateways counted; of those that were killed, until a moment before."""
+        await self._count()
         total: Counter[str] = Counter()
-        for counted in await asyncio.gather(*(gateway.resumes() for gateway in self.gateways if gateway.is_up)):
-            total.update(counted)
+        for gateway in self.gateways:
+            for counted in gateway.resumes.values():
+                total.update(counted)
         return dict(total)
+
+    async def _count(self) -> None:
+        await asyncio.gather(*(gateway.count() for gateway in self.gateways if gateway.is_up))
+
+    async def _count_always(self) -> None:
+        while True:
+            await self._count()
+            await asyncio.sleep(COUNT_EVERY_S)
 
     async def stop(self) -> None:
         """Everything that was started."""

@@ -125,6 +125,7 @@ class Client:
             if found:
                 taken.arrivals_s.append(time.monotonic())
                 taken.events += found
+            taken.token = events.token or taken.token
             taken.body = b"" if taken.events else taken.body + piece
         taken.num_comments += events.num_comments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def vllm_commands(folder: Path, interface: str) -> Commands:
         )  # fmt: skip
         made = VllmAdapter().command(plan, 0, environment, overlay)
         return EngineOrder(
-            argv=made.argv, env={name: value for name, value in made.env.items() if value is not None},
-            url=f"http://{address}:{port}", key=key, log=folder / f"engine-{port}.log", address=address,
+            command=made, url=f"http://{address}:{port}", key=key, log=folder / f"engine-{port}.log", address=address,
+            zygote={"environment": dataclasses.asdict(environment), "overlay": overlay, "run": str(folder / "run")},
         )  # fmt: skip
 
     return command

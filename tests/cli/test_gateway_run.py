@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -176,9 +177,15 @@ def engine() -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+def run() -> Iterator[Callable[..., Run]]:
+    """Starts the command in a folder with a short path: workers have Unix sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="lb-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield from _runs(Path(folder))
+
+
+def _runs(folder: Path) -> Iterator[Callable[..., Run]]:
     made: list[Run] = []
-    env = {"LONGBOAT_RUN": str(tmp_path / "run"), "LONGBOAT_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"}
+    env = {"LONGBOAT_RUN": str(folder / "run"), "LONGBOAT_HOME": str(folder / "home"), "PYTHONUNBUFFERED": "1"}
 
     def start(*words: str, **more: str) -> Run:
         made.append(Run(("--port=0", *words), {**env, **more}))

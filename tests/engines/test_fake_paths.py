@@ -14,7 +14,7 @@ import httpx
 import orjson
 import pytest
 
-from engines.fake_process import FakeProcess, fake_engine
+from engines.fake_process import PLAIN, FakeProcess, fake_engine
 
 _ASK = [{"role": "user", "content": "who rows the boat?"}]
 _TOOL = {
@@ -34,7 +34,7 @@ def engine() -> Iterator[FakeProcess]:
 
 
 def _post(engine: FakeProcess, path: str, **body: Any) -> Any:
-    response = httpx.post(engine.url + path, json={"model": "m", **body}, timeout=20)
+    response = httpx.post(engine.url + path, json={"model": "m", **body}, timeout=20, verify=PLAIN)
     assert response.status_code == 200, response.text
     return response.json() if response.headers["content-type"] == "application/json" else response.text
 

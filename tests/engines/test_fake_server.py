@@ -15,7 +15,7 @@ import httpx
 import orjson
 import pytest
 
-from engines.fake_process import FakeProcess, fake_engine, free_port, spawn_fake, wait_until_serving
+from engines.fake_process import PLAIN, FakeProcess, fake_engine, free_port, spawn_fake, wait_until_serving
 
 _CHAT = {"model": "m", "messages": [{"role": "user", "content": "who rows the boat?"}]}
 
@@ -28,7 +28,7 @@ def engine() -> Iterator[FakeProcess]:
 
 def _post(engine: FakeProcess, path: str = "/v1/chat/completions", **changes: Any) -> httpx.Response:
     body = {**_CHAT, **changes} if "chat" in path else {"model": "m", **changes}
-    return httpx.post(engine.url + path, json=body, timeout=20)
+    return httpx.post(engine.url + path, json=body, timeout=20, verify=PLAIN)
 
 
 def _events(text: str) -> list[dict[str, Any]]:

@@ -81,8 +81,15 @@ class FleetLab:
 
     def popen(self, *words: str, stdout: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start a command that stays; its errors go where its output goes."""
-        argv = [*self.way_in, *COMMAND, *words]
-        return subprocess.Popen(argv, env=self.env, stdout=stdout, stderr=subprocess.STDOUT, text=True, cwd=self.folder)
+        return subprocess.Popen(
+            [*self.way_in, *COMMAND, *words],
+            env=self.env,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            preexec_fn=_take_interrupts,
+        )
 
     def write(self, text: str, name: str = "fleet.yaml") -> str:
         """A fleet file with this fleet's gateway port."""
@@ -153,6 +160,11 @@ class FleetLab:
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _take_interrupts() -> None:
+    """Who runs the tests in the background has SIGINT ignored, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _environments() -> Iterator[tuple[int, set[str]]]:

@@ -1,8 +1,12 @@
-"""Planned changes under load: updates, updates that fail, fewer replicas, drains. No answer is lost."""
+"""Planned changes under load: updates, updates that fail, fewer replicas, drains. No answer is lost.
+
+The tests share one fleet, and each goes on from what the one before left: a change costs seconds.
+"""
 
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 
 import pytest
 
@@ -21,110 +25,131 @@ models:
     update: {drain_s: 1, limit_s: 60}"""
 
 
-def file(up: FleetLab, *, itl_ms: int = 20, args: str = "", replicas: int = 2) -> str:
-    return up.write(FLEET % (itl_ms, args, replicas))
+@dataclass
+class Changing:
+    """A fleet, and what its file says."""
+
+    lab: FleetLab
+    itl_ms: int = 20
+    replicas: int = 2
+
+    def file(self, args: str = "") -> str:
+        return self.lab.write(FLEET % (self.itl_ms, args, self.replicas))
+
+    def apply(self) -> None:
+        self.lab.must("up", self.file(), "--detach", timeout_s=240)
+
+    def update(self) -> None:
+        """Every replica is made anew."""
+        self.itl_ms += 5
+        self.apply()
+
+    def with_replicas(self, number: int) -> list[str]:
+        """The fleet at rest, with this many replicas; nothing is done where it is so already."""
+        if self.replicas != number:
+            self.replicas = number
+            self.apply()
+        wait_until("nothing changes", lambda: self.settled() and len(self.names()) == number, 120)
+        wait_until("all have proved how they resume", lambda: self.levels() == {"carried"}, 120)
+        return self.names()
+
+    def settled(self) -> bool:
+        """Nothing changes any more."""
+        status = self.lab.status()
+        return not status["updating"] and all(r["phase"] in ("ready", "gone", "failed") for r in status["replicas"])
+
+    def names(self) -> list[str]:
+        return sorted(replica["replica"] for replica in self.lab.replicas("a"))
+
+    def levels(self) -> set[str]:
+        return {replica["resume"] for replica in self.lab.replicas("a")}
+
+    def digests(self) -> list[str]:
+        return sorted(replica["digest"] for replica in self.lab.replicas("a"))
+
+    def load(self, max_tokens: int = 60) -> Load:
+        return Load(f"http://127.0.0.1:{self.lab.local_port}", "a", max_tokens=max_tokens)
 
 
 @pytest.fixture(scope="module")
-def up(lab: FleetLab) -> FleetLab:
-    lab.must("up", file(lab), "--detach", timeout_s=240)
-    return lab
+def up(lab: FleetLab) -> Changing:
+    fleet = Changing(lab)
+    fleet.apply()
+    return fleet
 
 
-def load(up: FleetLab, max_tokens: int = 60) -> Load:
-    return Load(f"http://127.0.0.1:{up.local_port}", "a", max_tokens=max_tokens)
-
-
-def digests(up: FleetLab) -> list[str]:
-    return sorted(replica["digest"] for replica in up.replicas("a"))
-
-
-def settled(up: FleetLab) -> bool:
-    """Nothing changes any more."""
-    status = up.status()
-    return not status["updating"] and all(r["phase"] in ("ready", "gone", "failed") for r in status["replicas"])
-
-
-def with_replicas(up: FleetLab, number: int) -> list[str]:
-    """The fleet at rest, with this many replicas."""
-    up.must("up", file(up, replicas=number), "--detach", timeout_s=200)
-    wait_until("nothing changes", lambda: settled(up) and len(up.replicas("a")) == number, 120)
-    wait_until("all have proved how they resume", lambda: {r["resume"] for r in up.replicas("a")} == {"carried"}, 120)
-    return names(up)
-
-
-def names(up: FleetLab) -> list[str]:
-    return sorted(replica["replica"] for replica in up.replicas("a"))
-
-
-def test_an_update_under_load_loses_no_answer(up: FleetLab) -> None:
-    before = digests(up)
-    with load(up) as clients:
-        up.must("up", file(up, itl_ms=25), "--detach", timeout_s=200)
-        wait_until("the old ones are gone", lambda: settled(up) and len(digests(up)) == 2, 120)
+def test_an_update_under_load_loses_no_answer(up: Changing) -> None:
+    up.with_replicas(2)
+    before = up.digests()
+    with up.load() as clients:
+        up.update()
+        wait_until("the old ones are gone", lambda: up.settled() and len(up.digests()) == 2, 120)
     assert not clients.wrong
     assert clients.num_streams > 8
-    assert not set(before) & set(digests(up))
+    assert not set(before) & set(up.digests())
 
 
-def test_an_update_of_the_only_replica_starts_another_one_first(up: FleetLab) -> None:
-    with_replicas(up, 1)
-    with load(up) as clients:
-        up.must("up", file(up, itl_ms=25, replicas=1), "--detach", timeout_s=200)
-        wait_until("the old one is gone", lambda: settled(up) and len(up.replicas("a")) == 1, 120)
+def test_a_drained_replica_is_replaced_when_its_answers_have_ended(up: Changing) -> None:
+    victim = up.with_replicas(2)[0]
+    with up.load() as clients:
+        assert "is drained" in up.lab.must("drain", "replica", f"a/{victim[-8:]}")
+        wait_until("another is ready", lambda: len(up.names()) == 2, 120)
     assert not clients.wrong
+    assert victim not in up.names()
+    assert up.lab.cli("drain", "replica", f"a/{victim}").returncode == 2
 
 
-def test_fewer_replicas_under_load_lose_no_answer(up: FleetLab) -> None:
+def test_fewer_replicas_under_load_lose_no_answer(up: Changing) -> None:
     """Answers take longer than a replica waits for them: they go on with the one that is left."""
-    with_replicas(up, 3)
-    with load(up, max_tokens=300) as clients:
-        up.must("up", file(up, replicas=1), "--detach", timeout_s=200)
-        wait_until("one is left", lambda: settled(up) and len(up.replicas("a")) == 1, 120)
+    up.with_replicas(2)
+    before = num_resumed(up.lab.local_port)
+    with up.load(max_tokens=300) as clients:
+        up.replicas = 1
+        up.apply()
+        wait_until("one is left", lambda: up.settled() and len(up.names()) == 1, 120)
     assert not clients.wrong
-    assert num_resumed(up.local_port) > 0
+    assert num_resumed(up.lab.local_port) > before
 
 
-def test_an_update_that_fails_is_taken_back_though_nobody_waits_for_it(up: FleetLab) -> None:
-    before = with_replicas(up, 1)
-    with load(up) as clients:
-        command = up.popen("up", file(up, args="--nonsense", replicas=1), "--detach")
-        wait_until("the update has begun", lambda: up.status()["updating"], 60)
+def test_an_update_of_the_only_replica_starts_another_one_first(up: Changing) -> None:
+    before = up.with_replicas(1)
+    with up.load() as clients:
+        up.update()
+        wait_until("the old one is gone", lambda: up.settled() and len(up.names()) == 1, 120)
+    assert not clients.wrong
+    assert up.names() != before
+
+
+def test_an_update_that_fails_is_taken_back_though_nobody_waits_for_it(up: Changing) -> None:
+    before = up.with_replicas(1)
+    with up.load() as clients:
+        command = up.lab.popen("up", up.file(args="--nonsense"), "--detach")
+        wait_until("the update has begun", lambda: up.lab.status()["updating"], 60)
         command.send_signal(signal.SIGKILL)
         command.wait(timeout=30)
-        wait_until("it is taken back", lambda: up.status()["taken_back"], 120)
+        wait_until("it is taken back", lambda: up.lab.status()["taken_back"], 120)
     assert not clients.wrong
-    assert "nonsense" in up.status()["taken_back"]["a"]["why"]
-    wait_until("nothing of it is left", lambda: settled(up), 60)
-    assert names(up) == before
-    assert "was taken back" in up.must("status")
+    assert "nonsense" in up.lab.status()["taken_back"]["a"]["why"]
+    wait_until("nothing of it is left", up.settled, 60)
+    assert up.names() == before
+    assert "was taken back" in up.lab.must("status")
 
 
-def test_a_failed_update_says_why_and_the_file_can_be_corrected(up: FleetLab) -> None:
-    before = with_replicas(up, 1)
-    done = up.cli("up", file(up, args="--rubbish", replicas=1), "--detach")
+def test_a_failed_update_says_why_and_the_file_can_be_corrected(up: Changing) -> None:
+    before = up.with_replicas(1)
+    done = up.lab.cli("up", up.file(args="--rubbish"), "--detach")
     assert done.returncode == 4
     assert "was taken back" in done.stderr and "rubbish" in done.stderr
-    up.must("up", file(up, replicas=1), "--detach")
-    assert not up.status()["taken_back"]
-    assert names(up) == before
+    up.apply()
+    assert not up.lab.status()["taken_back"]
+    assert up.names() == before
 
 
-def test_a_drained_replica_is_replaced_when_its_answers_have_ended(up: FleetLab) -> None:
-    victim = with_replicas(up, 2)[0]
-    with load(up) as clients:
-        assert "is drained" in up.must("drain", "replica", f"a/{victim[-8:]}")
-        wait_until("another is ready", lambda: len(up.replicas("a")) == 2, 120)
-    assert not clients.wrong
-    assert victim not in names(up)
-    assert up.cli("drain", "replica", f"a/{victim}").returncode == 2
-
-
-def test_a_drained_gateway_tells_balancers_and_can_be_used_again(up: FleetLab) -> None:
-    host = up.status()["gateways"][0]["hostname"]
-    assert "is drained" in up.must("drain", "gateway", host)
-    assert up.answers("a"), "who asks all the same is answered"
-    assert up.status()["gateways"][0]["draining"]
-    up.must("drain", "gateway", host, "--undo")
-    wait_until("it is ready again", lambda: not up.status()["gateways"][0]["draining"], 30)
-    assert up.cli("drain", "node", host).returncode == 2
+def test_a_drained_gateway_tells_balancers_and_can_be_used_again(up: Changing) -> None:
+    host = up.lab.status()["gateways"][0]["hostname"]
+    assert "is drained" in up.lab.must("drain", "gateway", host)
+    assert up.lab.answers("a"), "who asks all the same is answered"
+    assert up.lab.status()["gateways"][0]["draining"]
+    up.lab.must("drain", "gateway", host, "--undo")
+    wait_until("it is ready again", lambda: not up.lab.status()["gateways"][0]["draining"], 30)
+    assert up.lab.cli("drain", "node", host).returncode == 2

@@ -18,6 +18,7 @@ import httpx
 from fake_upstream import DEADLINE_S
 from gateway_lab import API_KEY, endpoint, post_bytes
 
+from engines.fake_process import PLAIN
 from longboat.core.states import Endpoint, ResumeLevel
 from longboat.gateway.server import Gateway
 
@@ -90,7 +91,7 @@ class Engine:
 
     async def fault(self, kind: str, **values: Any) -> None:
         """Have the next answer, or the engine, fail in this way. It counts when this returns."""
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {API_KEY}"}) as client:
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {API_KEY}"}, verify=PLAIN) as client:
             answer = await client.post(f"{self.url}/fault", json={"kind": kind, **values})
         assert answer.status_code < 300, answer.text
         await asyncio.sleep(0.1)  # the fake arms itself 20 ms after its answer
@@ -107,7 +108,7 @@ class Engine:
 
 def _serves(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health").status_code == 200
+        return httpx.get(f"{url}/health", verify=PLAIN).status_code == 200
     except httpx.TransportError:
         return False
 

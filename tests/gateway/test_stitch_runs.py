@@ -87,3 +87,14 @@ def test_text_with_control_bytes_is_read_one_by_one() -> None:
         list(condensed(event * 20))
         == [Event(b"", b'{"choices":[{"index":0,"delta":{"content":"\x01"}}]}', (1,), ((0, [1]),))] * 20
     )
+
+
+@pytest.mark.parametrize(
+    "entries", ['"logprobs":{"content":[{"token":"%s","logprob":0.0}]}', '"token_ids":[7]', '"delta_list":[{"a":"%s"}]']
+)
+def test_equal_entries_of_lists_are_all_kept_and_in_order(entries: str) -> None:
+    """An engine tells no log-probabilities of tokens that it only repeats, so that they look alike."""
+    event = ': ids 0 1\nid: %d\ndata: {"id":"c","choices":[{"index":0,"delta":{"content":"%s"},%s}]}\n\n'
+    words = ["ab"[number % 3 == 0] for number in range(60)]
+    block = "".join(event % (number, word, entries.replace("%s", word)) for number, word in enumerate(words, 1))
+    assert told(ReceivedChoices, condensed(block.encode()), 1) == told(ReceivedChoices, events_of(block.encode()), 1)

@@ -5,30 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from longboat.builtin.models import ensure
+from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
-from longboat.engines.contract import EngineEnvironment
-from longboat.engines.environment import environment_at
-from longboat.engines.overlay import build_overlay
-from longboat.engines.process import RankProcess, start_rank
-from longboat.engines.vllm import VllmAdapter
-from longboat.engines.zygote_client import ZygoteClient, ensure_zygote, stop_all
+from longboat.engines.process import RankProcess
 
-ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
-IMPORT_DEADLINE_S = 240.0
 READY_DEADLINE_S = 240.0
 NUM_TOKENS = 24
 
@@ -39,31 +30,6 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Node:
-    """A node with an engine environment, and its zygote."""
-
-    folder: Path
-    environment: EngineEnvironment
-    overlay: str
-    zygote: ZygoteClient
-    adapter: VllmAdapter
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    environment = environment_at("vllm", Path(ENGINE_PYTHON))
-    adapter = VllmAdapter()
-    overlay = str(build_overlay(folder, environment))
-    preload_env = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    starting = ensure_zygote(environment, overlay, preload_env, folder, os.getpid(), wait_s=IMPORT_DEADLINE_S)
-    zygote = asyncio.run(starting)
-    assert zygote is not None
-    yield Node(folder, environment, overlay, zygote, adapter)
-    stop_all(folder)
-
-
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -71,13 +37,13 @@ def free_port() -> int:
         return port
 
 
-def gang(node: Node, *, tensor: int = 1, pipeline: int = 1, num_nodes: int = 1) -> GangPlan:
+def gang(vllm_node: VllmNode, *, tensor: int = 1, pipeline: int = 1, num_nodes: int = 1) -> GangPlan:
     ports = {"api": free_port(), "master": free_port()}
     return GangPlan(
         fleet="test",
         model="tiny",
         source="builtin:tiny",
-        model_path=str(ensure("builtin:tiny", node.folder)),
+        model_path=str(vllm_node.tiny),
         replica=uuid.uuid4().hex,
         generation=1,
         shape=GangShape(tensor=tensor, pipeline=pipeline, num_nodes=num_nodes, resources=RankResources()),
@@ -90,29 +56,20 @@ def gang(node: Node, *, tensor: int = 1, pipeline: int = 1, num_nodes: int = 1) 
     )
 
 
-def marks_of(plan: GangPlan) -> dict[str, str]:
-    return {"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": "1"}
-
-
 @contextlib.asynccontextmanager
-async def running(node: Node, plan: GangPlan, *, plain: bool = False) -> AsyncIterator[list[RankProcess]]:
+async def running(vllm_node: VllmNode, plan: GangPlan, *, plain: bool = False) -> AsyncIterator[list[RankProcess]]:
     """Every rank of the gang, until the end of the block."""
     async with contextlib.AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                await start_rank(
-                    node.adapter.command(plan, rank, node.environment, node.overlay),
-                    marks=marks_of(plan),
-                    log_path=log_of(node, plan, rank),
-                    zygote=None if plain else node.zygote,
-                )
+                await vllm_node.start(plan, rank, log_of(vllm_node, plan, rank), plain=plain)
             )
             for rank in range(plan.shape.num_nodes)
         ]
 
 
-def log_of(node: Node, plan: GangPlan, rank: int) -> Path:
-    return node.folder / f"{plan.replica}-{rank}.log"
+def log_of(vllm_node: VllmNode, plan: GangPlan, rank: int) -> Path:
+    return vllm_node.folder / f"{plan.replica}-{rank}.log"
 
 
 def post(plan: GangPlan, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -129,13 +86,13 @@ def post(plan: GangPlan, body: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-async def generate(node: Node, plan: GangPlan, ranks: list[RankProcess]) -> list[int]:
+async def generate(vllm_node: VllmNode, plan: GangPlan, ranks: list[RankProcess]) -> list[int]:
     """Token ids of a greedy answer, once the gang is ready."""
     body = {"prompt": "What is a gang?", "max_tokens": NUM_TOKENS, "ignore_eos": True, "return_token_ids": True}
     deadline_s = time.monotonic() + READY_DEADLINE_S
     while (answer := await asyncio.to_thread(post, plan, body)) is None:
         if any(rank.ended for rank in ranks) or time.monotonic() > deadline_s:
-            pytest.fail("\n".join(log_of(node, plan, rank).read_text()[-3000:] for rank in range(len(ranks))))
+            pytest.fail("\n".join(log_of(vllm_node, plan, rank).read_text()[-3000:] for rank in range(len(ranks))))
         await asyncio.sleep(0.05)
     ids: list[int] = answer["choices"][0]["token_ids"]
     return ids
@@ -151,32 +108,32 @@ def marked(plan: GangPlan) -> set[int]:
     return found
 
 
-async def test_zygote_has_imported_all_and_runs_one_thread(node: Node) -> None:
-    state = await node.zygote.ping()
+async def test_zygote_has_imported_all_and_runs_one_thread(vllm_node: VllmNode) -> None:
+    state = await vllm_node.zygote.ping()
     assert state.threads == 1
     assert state.missing == {}
-    assert state.vllm_version.startswith(node.environment.version)
+    assert state.vllm_version.startswith(vllm_node.environment.version)
 
 
-async def test_every_split_answers_as_one_rank_does(node: Node) -> None:
-    alone = gang(node)
-    async with running(node, alone) as ranks:
-        expected = await generate(node, alone, ranks)
+async def test_every_split_answers_as_one_rank_does(vllm_node: VllmNode) -> None:
+    alone = gang(vllm_node)
+    async with running(vllm_node, alone) as ranks:
+        expected = await generate(vllm_node, alone, ranks)
         assert [rank.started_by for rank in ranks] == ["zygote"]
     assert len(expected) == NUM_TOKENS
     for split in ({"tensor": 2}, {"pipeline": 2}):
-        plan = gang(node, **split)
-        async with running(node, plan) as ranks:
-            assert await generate(node, plan, ranks) == expected
-        log = log_of(node, plan, 0).read_text()
+        plan = gang(vllm_node, **split)
+        async with running(vllm_node, plan) as ranks:
+            assert await generate(vllm_node, plan, ranks) == expected
+        log = log_of(vllm_node, plan, 0).read_text()
         assert ("pipeline mended" in log) == ("pipeline" in split)
         assert "is off: this vLLM looks otherwise" not in log
 
 
-async def test_all_processes_carry_their_marks_and_end_with_their_owner(node: Node) -> None:
-    plan = gang(node, pipeline=2)
-    async with running(node, plan) as (rank,):
-        await generate(node, plan, [rank])
+async def test_all_processes_carry_their_marks_and_end_with_their_owner(vllm_node: VllmNode) -> None:
+    plan = gang(vllm_node, pipeline=2)
+    async with running(vllm_node, plan) as (rank,):
+        await generate(vllm_node, plan, [rank])
         children = {pid for pid in marked(plan) if b"VLLM::" in Path(f"/proc/{pid}/cmdline").read_bytes()}
         assert len(children) == 3  # the engine core and two workers, although they changed their titles
         assert {rank.pid, rank.keeper_pid} < marked(plan)
@@ -185,41 +142,41 @@ async def test_all_processes_carry_their_marks_and_end_with_their_owner(node: No
         assert marked(plan) <= {rank.keeper_pid}
 
 
-async def test_gentle_end_lets_vllm_shut_down(node: Node) -> None:
-    plan = gang(node)
-    async with running(node, plan) as (rank,):
-        await generate(node, plan, [rank])
+async def test_gentle_end_lets_vllm_shut_down(vllm_node: VllmNode) -> None:
+    plan = gang(vllm_node)
+    async with running(vllm_node, plan) as (rank,):
+        await generate(vllm_node, plan, [rank])
         rank.terminate(60.0)
         # At its end vLLM 0.32 looks who holds its port, and exits with 1 if that is its engine core, ended just now.
         assert (await asyncio.wait_for(rank.wait(), 90)).signal is None
-    assert "engine client stopped" in log_of(node, plan, 0).read_text()
+    assert "engine client stopped" in log_of(vllm_node, plan, 0).read_text()
 
 
-async def test_secrets_are_in_no_environment_or_command_line_of_a_fork(node: Node) -> None:
-    plan = gang(node)
-    async with running(node, plan) as (rank,):
-        await generate(node, plan, [rank])
+async def test_secrets_are_in_no_environment_or_command_line_of_a_fork(vllm_node: VllmNode) -> None:
+    plan = gang(vllm_node)
+    async with running(vllm_node, plan) as (rank,):
+        await generate(vllm_node, plan, [rank])
         for pid in marked(plan):
             for name in ("environ", "cmdline"):
                 assert b"a-secret" not in Path(f"/proc/{pid}/{name}").read_bytes()
 
 
 @pytest.mark.slow
-async def test_two_ranks_on_each_of_two_nodes_answer_as_one_rank_does(node: Node) -> None:
-    alone = gang(node)
-    async with running(node, alone) as ranks:
-        expected = await generate(node, alone, ranks)
-    plan = gang(node, tensor=2, pipeline=2, num_nodes=2)
-    async with running(node, plan) as ranks:
-        assert await generate(node, plan, ranks) == expected
+async def test_two_ranks_on_each_of_two_nodes_answer_as_one_rank_does(vllm_node: VllmNode) -> None:
+    alone = gang(vllm_node)
+    async with running(vllm_node, alone) as ranks:
+        expected = await generate(vllm_node, alone, ranks)
+    plan = gang(vllm_node, tensor=2, pipeline=2, num_nodes=2)
+    async with running(vllm_node, plan) as ranks:
+        assert await generate(vllm_node, plan, ranks) == expected
 
 
 @pytest.mark.slow
-async def test_plain_start_answers_as_a_fork_does(node: Node) -> None:
-    alone, plain = gang(node), gang(node, pipeline=2)
-    async with running(node, alone) as ranks:
-        expected = await generate(node, alone, ranks)
-    async with running(node, plain, plain=True) as ranks:
-        assert await generate(node, plain, ranks) == expected
+async def test_plain_start_answers_as_a_fork_does(vllm_node: VllmNode) -> None:
+    alone, plain = gang(vllm_node), gang(vllm_node, pipeline=2)
+    async with running(vllm_node, alone) as ranks:
+        expected = await generate(vllm_node, alone, ranks)
+    async with running(vllm_node, plain, plain=True) as ranks:
+        assert await generate(vllm_node, plain, ranks) == expected
         assert [rank.started_by for rank in ranks] == ["plain"]
         assert len({pid for pid in marked(plain) if b"VLLM::" in Path(f"/proc/{pid}/cmdline").read_bytes()}) == 3

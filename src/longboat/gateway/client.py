@@ -459,8 +459,7 @@ class ClientConnection:
 
     def _opened_remotely(self, call: Call, refusal: Refusal | None) -> None:
         self._opened(call, refusal)
-        if self._exchange is None:
-            self._answer_next()
+        self._answer_next()
 
     def _ask_others(self, request: Request, later: Later) -> None:
         state = self._state
@@ -508,8 +507,7 @@ class ClientConnection:
     def _asked(self, request: Request, decision: Call | Refusal | bytes) -> None:
         self._exchange = None
         self._carry_out(request, decision)
-        if self._exchange is None:
-            self._answer_next()
+        self._answer_next()
 
     def _give(self, request: Request, answer: Refusal | bytes, *, tenant: str = "", model: str | None = None) -> None:
         """An answer of our own."""

@@ -36,7 +36,7 @@ __all__ = ("EngineFaultError", "Passage", "come_back", "passage_of")
 _MAX_VAIN_FAULTS = 16
 _MAX_REPORTS = 2
 _MAX_DIFFERING = 3
-_MAX_CROSSED = 3
+_MAX_CROSSED = 12  # busy engines tell tokens together, now these and now those
 _ENDS = {
     AnswerKind.OPENAI_EVENTS: (b"data: [DONE]",),
     AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
@@ -82,7 +82,8 @@ def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
     """The call of a client that shows a token of ours, bound to what the token says."""
     noted, facts = call.request.noted, call.facts
     token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
-    point = Point.read(noted.get(b"last-event-id", b"0"))
+    event_id = noted.get(b"last-event-id")
+    point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
     if token is None or point is None or token.request != digest_of(call.path, call.body):
         return refusals.bad_resume()
     if type(facts) is not Facts or not facts.stream:
@@ -141,7 +142,7 @@ class Passage:
         self._carried: list[list[int]] = []
         self._last_events = b""
         self._num_differing = self._num_reports = self._num_crossed = 0
-        self._numbering = Numbering()
+        self._numbering = self._new_numbering()
         self._items: ItemIds | None = None
         self._rest: Rest | None = None
         self.comes_back: tuple[ResumeToken, Point] | None = None
@@ -183,7 +184,7 @@ class Passage:
         self.revision = upstream.revision
         self.journal = self.stitcher = None
         self._last_events = b""
-        self._numbering = Numbering()
+        self._numbering = self._new_numbering()
         if self._kind is AnswerKind.RESPONSES_EVENTS:
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
@@ -201,7 +202,8 @@ class Passage:
     @property
     def lets_tokens_pass(self) -> bool:
         """Whether the journal is all that must see an event which brings a token."""
-        return self.journal is not None and self.stitcher is None and self._items is None and self._rest is None
+        plain = self.stitcher is None and self._items is None and self._rest is None
+        return plain and self.journal is not None and self._num_choices == 1
 
     def feed(self, events: bytes, *, last: bool) -> bytes:
         """What the client gets of whole events. last: the engine says that this was all.
@@ -239,14 +241,18 @@ class Passage:
             return rest.feed(events)
         except CrossedError as error:
             assert self.journal is not None
+            more = self._num_crossed % 2  # an engine may tell what is carried by itself, or with what follows
             priors = zip(self.journal.ids, error.priors, strict=False)
-            self._carried = [ids[:count].tolist() for ids, count in priors]
+            self._carried = [ids[: count + more * (len(ids) > count + 1)].tolist() for ids, count in priors]
             self._num_crossed += 1
             reason = "crossed" if self._num_crossed <= _MAX_CROSSED else "gone"
             raise EngineFaultError(reason, str(error)) from error
 
-    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
-        """The header line with which the client may come back. events: the answer's first."""
+    def _new_numbering(self) -> Numbering:
+        return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
+
+    def token(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
+        """With which the client may come back. events: the answer's first."""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
@@ -254,7 +260,7 @@ class Passage:
             seed = -1 if self.seed is None else self.seed
             digest = digest_of(call.path, call.body)
             token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
-        return b"x-longboat-resume: %b\r\n" % token.encode(secret)
+        return token.encode(secret)
 
     @property
     def can_go_on(self) -> bool:

@@ -21,6 +21,7 @@ _STARTS, _ENDS, _TAILS = 0x00, 0x10, 0x18
 _CONTROL = bytes(range(0x0A)) + bytes(range(0x0B, 0x20))
 _TEXT = re.compile(rb'"(?:content|text|reasoning|reasoning_content|arguments|delta|thinking|partial_json)":"')
 _STRING_END = re.compile(rb'(?:[^"\\]|\\.)*(")')
+_LIST = re.compile(rb'"(?!choices"|tool_calls")[^"]*": ?\[(?!\])')
 _SEQUENCE = re.compile(rb'"sequence_number":(?=\d)')
 _EVENT = re.compile(
     rb"(?:: ids (\d+) ([\d,]+)\n)?id: ([\d.]+)\n([\x00-\x05])([^\x10-\x15\n]*)([\x10-\x15])(?:(\d+)([\x18-\x1d]))?\n\n"
@@ -73,6 +74,8 @@ def _shape_of(raw: bytes) -> _Shape | None:
     if string is None:
         return None
     start, end = rest[: texts[0].end()], rest[string.start(1) :]
+    if _LIST.search(end) or _LIST.search(start):  # each event's entries count, also where two events have the same
+        return None
     number = _SEQUENCE.search(end)
     if number is None:
         return _Shape(start, end, b"")

@@ -10,7 +10,9 @@ import anthropic
 import openai
 import pytest
 from conformance_lab import Engines, Place, Target, gateway_before
-from engine_processes import ENGINE_PYTHON, fake, vllm
+from engine_processes import fake, vllm
+
+from engines.vllm_node import ENGINE_PYTHON, VllmNode
 
 _VLLM = pytest.param(
     "vllm",
@@ -31,8 +33,9 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if request.param == "fake":
             chat, pooling = (stack.enter_context(fake(name, folder)) for name in ("tiny", "tiny-embed"))
         else:
-            chat = stack.enter_context(vllm("tiny", folder))
-            pooling = stack.enter_context(vllm("tiny-embed", folder, "--runner", "pooling", "--convert", "embed"))
+            node: VllmNode = request.getfixturevalue("vllm_node")
+            chat = stack.enter_context(vllm(node, "tiny", folder))
+            pooling = stack.enter_context(vllm(node, "tiny-embed", folder, "--runner", "pooling", "--convert", "embed"))
         yield Engines(kind=request.param, chat=chat, pooling=pooling)
 
 

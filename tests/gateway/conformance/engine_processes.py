@@ -15,16 +15,12 @@ from pathlib import Path
 import httpx
 from gateway_lab import API_KEY
 
-from longboat.builtin.models import ensure
+from engines.fake_process import PLAIN
+from engines.vllm_node import VllmNode
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
-from longboat.engines.contract import EngineEnvironment
-from longboat.engines.environment import environment_at
 from longboat.engines.fake import FakeAdapter
-from longboat.engines.overlay import build_overlay
-from longboat.engines.vllm import VllmAdapter
 
-ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
-READY_DEADLINE_S = 400.0
+READY_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +34,16 @@ class EngineProcess:
 @contextmanager
 def fake(model: str, folder: Path) -> Iterator[EngineProcess]:
     """A fake engine, started by the command line that its adapter writes."""
-    with _serving(_plan(model, "fake:", ()), FakeAdapter(), None, "", folder) as engine:
+    with _serving(_plan(model, "fake:", ()), folder) as engine:
         yield engine
 
 
 @contextmanager
-def vllm(model: str, folder: Path, *extra_args: str) -> Iterator[EngineProcess]:
+def vllm(node: VllmNode, model: str, folder: Path, *extra_args: str) -> Iterator[EngineProcess]:
     """A real vLLM with the built-in tiny model, started by the command line that its adapter writes."""
-    environment = environment_at("vllm", Path(ENGINE_PYTHON))
-    overlay = str(build_overlay(folder, environment))
-    plan = _plan(model, "builtin:tiny", extra_args, str(ensure("builtin:tiny", folder)))
-    with _serving(plan, VllmAdapter(), environment, overlay, folder) as engine:
-        yield engine
+    plan = _plan(model, "builtin:tiny", extra_args, str(node.tiny))
+    with node.running(plan, folder / f"{model}.log") as url:
+        yield EngineProcess(model=model, url=url)
 
 
 def _plan(model: str, source: str, extra_args: Sequence[str], model_path: str = "") -> GangPlan:
@@ -70,14 +64,8 @@ def _plan(model: str, source: str, extra_args: Sequence[str], model_path: str = 
 
 
 @contextmanager
-def _serving(
-    plan: GangPlan,
-    adapter: FakeAdapter | VllmAdapter,
-    environment: EngineEnvironment | None,
-    overlay: str,
-    folder: Path,
-) -> Iterator[EngineProcess]:
-    command = adapter.command(plan, 0, environment, overlay)
+def _serving(plan: GangPlan, folder: Path) -> Iterator[EngineProcess]:
+    command = FakeAdapter().command(plan, 0, None, "")
     env = {name: value for name, value in {**os.environ, **command.env}.items() if value is not None}
     log = folder / f"{plan.model}.log"
     with log.open("wb") as output:
@@ -101,7 +89,7 @@ def _wait_until_serving(engine: EngineProcess, process: subprocess.Popen[bytes],
 
 def _serves(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health", timeout=10).status_code == 200
+        return httpx.get(f"{url}/health", timeout=10, verify=PLAIN).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -1,0 +1,114 @@
+"""The fixture ``vllm_node``: real vLLM engines, forked from one zygote, since vLLM takes long to import."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from longboat.builtin.models import ensure
+from longboat.core.plan import GangPlan
+from longboat.engines.contract import EngineEnvironment
+from longboat.engines.environment import environment_at
+from longboat.engines.overlay import build_overlay
+from longboat.engines.process import RankProcess, start_rank
+from longboat.engines.vllm import VllmAdapter
+from longboat.engines.zygote_client import ZygoteClient, ensure_zygote, stop_all
+
+__all__ = ("ENGINE_PYTHON", "VllmNode", "vllm_node")
+
+ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+IMPORT_DEADLINE_S = 240.0
+START_DEADLINE_S = 60.0
+READY_DEADLINE_S = 400.0
+
+
+@dataclass
+class VllmNode:
+    """A node with an engine environment, and its zygote."""
+
+    folder: Path
+    environment: EngineEnvironment
+    overlay: str
+    zygote: ZygoteClient
+    adapter: VllmAdapter
+
+    @property
+    def tiny(self) -> Path:
+        """The built-in model's folder."""
+        return ensure("builtin:tiny", self.folder)
+
+    async def start(self, plan: GangPlan, rank: int, log: Path, *, plain: bool = False) -> RankProcess:
+        """One rank of the gang; it ends when it is closed."""
+        return await start_rank(
+            self.adapter.command(plan, rank, self.environment, self.overlay),
+            marks={"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)},
+            log_path=log,
+            zygote=None if plain else self.zygote,
+        )
+
+    @contextmanager
+    def running(self, plan: GangPlan, log: Path) -> Iterator[str]:
+        """The address of a gang of one rank, which serves until the end of the block, for tests without a loop."""
+        with _loop_in_thread() as loop:
+            starting = asyncio.run_coroutine_threadsafe(self.start(plan, 0, log), loop)
+            rank = starting.result(START_DEADLINE_S)
+            try:
+                yield _serving(plan, rank, log)
+            finally:
+                loop.call_soon_threadsafe(rank.close)
+                asyncio.run_coroutine_threadsafe(rank.wait(), loop).result(START_DEADLINE_S)
+
+
+@contextmanager
+def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(START_DEADLINE_S)
+        loop.close()
+
+
+def _serving(plan: GangPlan, rank: RankProcess, log: Path) -> str:
+    """Wait until the engine is ready."""
+    url = f"http://127.0.0.1:{plan.head.ports['api']}"
+    deadline_s = time.monotonic() + READY_DEADLINE_S
+    while not _is_well(url):
+        if rank.ended or time.monotonic() > deadline_s:
+            pytest.fail(f"{plan.model} does not serve\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.1)
+    return url
+
+
+def _is_well(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def vllm_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmNode]:
+    """One for all tests of a run; it is made when the first asks for it."""
+    folder = tmp_path_factory.mktemp("node")
+    environment, adapter = environment_at("vllm", Path(ENGINE_PYTHON)), VllmAdapter()
+    overlay = str(build_overlay(folder, environment))
+    preload_env = adapter.preload_env(environment, offline=True)
+    starting = ensure_zygote(environment, overlay, preload_env, folder, os.getpid(), wait_s=IMPORT_DEADLINE_S)
+    zygote = asyncio.run(starting)
+    assert zygote is not None, "the zygote takes too long to import vLLM"
+    yield VllmNode(folder, environment, overlay, zygote, adapter)
+    stop_all(folder)
