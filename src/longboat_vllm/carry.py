@@ -2,7 +2,8 @@
 
 Request headers, honoured only with the engine's own key:
 
-- ``x-longboat-journal: 1``: token ids as comment lines before each event of a streamed answer
+- ``x-longboat-journal: 1``: token ids as comment lines before each event of a streamed answer; ``whole``: before an
+  answer that is no stream, while it is made
 - ``x-longboat-seed: INT``: the seed where the body names none
 - ``x-longboat-carry: LENGTH``: the body's first LENGTH bytes are
   ``{"mode": "carried" | "replay", "prior": [[id, …], …]}``, the token ids that each choice had before; the rest is the
@@ -12,7 +13,7 @@ Request headers, honoured only with the engine's own key:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,7 @@ class Wish:
     """What the headers ask for. carry_bytes: how much of the body is the gateway's; None: nothing is carried."""
 
     journal: bool = False
+    whole: bool = False
     seed: int | None = None
     carry_bytes: int | None = None
 
@@ -66,6 +68,7 @@ class Wish:
 class CarriedRequest:
     """One HTTP request inside the engine; choices of all its prompts are counted through.
 
+    journal: ids are told before each event; whole: and where the answer is no stream
     prior: ids per choice, of a request that began elsewhere
     seed: for choices of a request that names no seed
     told_at_once: how many tokens carried over are told together; parsers that find few at a time see what they know
@@ -73,9 +76,11 @@ class CarriedRequest:
     unsent: ids per choice that no event was sent for yet
     counts: ids per choice that events were sent for
     told: outputs for tokens carried over, by vLLM's request id, until they are given on
+    firsts: first choice of each of vLLM's request ids; grown: per choice, vLLM's own list of its tokens so far
     """
 
     journal: bool = False
+    whole: bool = False
     seed: int | None = None
     mode: str = ""
     prior: list[list[int]] = field(default_factory=list)
@@ -84,10 +89,22 @@ class CarriedRequest:
     unsent: dict[int, list[int]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     told: dict[str, list[Any]] = field(default_factory=dict)
+    firsts: dict[str, int] = field(default_factory=dict)
+    grown: dict[int, Callable[[], list[int]]] = field(default_factory=dict)
 
     def prior_of(self, choice: int) -> list[int]:
         """Ids that ``choice`` had before; empty: from the start."""
         return self.prior[choice] if choice < len(self.prior) else []
+
+    def new_ids(self) -> dict[int, list[int]]:
+        """Of an answer that is no stream: ids per choice that were not told yet, which they are now."""
+        found: dict[int, list[int]] = {}
+        for choice, grown in self.grown.items():
+            at = self.counts.get(choice, 0)
+            if ids := list(grown()[at:]):
+                found[choice] = ids
+                self.counts[choice] = at + len(ids)
+        return found
 
     def note(self, choice: int, ids: Iterable[int]) -> None:
         """Remember that ``choice`` has these new ids."""
@@ -108,7 +125,8 @@ def read_wish(headers: Iterable[tuple[bytes, bytes]]) -> Wish | None:
         return None
     seed = _number(SEED, found[SEED], _MAX_SEED) if SEED in found else None
     carry_bytes = _number(CARRY, found[CARRY], 2**31) if CARRY in found else None
-    return Wish(journal=found.get(JOURNAL) == b"1", seed=seed, carry_bytes=carry_bytes)
+    journal = found.get(JOURNAL)
+    return Wish(journal=journal == b"1", whole=journal == b"whole", seed=seed, carry_bytes=carry_bytes)
 
 
 def _number(name: bytes, value: bytes, limit: int) -> int:
@@ -154,11 +172,12 @@ def unsupported(body: Any) -> str:
 
 
 def repeats_logprobs(body: dict[str, Any]) -> bool:
-    """Whether the answer's last event repeats the log-probabilities of all tokens, as Responses do.
+    """Whether the answer's end has the log-probabilities of all tokens, as Responses and answers that are no stream do.
 
     Those of tokens carried over are not known, so such an answer has to be replayed.
     """
-    return "message.output_text.logprobs" in (body.get("include") or ())
+    is_whole = not body.get("stream") and body.get("logprobs") not in (None, False)
+    return is_whole or "message.output_text.logprobs" in (body.get("include") or ())
 
 
 def looks_at_tokens(body: dict[str, Any]) -> bool:

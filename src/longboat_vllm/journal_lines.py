@@ -6,7 +6,7 @@ import re
 
 from longboat_vllm.carry import CarriedRequest
 
-__all__ = ("JournalLines", "steps_line")
+__all__ = ("JournalLines", "ids_lines", "steps_line")
 
 _CHOICE = re.compile(rb'"choices": ?\[\{"index": ?(\d+)')
 _FIELDS = (b"data:", b"event:")
@@ -58,6 +58,11 @@ class JournalLines:
                 counts[choice] = counts.get(choice, 0) + len(ids)
                 lines.append(b": ids %d %s\n" % (choice, ",".join(map(str, ids)).encode()))
         return lines
+
+
+def ids_lines(ids: dict[int, list[int]]) -> bytes:
+    """Comments that tell the ids of choices before an answer that is no stream."""
+    return b"".join([b": ids %d %s\n\n" % (choice, ",".join(map(str, new)).encode()) for choice, new in ids.items()])
 
 
 def steps_line(num_steps: int) -> bytes:

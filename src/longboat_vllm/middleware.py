@@ -25,7 +25,7 @@ from longboat_vllm.carry import (
     repeats_logprobs,
     unsupported,
 )
-from longboat_vllm.journal_lines import JournalLines, steps_line
+from longboat_vllm.journal_lines import JournalLines, ids_lines, steps_line
 from longboat_vllm.quiet_log import hush
 from longboat_vllm.resume import STATE, ResumeState
 from longboat_vllm.steps import STEPS, Steps
@@ -63,7 +63,7 @@ class ResumeMiddleware:
         self._steps_period_s = steps_period_s
         key = next((environ[name] for name in KEY_VARIABLES if environ.get(name)), "")
         self._key_digest = hashlib.sha256(key.encode()).digest() if key else None
-        self._silent: set[_JournaledSend] = set()
+        self._silent: set[_JournaledSend | _WholeSend] = set()
         self._ticker: asyncio.Task[None] | None = None
         hush()
 
@@ -83,7 +83,8 @@ class ResumeMiddleware:
         return await self._honour(wish, scope, receive, send)
 
     async def _honour(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        request = CarriedRequest(journal=wish.journal and self._state.journal, seed=wish.seed)
+        has_journal = self._state.journal
+        request = CarriedRequest(journal=wish.journal and has_journal, whole=wish.whole and has_journal, seed=wish.seed)
         if wish.carry_bytes is not None:
             body = await _whole_body(receive)
             refusal = _take_over(request, body, wish.carry_bytes, self._state, _engine_problem(scope))
@@ -96,16 +97,17 @@ class ResumeMiddleware:
         token = CURRENT.set(request)
         try:
             if request.journal:
-                await self._journaled(request, scope, receive, send)
+                await self._journaled(_JournaledSend(send, JournalLines(request)), scope, receive)
+            elif request.whole:
+                await self._journaled(_WholeSend(send, request), scope, receive)
             else:
                 await self._app(scope, receive, send)
         finally:
             CURRENT.reset(token)
 
     async def _journaled(
-        self, request: CarriedRequest, scope: MutableMapping[str, Any], receive: Receive, send: Send
+        self, journaled: _JournaledSend | _WholeSend, scope: MutableMapping[str, Any], receive: Receive
     ) -> None:
-        journaled = _JournaledSend(send, JournalLines(request))
         self._silent.add(journaled)
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tell_steps())
@@ -167,6 +169,48 @@ class _JournaledSend:
         spoke, self._spoke = self._spoke, False
         if self._streams and not spoke and self._lines.between_events:
             await self._send({"type": "http.response.body", "body": line, "more_body": True})
+
+
+class _WholeSend:
+    """An ASGI ``send`` for an answer that is no stream. One that takes long begins early, as a stream of comments that
+    tell its tokens; the answer itself is then the only event. One that is soon there passes as it is.
+    """
+
+    def __init__(self, send: Send, request: CarriedRequest) -> None:
+        self._send = send
+        self._request = request
+        self._is_early = False
+        self._is_told = False  # the answer, or its beginning, has left
+        self._status = 200
+        self._pieces: list[bytes] = []
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, message: Message) -> None:
+        async with self._lock:
+            if not self._is_early:
+                self._is_told = True
+                await self._send(message)
+            elif message["type"] == "http.response.start":
+                self._status = message["status"]
+            elif message["type"] == "http.response.body":
+                self._pieces.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    self._is_told = True
+                    body = b"".join(self._pieces).replace(b"\n", b" ")  # JSON has line ends between its words only
+                    event = b"event: %d\ndata: %b\n\n" % (self._status, body)
+                    await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+    async def tell(self, line: bytes) -> None:
+        """Tell what is new of the tokens, and how far the engine is."""
+        async with self._lock:
+            found = {} if self._is_told or self._pieces else self._request.new_ids()
+            if self._is_told or self._pieces or not (found or self._is_early):
+                return
+            if not self._is_early:
+                self._is_early = True
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-longboat-journal", b"1")]
+                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._send({"type": "http.response.body", "body": ids_lines(found) or line, "more_body": True})
 
 
 def _engine_config(scope: MutableMapping[str, Any]) -> Any:

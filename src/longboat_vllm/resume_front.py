@@ -58,7 +58,7 @@ def _generating(generate: Any) -> Any:
         request = CURRENT.get()
         if request is None:
             return generate(engine, prompt, sampling_params, request_id, *args, **kw)
-        first = request.num_choices
+        first = request.firsts[request_id] = request.num_choices
         request.num_choices += sampling_params.n
         params = _fitted(request, first, sampling_params)
         outputs = generate(engine, prompt, params, request_id, *args, **kw)
@@ -148,6 +148,8 @@ def _adding(add_request: Any) -> Any:
         params = getattr(request, "sampling_params", None)
         prior = (params.extra_args or {}).get(PRIOR_TOKENS) if params is not None else None
         current = CURRENT.get()
+        if current is not None and current.whole:
+            _watch(processor.request_states[request.request_id], current)
         if prior and current is not None:
             try:
                 _tell(processor, request.request_id, prior, current)
@@ -156,6 +158,14 @@ def _adding(add_request: Any) -> Any:
                 raise
 
     return add_request_and_tell
+
+
+def _watch(state: Any, current: CarriedRequest) -> None:
+    """Of an answer that is no stream, vLLM says nothing before its end: its tokens are looked up where they gather."""
+    first, index = current.firsts.get(state.external_req_id), getattr(state, "request_index", None)
+    detokenizer = state.detokenizer
+    if first is not None and index is not None and hasattr(detokenizer, "output_token_ids"):
+        current.grown[first + index] = lambda: detokenizer.output_token_ids
 
 
 def _tell(processor: Any, request_id: str, prior: list[int], current: CarriedRequest) -> None:

@@ -171,15 +171,6 @@ class Engine(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def engine_port() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-
-
 async def test_the_engines_steps_are_told(ranks: list[Rank], engine_port: int) -> None:
     pulse = GangPulse.of(plan(ranks, engine_port))
     assert pulse is not None

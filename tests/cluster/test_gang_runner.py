@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.server
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,15 +39,6 @@ class Engine(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
-
-
-@pytest.fixture
-def engine_port() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
 
 
 class Agent:

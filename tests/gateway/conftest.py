@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 import uvloop
+from engine_lab import Engine
 from fake_upstream import FakeUpstream, Script, answer_json
 from gateway_lab import RawClient, started_gateway
 
@@ -20,6 +21,17 @@ Connect = Callable[[Gateway], Awaitable[RawClient]]
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[list[Engine]]:
+    """Two engines that no test kills."""
+    made = [Engine(), Engine()]
+    for engine in made:
+        engine.start()
+    yield made
+    for engine in made:
+        engine.kill()
 
 
 @pytest.fixture

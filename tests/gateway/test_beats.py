@@ -31,9 +31,11 @@ class Gang:
 class Stream:
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.counted: list[str] = []
 
-    def replica_lost(self, reason: str) -> None:
-        self.reasons.append(reason)
+    def replica_lost(self, detail: str, reason: str) -> None:
+        self.reasons.append(detail)
+        self.counted.append(reason)
 
 
 @pytest.fixture
@@ -65,6 +67,7 @@ async def test_a_gang_with_a_dead_rank_is_lost_and_its_streams_hear_why(
     gang.lives[1] = life
     await eventually(lambda: stream.reasons, "the stream was told")
     assert "rank 1" in stream.reasons[0]
+    assert stream.counted == ["beats"]
     assert not upstream.ready
     assert (await gateway.report())["lost"]
 

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
-from gateway_lab import settled, table
+from gateway_lab import post_bytes, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.gateway.server import Gateway
 
 POLICY = Policy(resume=ResumePolicy(seeds=False), salt="pepper")
+TWO: tuple[str, Json] = ("/v1/chat/completions", {**CHAT, "seed": 5, "n": 2, "max_tokens": 40, "logprobs": True})
+STEPS = ((1, 1, 1, 1), (2, 3, 4, 5), (5, 30, 1, 9), (17, 17, 17, 17), (40, 1, 39, 2))
 KINDS = ["usage", "several", "logprobs", "completion", "completions", "message", "response"]
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[list[Engine]]:
-    made = [Engine(), Engine()]
-    for engine in made:
-        engine.start()
-    yield made
-    for engine in made:
-        engine.kill()
 
 
 async def gateway_before(make_gateway: Any, engines: list[Engine], policy: Policy = POLICY, **changes: Any) -> Gateway:
@@ -34,10 +26,17 @@ async def gateway_before(make_gateway: Any, engines: list[Engine], policy: Polic
     return gateway
 
 
-async def beginning(gateway: Gateway, path: str, document: Json, num_events: int) -> Stream:
+async def waiting_gateway(make_gateway: Any) -> Gateway:
+    """Its model had a replica not long ago, and has none now; it says soon that it waits."""
+    resume = ResumePolicy(seeds=False, wait_s=60, comment_s=0.2)
+    gateway: Gateway = await make_gateway(policy=Policy(resume=resume, salt="pepper"))
+    return gateway
+
+
+async def beginning(gateway: Gateway, path: str, document: Json, num_events: int, headers: str = "") -> Stream:
     """What a client has of a stream that it lost: whole events."""
     reader = Reader(gateway)
-    stream = await reader.ask(path, document)
+    stream = await reader.ask(path, document, headers)
     await reader.events(num_events)
     reader.close()
     stream.body = stream.body[: stream.body.rindex(b"\n\n") + 2]
@@ -65,6 +64,74 @@ async def test_another_gateway_gives_exactly_the_rest(
         assert both.event_ids == whole.event_ids or "." in whole.event_ids[-1]
     assert len(both.ids) == len(whole.ids)
     assert both.meaning() == whole.meaning()
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [*product(("two", "several", "completions"), STEPS), *product(("response",), STEPS[:-1])]
+)
+async def test_client_may_come_back_again_and_again(
+    name: str, steps: tuple[int, ...], pair: list[Engine], make_gateway: Any
+) -> None:
+    gateways = [await gateway_before(make_gateway, pair) for _ in range(2)]
+    path, document = TWO if name == "two" else REQUESTS[name]
+    whole = await streamed(gateways[0], path, document)
+    has, headers = Stream(), ""
+    for number, step in enumerate(steps):
+        part = await beginning(gateways[number % 2], path, document, step, headers)
+        has.body += part.body
+        headers = comes_back(Stream(200, part.headers, has.body))
+    rest = await streamed(gateways[0], path, document, headers)
+    assert (rest.status, rest.done) == (200, True)
+    assert Stream(200, {}, has.body + rest.body, True).meaning() == whole.meaning()
+
+
+@pytest.mark.parametrize("name", ["usage", "several", "message", "response"])
+async def test_head_before_any_engine_answered_is_followed_by_the_token(
+    name: str, pair: list[Engine], make_gateway: Any
+) -> None:
+    path, document = REQUESTS[name]
+    one, other = await waiting_gateway(make_gateway), await gateway_before(make_gateway, pair)
+    whole = await streamed(other, path, document)
+    reader = Reader(one)
+    had = await reader.ask(path, document)
+    assert (had.status, "x-longboat-resume" in had.headers) == (200, False)
+    one.state.offer_table("f", table(*(engine.endpoint(f"r{i}") for i, engine in enumerate(pair)), version=2))
+    await reader.events(9)
+    reader.close()
+    had.body = had.body[: had.body.rindex(b"\n\n") + 2]
+    comments = re.findall(rb"^: x-longboat-resume: (.*)\n\n", had.body, re.MULTILINE)
+    assert len(comments) == 1
+    had.headers["x-longboat-resume"] = comments[0].decode()
+    rest = await streamed(other, path, document, comes_back(had))
+    assert (rest.status, rest.done) == (200, True)
+    assert Stream(200, {}, had.body + rest.body, True).meaning() == whole.meaning()
+
+
+async def test_client_that_only_waited_has_nothing_to_come_back_for(
+    pair: list[Engine], make_gateway: Any, connect: Any
+) -> None:
+    path, document = REQUESTS["usage"]
+    one, other = await waiting_gateway(make_gateway), await gateway_before(make_gateway, pair)
+    whole = await streamed(other, path, document)
+    client = await connect(one)
+    client.send(post_bytes(document, path))
+    status, headers = await client.head()
+    assert (status, "x-longboat-resume" in headers) == (200, False)
+    assert re.fullmatch(rb"([0-9a-f]+\r\n: waiting\n\n\r\n)+", await client.read_some())
+    client.abort()
+    assert (await streamed(other, path, document)).meaning() == whole.meaning()
+
+
+async def test_token_without_a_point_gives_all_under_the_same_identity(pair: list[Engine], make_gateway: Any) -> None:
+    """The client has the head of its answer, and no event of it."""
+    policy = Policy(salt="pepper")
+    one, other = [await gateway_before(make_gateway, pair, policy) for _ in range(2)]
+    path, document = "/v1/chat/completions", {**CHAT, "max_tokens": 20, "temperature": 1, "n": 2}
+    reader = Reader(one)
+    token = (await reader.ask(path, document)).headers["x-longboat-resume"]
+    whole = await reader.rest()
+    again = await streamed(other, path, document, f"x-longboat-resume: {token}\r\n")
+    assert (again.meaning(), again.ids) == (whole.meaning(), whole.ids)
 
 
 async def test_seed_of_the_first_gateway_is_used_again(pair: list[Engine], make_gateway: Any) -> None:

@@ -111,7 +111,7 @@ class Stream:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def replica_lost(self, reason: str) -> None:
+    def replica_lost(self, detail: str, reason: str) -> None:
         self.reasons.append(reason)
 
 
@@ -122,4 +122,15 @@ def test_streams_are_told_to_move_when_the_table_says_so() -> None:
     live.offer("e", table(endpoint(URL, ready=False), version=2))
     assert not stream.reasons
     live.offer("e", table(dataclasses.replace(endpoint(URL, ready=False), moving=True), version=3))
-    assert len(stream.reasons) == 1
+    assert stream.reasons == ["moved"]
+
+
+def test_streams_of_a_replica_that_is_taken_out_are_moved_however_it_ends() -> None:
+    live, stream = LiveTable(GatewayLimits()), Stream()
+    live.offer("e", table(dataclasses.replace(endpoint(URL, ready=False), moving=True)))
+    upstream = live.upstreams()[0]
+    upstream.streams.add(stream)
+    upstream.mark_lost("rank 0: its process has ended")
+    live.offer("e", table(endpoint(URL), version=2))
+    upstream.mark_lost("rank 0: its process has ended")
+    assert stream.reasons == ["moved", "beats"]

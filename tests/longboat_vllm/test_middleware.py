@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from engines.asgi_app import Recorder, installed, post
+from longboat_vllm.carry import CURRENT
 from longboat_vllm.resume import ResumeState
 from longboat_vllm.steps import Steps
 
@@ -159,3 +161,47 @@ async def test_switched_off_journal_tells_no_ids() -> None:
     call = await post(Recorder([({0: [5]}, EVENT)]), CHAT, headers={"x-longboat-journal": "1"}, state=state)
     assert call.body == EVENT
     assert b"x-longboat-journal" not in call.headers
+
+
+class WholeAnswer(Recorder):
+    """Answers with JSON, after its tokens grew step by step as long as ``pause`` says."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.body = (await receive())["body"]
+        self.request = CURRENT.get()
+        grown: list[int] = []
+        if self.request is not None:
+            self.request.grown[0] = lambda: grown
+        for ids, _ in self.pieces:
+            grown.extend(ids[0])
+            if self.pause is not None:
+                await self.pause()
+        kind = [(b"content-type", b"application/json"), (b"content-length", b"13")]
+        await send({"type": "http.response.start", "status": 202, "headers": kind})
+        await send({"type": "http.response.body", "body": b'{"a":\n', "more_body": True})
+        await send({"type": "http.response.body", "body": b'"said"}', "more_body": False})
+
+
+async def test_long_whole_answer_comes_behind_its_tokens() -> None:
+    app = WholeAnswer([({0: [5, 6]}, b""), ({0: [7]}, b"")], pause=lambda: asyncio.sleep(0.2))
+    call = await post(app, CHAT, headers={"x-longboat-journal": "whole"}, steps_period_s=0.02)
+    assert (call.status, call.headers[b"x-longboat-journal"]) == (200, b"1")
+    assert call.headers[b"content-type"].startswith(b"text/event-stream")
+    assert [chunk for chunk in call.chunks if chunk.startswith(b": ids")] == [b": ids 0 5,6\n\n", b": ids 0 7\n\n"]
+    assert any(chunk.startswith(b": steps ") for chunk in call.chunks)
+    assert call.chunks[-1] == b'event: 202\ndata: {"a": "said"}\n\n'
+
+
+async def test_whole_answer_that_is_soon_there_passes_as_it_is() -> None:
+    call = await post(WholeAnswer([({0: [5]}, b"")]), CHAT, headers={"x-longboat-journal": "whole"})
+    assert (call.status, call.body) == (202, b'{"a":\n"said"}')
+    assert b"x-longboat-journal" not in call.headers
+
+
+async def test_whole_answer_with_logprobs_is_replayed() -> None:
+    app = WholeAnswer()
+    headers, head = carrying([[1, 2]])
+    body = json.dumps({"model": "m", "messages": [], "logprobs": True}).encode()
+    await post(app, head + body, headers={**headers, "x-longboat-journal": "whole"})
+    assert app.request is not None
+    assert (app.request.mode, app.request.whole) == ("replay", True)

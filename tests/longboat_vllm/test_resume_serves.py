@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
 
 from engines.answer_kinds import KINDS, client_view
-from engines.carried_stream import Stream, journalled
+from engines.carried_stream import Stream, carried_head, journalled
 from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.states import ResumeLevel
@@ -139,3 +142,57 @@ def test_stream_that_its_gateway_leaves_is_no_longer_computed(engines: tuple[str
     while steps_of(engines[0])["running"]:
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
+
+
+WHOLE_KINDS = [
+    name
+    for name in KINDS
+    if name
+    in ("chat greedy", "chat two", "chat json", "completions seeded", "completions stop", "chat penalties-seeded")
+    or name.split()[0] in ("messages", "responses")
+]
+
+
+def asked_whole(url: str, path: str, body: dict[str, Any], prior: list[list[int]] | None = None) -> tuple[Any, int]:
+    """The answer to a request that is no stream, and how many tokens were told before it."""
+    asked = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+    head = b"" if prior is None else carried_head("carried", prior)
+    headers = {**HEADERS, "x-longboat-journal": "whole", "x-longboat-seed": str(SEED)}
+    headers |= {"content-type": "application/json", **({"x-longboat-carry": str(len(head))} if head else {})}
+    answer = httpx.post(url + path, content=head + json.dumps(asked).encode(), headers=headers, timeout=300)
+    assert answer.status_code == 200, answer.text
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return answer.json(), 0
+    stream = Stream()
+    for line in answer.text.split("\n"):
+        stream.take(line)
+    assert "event: 200\n" in answer.text
+    return stream.events[-1], sum(map(len, stream.ids.values()))
+
+
+def unnamed(value: Any) -> Any:
+    """Without what is new in each answer."""
+    if isinstance(value, dict):
+        own = ("id", "call_id", "created", "created_at", "signature", "prompt_tokens_details", "input_tokens_details")
+        return {key: unnamed(item) for key, item in value.items() if key not in own}
+    if isinstance(value, list):
+        return [unnamed(item) for item in value]
+    return round(value, 2) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("kind", WHOLE_KINDS)
+def test_whole_answer_that_another_engine_began_is_the_same(engines: tuple[str, str], kind: str) -> None:
+    path, body = KINDS[kind]
+    expected, _ = asked_whole(engines[0], path, body)
+    prior = cut(whole(engines[0], kind).ids, random.Random(kind))
+    continued, _ = asked_whole(engines[1], path, body, prior)
+    assert unnamed(continued) == unnamed(expected)
+    assert list(continued) == list(expected)
+
+
+def test_long_whole_answer_tells_its_tokens_and_is_itself(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 480, "ignore_eos": True, "n": 2, "temperature": 1}
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda _: asked_whole(engines[0], "/v1/completions", body), range(3)))
+    assert len({json.dumps(unnamed(answer), sort_keys=True) for answer, _ in answers}) == 1
+    assert max(told for _, told in answers) > 0

@@ -125,14 +125,15 @@ def chat(
     model: Annotated[str | None, typer.Argument(help="A model of the fleet; the first one when left out.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Ask this once instead of talking.")] = None,
     url: Annotated[
-        str | None, typer.Option("--url", help="A gateway's address; found by itself when left out.")
+        list[str] | None,
+        typer.Option("--url", help="A gateway's address; several: the next one goes on where one goes away."),
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 512,
 ) -> None:
     """Talk to a model in the terminal; answers stream in."""
     from longboat.cli.chat import run_chat
 
-    run_chat(model, prompt=prompt, url=url, max_tokens=max_tokens)
+    run_chat(model, prompt=prompt, urls=url or (), max_tokens=max_tokens)
 
 
 @app.command()

@@ -28,7 +28,7 @@ def run_demo(file: Path | None, *, once: bool) -> None:
         model = applied.fleet.models[0].name
         print(f"\n> {QUESTION}")
         began_s = time.monotonic()
-        ask(gateway_here(report.gateways).url, model, [{"role": "user", "content": QUESTION}], 200)
+        ask([gateway_here(report.gateways).url], model, [{"role": "user", "content": QUESTION}], 200)
         print(f"\n(streamed in {time.monotonic() - began_s:.1f} s from one of {len(report.replicas)} vLLM replicas)")
         if not once:
             hold(applied)

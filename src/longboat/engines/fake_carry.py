@@ -25,12 +25,14 @@ _UNCARRIED = ("use_beam_search", "prompt_logprobs", "best_of")
 class Terms:
     """How one request is to be answered.
 
-    has_journal: token ids go out before each event; seed: where the request names none
+    has_journal: token ids go out before each event; tells_whole: and before an answer that is no stream
+    seed: where the request names none
     priors: for each choice the ids that another replica made; None: the answer begins here
     is_replayed: they are made again one step at a time, not taken over at once
     """
 
     has_journal: bool = False
+    tells_whole: bool = False
     seed: int | None = None
     priors: tuple[tuple[int, ...], ...] | None = None
     is_replayed: bool = False
@@ -60,7 +62,10 @@ def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> t
         body = body[size:]
     if level is ResumeLevel.NONE:
         return Terms(), body
-    return Terms(has_journal=headers.get(JOURNAL) == "1", seed=seed, priors=priors, is_replayed=is_replayed), body
+    journal = headers.get(JOURNAL)
+    has_journal, tells_whole = journal == "1", journal == "whole"
+    terms = Terms(has_journal=has_journal, tells_whole=tells_whole, seed=seed, priors=priors, is_replayed=is_replayed)
+    return terms, body
 
 
 def refuse_uncarried(body: Mapping[str, Any]) -> None:

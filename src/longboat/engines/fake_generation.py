@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -11,6 +11,9 @@ from longboat.engines.fake_engine import FakeEngine, Job
 from longboat.engines.fake_requests import Choice, RefusedError
 
 __all__ = ("Update", "check_room", "run_to_end", "updates_of")
+
+
+Tell = Callable[[int, tuple[int, ...]], None]
 
 
 class Update(NamedTuple):
@@ -35,11 +38,12 @@ def check_room(engine: FakeEngine, *jobs: Job) -> None:
             raise RefusedError(400, reason)
 
 
-async def run_to_end(engine: FakeEngine, choices: tuple[Choice, ...]) -> None:
-    """Let every choice grow until it is complete."""
+async def run_to_end(engine: FakeEngine, choices: tuple[Choice, ...], tell: Tell | None = None) -> None:
+    """Let every choice grow until it is complete. tell: is told each choice's tokens as they come."""
     async with aclosing(updates_of(engine, choices)) as updates:
-        async for _update in updates:
-            pass
+        async for update in updates:
+            if tell is not None:
+                tell(update.choice.index, update.batch)
 
 
 async def updates_of(engine: FakeEngine, choices: tuple[Choice, ...]) -> AsyncGenerator[Update, None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -27,6 +27,7 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     is_streaming: bool = False
+    is_telling: bool = False
     terms: Terms = field(default_factory=Terms)
 
     @property
@@ -34,8 +35,21 @@ class Exchange:
         return self.target.partition("?")[0]
 
     def answer(self, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """A whole answer."""
+        """A whole answer; behind the tokens that it is made of, where these were told."""
+        if self.is_telling:
+            self.send_now(b"event: %d\ndata: %b\n\n" % (status, body))
+            self.end_stream()
+            return
         self.connection.write(_head(status, content_type, b"content-length: %d" % len(body)) + body)
+
+    def tell(self, choice: int, ids: Iterable[int]) -> None:
+        """Tokens of an answer that is no stream, where the gateway asks for them."""
+        if not self.terms.tells_whole:
+            return
+        if not self.is_telling:
+            self.start_stream(b"x-longboat-journal: 1\r\n")
+            self.is_telling = True
+        self.send_now(b": ids %d %b\n\n" % (choice, ",".join(map(str, ids)).encode()))
 
     def start_stream(self, headers: bytes = b"") -> None:
         """``headers``: further lines of the head, each ended by CRLF."""

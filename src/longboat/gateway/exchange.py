@@ -165,11 +165,11 @@ class Exchange:
 
     # what the engine's connection calls, and whoever listens to the engine's heart
 
-    def replica_lost(self, reason: str) -> None:
+    def replica_lost(self, detail: str, reason: str) -> None:
         """The engine is held for lost. What was not answered yet is asked of another; the rest waits for its end."""
         if self._relay is None or not self._relay.started:
             self._drop_connection()
-            self._lost(reason)
+            self._lost(detail)
 
     def admitted(self, now_s: float) -> Admitted:
         """How far this request is at its engine."""

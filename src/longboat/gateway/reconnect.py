@@ -1,10 +1,10 @@
 """A client that lost its gateway comes back for the rest of its stream: what it shows, and what it is given. Pure.
 
 Each event of a stream that an engine keeps a journal of has an id: the tokens of each choice so far (``12``, ``12.7``),
-and where several events have the same count, which of them it is (``12+1``). Where events are numbered by themselves,
-as in the Responses API, it tells that too (``12@9``): how many events tokens come in differs from one run to the next.
-The answer's head has a token that names what is needed to make the answer again: model, revision, seed, and a digest
-of the request.
+and behind a count, how many events of that choice came since (``12+1``, ``12.7+2``). Where events are numbered by
+themselves, as in the Responses API, it tells that too (``12@9``): how many events tokens come in differs from one run
+to the next. The answer's head has a token that names what is needed to make the answer again: model, revision, seed,
+and a digest of the request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ __all__ = (
 
 MAX_AGE_S = 3600.0
 _MAC_BYTES = 16
-_POSITION = re.compile(rb"([0-9]{1,9}(?:\.[0-9]{1,9}){0,127})(?:\+([0-9]{1,6}))?(?:@([0-9]{1,9}))?")
+_POSITION = re.compile(rb"([0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127})(?:@([0-9]{1,9}))?")
+_CHOICE = re.compile(rb'"choices": ?\[(?:\{"index": ?([0-9]{1,4})|\])')
 _ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
 _ITEM_ID = re.compile(
     rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
@@ -99,13 +100,12 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Point(NamedTuple):
-    """Where a client's stream ended: tokens of each choice, and which of the events with that count it saw last.
+    """A place in a stream: of each choice its tokens so far, and how many events it had since the last of them.
 
     sequence: the number that the event itself told; -1: none
     """
 
-    counts: tuple[int, ...]
-    event: int
+    places: tuple[tuple[int, int], ...]
     sequence: int = -1
 
     @classmethod
@@ -114,29 +114,40 @@ class Point(NamedTuple):
         found = _POSITION.fullmatch(text.strip())
         if found is None:
             return None
-        sequence = -1 if found[3] is None else int(found[3])
-        return cls(tuple(map(int, found[1].split(b"."))), int(found[2] or 0), sequence)
+        pairs = (one.partition(b"+") for one in found[1].split(b"."))
+        places = tuple((int(tokens), int(further or 0)) for tokens, _, further in pairs)
+        return cls(places, -1 if found[2] is None else int(found[2]))
+
+    def encode(self) -> bytes:
+        """For an ``id:`` line."""
+        places = b".".join([b"%d+%d" % place if place[1] else b"%d" % place[0] for place in self.places])
+        return places if self.sequence < 0 else b"%b@%d" % (places, self.sequence)
 
     @property
     def num_tokens(self) -> int:
-        return sum(self.counts)
+        return sum(tokens for tokens, _ in self.places)
 
 
 class Numbering:
-    """Makes the ids of a stream's events differ: engines give the same to all events with one count of tokens."""
+    """Makes the ids of a stream's events differ: engines give the same to all events with one count of tokens.
 
-    __slots__ = ("_last", "_repeats", "_sequenced")
+    Of several choices each counts for itself, since their events come in another order when the answer is made again.
+    """
 
-    def __init__(self, *, sequenced: bool = False) -> None:
+    __slots__ = ("_further", "_last", "_num_choices", "_sequenced")
+
+    def __init__(self, num_choices: int = 1, *, sequenced: bool = False) -> None:
         """sequenced: events tell numbers of their own, which are to be part of their ids."""
-        self._last = b""
-        self._repeats = 0
+        self._num_choices = num_choices
         self._sequenced = sequenced
+        self._last = b"" if num_choices == 1 else b"id: " + b".".join([b"0"] * num_choices) + b"\n"
+        self._further: dict[int, int] = {}
 
     def feed(self, events: bytes, *, grows: bool) -> bytes:
-        """grows: it is one event that brings tokens, so its id is new already."""
-        if grows:
-            self._last, self._repeats = events, 0
+        """grows: it is one event that brings tokens, so its id is new already where there is one choice."""
+        if grows and self._num_choices == 1:
+            self._last = events
+            self._further.clear()
             return _with_sequence(events) if self._sequenced else events
         numbered = [self._numbered(event) for event in events.split(b"\n\n")]
         return b"\n\n".join(map(_with_sequence, numbered) if self._sequenced else numbered)
@@ -144,18 +155,27 @@ class Numbering:
     def passed(self, events: bytes) -> None:
         """Events went to the client; this is how the engine sent them."""
         event = events.rstrip(b"\n").rpartition(b"\n\n")[2]
-        if _id_of(event) != _id_of(self._last).partition(b"+")[0]:
-            self._last, self._repeats = event, 0
+        if self._num_choices == 1 and _id_of(event) != _id_of(self._last):
+            self._last = event
+            self._further.clear()
 
     def _numbered(self, event: bytes) -> bytes:
         found = _id_of(event)
         if not found:
             return event
-        if found != _id_of(self._last).partition(b"+")[0]:
-            self._last, self._repeats = event, 0
+        counts, before, further = found.split(b"."), _id_of(self._last).split(b"."), self._further
+        self._last = event
+        if len(counts) != len(before) or before == [b""]:
             return event
-        self._repeats += 1
-        return event.replace(b"id: " + found, b"id: %b+%d" % (found, self._repeats), 1)
+        choice = 0 if len(counts) == 1 else min(_choice_of(event), len(counts) - 1)
+        further[choice] = further.get(choice, 0) + 1
+        for number, count in enumerate(counts):
+            if count != before[number]:
+                further.pop(number, None)
+        if not further:
+            return event
+        point = Point(tuple((int(count), further.get(number, 0)) for number, count in enumerate(counts)))
+        return _with_id(event, point)
 
 
 class ItemIds:
@@ -190,32 +210,47 @@ class Rest:
     __slots__ = ("_before", "_identity", "_new", "_point", "_shift", "_through")
 
     def __init__(self, point: Point, identity: Identity) -> None:
+        """point: without places where the client has nothing."""
         self._point = point
         self._identity = identity
-        self._new: Identity | None = None
-        self._before: tuple[int, ...] = (0,) * len(point.counts)
-        self._through = False
+        self._new = Identity()
+        self._before = Point(((0, 0),) * len(point.places))
+        self._through = not point.places
         self._shift: int | None = None  # of the numbers that events tell by themselves
 
     def feed(self, events: bytes) -> bytes:
         """Whole numbered events; b"" while the client has all of them. :raises CrossedError: see there"""
+        if not self._new.id:
+            self._new = identity_of(events)
         if not self._through:
             events = self._behind(events)
-        if self._point.sequence >= 0 and events:
+        if not events:
+            return b""
+        if self._point.sequence >= 0:
             events = b"\n\n".join(map(self._shifted, events.split(b"\n\n")))
-        if self._new is None or not events:
-            return events
         return _renamed(events, self._new, self._identity)
 
     def _behind(self, events: bytes) -> bytes:
-        kept = []
-        for event in events.split(b"\n\n"):
-            if event and self._new is None:
-                self._new = identity_of(event)
-            if self._through or not event or not self._has(event):
-                kept.append(event)
-        out = b"\n\n".join(kept)
+        kept = [self._rest_of(event) for event in events.split(b"\n\n")]
+        out = b"\n\n".join([event for event in kept if event is not None])
         return out if out.strip() else b""
+
+    def _rest_of(self, event: bytes) -> bytes | None:
+        """None where the client has this event."""
+        at = Point.read(_id_of(event)) if event and not self._through else None
+        if at is None or len(at.places) != len(self._point.places):
+            return event
+        places, goal, before = at.places, self._point.places, self._before.places
+        self._before = at
+        for (tokens, _), (end, _), (start, _) in zip(places, goal, before, strict=True):
+            if start < end < tokens:
+                raise CrossedError(tuple(max(0, tokens - 1) for tokens, _ in goal))
+        choice = 0 if len(places) == 1 else min(_choice_of(event), len(places) - 1)
+        if places[choice] <= goal[choice]:
+            return None
+        reached = tuple(map(max, places, goal))
+        self._through = reached == places
+        return event if self._through else _with_id(event, Point(reached, at.sequence))
 
     def _shifted(self, event: bytes) -> bytes:
         """The event with the number that follows those that the client has."""
@@ -226,30 +261,8 @@ class Rest:
             self._shift = self._point.sequence + 1 - int(found[2])
         if not self._shift:
             return event
-        number = b"%d" % (int(found[2]) + self._shift)
-        event = event[: found.start(2)] + number + event[found.end(2) :]
-        place = _id_of(event)
-        return event.replace(b"id: " + place, b"id: %b@%b" % (place.partition(b"@")[0], number), 1)
-
-    def _has(self, event: bytes) -> bool:
-        """Whether the client has this event."""
-        at = Point.read(_id_of(event))
-        if at is None or len(at.counts) != len(self._point.counts):
-            return False
-        counts, goal, before = at.counts, self._point.counts, self._before
-        self._before = counts
-        for count, end, start in zip(counts, goal, before, strict=True):
-            if start < end < count:
-                raise CrossedError(tuple(max(0, tokens - 1) for tokens in goal))
-        changed = [i for i, count in enumerate(counts) if count != before[i]]
-        if changed:
-            has = all(counts[i] <= goal[i] for i in changed)
-        else:
-            has = all(count <= end for count, end in zip(counts, goal, strict=True))
-        if has and counts == goal:
-            has = at.event <= self._point.event
-        self._through = not has and all(count >= end for count, end in zip(counts, goal, strict=True))
-        return has
+        number = int(found[2]) + self._shift
+        return _with_sequence(b"%b%d%b" % (event[: found.start(2)], number, event[found.end(2) :]))
 
 
 def digest_of(path: bytes, body: bytes) -> str:
@@ -267,10 +280,8 @@ def _renamed(events: bytes, new: Identity, old: Identity) -> bytes:
 
 
 def _with_sequence(event: bytes) -> bytes:
-    found, place = _SEQUENCE.search(event), _id_of(event)
-    if found is None or not place:
-        return event
-    return event.replace(b"id: " + place, b"id: %b@%b" % (place, found[2]), 1)
+    found, at = _SEQUENCE.search(event), Point.read(_id_of(event))
+    return event if found is None or at is None else _with_id(event, at._replace(sequence=int(found[2])))
 
 
 def _id_of(event: bytes) -> bytes:
@@ -278,6 +289,22 @@ def _id_of(event: bytes) -> bytes:
         return event[4 : event.find(b"\n")]
     at = event.find(b"\nid: ")
     return event[at + 5 : event.find(b"\n", at + 5)] if at >= 0 else b""
+
+
+def _with_id(event: bytes, point: Point) -> bytes:
+    return event.replace(b"id: " + _id_of(event), b"id: " + point.encode(), 1)
+
+
+def _choice_of(event: bytes) -> int:
+    """Which of several choices an event is about; 0 where it is about all of them."""
+    found = _CHOICE.search(event)
+    if found is not None:
+        return int(found[1] or 0)
+    try:
+        choices = msgspec.json.decode(event[event.index(b"data: ") + 6 :])["choices"]
+        return int(choices[0]["index"]) if choices else 0
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError):
+        return 0
 
 
 def _mac(payload: bytes, secret: str) -> bytes:

@@ -7,7 +7,7 @@ import time
 
 from longboat.core.states import ResumeLevel
 from longboat.gateway import refusals
-from longboat.gateway.answer_head import AnswerHead
+from longboat.gateway.answer_head import AnswerHead, answer_head
 from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
 from longboat.gateway.deaths import is_dead
@@ -16,9 +16,11 @@ from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
 from longboat.gateway.relay import Relay
 from longboat.gateway.resume import EngineFaultError, Passage, passage_of
+from longboat.gateway.stitch_parts import StitchError
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
 from longboat.gateway.watch import Watch
+from longboat.gateway.whole_journal import WholeJournal, whole_journal_of
 from longboat.routing.pick import Pick, pick
 from longboat.routing.poison import Admitted
 
@@ -30,7 +32,9 @@ _MAX_HELD_BYTES = 1024 * 1024
 _MIN_WORK_S = 0.03  # an engine that is lost sooner was dead when it got the request
 _SILENT_TOO_S = 1.0
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
-_OWN_REASONS = ("moved", "refused", "error", "differs", "crossed", "gone")  # they say nothing bad of the engine
+_OWN_REASONS = ("moved", "refused", "error", "differs", "crossed", "gone", "again")  # nothing bad of the engine
+_SAME_AGAIN = ("crossed", "again")  # it can answer if it is asked otherwise
+_JSON = [(b"content-type", b"application/json")]
 
 
 class ResumableExchange(WaitingExchange):
@@ -47,6 +51,7 @@ class ResumableExchange(WaitingExchange):
     _heard = False  # this engine's head came
     _held: tuple[bytes, ...] = ()
     _held_bytes = 0
+    _journal: WholeJournal | None = None  # of a long answer that is no stream
     _leaving: tuple[str, str] | None = None  # why this engine is being left
     _maybe_killed: frozenset[str] = frozenset()  # engines that were lost in its first steps
     _sent_s = 0.0
@@ -81,21 +86,27 @@ class ResumableExchange(WaitingExchange):
         if self._relay is not None and not self._relay.started:
             self._relay = None
         if passage is None:
-            return b"", body
+            return self._dressed_whole(upstream, body)
         self._first_tokens = passage.num_tokens
         if upstream.resume is not ResumeLevel.NONE:  # who keeps a journal tells each second that it lives
             self._watch = Watch(self._sent_s, self._first_tokens)
         return passage.carry(upstream, body)
 
+    def _dressed_whole(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
+        """The same for an answer that is no stream: its engine tells the tokens while it makes them."""
+        if self._journal is None and upstream.resume is not ResumeLevel.NONE and self._policy.enabled:
+            self._journal = whole_journal_of(self._call)
+        return (b"", body) if self._journal is None else self._journal.carry(upstream, body)
+
     def _is_poison(self) -> bool:
-        deaths, call = self._state.deaths, self._call
-        if not deaths.any_blamed or call.facts is None:
+        call = self._call
+        if call.facts is None:
             return False
         try:
             call.sent_body = call.sent_body or body_for(call)
         except BodyError:
             return False  # refused on the way
-        return deaths.is_poison(call.path, call.sent_body)
+        return self._state.deaths.is_poison(call.path, call.sent_body)
 
     # what an engine sends
 
@@ -103,7 +114,7 @@ class ResumableExchange(WaitingExchange):
         upstream = self._upstream
         assert upstream is not None
         self._heard = True
-        if self._leaving is not None:
+        if self._leaving is not None or (self._journal is not None and self._on_head_of_whole(head, self._journal)):
             return
         if self._has_content:
             self._on_head_again(head, upstream)
@@ -114,6 +125,35 @@ class ResumableExchange(WaitingExchange):
                 super().on_head(head, length)
             if self._passage is not None:
                 self._passage.begins(head, upstream)
+
+    def _on_head_of_whole(self, head: AnswerHead, journal: WholeJournal) -> bool:
+        """Whether the answer comes behind its tokens, or is to be asked for in another way."""
+        if head.status == 200 and head.journaled and head.events:
+            journal.begins()
+            return True
+        if journal.carries and 400 <= head.status < 500:
+            journal.lower()
+            self._leave_soon("again", "it would not go on with another's answer")
+            return True
+        return False
+
+    def _on_block_of_whole(self, journal: WholeJournal, body: bytes, *, last: bool) -> None:
+        """Of an answer that comes behind its tokens."""
+        try:
+            journal.feed(body)
+        except StitchError as error:
+            self._leave("nonsense", str(error))
+            return
+        answer, status = journal.answer, journal.status
+        if not last:
+            return
+        if answer is None:
+            self._leave("ended", "it ended its answer before the end")
+        elif status >= 500 and self._asks_again():
+            self._leave("error", f"it answered {status}")
+        else:
+            self._journal = None
+            super().on_whole(answer_head(status, _JSON), len(answer), answer)
 
     def _on_head_again(self, head: AnswerHead, upstream: Upstream) -> None:
         """Of an engine that is to go on with an answer."""
@@ -130,6 +170,9 @@ class ResumableExchange(WaitingExchange):
     def on_block(self, body: bytes, *, last: bool) -> None:
         passage, relay = self._passage, self._relay
         if self._leaving is not None:
+            return
+        if self._journal is not None and self._journal.told:
+            self._on_block_of_whole(self._journal, body, last=last)
             return
         assert relay is not None
         if passage is None or passage.journal is None:
@@ -150,13 +193,13 @@ class ResumableExchange(WaitingExchange):
             self._give_token(passage, relay, body)
         self._pass_on(relay, body, last=last)
 
-    def _give_token(self, passage: Passage, relay: Relay, body: bytes) -> None:
-        """With the answer's first events: in its head, or where the client was given one before, as a comment."""
-        token = passage.token(self._call, body, self._state.live.policy.salt, time.time())
+    def _give_token(self, passage: Passage, relay: Relay, events: bytes) -> None:
+        """With which the client may come back: in the head, or in a comment where that went before anybody answered."""
+        line = passage.token_line(self._call, events, self._state.live.policy.salt, time.time())
         if relay.started:
-            self._client.write(relay.comment(b": x-longboat-resume: %b\n\n" % token))
+            self._client.write(relay.comment(b": %b\n\n" % line.rstrip()))
         else:
-            relay.add_lines(b"x-longboat-resume: %b\r\n" % token)
+            relay.add_lines(line)
 
     def _whole(self, body: bytes, *, last: bool) -> bytes | None:
         """An answer that is no stream is held back until it is complete, so that another engine may still give it.
@@ -209,20 +252,21 @@ class ResumableExchange(WaitingExchange):
             return
         if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
             self._state.watch_until_found(upstream)
-            upstream.mark_lost(verdict)
+            upstream.mark_lost(verdict, "silent")
         else:
             self._leave("silent", verdict)
 
     def on_lost(self, detail: str) -> None:
         connection = self._connection
         stale = connection is not None and connection.used and not self._heard
-        self._leave("lost", detail, stale=stale)
+        leaves = self._upstream is not None and self._upstream.leaving
+        self._leave("moved" if leaves else "lost", detail, stale=stale)
 
-    def replica_lost(self, reason: str) -> None:
+    def replica_lost(self, detail: str, reason: str) -> None:
         upstream, passage = self._upstream, self._passage
         if upstream is None or (self._has_content and (passage is None or not passage.can_go_on)):
             return  # it may still come to its end there
-        self._leave("beats" if upstream.lost else "moved", reason)
+        self._leave(reason, detail)
 
     def admitted(self, now_s: float) -> Admitted:
         passage = self._passage
@@ -250,7 +294,8 @@ class ResumableExchange(WaitingExchange):
         if upstream is None:
             return
         now_s = time.monotonic()
-        died = reason in ("lost", "beats") and now_s - self._sent_s > _MIN_WORK_S
+        died = reason in ("lost", "beats") or (reason == "silent" and bool(upstream.lost))
+        died = died and now_s - self._sent_s > _MIN_WORK_S
         suspect = self._state.deaths.suspect(upstream, now_s, sure=not stale) if died else None
         silent_s = self._connection.quiet * SWEEP_S if self._connection is not None else 0.0
         self._drop_connection()
@@ -258,7 +303,7 @@ class ResumableExchange(WaitingExchange):
         if not stale:
             if reason not in _OWN_REASONS:
                 upstream.breaker.failed(now_s)
-            if reason != "crossed":
+            if reason not in _SAME_AGAIN:
                 call.tried |= {upstream.key}
             call.reached = True
         if reason == "error" and self._all_were_tried():

@@ -82,7 +82,8 @@ def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
     """The call of a client that shows a token of ours, bound to what the token says."""
     noted, facts = call.request.noted, call.facts
     token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
-    point = Point.read(noted.get(b"last-event-id", b"0"))
+    event_id = noted.get(b"last-event-id")
+    point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
     if token is None or point is None or token.request != digest_of(call.path, call.body):
         return refusals.bad_resume()
     if type(facts) is not Facts or not facts.stream:
@@ -201,7 +202,8 @@ class Passage:
     @property
     def lets_tokens_pass(self) -> bool:
         """Whether the journal is all that must see an event which brings a token."""
-        return self.journal is not None and self.stitcher is None and self._items is None and self._rest is None
+        plain = self.stitcher is None and self._items is None and self._rest is None
+        return plain and self.journal is not None and self._num_choices == 1
 
     def feed(self, events: bytes, *, last: bool) -> bytes:
         """What the client gets of whole events. last: the engine says that this was all.
@@ -247,10 +249,10 @@ class Passage:
             raise EngineFaultError(reason, str(error)) from error
 
     def _new_numbering(self) -> Numbering:
-        return Numbering(sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
+        return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
 
-    def token(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
-        """With which the client may come back. events: the answer's first."""
+    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
+        """The header line with which the client may come back. events: the answer's first."""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
@@ -258,7 +260,7 @@ class Passage:
             seed = -1 if self.seed is None else self.seed
             digest = digest_of(call.path, call.body)
             token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
-        return token.encode(secret)
+        return b"x-longboat-resume: %b\r\n" % token.encode(secret)
 
     @property
     def can_go_on(self) -> bool:

@@ -57,8 +57,8 @@ class ResponseSink(Protocol):
 class MovableStream(Protocol):
     """An answer that can go on elsewhere."""
 
-    def replica_lost(self, reason: str) -> None:
-        """The engine that gives it is held for lost, though its connection may still be there."""
+    def replica_lost(self, detail: str, reason: str) -> None:
+        """The engine that gives it is held for lost, though its connection may still be there. reason: for counting"""
 
     def admitted(self, now_s: float) -> Admitted:
         """How far it is at its engine."""
@@ -84,6 +84,7 @@ class Upstream:
         "ejected",
         "gone",
         "key",
+        "leaving",
         "limits",
         "lost",
         "model",
@@ -110,6 +111,7 @@ class Upstream:
         self.resume = endpoint.resume
         self.revision = endpoint.revision
         self.beats = endpoint.beats
+        self.leaving = endpoint.moving  # it is taken out, and its answers are to go elsewhere
         self.lost = ""  # why its heartbeats say that it does not work; empty: it does, or tells nothing
         self.streams: set[MovableStream] = set()  # those that want to hear when it is lost
         self.limits = limits
@@ -181,17 +183,18 @@ class Upstream:
         self.told_ready = endpoint.ready
         self.ready = endpoint.ready and not self.lost
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
+        self.leaving = endpoint.moving
 
-    def mark_lost(self, reason: str) -> None:
-        """Nothing is sent there any more, and what runs there goes elsewhere."""
-        self.lost, self.ready = reason, False
+    def mark_lost(self, detail: str, reason: str = "beats") -> None:
+        """Nothing is sent there any more, and what runs there goes elsewhere. reason: one word, for counting"""
+        self.lost, self.ready = detail, False
         self.close_idle(float("inf"))
-        self.move_streams(reason)
+        self.move_streams(detail, "moved" if self.leaving else reason)
 
-    def move_streams(self, reason: str) -> None:
+    def move_streams(self, detail: str, reason: str = "moved") -> None:
         """What runs there goes elsewhere."""
         for stream in tuple(self.streams):
-            stream.replica_lost(reason)
+            stream.replica_lost(detail, reason)
 
     def mark_found(self) -> None:
         """It works again."""

@@ -45,9 +45,6 @@ class PoisonList:
         """An engine died, and no request is to blame."""
         self._storm_s = now_s
 
-    def __bool__(self) -> bool:
-        return bool(self._deaths)
-
     def blame(self, digest: Hashable, now_s: float) -> bool:
         """One more death by this request. Whether that makes it poison."""
         count = self._count(digest, now_s) + 1
