@@ -23,6 +23,7 @@ __all__ = ("MIN_TOKENS", "WholeJournal", "whole_journal_of")
 MIN_TOKENS = 256
 """Answers that cannot be longer are asked for again as a whole: that takes seconds."""
 
+_MAX_EVENT_BYTES = 64 * 1024 * 1024
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
 _LINE = b"x-longboat-journal: whole\r\n"
 _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
@@ -85,6 +86,8 @@ class WholeJournal:
     def feed(self, data: bytes) -> None:
         """Any bytes of what it tells. :raises StitchError: they make no sense"""
         *events, self._tail = (self._tail + data).split(b"\n\n")
+        if len(self._tail) > _MAX_EVENT_BYTES:
+            raise StitchError("an engine's answer does not end")
         for raw in events:
             event = event_of(raw)
             try:
