@@ -104,6 +104,17 @@ def test_choices_are_left_out_each_up_to_its_own_count() -> None:
     assert [text for text in (b"role", b"a1", b"a2", b"a3", b"b1", b"b2") if text in out] == [b"a3", b"b2"]
 
 
+def test_nothing_is_new_before_every_choice_has_come_to_the_point() -> None:
+    rest = Rest(Point((1, 2), 0), Identity())
+    early = [event("1.0", "a1"), event("2.0", "a2"), event("2.1", "b1")]
+    assert b"".join(map(rest.feed, early)) == b""
+    with pytest.raises(CrossedError):
+        rest.feed(event("2.3", "b23"))
+    other = Rest(Point((1, 2), 0), Identity())
+    out = b"".join(map(other.feed, [*early, event("2.2", "b2"), event("2.3", "b3")]))
+    assert (b"a2" in out, b"b3" in out, b"a1" in out, b"b2" in out) == (True, True, False, False)
+
+
 def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:
     rest = Rest(Point((5,), 0), Identity())
     rest.feed(event("3", "x"))

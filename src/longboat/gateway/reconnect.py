@@ -187,13 +187,14 @@ class ItemIds:
 class Rest:
     """Of a stream that is made again from its start: what comes after the point, under the old identity."""
 
-    __slots__ = ("_before", "_identity", "_new", "_point", "_shift", "_through")
+    __slots__ = ("_before", "_held", "_identity", "_new", "_point", "_shift", "_through")
 
     def __init__(self, point: Point, identity: Identity) -> None:
         self._point = point
         self._identity = identity
         self._new: Identity | None = None
         self._before: tuple[int, ...] = (0,) * len(point.counts)
+        self._held = b""
         self._through = False
         self._shift: int | None = None  # of the numbers that events tell by themselves
 
@@ -208,14 +209,18 @@ class Rest:
         return _renamed(events, self._new, self._identity)
 
     def _behind(self, events: bytes) -> bytes:
-        kept = []
-        for event in events.split(b"\n\n"):
-            if event and self._new is None:
+        """News wait until every choice has come to the point: before that, all of it may have to be made again."""
+        ended = False
+        for event in filter(None, events.split(b"\n\n")):
+            if self._new is None:
                 self._new = identity_of(event)
-            if self._through or not event or not self._has(event):
-                kept.append(event)
-        out = b"\n\n".join(kept)
-        return out if out.strip() else b""
+            if self._through or not self._has(event):
+                self._held += event + b"\n\n"
+                ended = ended or not _id_of(event)
+        if not self._through and not ended:
+            return b""
+        held, self._held = self._held, b""
+        return held
 
     def _shifted(self, event: bytes) -> bytes:
         """The event with the number that follows those that the client has."""
