@@ -182,13 +182,25 @@ def test_client_that_comes_back_often_has_each_event_of_each_choice_once(
         point = Point.read(ids[-1]) if ids else Point(())
         assert point is not None
         rest = Rest(point, identity_of(b"".join(has)))
-        has += [out for event in made(answer, order, number) if (out := rest.feed(event))][:cut]
+        news = b"".join(map(rest.feed, made(answer, order, number)))
+        has += [event + b"\n\n" for event in news.split(b"\n\n")[:-1]][:cut]
     got = b"".join(has).decode()
     for choice in answer:
         assert [text for text in re.findall("<[0-9]:[0-9]+>", got) if text in [t for _, t in choice]] == [
             text for _, text in choice
         ]
     assert (got.count("usage"), got.count("[DONE]"), len(set(re.findall("chatcmpl-[0-9]+", got)))) == (1, 1, 1)
+
+
+def test_nothing_is_new_before_every_choice_has_come_to_the_point() -> None:
+    rest, other = (Rest(Point(((1, 0), (2, 0))), Identity()) for _ in range(2))
+    early = [chunk("1.0", 0, "a1"), chunk("2.0", 0, "a2"), chunk("2.1", 1, "b1")]
+    assert b"".join(map(rest.feed, early)) == b""
+    with pytest.raises(CrossedError):
+        rest.feed(chunk("2.3", 1, "b23"))
+    out = b"".join(map(other.feed, [*early, chunk("2.2", 1, "b2"), chunk("2.3", 1, "b3")]))
+    assert (b"a2" in out, b"b3" in out, b"a1" in out, b"b2" in out) == (True, True, False, False)
+    assert out.startswith(b"id: 2.2\n")
 
 
 def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:

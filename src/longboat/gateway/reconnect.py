@@ -155,7 +155,7 @@ class Numbering:
     def passed(self, events: bytes) -> None:
         """Events went to the client; this is how the engine sent them."""
         event = events.rstrip(b"\n").rpartition(b"\n\n")[2]
-        if self._num_choices == 1 and _id_of(event) != _id_of(self._last):
+        if self._num_choices == 1 and _id_of(event) not in (b"", _id_of(self._last)):
             self._last = event
             self._further.clear()
 
@@ -207,7 +207,7 @@ class ItemIds:
 class Rest:
     """Of a stream that is made again from its start: what comes after the point, under the old identity."""
 
-    __slots__ = ("_before", "_identity", "_new", "_point", "_shift", "_through")
+    __slots__ = ("_before", "_held", "_identity", "_new", "_point", "_shift", "_through")
 
     def __init__(self, point: Point, identity: Identity) -> None:
         """point: without places where the client has nothing."""
@@ -215,6 +215,7 @@ class Rest:
         self._identity = identity
         self._new = Identity()
         self._before = Point(((0, 0),) * len(point.places))
+        self._held = b""
         self._through = not point.places
         self._shift: int | None = None  # of the numbers that events tell by themselves
 
@@ -231,13 +232,21 @@ class Rest:
         return _renamed(events, self._new, self._identity)
 
     def _behind(self, events: bytes) -> bytes:
-        kept = [self._rest_of(event) for event in events.split(b"\n\n")]
-        out = b"\n\n".join([event for event in kept if event is not None])
-        return out if out.strip() else b""
+        """News wait until every choice has come to the point: before that, all of it may have to be made again."""
+        ended = False
+        for event in filter(None, events.split(b"\n\n")):
+            news = self._rest_of(event)
+            if news is not None:
+                self._held += news + b"\n\n"
+                ended = ended or not _id_of(news)
+        if not self._through and not ended:
+            return b""
+        held, self._held = self._held, b""
+        return held
 
     def _rest_of(self, event: bytes) -> bytes | None:
         """None where the client has this event."""
-        at = Point.read(_id_of(event)) if event and not self._through else None
+        at = None if self._through else Point.read(_id_of(event))
         if at is None or len(at.places) != len(self._point.places):
             return event
         places, goal, before = at.places, self._point.places, self._before.places
@@ -245,11 +254,11 @@ class Rest:
         for (tokens, _), (end, _), (start, _) in zip(places, goal, before, strict=True):
             if start < end < tokens:
                 raise CrossedError(tuple(max(0, tokens - 1) for tokens, _ in goal))
+        reached = tuple(map(max, places, goal))
+        self._through = reached == places
         choice = 0 if len(places) == 1 else min(_choice_of(event), len(places) - 1)
         if places[choice] <= goal[choice]:
             return None
-        reached = tuple(map(max, places, goal))
-        self._through = reached == places
         return event if self._through else _with_id(event, Point(reached, at.sequence))
 
     def _shifted(self, event: bytes) -> bytes:

@@ -224,6 +224,8 @@ class ResumableExchange(WaitingExchange):
             super().on_whole(head, length, body)
 
     def _let_chunks_pass(self) -> None:
+        if not self._has_content:  # a head was sent early; whether there is more must be known
+            return
         passage = self._passage
         if passage is None or passage.journal is None:
             super()._let_chunks_pass()
