@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -34,8 +35,9 @@ class Load:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> Load:
-        for number in range(self.num_clients):
-            self._expected[self._prompt(number)] = self.stream(number)
+        with ThreadPoolExecutor(self.num_clients) as quiet:
+            texts = quiet.map(self.stream, range(self.num_clients))
+            self._expected = {self._prompt(number): text for number, text in enumerate(texts)}
         self._threads = [threading.Thread(target=self._client, args=(n,)) for n in range(self.num_clients)]
         for thread in self._threads:
             thread.start()

@@ -90,6 +90,38 @@ def test_rest_goes_on_with_the_numbers_that_events_tell_by_themselves() -> None:
     )
 
 
+def told(ends: set[int]) -> list[bytes]:
+    """An answer of twelve tokens as one engine tells it: these are the last of an event. Others bring no token."""
+    numbering, places = Numbering(sequenced=True), [0, *sorted(ends | {12}), 12, 12]
+    grows = [place > before for place, before in zip(places, [0, *places], strict=False)]
+    return [
+        numbering.feed(numbered_by_itself(place, number), grows=more)
+        for number, (place, more) in enumerate(zip(places, grows, strict=True))
+    ]
+
+
+ENDS = st.sets(st.integers(1, 12))
+
+
+@given(ENDS, st.lists(st.tuples(ENDS, st.integers(1, 5)), max_size=4), st.integers(1, 5))
+def test_client_that_comes_back_often_has_all_numbers_once(
+    first: set[int], others: list[tuple[set[int], int]], cut: int
+) -> None:
+    has, made_in_full = told(first)[:cut], (set(range(1, 13)), 99)
+    for ends, cut_again in [*others, made_in_full]:
+        point = Point.read(has[-1].split(b"\n")[0][4:])
+        assert point is not None
+        rest = Rest(point, Identity())
+        try:
+            news = [out for event in told(ends) if (out := rest.feed(event))]
+        except CrossedError:
+            continue  # an engine is asked otherwise then
+        has += news[:cut_again]
+    numbers = re.findall(rb'^id: ([0-9+]+)@([0-9]+)\nevent: .*\ndata: {"sequence_number":([0-9]+)', b"".join(has), re.M)
+    assert [(int(at), int(number)) for _, at, number in numbers] == [(n, n) for n in range(len(has))]
+    assert [place for place, _, _ in numbers[-3:]] == [b"12", b"12+1", b"12+2"]
+
+
 @pytest.mark.parametrize("seen", range(1, 8))
 @pytest.mark.parametrize("in_one_block", [True, False])
 def test_rest_is_what_the_client_has_not_seen(seen: int, in_one_block: bool) -> None:
@@ -150,13 +182,25 @@ def test_client_that_comes_back_often_has_each_event_of_each_choice_once(
         point = Point.read(ids[-1]) if ids else Point(())
         assert point is not None
         rest = Rest(point, identity_of(b"".join(has)))
-        has += [out for event in made(answer, order, number) if (out := rest.feed(event))][:cut]
+        news = b"".join(map(rest.feed, made(answer, order, number)))
+        has += [event + b"\n\n" for event in news.split(b"\n\n")[:-1]][:cut]
     got = b"".join(has).decode()
     for choice in answer:
         assert [text for text in re.findall("<[0-9]:[0-9]+>", got) if text in [t for _, t in choice]] == [
             text for _, text in choice
         ]
     assert (got.count("usage"), got.count("[DONE]"), len(set(re.findall("chatcmpl-[0-9]+", got)))) == (1, 1, 1)
+
+
+def test_nothing_is_new_before_every_choice_has_come_to_the_point() -> None:
+    rest, other = (Rest(Point(((1, 0), (2, 0))), Identity()) for _ in range(2))
+    early = [chunk("1.0", 0, "a1"), chunk("2.0", 0, "a2"), chunk("2.1", 1, "b1")]
+    assert b"".join(map(rest.feed, early)) == b""
+    with pytest.raises(CrossedError):
+        rest.feed(chunk("2.3", 1, "b23"))
+    out = b"".join(map(other.feed, [*early, chunk("2.2", 1, "b2"), chunk("2.3", 1, "b3")]))
+    assert (b"a2" in out, b"b3" in out, b"a1" in out, b"b2" in out) == (True, True, False, False)
+    assert out.startswith(b"id: 2.2\n")
 
 
 def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:

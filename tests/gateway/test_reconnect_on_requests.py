@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from longboat.gateway.server import Gateway
 
 POLICY = Policy(resume=ResumePolicy(seeds=False), salt="pepper")
 TWO: tuple[str, Json] = ("/v1/chat/completions", {**CHAT, "seed": 5, "n": 2, "max_tokens": 40, "logprobs": True})
+STEPS = ((1, 1, 1, 1), (2, 3, 4, 5), (5, 30, 1, 9), (17, 17, 17, 17), (40, 1, 39, 2))
 KINDS = ["usage", "several", "logprobs", "completion", "completions", "message", "response"]
 
 
@@ -64,8 +66,9 @@ async def test_another_gateway_gives_exactly_the_rest(
     assert both.meaning() == whole.meaning()
 
 
-@pytest.mark.parametrize("steps", [(1, 1, 1, 1), (2, 3, 4, 5), (5, 30, 1, 9), (17, 17, 17, 17), (40, 1, 39, 2)])
-@pytest.mark.parametrize("name", ["two", "several", "completions"])
+@pytest.mark.parametrize(
+    ("name", "steps"), [*product(("two", "several", "completions"), STEPS), *product(("response",), STEPS[:-1])]
+)
 async def test_client_may_come_back_again_and_again(
     name: str, steps: tuple[int, ...], pair: list[Engine], make_gateway: Any
 ) -> None:

@@ -365,3 +365,24 @@ async def posted(gateway: Gateway, document: Json, headers: str = "") -> Respons
         return await client.post({k: v for k, v in document.items() if v is not None}, headers=headers)
     finally:
         client.abort()
+
+
+async def test_stream_whose_head_was_sent_early_is_resumed_as_any_other(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    """Its engine is silent for so long that it tells of its steps first, and its first event brings a token."""
+    engine = mortals("--itl-ms", "20", "--ttft-ms", "1500")
+    policy = Policy(resume=ResumePolicy(seeds=False, comment_s=0.3))
+    gateway = await fleet(make_gateway, [engine], policy=policy)
+    path, document = REQUESTS["completion"]
+    whole = await streamed(gateway, path, document)
+    engine.kill()
+    reader = Reader(gateway)
+    asking = asyncio.create_task(reader.ask(path, document))
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(engine.start)
+    await asking
+    await reader.events(8)
+    engine.kill()
+    await asyncio.to_thread(engine.start)
+    same(await reader.rest(), whole)

@@ -32,7 +32,7 @@ __all__ = (
 
 MAX_AGE_S = 3600.0
 _MAC_BYTES = 16
-_POSITION = re.compile(rb"[0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127}(?:@[0-9]{1,9})?")
+_POSITION = re.compile(rb"([0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127})(?:@([0-9]{1,9}))?")
 _CHOICE = re.compile(rb'"choices": ?\[(?:\{"index": ?([0-9]{1,4})|\])')
 _ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
 _ITEM_ID = re.compile(
@@ -111,12 +111,12 @@ class Point(NamedTuple):
     @classmethod
     def read(cls, text: bytes) -> Point | None:
         """Of a ``Last-Event-ID``; None where it is none of ours."""
-        text = text.strip()
-        if _POSITION.fullmatch(text) is None:
+        found = _POSITION.fullmatch(text.strip())
+        if found is None:
             return None
-        places, _, sequence = text.partition(b"@")
-        pairs = (one.partition(b"+") for one in places.split(b"."))
-        return cls(tuple((int(tokens), int(further or 0)) for tokens, _, further in pairs), int(sequence or -1))
+        pairs = (one.partition(b"+") for one in found[1].split(b"."))
+        places = tuple((int(tokens), int(further or 0)) for tokens, _, further in pairs)
+        return cls(places, -1 if found[2] is None else int(found[2]))
 
     def encode(self) -> bytes:
         """For an ``id:`` line."""
@@ -138,8 +138,8 @@ class Numbering:
 
     def __init__(self, num_choices: int = 1, *, sequenced: bool = False) -> None:
         """sequenced: events tell numbers of their own, which are to be part of their ids."""
-        self._sequenced = sequenced
         self._num_choices = num_choices
+        self._sequenced = sequenced
         self._last = b"" if num_choices == 1 else b"id: " + b".".join([b"0"] * num_choices) + b"\n"
         self._further: dict[int, int] = {}
 
@@ -155,7 +155,7 @@ class Numbering:
     def passed(self, events: bytes) -> None:
         """Events went to the client; this is how the engine sent them."""
         event = events.rstrip(b"\n").rpartition(b"\n\n")[2]
-        if self._num_choices == 1 and _id_of(event) != _id_of(self._last):
+        if self._num_choices == 1 and _id_of(event) not in (b"", _id_of(self._last)):
             self._last = event
             self._further.clear()
 
@@ -207,7 +207,7 @@ class ItemIds:
 class Rest:
     """Of a stream that is made again from its start: what comes after the point, under the old identity."""
 
-    __slots__ = ("_before", "_identity", "_new", "_point", "_shift", "_through")
+    __slots__ = ("_before", "_held", "_identity", "_new", "_point", "_shift", "_through")
 
     def __init__(self, point: Point, identity: Identity) -> None:
         """point: without places where the client has nothing."""
@@ -215,6 +215,7 @@ class Rest:
         self._identity = identity
         self._new = Identity()
         self._before = Point(((0, 0),) * len(point.places))
+        self._held = b""
         self._through = not point.places
         self._shift: int | None = None  # of the numbers that events tell by themselves
 
@@ -231,9 +232,34 @@ class Rest:
         return _renamed(events, self._new, self._identity)
 
     def _behind(self, events: bytes) -> bytes:
-        kept = [self._rest_of(event) for event in events.split(b"\n\n")]
-        out = b"\n\n".join([event for event in kept if event is not None])
-        return out if out.strip() else b""
+        """News wait until every choice has come to the point: before that, all of it may have to be made again."""
+        ended = False
+        for event in filter(None, events.split(b"\n\n")):
+            news = self._rest_of(event)
+            if news is not None:
+                self._held += news + b"\n\n"
+                ended = ended or not _id_of(news)
+        if not self._through and not ended:
+            return b""
+        held, self._held = self._held, b""
+        return held
+
+    def _rest_of(self, event: bytes) -> bytes | None:
+        """None where the client has this event."""
+        at = None if self._through else Point.read(_id_of(event))
+        if at is None or len(at.places) != len(self._point.places):
+            return event
+        places, goal, before = at.places, self._point.places, self._before.places
+        self._before = at
+        for (tokens, _), (end, _), (start, _) in zip(places, goal, before, strict=True):
+            if start < end < tokens:
+                raise CrossedError(tuple(max(0, tokens - 1) for tokens, _ in goal))
+        reached = tuple(map(max, places, goal))
+        self._through = reached == places
+        choice = 0 if len(places) == 1 else min(_choice_of(event), len(places) - 1)
+        if places[choice] <= goal[choice]:
+            return None
+        return event if self._through else _with_id(event, Point(reached, at.sequence))
 
     def _shifted(self, event: bytes) -> bytes:
         """The event with the number that follows those that the client has."""
@@ -244,27 +270,8 @@ class Rest:
             self._shift = self._point.sequence + 1 - int(found[2])
         if not self._shift:
             return event
-        number = b"%d" % (int(found[2]) + self._shift)
-        event = event[: found.start(2)] + number + event[found.end(2) :]
-        place = _id_of(event)
-        return event.replace(b"id: " + place, b"id: %b@%b" % (place.partition(b"@")[0], number), 1)
-
-    def _rest_of(self, event: bytes) -> bytes | None:
-        """None where the client has this event."""
-        at = Point.read(_id_of(event)) if event and not self._through else None
-        if at is None or len(at.places) != len(self._point.places):
-            return event
-        places, goal, before = at.places, self._point.places, self._before.places
-        self._before = at
-        for (tokens, _), (end, _), (start, _) in zip(places, goal, before, strict=True):
-            if start < end < tokens:
-                raise CrossedError(tuple(max(0, tokens - 1) for tokens, _ in goal))
-        choice = 0 if len(places) == 1 else min(_choice_of(event), len(places) - 1)
-        if places[choice] <= goal[choice]:
-            return None
-        reached = tuple(map(max, places, goal))
-        self._through = reached == places
-        return event if self._through else _with_id(event, Point(reached))
+        number = int(found[2]) + self._shift
+        return _with_sequence(b"%b%d%b" % (event[: found.start(2)], number, event[found.end(2) :]))
 
 
 def digest_of(path: bytes, body: bytes) -> str:
@@ -281,18 +288,16 @@ def _renamed(events: bytes, new: Identity, old: Identity) -> bytes:
     return events
 
 
+def _with_sequence(event: bytes) -> bytes:
+    found, at = _SEQUENCE.search(event), Point.read(_id_of(event))
+    return event if found is None or at is None else _with_id(event, at._replace(sequence=int(found[2])))
+
+
 def _id_of(event: bytes) -> bytes:
     if event.startswith(b"id: "):
         return event[4 : event.find(b"\n")]
     at = event.find(b"\nid: ")
     return event[at + 5 : event.find(b"\n", at + 5)] if at >= 0 else b""
-
-
-def _with_sequence(event: bytes) -> bytes:
-    found, place = _SEQUENCE.search(event), _id_of(event)
-    if found is None or not place:
-        return event
-    return event.replace(b"id: " + place, b"id: %b@%b" % (place, found[2]), 1)
 
 
 def _with_id(event: bytes, point: Point) -> bytes:

@@ -195,13 +195,13 @@ class ResumableExchange(WaitingExchange):
             self._give_token(passage, relay, body)
         self._pass_on(relay, body, last=last)
 
-    def _give_token(self, passage: Passage, relay: Relay, body: bytes) -> None:
-        """With the answer's first events: in its head, or where the client was given one before, as a comment."""
-        token = passage.token(self._call, body, self._state.live.policy.salt, time.time())
+    def _give_token(self, passage: Passage, relay: Relay, events: bytes) -> None:
+        """With which the client may come back: in the head, or in a comment where that went before anybody answered."""
+        line = passage.token_line(self._call, events, self._state.live.policy.salt, time.time())
         if relay.started:
-            self._client.write(relay.comment(b": x-longboat-resume: %b\n\n" % token))
+            self._client.write(relay.comment(b": %b\n\n" % line.rstrip()))
         else:
-            relay.add_lines(b"x-longboat-resume: %b\r\n" % token)
+            relay.add_lines(line)
 
     def _whole(self, body: bytes, *, last: bool) -> bytes | None:
         """An answer that is no stream is held back until it is complete, so that another engine may still give it.
@@ -226,6 +226,8 @@ class ResumableExchange(WaitingExchange):
             super().on_whole(head, length, body)
 
     def _let_chunks_pass(self) -> None:
+        if not self._has_content:  # a head was sent early; whether there is more must be known
+            return
         passage = self._passage
         if passage is None or passage.journal is None:
             super()._let_chunks_pass()

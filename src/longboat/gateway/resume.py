@@ -251,8 +251,8 @@ class Passage:
     def _new_numbering(self) -> Numbering:
         return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
 
-    def token(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
-        """With which the client may come back. events: the answer's first."""
+    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
+        """The header line with which the client may come back. events: the answer's first."""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
@@ -260,7 +260,7 @@ class Passage:
             seed = -1 if self.seed is None else self.seed
             digest = digest_of(call.path, call.body)
             token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
-        return token.encode(secret)
+        return b"x-longboat-resume: %b\r\n" % token.encode(secret)
 
     @property
     def can_go_on(self) -> bool:
