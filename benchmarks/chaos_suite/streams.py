@@ -17,7 +17,8 @@ __all__ = ("Client", "Taken", "as_line")
 
 RETRY_S = 0.05
 IDLE_LIMIT_BYTES = 1 << 20
-_NOT_THIS_GATEWAY = (b'"gateway_stopping"', b'"no_table"')
+_NOT_THIS_GATEWAY = (b'"gateway_stopping"', b'"no_table"', b"gateway is stopping", b"has not heard yet which models")
+"""Codes, and words where an API's errors have no code."""
 _GATEWAY_GONE = (OSError, asyncio.IncompleteReadError)
 
 
