@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
-from fake_upstream import Seen
-from gateway_lab import RawClient, Response, eventually, settled, table
+from fake_upstream import STREAM_HEAD, Seen, chunk, event
+from gateway_lab import RawClient, Response, endpoint, eventually, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
@@ -386,3 +386,19 @@ async def test_stream_whose_head_was_sent_early_is_resumed_as_any_other(
     engine.kill()
     await asyncio.to_thread(engine.start)
     same(await reader.rest(), whole)
+
+
+async def test_engine_that_dies_behind_the_last_event_takes_nothing_away(make_upstream: Any, make_gateway: Any) -> None:
+    async def dies(seen: Seen) -> None:
+        head = STREAM_HEAD[:-2] + b"x-longboat-journal: 1\r\n\r\n"
+        await seen.send(head + chunk(b": ids 0 7\nid: 1\n" + event("a")))
+        await seen.send(chunk(b"data: [DONE]\n\n"))
+        await asyncio.sleep(0.2)
+        seen.writer.close()
+
+    engine = await make_upstream(dies)
+    gateway = await make_gateway(endpoints=[endpoint(engine, resume=ResumeLevel.CARRIED, revision="r")])
+    client = await RawClient.to(gateway)
+    answer = await client.post({"model": "tiny", "messages": [], "stream": True})
+    assert answer.complete and answer.body.endswith(b"data: [DONE]\n\n") and b"error" not in answer.body
+    assert settled(gateway).metrics.snapshot()["series"][0]["outcomes"] == {"ok": 1}

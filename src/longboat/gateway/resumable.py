@@ -314,7 +314,9 @@ class ResumableExchange(WaitingExchange):
             call.tried = frozenset()  # once more, before that error is the answer
         self._attempt_failed(detail)
         self._leave_upstream()
-        if reason == "gone" and not self._has_content:
+        if self._relay is not None and self._has_all(self._relay):
+            self._pass_on(self._relay, b"", last=True)
+        elif reason == "gone" and not self._has_content:
             self._refuse(refusals.no_rest())
         elif self._has_content and not self._can_go_on(reason, now_s, silent_s):
             self._give_up(detail)
@@ -325,6 +327,11 @@ class ResumableExchange(WaitingExchange):
             self._ask_whether_dead(upstream)
         else:
             self._try_elsewhere()
+
+    def _has_all(self, relay: Relay) -> bool:
+        """Whether the client has the answer's last event: its engine was lost behind that."""
+        passage = self._passage
+        return self._has_content and passage is not None and passage.is_over and relay.forget_tail()
 
     def _can_go_on(self, reason: str, now_s: float, silent_s: float) -> bool:
         passage, relay = self._passage, self._relay

@@ -278,6 +278,11 @@ class Passage:
 
     # faults
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has the end of the answer."""
+        return self.journal is not None and self._ended() and self.journal.received().ended
+
     def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
         """The engine is lost in the middle of the answer. Whether another can go on with it."""
         if not self.fault_s:
