@@ -9,6 +9,7 @@ Two things, each left out with one line that says why where it cannot be made; e
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import json
@@ -34,11 +35,11 @@ _DEADLINE_S = 120
 
 MODULES = (
     *(f"gateway/{name}" for name in (
-        "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "journal", "known_answers",
+        "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "facts", "journal", "known_answers",
         "known_heads", "metrics", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable", "resume",
         "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
     )),
-    *(f"routing/{name}" for name in ("breaker", "fair_queue", "pick", "quota", "tickets")),
+    *(f"routing/{name}" for name in ("breaker", "fair_queue", "flows", "pace", "pick", "quota", "tickets", "turns")),
 )  # fmt: skip
 """What every request runs through."""
 
@@ -203,7 +204,7 @@ def _make_modules(compiled: Any, in_wheel: bool) -> str:
 
 def _compile_side_by_side() -> None:
     """setuptools compiles the files of an extension one after another."""
-    from setuptools._distutils.ccompiler import CCompiler
+    compiler: Any = importlib.import_module("distutils.ccompiler").CCompiler  # setuptools stands behind this name
 
     def compile_all(self: Any, sources: Any, output_dir: Any = None, macros: Any = None, include_dirs: Any = None,
                     debug: Any = False, extra_preargs: Any = None, extra_postargs: Any = None,
@@ -221,7 +222,7 @@ def _compile_side_by_side() -> None:
             list(pool.map(compile_one, build.items()))
         return list(objects)
 
-    CCompiler.compile = compile_all
+    compiler.compile = compile_all
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.known_answers import known_answer, learn_answer, whole_chunks
+from longboat.gateway.known_answers import known_answer, learn_answer
+from longboat.gateway.native import whole_chunks
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.upstream_connection import UpstreamConnection
 from longboat.gateway.wire import Framing
@@ -438,7 +439,7 @@ def test_memory_for_heads_is_bounded() -> None:
     ],
 )
 def test_whole_chunks_are_those_and_nothing_else(data: bytes, found: tuple[bytes, bool] | None) -> None:
-    assert whole_chunks(data) == found
+    assert whole_chunks(data, 0) == found
     assert whole_chunks(b"head" + data, 4) == found
 
 
@@ -451,7 +452,7 @@ def test_whole_chunks_say_what_the_parser_says_or_nothing(
     if data.draw(st.booleans()):
         wire = data.draw(damaged(wire))
     wire = wire[: data.draw(st.integers(0, len(wire)) | st.just(len(wire)))]
-    found = whole_chunks(wire)
+    found = whole_chunks(wire, 0)
     if found is None:
         return
     right = ParserReading()
@@ -465,5 +466,5 @@ def test_whole_chunks_say_what_the_parser_says_or_nothing(
 def test_whole_chunks_as_engines_send_them_are_read(body: list[bytes]) -> None:
     kind = Kind(b"200 OK", b"", b"transfer-encoding: chunked\r\n")
     wire = kind.wire(body).partition(b"\r\n\r\n")[2]
-    assert whole_chunks(wire) == (b"".join(body), True)
-    assert whole_chunks(wire[:-5]) == (b"".join(body), False)
+    assert whole_chunks(wire, 0) == (b"".join(body), True)
+    assert whole_chunks(wire[:-5], 0) == (b"".join(body), False)

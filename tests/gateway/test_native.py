@@ -421,6 +421,39 @@ def test_heads_are_taken_alike(data: bytes, max_bytes: int) -> None:
         assert _native.head_of(whole, max_bytes) == native_twin.head_of(whole, max_bytes)
 
 
+# whole_chunks
+
+
+CHUNKS = (
+    b"1\r\na\r\n",
+    b"a\r\n0123456789\r\n",
+    b"0\r\n\r\n",
+    b"\r\n",
+    b"1\r",
+    b"A\r\n",
+    b"01\r\na\r\n",
+    b"0",
+    b"3fff\r\n",
+    b"x",
+)
+
+
+@needs_native
+@given(st.lists(st.sampled_from(CHUNKS) | st.binary(max_size=3), max_size=8).map(b"".join), st.integers(0, 12))
+def test_chunks_are_taken_alike(data: bytes, at: int) -> None:
+    assert _native.whole_chunks(data, at) == native_twin.whole_chunks(data, at)
+
+
+@both
+@pytest.mark.parametrize("size", [1, 15, 16, 255, 256, 4095, 4096, 16383, 16384])
+def test_large_chunks_are_whole_up_to_a_bound(maker: Any, size: int) -> None:
+    wire = b"%x\r\n%b\r\n" % (size, b"x" * size)
+    found = None if size > 16383 else (b"x" * size, False)
+    assert maker.whole_chunks(wire, 0) == found
+    assert maker.whole_chunks(b"head" + wire, 4) == found
+    assert maker.whole_chunks(wire[:-1], 0) is None
+
+
 # Gaps
 
 

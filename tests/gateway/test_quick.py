@@ -80,17 +80,22 @@ def same_for_the_engine(state: GatewayState, short: Call, long: Call) -> bool:
     return True
 
 
+def attributes_of(kind: type) -> set[str]:
+    """Whether it is compiled or not; none where they are in each object's dictionary."""
+    return set(getattr(kind, "__mypyc_attrs__", None) or getattr(kind, "__slots__", ()))
+
+
 def facts_of(call: Call) -> dict[str, Any]:
     """All but the document, which weighs more than the body."""
     assert isinstance(call.facts, Facts)
-    return {name: getattr(call.facts, name) for name in Facts.__slots__ if name != "document"}
+    return {name: getattr(call.facts, name) for name in attributes_of(Facts) if name != "document"}
 
 
 def rest_of(call: Call) -> dict[str, Any]:
     """All that a call holds besides, of which none may be forgotten."""
     made_of_it = {"request", "facts", "decided_s", "plan", "pool_at_once", "salt", "sent_body"}
-    names = getattr(Call, "__mypyc_attrs__", None)  # where it is compiled
-    if names is None:
+    names = attributes_of(Call)
+    if not names:
         fixed = {n for n, v in vars(Call).items() if not n.startswith("_") and not callable(v)}
         names = {n for n in fixed if type(getattr(Call, n)) is not property} | set(vars(call))
     return {name: getattr(call, name) for name in names if name not in made_of_it}

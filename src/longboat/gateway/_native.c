@@ -4,6 +4,7 @@
  * the ordinary. It must never say something else than read_facts would: where it cannot be sure, it returns None.
  * Gaps, TokenLog, ChunkPath: the way of nearly every token from an engine to a client.
  * head_of: a head by which others like it are known.
+ * whole_chunks: the body of what is whole chunks and nothing else.
  * access_line: the line of access_log.access_record.
  */
 
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 6 /* as native.py expects it */
+#define INTERFACE 7 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -1066,6 +1067,61 @@ static PyObject *head_of(PyObject *module, PyObject *const *args, Py_ssize_t num
     return Py_BuildValue("(Nnn)", key, head_bytes + 4, length);
 }
 
+/* ---- whole_chunks ------------------------------------------------------------------------------------------------ */
+
+/* Size of the chunk that data[at:] begins with, where it is written as small lower-case digits and is whole; else 0.
+   next: where what follows it begins; begin: of its body */
+static Py_ssize_t chunk_at(const char *data, Py_ssize_t bytes, Py_ssize_t at, Py_ssize_t *begin, Py_ssize_t *next) {
+    Py_ssize_t size = 0, digits = 0;
+    for (; digits < 4 && at + digits < bytes; digits++) {
+        char c = data[at + digits];
+        if (c >= '0' && c <= '9') size = size * 16 + (c - '0');
+        else if (c >= 'a' && c <= 'f') size = size * 16 + (c - 'a' + 10);
+        else break;
+    }
+    if (digits == 0 || data[at] == '0' || size > 16383) return 0;
+    *begin = at + digits + 2;
+    *next = *begin + size + 2;
+    if (*next > bytes || data[*begin - 2] != '\r' || data[*begin - 1] != '\n') return 0;
+    return data[*next - 2] == '\r' && data[*next - 1] == '\n' ? size : 0;
+}
+
+static PyObject *whole_chunks(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
+    (void)module;
+    if (num_args != 2 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "whole_chunks(data: bytes, at: int)");
+        return NULL;
+    }
+    Py_ssize_t first = PyLong_AsSsize_t(args[1]);
+    if (first == -1 && PyErr_Occurred()) return NULL;
+    const char *data = PyBytes_AS_STRING(args[0]);
+    const Py_ssize_t bytes = PyBytes_GET_SIZE(args[0]);
+    if (first < 0) Py_RETURN_NONE;
+    Py_ssize_t total = 0, begin = 0, next = 0, at = first;
+    bool ends = false;
+    while (at < bytes) {
+        if (bytes - at >= 5 && memcmp(data + at, "0\r\n\r\n", 5) == 0) {
+            if (at + 5 != bytes) Py_RETURN_NONE;
+            ends = true;
+            break;
+        }
+        Py_ssize_t size = chunk_at(data, bytes, at, &begin, &next);
+        if (size == 0) Py_RETURN_NONE;
+        total += size;
+        at = next;
+    }
+    const Py_ssize_t end = at;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, total);
+    if (body == NULL) return NULL;
+    char *to = PyBytes_AS_STRING(body);
+    for (at = first; at < end; at = next) {
+        Py_ssize_t size = chunk_at(data, bytes, at, &begin, &next);
+        memcpy(to, data + begin, (size_t)size);
+        to += size;
+    }
+    return Py_BuildValue("(NO)", body, ends ? Py_True : Py_False);
+}
+
 /* ---- access_line ------------------------------------------------------------------------------------------------- */
 
 /* A recent.Record's fields, in its order. */
@@ -1242,6 +1298,7 @@ static PyMethodDef methods[] = {
     {"access_line", access_line, METH_O, "The access log's line of a record, or None."},
     {"head_of", (PyCFunction)(void (*)(void))head_of, METH_FASTCALL, "A head without its length's digits, or None."},
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, "What a body asks for, or None."},
+    {"whole_chunks", (PyCFunction)(void (*)(void))whole_chunks, METH_FASTCALL, "The body in whole chunks, or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from longboat.gateway.answers import status_line
 from longboat.gateway.wire import Framing, end_to_end_lines
 
 __all__ = ("AnswerHead", "AnswerHeadError", "answer_head")
 
 _MAX_KNOWN = 1024
+_CHUNKED: Final = Framing.CHUNKED
 
 
 class AnswerHeadError(Exception):
@@ -61,7 +64,7 @@ class AnswerHead:
         sized: the engine's length stays true; length: that of this answer where the head is known from another
         """
         own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
-        if framing is Framing.CHUNKED:
+        if framing is _CHUNKED:
             coding = b"transfer-encoding: chunked\r\n"
         else:
             length = self.length if length is None else length

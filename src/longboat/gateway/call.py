@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.usage import AnswerKind, Usage, UsageReader
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ("Call",)
 
 
-_NONE: frozenset[str] = frozenset()
+_NONE: Final[frozenset[str]] = frozenset()
+_JSON: Final = AnswerKind.JSON
 
 
 class Call:
@@ -40,7 +41,7 @@ class Call:
     comes_back: its client has the beginning of the answer, up to this point, and wants the rest
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
-    whole_answer: all of the body, where it came at once: its usage is read when it is asked for
+    whole_answer: all of the body, where it came at once: its usage is read when it is asked for; answer_kind: its shape
     left_pool: whose slot it had, and where what it used is still to be told
     failure: why the last replica gave no answer; reached: one of them had taken the request
     """
@@ -66,6 +67,7 @@ class Call:
     reached = False
     usage: UsageReader | None = None
     whole_answer: bytes | None = None
+    answer_kind: AnswerKind = _JSON
     series: Series | None = None
     span: Span | None = None
     bytes_out = 0
@@ -116,7 +118,7 @@ class Call:
         if self.usage is None:
             if self.whole_answer is None:
                 return None
-            self.usage = UsageReader(AnswerKind.JSON)
+            self.usage = UsageReader(self.answer_kind, added=self.adds_usage and self.answer_kind is not _JSON)
             self.usage.feed(self.whole_answer, True)
         usage = self.usage.result()
         if self.comes_back is None or usage.completion_tokens is None:

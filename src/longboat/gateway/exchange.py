@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead
@@ -18,12 +18,12 @@ from longboat.gateway.call import Call
 from longboat.gateway.outgoing import body_for, has_usage, pool_lines
 from longboat.gateway.pool import Pool
 from longboat.gateway.recent import Attempt
-from longboat.gateway.relay import Relay
+from longboat.gateway.relay import Relay, last_chunk
 from longboat.gateway.state import GatewayState
 from longboat.gateway.tracing import passed_on
 from longboat.gateway.upstream import Upstream, request_end
 from longboat.gateway.upstream_connection import EngineConnection
-from longboat.gateway.usage import AnswerKind, UsageReader
+from longboat.gateway.usage import AnswerKind, UsageReader, without_usage_event
 from longboat.gateway.wire import Framing
 from longboat.routing.decisions import Pick, Wait
 from longboat.routing.fair_queue import Granted, Queued, Ticket
@@ -33,6 +33,11 @@ from longboat.routing.poison import Admitted
 __all__ = ("SWEEP_S", "ClientSide", "Exchange")
 
 SWEEP_S = 0.25  # how often ``sweep`` is called
+
+_IDENTITY: Final = Framing.IDENTITY  # a member of an enum is looked up each time that it is named
+_CHUNKED: Final = Framing.CHUNKED
+_CLOSE: Final = Framing.CLOSE
+_JSON: Final = AnswerKind.JSON
 
 _MAX_WHOLE_BYTES = 65536
 """Of an answer that is kept until its usage is read."""
@@ -193,9 +198,9 @@ class Exchange:
         status, events = head.status, head.events
         # What was added is taken out, and its length would be wrong.
         sized = head.sized and not (events and (call.adds_usage or head.journaled) and status < 400)
-        framing = Framing.IDENTITY
+        framing = _IDENTITY
         if not sized:
-            framing = Framing.CLOSE if request.http_1_0 else Framing.CHUNKED
+            framing = _CLOSE if request.http_1_0 else _CHUNKED
         assert self._upstream is not None
         if status < 500:
             self._upstream.breaker.succeeded()
@@ -215,37 +220,45 @@ class Exchange:
     def _read_usage(self, *, events: bool) -> None:
         call = self._call
         if has_usage(call) and self._status < 400:
-            kind = call.api.events if events else AnswerKind.JSON
+            kind = call.api.events if events else _JSON
             call.usage = UsageReader(kind, added=events and call.adds_usage)
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
-        """The whole of an answer that is no stream, at once."""
-        call = self._call
-        odd = head.events or head.status >= 400 or call.api.remembers_owner or call.facts is None
-        if odd or length > _MAX_WHOLE_BYTES:
-            self.on_head(head, length)
+        """The whole of an answer at once."""
+        call, request, upstream = self._call, self._call.request, self._upstream
+        self._connection = None  # it is free: it may carry another answer by now
+        odd = head.status >= 400 or call.api.remembers_owner or call.facts is None or not body
+        if odd or len(body) > _MAX_WHOLE_BYTES or head.journaled or not self._is_plain(head, length):
+            self.on_head(head, None if length < 0 else length)
             self.on_block(body, last=True)
             return
-        request, upstream = call.request, self._upstream
         assert upstream is not None
         if not upstream.breaker.closed:
             upstream.breaker.succeeded()
+        sized = length >= 0
         lines = head.for_client(
-            Framing.IDENTITY,
-            sized=True,
+            _IDENTITY if sized else _CHUNKED,
+            sized=sized,
             request_id=request.request_id,
             replica=upstream.replica,
             close=self._client.closes_after,
             extra=pool_lines(call) + request.extra_lines,
-            length=length,
+            length=length if sized else None,
         )
         call.first_byte_s = time.monotonic()
-        call.bytes_out = length
         call.whole_answer = body
-        self._connection = None
-        self._client.write(lines + body)
+        if not sized:
+            call.answer_kind = call.api.events
+            if call.adds_usage:
+                body = without_usage_event(body)
+        call.bytes_out = len(body)
+        self._client.write(lines + body if sized else lines + last_chunk(body))
         self._close(status=head.status, outcome="ok")
         self._client.exchange_done(keep=True)
+
+    def _is_plain(self, head: AnswerHead, length: int) -> bool:
+        """Whether it is a stream in chunks, for a client that takes chunks, or no stream and not in chunks."""
+        return not head.events if length >= 0 else head.events and not self._call.request.http_1_0
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         relay, connection = self._relay, self._connection

@@ -1,16 +1,14 @@
-"""Reads the answers that engines give over and over without a parser: heads that came before, and whole chunks."""
+"""Reads the answers that engines give over and over without a parser: heads that came before."""
 
 from __future__ import annotations
 
 from longboat.gateway.answer_head import AnswerHead
 from longboat.gateway.native import head_of
 
-__all__ = ("KnownAnswer", "known_answer", "learn_answer", "whole_chunks")
+__all__ = ("KnownAnswer", "known_answer", "learn_answer")
 
 _MAX_HEAD_BYTES = 4096
 _MAX_KNOWN = 1024
-_LAST = b"0\r\n\r\n"
-_SIZES = {b"%x" % size: size for size in range(1, 16384)}
 
 
 class KnownAnswer:
@@ -55,21 +53,3 @@ def learn_answer(data: bytes, head: AnswerHead, *, reusable: bool) -> None:
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
     _known[key] = KnownAnswer(head, reusable=reusable)
-
-
-def whole_chunks(data: bytes, at: int = 0) -> tuple[bytes, bool] | None:
-    """The body that ``data`` brings from ``at`` on, where it is whole chunks and nothing else; and whether the last."""
-    pieces: list[bytes] = []
-    size_bytes = len(data)
-    while at < size_bytes:
-        if data.startswith(_LAST, at):
-            return (b"".join(pieces), True) if at + 5 == size_bytes else None
-        end = data.find(b"\r\n", at, at + 6)
-        size = _SIZES.get(data[at:end]) if end > 0 else None
-        if size is None:
-            return None
-        begin, at = end + 2, end + 4 + size
-        if data[at - 2 : at] != b"\r\n":
-            return None
-        pieces.append(data[begin : at - 2])
-    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), False

@@ -5,6 +5,7 @@ The tuple is: model, stream, wants_usage, num_prompt_tokens_estimate, prompt_cha
 neither ``stream_options`` nor ``cache_salt`` is in the document, so that either can be put before its first member.
 head_of: where data begins with the head of a message, that head without the digits of its Content-Length, where its
 body begins, and that length (-1: none): equal bytes mean an equal reading. None where no head ends within max_bytes.
+whole_chunks: the body that data brings from ``at`` on, where it is whole chunks and nothing else; and whether the last.
 access_line: the bytes of ``access_record``'s line; None where a text is no plain ASCII, or a number not of its type.
 """
 
@@ -13,9 +14,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan")
+__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan", "whole_chunks")
 
-_INTERFACE = 6
+_INTERFACE = 7
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 
@@ -33,6 +34,6 @@ IS_NATIVE = _is_usable()
 """Whether the compiled ones are in use."""
 
 if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway._native import ChunkPath, Gaps, TokenLog, access_line, head_of, scan
+    from longboat.gateway._native import ChunkPath, Gaps, TokenLog, access_line, head_of, scan, whole_chunks
 else:
-    from longboat.gateway.native_twin import ChunkPath, Gaps, TokenLog, access_line, head_of, scan
+    from longboat.gateway.native_twin import ChunkPath, Gaps, TokenLog, access_line, head_of, scan, whole_chunks

@@ -8,9 +8,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan")
+__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan", "whole_chunks")
 
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
+_LAST_CHUNK = b"0\r\n\r\n"
+_CHUNK_SIZES = {b"%x" % size: size for size in range(1, 16384)}
 _SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
 _EVENT_END = b"\n\n\r\n"
 _CHOICES_END = b"}]}\n\n\r\n"
@@ -33,6 +35,24 @@ def head_of(data: bytes, max_bytes: int, /) -> tuple[bytes, int, int] | None:
 
 def scan(body: bytes, completions: bool, keyed: bool, /) -> None:
     """Knows nothing of any body: ``body.read_facts`` is what reads it."""
+
+
+def whole_chunks(data: bytes, at: int, /) -> tuple[bytes, bool] | None:
+    """See ``native``."""
+    pieces: list[bytes] = []
+    size_bytes = len(data)
+    while at < size_bytes:
+        if data.startswith(_LAST_CHUNK, at):
+            return (b"".join(pieces), True) if at + 5 == size_bytes else None
+        end = data.find(b"\r\n", at, at + 6)
+        size = _CHUNK_SIZES.get(data[at:end]) if end > 0 else None
+        if size is None:
+            return None
+        begin, at = end + 2, end + 4 + size
+        if data[at - 2 : at] != b"\r\n":
+            return None
+        pieces.append(data[begin : at - 2])
+    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), False
 
 
 class Gaps:

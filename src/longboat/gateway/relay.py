@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from longboat.gateway.answers import ErrorStyle, error_event
 from longboat.gateway.wire import Framing
 
-__all__ = ("Relay",)
+__all__ = ("Relay", "last_chunk")
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+_CHUNKED: Final = Framing.CHUNKED
 _MAX_TAIL_BYTES = 1024 * 1024
 
 
@@ -24,7 +27,7 @@ class Relay:
 
     def __init__(self, head: bytes, framing: Framing, *, events: bool, style: ErrorStyle = ErrorStyle.OPENAI) -> None:
         self._head = head
-        self._chunked = framing is Framing.CHUNKED
+        self._chunked = framing is _CHUNKED
         self._tail = b""
         self._torn = False
         self._style = style
@@ -44,7 +47,7 @@ class Relay:
             return b""
         self.bytes_out += len(body)
         if self._chunked:
-            body = _last_chunk(body) if last else b"%x\r\n%b\r\n" % (len(body), body)
+            body = last_chunk(body) if last else b"%x\r\n%b\r\n" % (len(body), body)
         if self.started:
             return body
         self.started = True
@@ -83,7 +86,7 @@ class Relay:
         if self._torn:
             event = b"\n\n" + event
         self.bytes_out += len(event)
-        return _last_chunk(event) if self._chunked else event
+        return last_chunk(event) if self._chunked else event
 
     def _rejoined(self, body: bytes, *, last: bool) -> bytes:
         """The held-back tail with what followed it, up to the end of its last whole event."""
@@ -104,5 +107,6 @@ def _after_last(body: bytes, end: bytes) -> int:
     return at + len(end) if at >= 0 else 0
 
 
-def _last_chunk(body: bytes) -> bytes:
+def last_chunk(body: bytes) -> bytes:
+    """The last of a body in chunks, and what ends these."""
     return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
 
-from longboat.core.states import ResumeLevel
 from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead, answer_head
 from longboat.gateway.answers import Refusal
@@ -38,7 +38,7 @@ _SAME_AGAIN = ("crossed", "again")  # it can answer if it is asked otherwise
 _JSON = [(b"content-type", b"application/json")]
 
 
-_NONE: frozenset[str] = frozenset()
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class ResumableExchange(WaitingExchange):
@@ -83,20 +83,20 @@ class ResumableExchange(WaitingExchange):
         self._watch = None
         self._held, self._held_bytes = (), 0
         passage = self._passage
-        if passage is None and upstream.resume is not ResumeLevel.NONE and not self._has_content:
+        if passage is None and upstream.resumes and not self._has_content:
             passage = self._passage = self._new_passage()
         if self._relay is not None and not self._relay.started:
             self._relay = None
         if passage is None:
             return self._dressed_whole(upstream, body)
         self._first_tokens = passage.num_tokens
-        if upstream.resume is not ResumeLevel.NONE:  # who keeps a journal tells each second that it lives
+        if upstream.resumes:  # who keeps a journal tells each second that it lives
             self._watch = Watch(self._sent_s, self._first_tokens)
         return passage.carry(upstream, body)
 
     def _dressed_whole(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
         """The same for an answer that is no stream: its engine tells the tokens while it makes them."""
-        if self._journal is None and upstream.resume is not ResumeLevel.NONE and self._policy.enabled:
+        if self._journal is None and upstream.resumes and self._policy.enabled:
             self._journal = whole_journal_of(self._call)
         return (b"", body) if self._journal is None else self._journal.carry(upstream, body)
 

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from longboat.core.errors import UserInputError
-from longboat.core.states import Endpoint
+from longboat.core.states import Endpoint, ResumeLevel
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstream_connection import EngineConnection, UpstreamConnection
 from longboat.routing.breaker import Breaker
@@ -58,6 +58,7 @@ class Upstream:
         "ready",
         "replica",
         "resume",
+        "resumes",
         "revision",
         "room_told",
         "streams",
@@ -74,6 +75,7 @@ class Upstream:
         self.api_key = endpoint.api_key
         self.ready = self.told_ready = endpoint.ready
         self.resume = endpoint.resume
+        self.resumes = endpoint.resume is not ResumeLevel.NONE
         self.revision = endpoint.revision
         self.beats = endpoint.beats
         self.leaving = endpoint.moving  # it is taken out, and its answers are to go elsewhere
@@ -150,6 +152,7 @@ class Upstream:
         self.told_ready = endpoint.ready
         self.ready = endpoint.ready and not self.lost
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
+        self.resumes = endpoint.resume is not ResumeLevel.NONE
         self.leaving = endpoint.moving
 
     def mark_lost(self, detail: str, reason: str = "beats") -> None:

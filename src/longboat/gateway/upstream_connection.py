@@ -9,8 +9,8 @@ import httptools
 
 from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.engine_protocol import EngineProtocol
-from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer, whole_chunks
-from longboat.gateway.native import ChunkPath
+from longboat.gateway.known_answers import KnownAnswer, known_answer, learn_answer
+from longboat.gateway.native import ChunkPath, whole_chunks
 
 if TYPE_CHECKING:
     from longboat.gateway.upstream import Upstream
@@ -39,7 +39,10 @@ class ResponseSink(Protocol):
         """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
-        """``on_head`` and the only ``on_block`` of an answer that came at once. The connection is free again."""
+        """``on_head`` and the only ``on_block`` of an answer that came at once. The connection is free again.
+
+        length: -1 where the head tells none
+        """
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
@@ -181,7 +184,7 @@ class UpstreamConnection:
             return
         if self.path.between_chunks:
             # The parser is between two chunks before this one and after it, so it need not see it.
-            chunks = whole_chunks(data)
+            chunks = whole_chunks(data, 0)
             if chunks is not None:
                 self._deliver_chunks(sink, chunks)
                 return
@@ -224,12 +227,17 @@ class UpstreamConnection:
             if len(data) > body_at or not length:
                 self._deliver_part(sink, data[body_at:])
             return
+        chunks = whole_chunks(data, body_at) if len(data) > body_at else None
+        if chunks is not None and chunks[1]:
+            self._complete = True
+            self._release()
+            sink.on_whole(answer.head, -1, chunks[0])
+            return
         self._unparsed_head = data[:body_at]
         self.path.between_chunks = True
         sink.on_head(answer.head)
         if len(data) == body_at:
             return
-        chunks = whole_chunks(data, body_at)
         if chunks is None:
             self._parse(sink, data[body_at:])
         else:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from longboat.gateway.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
 
-__all__ = ("AnswerKind", "Usage", "UsageReader")
+__all__ = ("AnswerKind", "Usage", "UsageReader", "without_usage_event")
 
 _MAX_HELD_BYTES = 1024 * 1024
 _TAIL_BYTES = 16 * 1024
@@ -27,6 +28,9 @@ class AnswerKind(enum.Enum):
     OPENAI_EVENTS = "openai"  # chat, completions, audio
     RESPONSES_EVENTS = "responses"
     ANTHROPIC_EVENTS = "anthropic"
+
+
+_JSON: Final = AnswerKind.JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class UsageReader:
 
     def __init__(self, kind: AnswerKind, *, added: bool = False) -> None:
         self._kind = kind
-        self._is_json = kind is AnswerKind.JSON
+        self._is_json = kind is _JSON
         self._added = added
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -106,7 +110,16 @@ class UsageReader:
         return separator.join(kept)
 
 
-_UNKNOWN = Usage()
+_UNKNOWN: Final = Usage()
+
+
+def without_usage_event(block: bytes) -> bytes:
+    """Whole events less the one that tells usage and nothing else."""
+    at = block.rfind(b'"usage":{')
+    start, end = block.rfind(b"\n\n", 0, at) + 2, block.find(b"\n\n", at) + 2
+    if at >= 0 and start > 1 and end > 1 and block.find(b'"usage"', 0, start) < 0 and block.find(b'"usage"', end) < 0:
+        return block[:start] + block[end:] if _is_usage_event(block[start:end]) else block
+    return UsageReader(AnswerKind.OPENAI_EVENTS, added=True).feed(block, True)
 
 
 def _usage_of_document(body: bytes, *, whole: bool) -> Usage:

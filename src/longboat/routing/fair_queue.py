@@ -10,7 +10,19 @@ from longboat.routing.flows import Flow, Flows, Level, Tenant
 from longboat.routing.forecast import forecast_s
 from longboat.routing.pace import Pace, Ratio
 from longboat.routing.slots import Demand
-from longboat.routing.tickets import GRANTED, Granted, Place, Queued, Rejected, RejectedReason, Ticket
+from longboat.routing.tickets import (
+    ENDED,
+    GRANTED,
+    OUTSIDE,
+    OVERDUE,
+    RUNNING,
+    WAITING,
+    Granted,
+    Queued,
+    Rejected,
+    RejectedReason,
+    Ticket,
+)
 from longboat.routing.turns import first_by_class
 
 __all__ = ("GRANTED", "UNBOUNDED", "Granted", "Queued", "Rejected", "RejectedReason", "Scheduler", "Ticket")
@@ -81,7 +93,7 @@ class Scheduler:
 
     def offer(self, ticket: Ticket, *, now_s: float, slots: int, busy: int) -> Granted | Queued | Rejected:
         """A new request: runs at once, waits, or is refused."""
-        if ticket.place is not Place.OUTSIDE:
+        if ticket.place is not OUTSIDE:
             raise ValueError(f"the ticket is already {ticket.place.name.lower()}: finish or cancel it first")
         self._flows.sweep(now_s)
         flow = self._flows.enter(ticket, now_s, self._ratio)
@@ -139,9 +151,9 @@ class Scheduler:
     def release(self, ticket: Ticket, *, now_s: float) -> None:
         """A granted ticket ended: its slot is free. Has no effect on a ticket that is not running."""
         flow = ticket.flow
-        if flow is None or ticket.place is not Place.RUNNING:
+        if flow is None or ticket.place is not RUNNING:
             return
-        ticket.place = Place.ENDED
+        ticket.place = ENDED
         ticket.ended_s = now_s
         tenant = flow.tenant
         tenant.running -= 1
@@ -155,9 +167,9 @@ class Scheduler:
         is charged. served: an engine did the work, so its time teaches how long others wait.
         """
         flow = ticket.flow
-        if flow is None or ticket.place is not Place.ENDED:
+        if flow is None or ticket.place is not ENDED:
             return
-        ticket.place = Place.OUTSIDE
+        ticket.place = OUTSIDE
         tenant = flow.tenant
         unknown_tokens = ticket.charged_tokens if served else 0.0
         used = unknown_tokens if used_tokens is None else float(used_tokens)
@@ -172,13 +184,13 @@ class Scheduler:
 
     def cancel(self, ticket: Ticket) -> bool:
         """A waiting ticket left. False, and no effect, if it does not wait (a running one is to be finished)."""
-        if ticket.place is Place.OVERDUE:
+        if ticket.place is OVERDUE:
             del self._overdue[ticket]
-        elif ticket.place is Place.WAITING and ticket.flow is not None:
+        elif ticket.place is WAITING and ticket.flow is not None:
             self._leave_queue(ticket, ticket.flow)
         else:
             return False
-        ticket.place = Place.OUTSIDE
+        ticket.place = OUTSIDE
         return True
 
     def expire(self, now_s: float) -> list[Ticket]:
@@ -188,7 +200,7 @@ class Scheduler:
         expired = list(self._overdue)
         self._overdue.clear()
         for ticket in expired:
-            ticket.place = Place.OUTSIDE
+            ticket.place = OUTSIDE
         return expired
 
     def predicted_wait_s(self, tenant: str, *, priority: int, slots: int, busy: int) -> float | None:
@@ -250,7 +262,7 @@ class Scheduler:
         tenant.service_tokens += charged_tokens
         tenant.running += 1
         self._running += 1
-        ticket.place = Place.RUNNING
+        ticket.place = RUNNING
         ticket.flow = flow
         ticket.charged_tokens = charged_tokens
         ticket.granted_s = now_s
@@ -264,13 +276,13 @@ class Scheduler:
         if late_s >= 0:
             return self._reject(reason, flow, now_s, wait_s, late_s)
         self._turn += 1
-        ticket.place = Place.WAITING
+        ticket.place = WAITING
         ticket.flow = flow
         ticket.expires_s = expires_s
         flow.push(ticket)
         self._waiting += 1
         if len(self._due) > 2 * self._waiting + 64:
-            self._due = [entry for entry in self._due if entry[2].place is Place.WAITING]
+            self._due = [entry for entry in self._due if entry[2].place is WAITING]
             heapq.heapify(self._due)
         heapq.heappush(self._due, (expires_s, self._turn, ticket))
         return Queued(wait_s)
@@ -283,9 +295,9 @@ class Scheduler:
         due = self._due
         while due and due[0][0] <= now_s:
             expires_s, _, ticket = heapq.heappop(due)
-            if ticket.place is Place.WAITING and ticket.flow is not None and ticket.expires_s == expires_s:
+            if ticket.place is WAITING and ticket.flow is not None and ticket.expires_s == expires_s:
                 self._leave_queue(ticket, ticket.flow)
-                ticket.place = Place.OVERDUE
+                ticket.place = OVERDUE
                 self._overdue[ticket] = None
 
     # refusals

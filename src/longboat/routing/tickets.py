@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from longboat.routing.flows import Flow
 
-__all__ = ("GRANTED", "Granted", "Place", "Queued", "Rejected", "RejectedReason", "Ticket")
+__all__ = (
+    "ENDED", "GRANTED", "OUTSIDE", "OVERDUE", "RUNNING", "WAITING", "Granted", "Place", "Queued", "Rejected",
+    "RejectedReason", "Ticket",
+)  # fmt: skip
 
 
 class RejectedReason(enum.StrEnum):
@@ -18,6 +21,25 @@ class RejectedReason(enum.StrEnum):
     QUEUE_FULL = "queue_full"
     WAIT_TOO_LONG = "wait_too_long"
     DEADLINE = "deadline"
+
+
+class Place(enum.Enum):
+    """Where a ticket is. OVERDUE: taken out of its queue, and not yet returned by ``expire``. ENDED: its slot is free,
+    and what it used is not yet known."""
+
+    OUTSIDE = enum.auto()
+    WAITING = enum.auto()
+    OVERDUE = enum.auto()
+    RUNNING = enum.auto()
+    ENDED = enum.auto()
+
+
+# A member of an enum is looked up each time that it is named; these are not.
+OUTSIDE: Final = Place.OUTSIDE
+WAITING: Final = Place.WAITING
+OVERDUE: Final = Place.OVERDUE
+RUNNING: Final = Place.RUNNING
+ENDED: Final = Place.ENDED
 
 
 @dataclass(frozen=True)
@@ -45,17 +67,6 @@ class Rejected:
     reason: RejectedReason
     retry_after_s: int
     detail: str
-
-
-class Place(enum.Enum):
-    """Where a ticket is. OVERDUE: taken out of its queue, and not yet returned by ``expire``. ENDED: its slot is free,
-    and what it used is not yet known."""
-
-    OUTSIDE = enum.auto()
-    WAITING = enum.auto()
-    OVERDUE = enum.auto()
-    RUNNING = enum.auto()
-    ENDED = enum.auto()
 
 
 class Ticket:
@@ -88,7 +99,7 @@ class Ticket:
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s
         self.payload = payload
-        self.place = Place.OUTSIDE
+        self.place = OUTSIDE
         self.flow: Flow | None = None
         self.charged_tokens = 0.0
         self.granted_s = 0.0
