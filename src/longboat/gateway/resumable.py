@@ -219,7 +219,8 @@ class ResumableExchange(WaitingExchange):
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
         if self._leaving is not None or self._relay is not None or self._call.first_byte_s is not None:
-            self.on_head(head, length)
+            self._connection = None  # it is free
+            self.on_head(head, None if length < 0 else length)
             self.on_block(body, last=True)
         else:
             self._heard = True
