@@ -49,7 +49,7 @@ SIDE_BY_SIDE = {"quick": 2}
 """Processes that a group's files are divided among; one where the group is not named. Engines and clusters need the
 machine for themselves; quick tests wait about half of their time."""
 NEEDS_NOTHING = (*CHECKS, "quick")
-BUDGET_S = 35 * 60.0
+BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
