@@ -53,21 +53,21 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         """version: ``standard``, or ``editable`` where the checkout itself is what gets imported."""
         if self.target_name != "wheel":
             return
-        built = build(in_wheel=version == "standard")
+        built = build()
         if built and version == "standard":
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
             build_data["artifacts"] += [f"/{path.relative_to(ROOT).as_posix()}" for path in built]
 
 
-def build(*, in_wheel: bool = False) -> list[Path]:
-    """Compile what is older than its source; the files there are then. in_wheel: they will lie beside these sources."""
+def build() -> list[Path]:
+    """Compile what is not of its source; the files there are then."""
     why = _missing()
     extension = SOURCE.with_name(f"_native{SUFFIX}")
     native = _is_fresh(extension) or _tell("the gateway's C extension", why or _make_extension(extension))
     compiled = _compiled_module()
     folder: Path = compiled.FOLDER
-    modules = _are_fresh(compiled, in_wheel) or _tell("compiled modules", why or _make_modules(compiled, in_wheel))
+    modules = _are_fresh(compiled) or _tell("compiled modules", why or _make_modules(compiled))
     if not native:
         extension.unlink(missing_ok=True)  # what an older source made must not stay
     if not modules:
@@ -146,22 +146,22 @@ def _compiled_module() -> Any:
     return module
 
 
-def _manifest(compiled: Any, in_wheel: bool) -> dict[str, Any]:
-    stamps = {f"{name}.py": compiled.stamp_of(PACKAGE / f"{name}.py") for name in MODULES}
-    return {"suffix": SUFFIX, "sources": None if in_wheel else stamps}
+def _manifest(compiled: Any) -> dict[str, Any]:
+    digests = {f"{name}.py": compiled.digest_of(PACKAGE / f"{name}.py") for name in MODULES}
+    return {"suffix": SUFFIX, "sources": digests}
 
 
-def _are_fresh(compiled: Any, in_wheel: bool) -> bool:
+def _are_fresh(compiled: Any) -> bool:
     manifest = compiled.FOLDER / compiled.MANIFEST
     try:
         if manifest.stat().st_mtime_ns < Path(__file__).stat().st_mtime_ns:
             return False
-        return bool(json.loads(manifest.read_bytes()) == _manifest(compiled, in_wheel))
+        return bool(json.loads(manifest.read_bytes()) == _manifest(compiled))
     except (OSError, ValueError):
         return False
 
 
-def _make_modules(compiled: Any, in_wheel: bool) -> str:
+def _make_modules(compiled: Any) -> str:
     """Compile the modules; the reason where that fails, else empty. Takes about a minute."""
     try:
         from mypyc.build import mypycify
@@ -171,7 +171,7 @@ def _make_modules(compiled: Any, in_wheel: bool) -> str:
     started_s = time.monotonic()
     folder: Path = compiled.FOLDER
     group_name = compiled.LIBRARY.removesuffix("__mypyc")
-    manifest = _manifest(compiled, in_wheel)
+    manifest = _manifest(compiled)
     with tempfile.TemporaryDirectory(prefix=".compiled-", dir=PACKAGE) as work:
         said = io.StringIO()
         try:

@@ -837,8 +837,8 @@ static bool has_usage(const char *data, Py_ssize_t bytes) {
     return false;
 }
 
-/* native_twin.size_of_whole_chunk */
-static Py_ssize_t size_of_whole_chunk(const char *data, Py_ssize_t bytes) {
+/* The size that a chunk begins with, where it is written as up to four lower-case digits and is small; else 0. */
+static Py_ssize_t chunk_size(const char *data, Py_ssize_t bytes, Py_ssize_t *num_digits) {
     Py_ssize_t size = 0, digits = 0;
     for (; digits < 4 && digits < bytes; digits++) {
         char c = data[digits];
@@ -846,7 +846,14 @@ static Py_ssize_t size_of_whole_chunk(const char *data, Py_ssize_t bytes) {
         else if (c >= 'a' && c <= 'f') size = size * 16 + (c - 'a' + 10);
         else break;
     }
-    if (digits == 0 || data[0] == '0' || size > 16383 || bytes != digits + size + 4) return 0;
+    *num_digits = digits;
+    return digits == 0 || data[0] == '0' || size > 16383 ? 0 : size;
+}
+
+/* native_twin.size_of_whole_chunk */
+static Py_ssize_t size_of_whole_chunk(const char *data, Py_ssize_t bytes) {
+    Py_ssize_t digits, size = chunk_size(data, bytes, &digits);
+    if (size == 0 || bytes != digits + size + 4) return 0;
     if (data[digits] != '\r' || data[digits + 1] != '\n' || (digits != 3 && data[3] == '\r')) return 0;
     if (ends_with(data, bytes, "}]}\n\n\r\n", 7)) return size;
     return ends_with(data, bytes, "\n\n\r\n", 4) && !has_usage(data, bytes) ? size : 0;
@@ -1069,17 +1076,11 @@ static PyObject *head_of(PyObject *module, PyObject *const *args, Py_ssize_t num
 
 /* ---- whole_chunks ------------------------------------------------------------------------------------------------ */
 
-/* Size of the chunk that data[at:] begins with, where it is written as small lower-case digits and is whole; else 0.
+/* Size of the chunk that data[at:] begins with, where that is whole; else 0.
    next: where what follows it begins; begin: of its body */
 static Py_ssize_t chunk_at(const char *data, Py_ssize_t bytes, Py_ssize_t at, Py_ssize_t *begin, Py_ssize_t *next) {
-    Py_ssize_t size = 0, digits = 0;
-    for (; digits < 4 && at + digits < bytes; digits++) {
-        char c = data[at + digits];
-        if (c >= '0' && c <= '9') size = size * 16 + (c - '0');
-        else if (c >= 'a' && c <= 'f') size = size * 16 + (c - 'a' + 10);
-        else break;
-    }
-    if (digits == 0 || data[at] == '0' || size > 16383) return 0;
+    Py_ssize_t digits, size = chunk_size(data + at, bytes - at, &digits);
+    if (size == 0) return 0;
     *begin = at + digits + 2;
     *next = *begin + size + 2;
     if (*next > bytes || data[*begin - 2] != '\r' || data[*begin - 1] != '\n') return 0;

@@ -12,7 +12,6 @@ __all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan", "w
 
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 _LAST_CHUNK = b"0\r\n\r\n"
-_CHUNK_SIZES = {b"%x" % size: size for size in range(1, 16384)}
 _SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
 _EVENT_END = b"\n\n\r\n"
 _CHOICES_END = b"}]}\n\n\r\n"
@@ -45,7 +44,7 @@ def whole_chunks(data: bytes, at: int, /) -> tuple[bytes, bool] | None:
         if data.startswith(_LAST_CHUNK, at):
             return (b"".join(pieces), True) if at + 5 == size_bytes else None
         end = data.find(b"\r\n", at, at + 6)
-        size = _CHUNK_SIZES.get(data[at:end]) if end > 0 else None
+        size = _SIZES.get(data[at : end + 2]) if end > 0 else None
         if size is None:
             return None
         begin, at = end + 2, end + 4 + size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
 from longboat.core.errors import UserInputError
@@ -17,6 +17,8 @@ from longboat.routing.poison import Admitted
 from longboat.routing.watchdog import Pace
 
 __all__ = ("MovableStream", "Upstream", "request_end")
+
+_NO_RESUME: Final = ResumeLevel.NONE
 
 
 class MovableStream(Protocol):
@@ -58,7 +60,6 @@ class Upstream:
         "ready",
         "replica",
         "resume",
-        "resumes",
         "revision",
         "room_told",
         "streams",
@@ -75,7 +76,6 @@ class Upstream:
         self.api_key = endpoint.api_key
         self.ready = self.told_ready = endpoint.ready
         self.resume = endpoint.resume
-        self.resumes = endpoint.resume is not ResumeLevel.NONE
         self.revision = endpoint.revision
         self.beats = endpoint.beats
         self.leaving = endpoint.moving  # it is taken out, and its answers are to go elsewhere
@@ -100,6 +100,11 @@ class Upstream:
         that ``request_end`` makes."""
         first = b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self._base_path, path)
         return b"".join((first, self._own_lines, *forwarded))
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it can go on with answers that another engine began."""
+        return self.resume is not _NO_RESUME
 
     @property
     def target(self) -> tuple[str, int]:
@@ -152,7 +157,6 @@ class Upstream:
         self.told_ready = endpoint.ready
         self.ready = endpoint.ready and not self.lost
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
-        self.resumes = endpoint.resume is not ResumeLevel.NONE
         self.leaving = endpoint.moving
 
     def mark_lost(self, detail: str, reason: str = "beats") -> None:
