@@ -39,7 +39,9 @@ MODULES = (
         "known_heads", "metrics", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable", "resume",
         "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
     )),
-    *(f"routing/{name}" for name in ("breaker", "fair_queue", "flows", "pace", "pick", "quota", "tickets", "turns")),
+    *(f"routing/{name}" for name in (
+        "breaker", "fair_queue", "flows", "pace", "pick", "quota", "recent_demand", "tickets", "turns",
+    )),
 )  # fmt: skip
 """What every request runs through."""
 
