@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api import Api
     from longboat.gateway.body import Facts
+    from longboat.gateway.event_ids import Point
     from longboat.gateway.metrics import Series
     from longboat.gateway.multipart import Form
     from longboat.gateway.pool import Pool
     from longboat.gateway.quick import Plan
     from longboat.gateway.recent import Attempt
-    from longboat.gateway.reconnect import Point, ResumeToken
+    from longboat.gateway.reconnect import ResumeToken
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
     from longboat.routing.fair_queue import Ticket
