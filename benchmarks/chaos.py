@@ -101,7 +101,12 @@ async def _run_fleet(options: argparse.Namespace, stand: FleetStand) -> Found:
     faults = fleet_schedule(options.seed, options.faults, kinds)
     try:
         await stand.start(asks, concurrency=options.concurrency, deadline_s=options.deadline_s)
-        return await _phases(options, stand.load, lambda: play_fleet(stand, faults, options.calm_s), stand.folder)
+        async with asyncio.TaskGroup() as group:
+            counting = group.create_task(stand.count_always())
+            play = lambda: play_fleet(stand, faults, options.calm_s)  # noqa: E731
+            found, bad = await _phases(options, stand.load, play, stand.folder)
+            counting.cancel()
+        return {**found, "counted": await stand.count()}, bad
     finally:
         await stand.load.stop()
 

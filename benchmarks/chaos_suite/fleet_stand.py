@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,8 +16,10 @@ from chaos_suite.asks import Ask
 from chaos_suite.loader import Loader
 from chaos_suite.parts import MODEL
 from chaos_suite.places import FAST_BITS_PER_S, SLOW_BITS_PER_S
+from chaos_suite.resume_counts import ResumeCounts
 from fleet.fleet_lab import COMMAND, FleetLab, wait_until
-from fleet.liveness_lab import gateway_state
+from fleet.liveness_lab import gateway_state, run_of
+from longboat.gateway.control_client import GatewayControl
 from netlab.lab import Host, Lab
 
 __all__ = ("FleetStand", "fleet_file")
@@ -25,6 +28,8 @@ GATEWAY_PORT = 8000
 START_S = 400.0
 STATUS_S = 60.0
 ATTEMPTS = 3
+COUNT_EVERY_S = 1.0
+CONTROL_S = 5.0
 
 Replica = dict[str, Any]
 
@@ -52,6 +57,7 @@ class FleetStand:
     def __init__(self, folder: Path) -> None:
         self.lab = Lab(3)
         self.folder = folder
+        self._resumes = ResumeCounts()
         first = self.lab.hosts[0]
         self.fleet = FleetLab(Path(first.env["LONGBOAT_RUN"]), port=GATEWAY_PORT, env=first.env, way_in=_way_in(first))
         self.load = Loader(_way_in(self.lab.hosts[2]), folder / "load.log")
@@ -98,8 +104,26 @@ class FleetStand:
             host.run(["kill", f"-{number}", *map(str, pids)], check=False)
 
     def gateway_pid(self) -> int:
-        record = json.loads((self.lab.hosts[0].folder / "run" / "gateway" / "gateway.json").read_text())
-        return int(record["pid"])
+        return int(self._gateway_record()["pid"])
+
+    def _gateway_record(self) -> dict[str, Any]:
+        """Of the gateway that clients ask."""
+        record: dict[str, Any] = json.loads((run_of(self.lab.hosts[0]) / "gateway" / "gateway.json").read_text())
+        return record
+
+    async def count_always(self) -> None:
+        """Keep what the gateway counts: one that is killed takes it with it."""
+        while True:
+            await self.count()
+            await asyncio.sleep(COUNT_EVERY_S)
+
+    async def count(self) -> dict[str, int]:
+        """How many answers were resumed until now, by reason and result."""
+        with contextlib.suppress(OSError, ValueError):
+            record = self._gateway_record()
+            control = GatewayControl(record["socket"], record["token"], timeout_s=CONTROL_S)
+            await self._resumes.ask(control, int(record["pid"]))
+        return dict(self._resumes.total())
 
     def lost(self) -> dict[str, str]:
         """What the gateway of the clients holds for lost, and why."""
