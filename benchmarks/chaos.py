@@ -129,7 +129,8 @@ def _asks(options: argparse.Namespace, models: Sequence[str]) -> list[Ask]:
     kinds = tuple(filter(None, options.ask_kinds.split(",")))
     share = options.asks // len(models)
     is_long = options.engine == "vllm"
-    return [ask for model in models for ask in make_asks(options.seed, share, model, kinds, is_long=is_long)]
+    asks = [make_asks(options.seed, share, model, kinds, is_long=is_long) for model in models]
+    return [ask for together in zip(*asks, strict=True) for ask in together]  # all models are busy at any time
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> tuple[Found, str]:

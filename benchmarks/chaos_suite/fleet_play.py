@@ -53,8 +53,10 @@ async def play_fleet(stand: FleetStand, faults: Sequence[Fault], calm_s: float) 
 
 
 async def _play(stand: FleetStand, fault: Fault, replicas: Sequence[Replica]) -> Played:
-    victim = replicas[fault.target % len(replicas)]
-    rank = victim["ranks"][fault.target // 7 % len(victim["ranks"])]
+    models = sorted({str(replica["model"]) for replica in replicas})
+    own = [replica for replica in replicas if replica["model"] == models[fault.target % len(models)]]
+    victim = own[fault.target // 7 % len(own)]
+    rank = victim["ranks"][fault.target // 11 % len(victim["ranks"])]
     host, played = stand.host_of(rank), Played(fault, time.monotonic())
     played.name = str(victim["replica"])
     match fault.kind:
@@ -84,8 +86,7 @@ async def _play(stand: FleetStand, fault: Fault, replicas: Sequence[Replica]) ->
 
 
 async def _signal(stand: FleetStand, played: Played, host: Host, number: int, *pids: int | None) -> None:
-    await asyncio.to_thread(stand.signal, host, number, *(pid for pid in pids if pid))
-    played.at_s = time.monotonic()
+    played.at_s = await asyncio.to_thread(stand.signal, host, number, *(pid for pid in pids if pid))
     if played.fault.kind in WATCHED:
         await _watch(stand, played)
 

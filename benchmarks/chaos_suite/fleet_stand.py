@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,24 +87,29 @@ class FleetStand:
         await self.load.start(asks, addresses, concurrency=concurrency, deadline_s=deadline_s)
 
     def replicas(self) -> list[Replica]:
-        """Those that are ready, in the order of their names. :raises TimeoutError: the fleet does not say"""
+        """Those that are ready, by their models and names. :raises TimeoutError: the fleet does not say"""
         end_s = time.monotonic() + STATUS_S
         while time.monotonic() < end_s:
             with contextlib.suppress(ValueError, AssertionError):  # Ray may say something in between
-                return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+                return sorted(self.fleet.replicas(), key=lambda found: (str(found["model"]), str(found["replica"])))
             time.sleep(0.3)
         raise TimeoutError(f"no status of the fleet within {STATUS_S:.0f} s")
 
     def host_of(self, rank: Replica) -> Host:
         return next(host for host in self.lab.hosts if host.address == rank["address"])
 
-    def signal(self, host: Host, number: int, *pids: int) -> None:
-        """To processes as the host sees them."""
-        if pids:
-            host.run(["kill", f"-{number}", *map(str, pids)], check=False)
+    def signal(self, host: Host, number: int, *pids: int) -> float:
+        """To processes as the host sees them; when. From outside: the way into a host takes too long to tell that."""
+        found = [outer for outer, inner in _processes_in(host) if inner in pids]
+        at_s = time.monotonic()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return at_s
 
-    def gateway_pid(self) -> int:
-        return int(self._gateway_record()["pid"])
+    def gateway_pid(self) -> int | None:
+        """None of one that has just begun."""
+        return self._gateway_record().get("pid")
 
     def _gateway_record(self) -> dict[str, Any]:
         """Of the gateway that clients ask."""
@@ -122,7 +127,7 @@ class FleetStand:
         with contextlib.suppress(OSError, ValueError):
             record = self._gateway_record()
             control = GatewayControl(record["socket"], record["token"], timeout_s=CONTROL_S)
-            await self._resumes.ask(control, int(record["pid"]))
+            await self._resumes.ask(control, record["socket"])
         return dict(self._resumes.total())
 
     def lost(self) -> dict[str, str]:
@@ -151,6 +156,18 @@ def _persist(host: Host, argv: Sequence[str]) -> None:
         if host.run(argv, timeout=START_S, check=False).returncode == 0:
             return
     host.run(argv, timeout=START_S)
+
+
+def _processes_in(host: Host) -> Iterator[tuple[int, int]]:
+    """Ids as we see them, and as the host does."""
+    assert host.namespaces is not None
+    space = os.readlink(f"/proc/{host.namespaces.pid}/ns/pid")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                if os.readlink(entry / "ns" / "pid") == space:
+                    told = (entry / "status").read_text().partition("\nNSpid:")[2].partition("\n")[0]
+                    yield int(entry.name), int(told.split()[-1])
 
 
 def _way_in(host: Host) -> tuple[str, ...]:

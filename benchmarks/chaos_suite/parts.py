@@ -192,7 +192,7 @@ class GatewayPart:
 
     async def count(self) -> None:
         """Note how many answers were resumed."""
-        await self.resumes.ask(self.control, self.pid)
+        await self.resumes.ask(self.control, str(self.pid))
 
     def signal(self, number: int) -> None:
         if self.is_up:

@@ -15,13 +15,13 @@ class ResumeCounts:
     """Of one gateway, and of each process that it was: one that is killed has counted until it was asked last."""
 
     def __init__(self) -> None:
-        self._by_process: dict[int, dict[str, int]] = {}
+        self._by_process: dict[str, dict[str, int]] = {}
 
-    async def ask(self, control: GatewayControl, pid: int) -> None:
-        """pid: of the process that is asked. One that does not answer leaves what is known of it."""
+    async def ask(self, control: GatewayControl, process: str) -> None:
+        """process: a name that no other one has. One that does not answer leaves what is known of it."""
         with contextlib.suppress(ClusterError):
             counted = (await control.metrics()).get("resumes", ())
-            self._by_process[pid] = {f"{reason} {result}": count for reason, result, count in counted}
+            self._by_process[process] = {f"{reason} {result}": count for reason, result, count in counted}
 
     def total(self) -> Counter[str]:
         """By reason and result."""
