@@ -71,8 +71,7 @@ async def _play(stand: FleetStand, fault: Fault, replicas: Sequence[Replica]) ->
             await _signal(stand, played, stand.lab.hosts[0], signal.SIGKILL, stand.gateway_pid())
         case "zygote-kill":
             played.name = "-"
-            zygotes = [pid for pid, command in host.processes().items() if "zygote" in command]
-            await _signal(stand, played, host, signal.SIGKILL, *zygotes)
+            await _signal(stand, played, host, signal.SIGKILL, *stand.zygotes(host))
         case "supervisor-kill":
             first = stand.host_of(victim["ranks"][0])
             await _signal(stand, played, first, signal.SIGKILL, victim["supervisor_pid"])

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,12 +100,18 @@ class FleetStand:
 
     def signal(self, host: Host, number: int, *pids: int) -> float:
         """To processes as the host sees them; when. From outside: the way into a host takes too long to tell that."""
-        found = [outer for outer, inner in _processes_in(host) if inner in pids]
+        found = [outer for outer, inner in _processes_in(host).items() if inner in pids]
         at_s = time.monotonic()
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         return at_s
+
+    def zygotes(self, host: Host) -> list[int]:
+        """As the host sees them. What is forked from one has its command line, until it gives itself another name."""
+        inner = _processes_in(host)
+        alike = {outer for outer in inner if b"longboat_vllm.zygote" in _read(outer, "cmdline")}
+        return [inner[outer] for outer in alike if _parent(outer) not in alike]
 
     def gateway_pid(self) -> int | None:
         """None of one that has just begun."""
@@ -158,16 +164,32 @@ def _persist(host: Host, argv: Sequence[str]) -> None:
     host.run(argv, timeout=START_S)
 
 
-def _processes_in(host: Host) -> Iterator[tuple[int, int]]:
-    """Ids as we see them, and as the host does."""
+def _processes_in(host: Host) -> dict[int, int]:
+    """Ids as we see them → as the host does."""
     assert host.namespaces is not None
-    space = os.readlink(f"/proc/{host.namespaces.pid}/ns/pid")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended
-                if os.readlink(entry / "ns" / "pid") == space:
-                    told = (entry / "status").read_text().partition("\nNSpid:")[2].partition("\n")[0]
-                    yield int(entry.name), int(told.split()[-1])
+    space, found = os.readlink(f"/proc/{host.namespaces.pid}/ns/pid"), {}
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(f"/proc/{pid}/ns/pid") == space and (told := _field(pid, b"NSpid")):
+                found[pid] = told
+    return found
+
+
+def _parent(pid: int) -> int:
+    return _field(pid, b"PPid")
+
+
+def _field(pid: int, name: bytes) -> int:
+    """The last number of a line of a process's status; 0: it has ended."""
+    line = _read(pid, "status").partition(b"\n%b:" % name)[2].partition(b"\n")[0]
+    return int(line.split()[-1]) if line else 0
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def _way_in(host: Host) -> tuple[str, ...]:
