@@ -20,7 +20,7 @@ FLEET_FAULTS = (
     *("link-cut", "link-slow"),
 )
 LASTS_S = {"link-cut": 6.0, "link-slow": 4.0}
-WATCHED = ("rank-stop", "link-cut")
+WATCHED = ("rank-kill", "rank-stop", "link-cut")
 DETECTION_LIMIT_S = 8.0
 LOOK_EVERY_S = 0.03
 BACK_S = 120.0
@@ -104,7 +104,7 @@ async def _play_on_link(stand: FleetStand, played: Played, host: Host) -> None:
 async def _watch(stand: FleetStand, played: Played) -> None:
     """Until the clients' gateway holds the replica for lost."""
     while time.monotonic() - played.at_s < DETECTION_LIMIT_S:
-        if any(key.startswith(played.name) for key in await asyncio.to_thread(stand.lost)):
+        if await asyncio.to_thread(stand.has_lost, played.name):
             played.detected_s = time.monotonic() - played.at_s
             return
         await asyncio.sleep(LOOK_EVERY_S)

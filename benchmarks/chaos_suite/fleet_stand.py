@@ -136,12 +136,14 @@ class FleetStand:
             await self._resumes.ask(control, record["socket"])
         return dict(self._resumes.total())
 
-    def lost(self) -> dict[str, str]:
-        """What the gateway of the clients holds for lost, and why."""
+    def has_lost(self, replica: str) -> bool:
+        """Whether the gateway of the clients sends nothing to the replica any more."""
         try:
-            return dict(gateway_state(self.fleet.folder).get("lost") or {})
+            state = gateway_state(self.fleet.folder)
         except (OSError, AssertionError, ValueError):
-            return {}
+            return False
+        known = [key for key in state.get("demands", {}) if key.startswith(replica)]
+        return not known or any(key in state.get("lost", {}) for key in known)
 
     def slow(self, host: Host) -> None:
         self.lab.set_rate(host, SLOW_BITS_PER_S)
