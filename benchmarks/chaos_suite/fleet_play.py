@@ -92,8 +92,8 @@ async def _signal(stand: FleetStand, played: Played, host: Host, number: int, *p
 
 async def _play_on_link(stand: FleetStand, played: Played, host: Host) -> None:
     is_cut = played.fault.kind == "link-cut"
+    played.at_s = time.monotonic()  # the way into the lab takes its time: detection is told as longer than it was
     await asyncio.to_thread(stand.lab.cut if is_cut else stand.slow, host)
-    played.at_s = time.monotonic()
     end_s = played.at_s + played.fault.lasts_s
     if is_cut:
         await _watch(stand, played)
