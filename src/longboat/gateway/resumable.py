@@ -19,7 +19,7 @@ from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.stitch_parts import StitchError
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
-from longboat.gateway.watch import Watch
+from longboat.gateway.watch import Told, Watch
 from longboat.gateway.whole_journal import WholeJournal, whole_journal_of
 from longboat.routing.decisions import Pick
 from longboat.routing.pick import pick
@@ -98,7 +98,10 @@ class ResumableExchange(WaitingExchange):
         """The same for an answer that is no stream: its engine tells the tokens while it makes them."""
         if self._journal is None and upstream.resumes and self._policy.enabled:
             self._journal = whole_journal_of(self._call)
-        return (b"", body) if self._journal is None else self._journal.carry(upstream, body)
+        if self._journal is None:
+            return b"", body
+        self._watch = Watch(self._sent_s, 0)
+        return self._journal.carry(upstream, body)
 
     def _is_poison(self) -> bool:
         call = self._call
@@ -243,14 +246,18 @@ class ResumableExchange(WaitingExchange):
         super().sweep(sweeps_allowed)
 
     def _watch_engine(self, upstream: Upstream, silent_s: float) -> None:
-        now_s, watch, passage = time.monotonic(), self._watch, self._passage
-        assert passage is not None and watch is not None
-        journal = passage.journal if self._heard else None
+        now_s, watch, passage, whole = time.monotonic(), self._watch, self._passage, self._journal
+        assert watch is not None
+        journal: Told | None = whole
+        if passage is not None:
+            journal = passage.journal if self._heard else None
+        elif whole is None or not whole.told:  # until then nothing was promised
+            return
         if self._client.write_paused:
             watch.paused(now_s)
             return
         tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
-        if seconds and self._pool is not None and not passage.fault_s:
+        if seconds and self._pool is not None and passage is not None and not passage.fault_s:
             self._pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
         verdict = watch.verdict(upstream, journal, now_s)
         if not verdict:
