@@ -127,6 +127,14 @@ class Call:
         had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
         return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
 
+    def broken_off(self, usage: Usage) -> Usage:
+        """The same with what is known by other ways of a stream that ended before it told: about a token an event."""
+        reader = self.usage
+        if reader is None or not reader.num_events or self.facts is None:
+            return usage
+        prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
+        return Usage(prompt, reader.num_events, usage.cached_tokens)
+
     def used_tokens(self, *, failed: bool) -> int | None:
         """Prompt and completion tokens to charge; None where the estimate must stand.
 
