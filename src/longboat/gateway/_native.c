@@ -724,7 +724,27 @@ typedef struct {
     Py_ssize_t sent_bytes, room_bytes, last_at, max_bytes;
 } TokenLog;
 
-#define LEAST_LOG_BYTES 4096
+#define LEAST_LOG_BYTES 8192
+#define MOST_SPARE_BYTES 65536
+#define MAX_SPARES 64
+
+/* Buffers of logs that ended, for those that begin: their memory is warm, and large enough for most. */
+static struct {
+    char *sent;
+    Py_ssize_t room_bytes;
+} spares[MAX_SPARES];
+static int num_spares;
+
+static void let_go(TokenLog *log) {
+    if (log->sent != NULL && log->room_bytes <= MOST_SPARE_BYTES && num_spares < MAX_SPARES) {
+        spares[num_spares].sent = log->sent;
+        spares[num_spares++].room_bytes = log->room_bytes;
+    } else {
+        PyMem_Free(log->sent);
+    }
+    log->sent = NULL;
+    log->sent_bytes = log->room_bytes = log->last_at = 0;
+}
 
 /* Events, added to the others; -1 with an exception where there is no memory. */
 static int keep_events(TokenLog *log, const char *events, Py_ssize_t bytes) {
@@ -733,6 +753,10 @@ static int keep_events(TokenLog *log, const char *events, Py_ssize_t bytes) {
         return -1;
     }
     Py_ssize_t needed = log->sent_bytes + bytes;
+    if (log->sent == NULL && num_spares > 0) {
+        log->sent = spares[--num_spares].sent;
+        log->room_bytes = spares[num_spares].room_bytes;
+    }
     if (needed > log->room_bytes) {
         Py_ssize_t room = log->room_bytes < LEAST_LOG_BYTES ? LEAST_LOG_BYTES : 2 * log->room_bytes;
         if (room < needed) room = needed;
@@ -763,7 +787,7 @@ static PyObject *TokenLog_new(PyTypeObject *type, PyObject *args, PyObject *name
 }
 
 static void TokenLog_dealloc(PyObject *self) {
-    PyMem_Free(((TokenLog *)self)->sent);
+    let_go((TokenLog *)self);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -780,10 +804,7 @@ static PyObject *TokenLog_take(PyObject *self, PyObject *ignored) {
     (void)ignored;
     TokenLog *log = (TokenLog *)self;
     PyObject *all = PyBytes_FromStringAndSize(log->sent, log->sent_bytes);
-    if (all == NULL) return NULL;
-    PyMem_Free(log->sent);
-    log->sent = NULL;
-    log->sent_bytes = log->room_bytes = log->last_at = 0;
+    if (all != NULL) let_go(log);
     return all;
 }
 
