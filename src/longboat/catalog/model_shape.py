@@ -63,6 +63,7 @@ class ModelShape:
     others: what belongs to no layer: final norm (first of ``others``), vision tower, modules for multi-token prediction
     max_context_tokens: 0 where the model does not say
     dtype: of the computation (``bfloat16``); quantization: name of the method, ``""`` for none
+    kv_cache_dtype: what the files are made for (``fp8``); ``""``: as ``dtype``
     estimate: reasons why numbers are estimates; empty where they are exact
     """
 
@@ -77,6 +78,7 @@ class ModelShape:
     max_context_tokens: int = 0
     dtype: str = "bfloat16"
     quantization: str = ""
+    kv_cache_dtype: str = ""
     estimate: tuple[str, ...] = ()
 
     @property
