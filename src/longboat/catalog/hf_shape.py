@@ -61,7 +61,9 @@ def shape_from_config(config: Config, *, name: str = "", quantization: Config | 
     stack = reader_of(architecture)(text)
     scheme = read_quantization(config, quantization)
     if scheme is NOT_QUANTIZED and (word := _promised(name)):
-        scheme = Quantization(estimate=(f"the name says {word}, but no quantization is told: counted without",))
+        scheme = Quantization(
+            estimate=(f"weights: the name says {word}, but no quantization is told: counted without",)
+        )
     shape = _assemble(config, text, stack, name=name, architecture=architecture, quantization=scheme)
     return quantize(shape, scheme, prefix=stack.prefix) if scheme.rules else shape
 
@@ -114,7 +116,7 @@ def _doubts(config: Config, text: Fields, architecture: str) -> tuple[str, ...]:
         )
         doubts += [f"{name} is not understood for this architecture" for name in TELLING_FIELDS if name in text]
     if "audio_config" in Fields(config):
-        doubts.append("the audio tower is left out")
+        doubts.append("weights: the audio tower is left out")
     if text.values is not config and "vision_config" not in Fields(config) and "vision" not in architecture.lower():
-        doubts.append("the config has no vision_config: a vision tower, if there is one, is left out")
+        doubts.append("weights: the config has no vision_config: a vision tower, if there is one, is left out")
     return tuple(doubts)

@@ -187,7 +187,7 @@ def _modelopt(told: Fields) -> Quantization:
     form = MODELOPT.get(algorithm)
     if form is None:
         return _unknown(told, algorithm.lower()) if algorithm else NOT_QUANTIZED
-    doubt = () if _excluded(told) else ("hf_quant_config.json does not say which weights stay unquantized",)
+    doubt = () if _excluded(told) else ("weights: hf_quant_config.json does not say which weights stay unquantized",)
     return Quantization(
         name=_family(algorithm),
         rules=(Rule(form=form),),
@@ -250,5 +250,7 @@ def _unknown(found: Fields, method: str) -> Quantization:
         name=method or "unknown",
         rules=(Rule(form=grouped_form(bits, found.count("group_size", default=128))),),
         excluded=_excluded(found),
-        estimate=(f"quantization {method or 'without a name'} is not known: counted with {bits} bits a number",),
+        estimate=(
+            f"weights: quantization {method or 'without a name'} is not known: counted with {bits} bits a number",
+        ),
     )

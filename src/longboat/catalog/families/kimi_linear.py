@@ -12,9 +12,7 @@ from longboat.catalog.families.sparsity import is_sparse, num_experts
 
 __all__ = ("read_kimi_linear",)
 
-NEW_IN_K3 = (
-    "weights of the gates, of attention residuals and of latent experts are counted as published papers describe"
-)
+NEW_IN_K3 = "weights: gates, attention residuals and latent experts are counted as published papers describe them"
 
 
 def read_kimi_linear(fields: Fields) -> Stack:
