@@ -44,8 +44,15 @@ def quantize(shape: ModelShape, quantization: Quantization, *, prefix: str = "mo
 
 
 def _layer(layer: Layer, index: int, chooser: _Chooser) -> Layer:
-    weights = (chooser.stored(weight, f"layers.{index}.{weight.name}") for weight in layer.weights)
-    return replace(layer, weights=tuple(weights))
+    stored = [chooser.stored(weight, f"layers.{index}.{weight.name}") for weight in layer.weights]
+    uncut = {weight.part for weight in stored if _ends_within_a_group(weight)}
+    pairs = zip(layer.weights, stored, strict=True)
+    return replace(layer, weights=tuple(old if old.part in uncut else new for old, new in pairs))
+
+
+def _ends_within_a_group(weight: Weight) -> bool:
+    """Whether the last group would be cut off: quantizers leave such a network as it is. Blocks are padded instead."""
+    return bool(weight.group) and not weight.row_group and weight.columns % weight.group != 0
 
 
 def _other(weight: Weight, num_layers: int, chooser: _Chooser) -> Weight:
@@ -88,7 +95,7 @@ class _Chooser:
 
 
 def in_form(weight: Weight, form: Form) -> Weight:
-    """The weight as stored in ``form``; what is no multiple of a group is counted as if it were."""
+    """The weight as stored in ``form``."""
     bits = form.bits + form.per_row_bits / weight.columns
     return replace(weight, bits=bits, group=form.group, row_group=form.row_group)
 
