@@ -9,11 +9,23 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import median
 
+from longboat.core.errors import UserInputError
 from longboat.planner.predict.constants import Calibration, Spread
 from longboat.planner.predict.fit import fit_constants, fit_groups, ratios_of
 from longboat.planner.predict.sample import Sample
 
-__all__ = ("Errors", "calibrate", "errors_by_group", "folds_of", "held_out_ratios", "total_errors")
+__all__ = (
+    "Errors",
+    "Evaluation",
+    "calibrate",
+    "errors_by_group",
+    "evaluate",
+    "evaluate_folds",
+    "folds_of",
+    "group_name",
+    "held_out_ratios",
+    "total_errors",
+)
 
 Ratio = tuple[float, float]
 MIN_GROUPS_FOR_SPREAD = 4
@@ -33,6 +45,36 @@ class Errors:
     ttft_median_abs_error: float
     itl_bias: float
     ttft_bias: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Errors in total, by group, and of each half where halves were predicted from each other."""
+
+    total: Errors
+    groups: tuple[Errors, ...]
+    folds: tuple[Errors, ...] = ()
+
+
+def evaluate(samples: Sequence[Sample], calibration: Calibration) -> Evaluation:
+    """Errors of predictions with ``calibration``, with the factors of groups that it measured."""
+    pairs = list(zip(samples, ratios_of(samples, calibration, groups=True), strict=True))
+    return Evaluation(total=_total("all rows", pairs), groups=tuple(errors_by_group(pairs)))
+
+
+def evaluate_folds(samples: Sequence[Sample], base: Calibration) -> Evaluation:
+    """Errors where each half of the groups is predicted by constants fitted to the other half, from ``base``."""
+    halves = folds_of(samples)
+    if not all(halves):
+        raise UserInputError("one group cannot be divided in two halves", hint="give rows of two groups at least")
+    parts = [held_out_ratios(samples, base, [_inside(half)]) for half in halves]
+    pairs = [pair for part in parts for pair in part]
+    folds = tuple(_total(f"half {number}, from the other", part) for number, part in enumerate(parts, start=1))
+    return Evaluation(total=_total("all rows", pairs), groups=tuple(errors_by_group(pairs)), folds=folds)
+
+
+def _total(name: str, pairs: Sequence[tuple[Sample, Ratio]]) -> Errors:
+    return total_errors(name, [ratio for _, ratio in pairs])
 
 
 def group_name(sample: Sample) -> str:
@@ -83,7 +125,7 @@ def errors_by_group(pairs: Iterable[tuple[Sample, Ratio]]) -> list[Errors]:
 
 
 def calibrate(samples: Sequence[Sample], base: Calibration, *, here: bool, source: str, date: str) -> Calibration:
-    """``base`` fitted to the samples: constants, factors of their groups, and intervals where there are groups enough."""
+    """``base`` fitted to the samples: constants, factors of their groups, intervals where there are groups enough."""
     fitted = fit_groups(samples, fit_constants(samples, base), here=here)
     fitted = replace(fitted, source=source, date=date)
     halves = folds_of(samples)

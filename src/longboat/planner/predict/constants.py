@@ -1,4 +1,4 @@
-"""The constants of the time model, as calibration left them: defaults, times factors by engine and by kind of kernel."""
+"""The constants of the time model, as calibration left them: defaults, times factors by engine and by kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Calibration:
     common, engines, kernels: factors on the defaults by term; engines and kernels by name
     machines: names of machines among the rows
     groups: by model, machine and engine
-    itl_spread, ttft_spread: of groups that were not measured; measured_itl_spread, measured_ttft_spread: of those that were
+    itl_spread, ttft_spread: of groups that were not measured
+    measured_itl_spread, measured_ttft_spread: of those that were
     source, date: where the rows come from and when they were fitted
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,13 +39,13 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     depth = len(deployment.stages)
     batch = max(1.0, running / depth)
     context = load.mean_prompt_tokens + load.mean_output_tokens / 2.0
-    decode = _slowest(deployment, Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True))
+    decode = _round(deployment, Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True), running)
     chunks = max(1.0, -(-load.mean_prompt_tokens // deployment.engine.chunk_tokens))
     tokens = load.mean_prompt_tokens / chunks
     half = load.mean_prompt_tokens / 2.0
     prefill = _slowest(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=half, decoding=False))
     return Features(
-        decode={name: depth * value for name, value in decode.items()},
+        decode=decode,
         decode_hops_s=_hops_s(deployment, batch, batch),
         prompt={name: (chunks + depth - 1) * value for name, value in prefill.items()},
         prompt_busy=chunks / (chunks + depth - 1),
@@ -53,10 +54,28 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     )
 
 
-def _slowest(deployment: Deployment, step: Pass) -> dict[str, float]:
-    """Work of the stage that takes longest under the default constants: the others wait for it."""
+def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, float]:
+    """Work between two tokens of a request: all stages, one after the other, or the slowest one for each batch.
+
+    There are as many batches under way as stages, or as requests where those are fewer.
+    """
     stages = [stage_work(deployment, index, step) for index in range(len(deployment.stages))]
-    return max(stages, key=lambda work: sum(DEFAULTS[name] * value for name, value in work.items()))
+    passing: dict[str, float] = defaultdict(float)
+    for work in stages:
+        for name, value in work.items():
+            passing[name] += value
+    batches, slowest = min(running, len(stages)), max(stages, key=_usual_s)
+    return max(passing, {name: batches * value for name, value in slowest.items()}, key=_usual_s)
+
+
+def _slowest(deployment: Deployment, step: Pass) -> dict[str, float]:
+    """Work of the stage that takes longest: the others wait for it."""
+    return max((stage_work(deployment, index, step) for index in range(len(deployment.stages))), key=_usual_s)
+
+
+def _usual_s(work: Mapping[str, float]) -> float:
+    """Seconds under the default constants."""
+    return sum(DEFAULTS[name] * value for name, value in work.items())
 
 
 def _hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:

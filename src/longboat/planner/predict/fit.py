@@ -1,8 +1,8 @@
 """Learning the constants from measured rows.
 
-Each constant is a default times factors: one common, one of the engine, one of the kind of kernels. Their logarithms are
-found by Gauss-Newton steps, level after level, on absolute errors of log times (so that no row that is far off counts
-more than others), and held near zero by a penalty: what rows do not tell stays as it was.
+Each constant is a default times factors: one common, one of the engine, one of the kind of kernels. Their logarithms
+are found by Gauss-Newton steps, level after level, on absolute errors of log times (so that no row that is far off
+counts more than others), and held near zero by a penalty: what rows do not tell stays as it was.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def sample_weights(samples: Sequence[Sample]) -> list[float]:
     """One measurement written twice counts once; a group counts as the square root of its rows. The mean is 1."""
     same = Counter(_measurement(sample) for sample in samples)
     single = [1.0 / same[_measurement(sample)] for sample in samples]
-    of_group: Counter[tuple[str, str, str]] = Counter()
+    of_group: dict[tuple[str, str, str], float] = defaultdict(float)
     for sample, weight in zip(samples, single, strict=True):
-        of_group[sample.row.group] += weight  # type: ignore[assignment]
+        of_group[sample.row.group] += weight
     weights = [weight / of_group[sample.row.group] ** 0.5 for sample, weight in zip(samples, single, strict=True)]
     scale = len(weights) / sum(weights)
     return [weight * scale for weight in weights]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load
 
-__all__ = ("first_token_passes", "interference_share", "in_step")
+__all__ = ("first_token_passes", "in_step", "interference_share")
 
 MAX_BUSY_RATIO = 0.9
 

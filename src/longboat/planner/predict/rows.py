@@ -1,8 +1,8 @@
 """Measured rows: the CSV form that calibration and evaluation read.
 
 Columns: ``model,hardware,engine,quantization,tensor,pipeline,concurrency,prompt_tokens,output_tokens,ttft_ms,itl_ms``,
-and where they matter ``attention_data,expert,link,hop,spread``. The columns of aiconfigurator's ``silicon_sample.csv`` are
-understood too. docs/concepts/prediction.md describes both.
+and where they matter ``attention_data,expert,link,hop,spread``. The columns of aiconfigurator's ``silicon_sample.csv``
+are understood too. docs/concepts/prediction.md describes both.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def read_rows(text: str, origin: str) -> tuple[Row, ...]:
         raise UserInputError(
             f"{origin} has no column {', '.join(missing)}", hint=f"the first line must name {','.join(COLUMNS)}"
         )
-    rows, problems = [], []
+    rows: list[Row] = []
+    problems: list[Problem] = []
     for number, line in enumerate(reader, start=2):
         try:
             rows += _read_line(line)

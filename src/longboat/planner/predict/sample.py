@@ -118,8 +118,8 @@ def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop
 def stored_as(shape: ModelShape, quantization: str) -> ModelShape:
     """``shape`` in a quantization by the words that measurements use: fp8, fp4, bf16, or the catalog's own names.
 
-    ``""`` and the one that it has already change nothing. As published: FP8 in blocks where there are experts, by tensor
-    where there are none; FP4 for the experts alone where there are any.
+    ``""`` and the one that it has already change nothing. As published: FP8 in blocks where there are experts, by
+    tensor where there are none; FP4 for the experts alone where there are any.
     """
     wanted, has_experts = quantization.lower(), any(layer.num_experts for layer in shape.layers)
     if not wanted or (wanted in shape.quantization and wanted not in ("bf16", "fp16")):

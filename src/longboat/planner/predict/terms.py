@@ -7,8 +7,8 @@ tokens and to the compute roof for many, and loses up to half of the speed where
 
 Sources of the defaults: GEMM and all-reduce timings of ai-dynamo/aiconfigurator (vLLM 0.24 kernels on A100, H100, H200,
 B200, L40S, RTX PRO 6000: 0.73-0.81 of the memory bandwidth, 0.56-0.85 of the peak), serving residuals of 43 us a layer
-(vLLM and SGLang, 8B on H100); the rest are our estimates from the number of kernels in a layer, at 5 us each under a CUDA
-graph and 10 us without.
+(vLLM and SGLang, 8B on H100); the rest are our estimates from the number of kernels in a layer, at 5 us each under a
+CUDA graph and 10 us without.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ DECODE = (
     Term("decode_attend", 3.0),
     Term("decode_activations", 1.5),
     Term("decode_layer", 43e-6),
-    Term("decode_expert_layer", 25e-6),
+    Term("decode_expert_layer", 20e-6),
     Term("decode_state_layer", 25e-6),
-    Term("decode_latent_layer", 30e-6),
+    Term("decode_latent_layer", 45e-6),
     Term("decode_indexer_layer", 60e-6),
     Term("decode_link_latency", 1.0),
     Term("decode_link_bytes", 2.0),
-    Term("decode_step", 8e-4),
+    Term("decode_step", 5e-4),
     Term("decode_sequence", 1e-5),
 )
 # The same for one prompt.

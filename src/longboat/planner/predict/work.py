@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,7 +52,8 @@ def expected_experts(num_experts: int, experts_per_token: int, tokens: float) ->
 
 def stage_work(deployment: Deployment, index: int, step: Pass) -> dict[str, float]:
     """Quantities of the terms for one stage of the pipeline, on its fullest rank, without the hop to the next."""
-    stage, found = deployment.stages[index], Counter[str]()
+    stage = deployment.stages[index]
+    found: dict[str, float] = defaultdict(float)
     for layer, count in _distinct(deployment, index):
         for name, value in _layer_work(deployment, stage, layer, step):
             found[name] += count * value
@@ -169,7 +170,7 @@ def _link_work(deployment: Deployment, stage: Stage, step: Pass) -> Iterator[tup
     yield "link_bytes", moved / stage.link.bandwidth_bytes_per_s
 
 
-def _add_head(found: Counter[str], deployment: Deployment, stage: Stage, step: Pass) -> None:
+def _add_head(found: dict[str, float], deployment: Deployment, stage: Stage, step: Pass) -> None:
     """Embedding rows are few bytes; the head is a multiplication for each sequence that samples."""
     head = deployment.shape.head or deployment.shape.embedding
     if head is not None:
