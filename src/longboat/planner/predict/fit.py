@@ -1,8 +1,8 @@
 """Learning the constants from measured rows.
 
 Each constant is a default times factors: one common, one of the engine, one of the kind of kernels. Their logarithms
-are found by Gauss-Newton steps, level after level, on absolute errors of log times (so that no row that is far off
-counts more than others), and held near zero by a penalty: what rows do not tell stays as it was.
+are found by Gauss-Newton steps, level after level, on the errors of log times with a loss that rows which are far off
+do not rule, and held near zero by a penalty: what rows do not tell stays as it was.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ("fit_constants", "fit_groups", "ratios_of", "sample_weights")
 STIFFNESS = {term.name: term.stiffness for term in TERMS}
 SWEEPS = 12
 MAX_STEP, DAMPING, SMALL_STEP = 0.5, 0.8, 0.01
-# Absolute errors below these count as squares: what repeats of one measurement differ by.
-ITL_NOISE, TTFT_NOISE = 0.05, 0.12
-TTFT_WEIGHT = 0.5
+# Errors much larger than these count less and less (Cauchy's loss): what repeats of one measurement differ by, twice.
+ITL_NOISE, TTFT_NOISE = 0.1, 0.25
+ITL_WEIGHT, TTFT_WEIGHT = 0.1, 0.125
 PENALTY = 0.05
 # The penalty is that of so many rows at least, so that few rows move little.
 MIN_ROWS = 200.0
@@ -47,8 +47,8 @@ class _Level:
 
 LEVELS = (
     _Level("common", lambda sample: "", 0.3),
-    _Level("engines", lambda sample: sample.engine.name, 0.3),
-    _Level("kernels", lambda sample: sample.kernel, 1.0),
+    _Level("engines", lambda sample: sample.engine.name, 1.0),
+    _Level("kernels", lambda sample: sample.kernel, 3.0),
 )
 
 
@@ -151,7 +151,7 @@ def _constants(sample: Sample, base: Calibration, learned: dict[str, Factors]) -
 
 
 class _System:
-    """The normal equations of one block: penalised least squares with weights that make errors count absolutely."""
+    """The normal equations of one block: penalised least squares, reweighted by the errors."""
 
     def __init__(self, current: Mapping[str, float], penalty: float) -> None:
         self.names = [term.name for term in TERMS]
@@ -162,8 +162,8 @@ class _System:
 
     def add(self, sample: Sample, weight: float, constants: Mapping[str, float]) -> None:
         residual = residual_of(sample, constants)
-        self._add(residual.itl, residual.itl_slope, weight / max(ITL_NOISE, abs(residual.itl)))
-        self._add(residual.ttft, residual.ttft_slope, TTFT_WEIGHT * weight / max(TTFT_NOISE, abs(residual.ttft)))
+        self._add(residual.itl, residual.itl_slope, weight * ITL_WEIGHT / (ITL_NOISE**2 + residual.itl**2))
+        self._add(residual.ttft, residual.ttft_slope, weight * TTFT_WEIGHT / (TTFT_NOISE**2 + residual.ttft**2))
 
     def _add(self, error: float, slope: Mapping[str, float], weight: float) -> None:
         terms = [(self.places[name], value) for name, value in slope.items() if value]

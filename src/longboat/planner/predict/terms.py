@@ -52,24 +52,24 @@ PREFILL = (
     Term("prefill_read_weights", 0.3),
     Term("prefill_read_experts", 0.5),
     Term("prefill_unpack_experts", 0.3),
-    Term("prefill_multiply", 1.5, 5.0),
+    Term("prefill_multiply", 1.5, 15.0),
     Term("prefill_multiply_experts", 2.5),
-    Term("prefill_attend", 2.0, 5.0),
-    Term("prefill_activations", 2.0, 5.0),
-    Term("prefill_layer", 50e-6, 5.0),
+    Term("prefill_attend", 2.0, 15.0),
+    Term("prefill_activations", 2.0, 15.0),
+    Term("prefill_layer", 50e-6, 15.0),
     Term("prefill_expert_layer", 100e-6),
     Term("prefill_state_layer", 200e-6),
     Term("prefill_latent_layer", 50e-6),
     Term("prefill_indexer_layer", 100e-6),
-    Term("prefill_link_latency", 1.0, 5.0),
-    Term("prefill_link_bytes", 1.5, 5.0),
+    Term("prefill_link_latency", 1.0, 15.0),
+    Term("prefill_link_bytes", 1.5, 15.0),
 )
 # Under load: how much of other requests' prefill a token waits for, and of what the first token waits for.
 LOAD = (
     Term("interference", 1.0, 30.0),
-    Term("floor", 0.04, 0.1),
+    Term("floor", 0.04, 0.03),
     Term("wait", 1.0, 30.0),
-    Term("first_steps", 1.0, 0.03),
+    Term("first_steps", 1.0, 0.01),
 )
 TERMS = (*DECODE, *PREFILL, *LOAD)
 DEFAULTS = {term.name: term.default for term in TERMS}
