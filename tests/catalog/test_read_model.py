@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from file_builders import gguf_header, safetensors_header, write_model
 
+from catalog.file_builders import gguf_header, safetensors_header, write_model
 from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_shape import ModelShape

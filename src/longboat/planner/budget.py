@@ -58,7 +58,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
     told = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     if load.engine == "sglang":
-        reserve = _sglang_reserve(card, split, load)
+        reserve = 0 if ratio else _sglang_reserve(card, split, load)
         rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
         return Budget(num_bytes=max(0, min(told, usable - reserve)), rule=rule)
     return Budget(num_bytes=min(told, usable), rule=f"all usable memory of {card.name}")
@@ -66,7 +66,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
 
 def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:
     """SGLang's defaults by memory of the card: tokens of a prefill chunk, and the largest batch of its graphs."""
-    table = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (90, 8192, 256, 512))
+    table = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512))
     for gib, chunk, few, many in table:
         if card.memory_bytes < gib * GIB:
             return chunk, few if tensor < 4 else many
