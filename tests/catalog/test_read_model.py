@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import longboat.builtin
 from catalog.file_builders import gguf_header, safetensors_header, write_model
 from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
@@ -327,3 +328,12 @@ def test_what_is_no_model_is_refused(source: str) -> None:
     with pytest.raises(UserInputError) as caught:
         read_model(source, LIBRARY, serving({}))
     assert caught.value.hint
+
+
+def test_built_in_model_is_counted_to_the_byte() -> None:
+    folder = Path(longboat.builtin.__file__).parent / "tiny"
+    file = folder / "model.safetensors"
+    header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    shape = read_model(str(folder), LIBRARY)
+    assert shape.weight_bytes == file.stat().st_size - header
+    assert shape.estimate == ()
