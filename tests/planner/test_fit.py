@@ -288,15 +288,32 @@ def test_no_plan_exceeds_a_card(plan: tuple[str, str, int, int, EngineKind, int,
 def test_more_memory_never_makes_it_worse(
     plan: tuple[str, str, int, int, EngineKind, int, int], memory_gib: int, more_gib: int
 ) -> None:
-    """Within one class of cards: at 70 GiB vLLM takes larger steps, and SGLang a larger reserve at 60 GiB."""
-    edges = (60, 70)
-    if any(memory_gib <= edge <= memory_gib + more_gib for edge in edges):
-        return
     less, more = planned(plan, memory_gib), planned(plan, memory_gib + more_gib)
     assert more.fits >= less.fits
     assert more.holds >= less.holds
-    assert more.num_kv_tokens >= less.num_kv_tokens
-    assert more.max_context_tokens >= less.max_context_tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(PLANS, st.integers(1, 58), st.integers(0, 10))
+def test_more_memory_never_keeps_fewer_tokens(
+    plan: tuple[str, str, int, int, EngineKind, int, int], memory_gib: int, more_gib: int
+) -> None:
+    """Within one class of cards: on larger ones engines take larger steps, and keep less for caches."""
+    if any(memory_gib < edge <= memory_gib + more_gib for edge in (20, 35, 60)):
+        return
+    less, more = planned(plan, memory_gib), planned(plan, memory_gib + more_gib)
+    if less.load == more.load:
+        assert more.num_kv_tokens >= less.num_kv_tokens
+        assert more.max_context_tokens >= less.max_context_tokens
+
+
+def test_defaults_of_large_cards_give_way_where_they_do_not_fit() -> None:
+    """vLLM's steps of 8,192 tokens and 1,024 requests leave an H100 too little for the longest context."""
+    found = fit(shape("Qwen3-32B"), cards("H100"), load(40_960))
+    assert found.holds
+    assert (found.load.batched_tokens, found.load.engine_sequences) == (2048, 256)
+    short = fit(shape("Qwen3-32B"), cards("H100"), load(4096))
+    assert short.load.batched_tokens == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longboat.catalog.model_shape import ModelShape
-from longboat.planner.budget import budget_of, overhead_of
+from longboat.planner.budget import budget_of, modest_load, overhead_of
 from longboat.planner.divide import Obstacle, find_obstacle
 from longboat.planner.kv_room import StageCaches, max_context, stage_caches
 from longboat.planner.split_shape import Card, Load, Split
@@ -82,6 +82,7 @@ class Shortage:
 class Fit:
     """What came out.
 
+    load: as it was asked, with the settings that the engine must be started with where its defaults do not do
     fits: the engine starts with the load's context; holds: and keeps all sequences of the load at once
     num_kv_tokens: that the replica keeps, the least over its ranks; max_sequences: of the load's context at once
     max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have
@@ -118,8 +119,19 @@ class Fit:
 def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
     """Whether ``shape`` fits on ``cards``, one a rank: the ranks of the first stage, then of the next.
 
+    Where the engine's own defaults take too much memory, smaller settings are tried: ``load`` of the answer has them.
+
     Raises ValueError where there are more or fewer cards than ranks.
     """
+    first = _plan(shape, cards, split, load)
+    modest = None if first.holds or not first.ranks else modest_load(cards, split, load)
+    if modest is None:
+        return first
+    second = _plan(shape, cards, split, modest)
+    return second if second.holds or second.fits > first.fits else first
+
+
+def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
     if len(cards) != split.num_ranks:
         raise ValueError(f"{split.num_ranks} ranks need as many cards, not {len(cards)}")
     layers_only = load.engine == "llama.cpp"
