@@ -49,6 +49,52 @@ def test_active_parameters_are_those_published(entry: ModelEntry) -> None:
     assert near <= allowed
 
 
+# Parameters of the modules that transformers 5.19 makes from the same config: of the language model, and of the tower.
+# Its buffers (biases that routers choose by) are in the files, and counted here, but are no parameters there.
+MODULES = {
+    "Qwen3-8B": (8_190_735_360, 0),
+    "Qwen3-VL-8B": (8_190_735_360, 576_388_336),
+    "Qwen3-VL-30B-A3B": (30_532_122_624, 538_631_408),
+    "Qwen3.5-27B": (26_895_998_464, 0),
+    "Qwen3.5-35B-A3B": (34_660_610_688, 0),
+    "Qwen3-Next-80B-A3B": (79_674_391_296, 0),
+    "Qwen2.5-7B": (7_615_616_512, 0),
+    "gpt-oss-20b": (20_914_757_184, 0),
+    "gpt-oss-120b": (116_829_156_672, 0),
+    "Gemma-3-27B": (27_009_346_304, 0),
+    "Gemma-4-26B-A4B": (25_233_141_760, 572_792_112),
+    "Gemma-4-31B": (30_697_345_280, 575_741_232),
+    "Llama-4-Scout": (107_769_861_120, 0),
+    "Llama-4-Maverick": (400_711_848_960, 0),
+    "Mixtral-8x22B": (140_620_634_112, 0),
+    "Mistral-Small-24B": (23_572_403_200, 0),
+    "Phi-4": (14_659_507_200, 0),
+    "DeepSeek-V3": (671_026_404_352, 0),
+    "DeepSeek-V3.2": (671_877_929_216, 0),
+    "DeepSeek-V4-Flash": (284_332_230_231, 0),
+    "DeepSeek-V4-Pro": (1_572_997_179_491, 0),
+    "Kimi-K2": (1_026_408_209_408, 0),
+    "GLM-4.5": (352_797_814_784, 0),
+    "GLM-4.5-Air": (106_852_245_504, 0),
+    "GLM-5": (743_911_199_232, 0),
+    "GLM-5.2": (743_377_000_704, 0),
+    "MiniMax-M2.5": (228_689_748_992, 0),
+    "MiMo-V2-Flash": (308_778_768_832, 0),
+    "Nemotron-3-Nano-30B-A3B": (31_577_937_344, 0),
+    "Nemotron-3-Super-120B-A12B": (120_668_687_360, 0),
+    "Nemotron-3-Ultra-550B-A55B": (549_308_968_960, 0),
+    "Nemotron-H-56B": (56_324_350_464, 0),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_parameters_are_those_of_the_modules(name: str) -> None:
+    language, tower = MODULES[name]
+    counted = shape(name)
+    assert counted.num_params == pytest.approx(language, rel=1e-6)
+    assert not tower or counted.params_of("vision") == tower
+
+
 # name → bytes a token in bf16, and 10^6 bytes that do not grow
 CACHES = {
     "Llama-3.1-8B": (131_072, 0),

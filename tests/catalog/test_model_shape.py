@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shape_builders import make_layer, make_shape
 
+from catalog.shape_builders import make_layer, make_shape
 from longboat.catalog.cache import NO_CACHE, Cache
 from longboat.catalog.model_shape import Layer
 from longboat.catalog.weight import Weight

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from file_builders import gguf_header, safetensors_header, write_model
 
+import longboat.builtin
+from catalog.file_builders import gguf_header, safetensors_header, write_model
 from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_shape import ModelShape
@@ -247,6 +248,26 @@ def test_window_of_a_gguf_model_follows_the_pattern_of_its_architecture(tmp_path
     assert kinds == ["window"] * 5 + ["full"]
 
 
+def test_recurrent_layers_of_a_gguf_model_keep_a_state(tmp_path: Path) -> None:
+    """Widths of Qwen3-Next: three layers of the gated delta rule, then one that attends."""
+    sizes = {"inner_size": 4096, "state_size": 128, "group_count": 16, "conv_kernel": 4}
+    metadata = {f"qwen3next.ssm.{name}": size for name, size in sizes.items()} | {
+        "general.architecture": "qwen3next",
+        "qwen3next.block_count": 4,
+        "qwen3next.embedding_length": HIDDEN,
+        "qwen3next.attention.head_count": 16,
+        "qwen3next.attention.head_count_kv": 2,
+        "qwen3next.attention.key_length": 256,
+    }
+    tensors = [(f"blk.{index}.ssm_out.weight", 12, (HIDDEN, 4096)) for index in range(3)]
+    tensors.append(("blk.3.attn_k.weight", 12, (512, HIDDEN)))
+    (tmp_path / "boat.gguf").write_bytes(gguf_header(metadata, tensors))
+    shape = read_model(str(tmp_path / "boat.gguf"), LIBRARY)
+    assert [layer.cache.kind for layer in shape.layers] == ["state"] * 3 + ["full"]
+    assert shape.kv_fixed_bytes() == 3 * 4 * (3 * 8192 + 128 * 4096)
+    assert shape.kv_bytes_per_token(2) == 2 * 2 * 256 * 2
+
+
 def test_unknown_gguf_architecture_is_marked(tmp_path: Path) -> None:
     (tmp_path / "boat.gguf").write_bytes(gguf(architecture="newboat"))
     assert "newboat is not known" in read_model(str(tmp_path / "boat.gguf"), LIBRARY).estimate[0]
@@ -327,3 +348,12 @@ def test_what_is_no_model_is_refused(source: str) -> None:
     with pytest.raises(UserInputError) as caught:
         read_model(source, LIBRARY, serving({}))
     assert caught.value.hint
+
+
+def test_built_in_model_is_counted_to_the_byte() -> None:
+    folder = Path(longboat.builtin.__file__).parent / "tiny"
+    file = folder / "model.safetensors"
+    header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    shape = read_model(str(folder), LIBRARY)
+    assert shape.weight_bytes == file.stat().st_size - header
+    assert shape.estimate == ()

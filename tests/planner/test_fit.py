@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalog.shape_builders import make_shape
+from longboat.catalog.cache import Cache
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.model_shape import ModelShape, share_equal_layers
 from longboat.catalog.requantize import requantized
 from longboat.planner.fit import Fit, plan_fit
 from longboat.planner.fit_changes import nearest_changes
@@ -180,6 +187,58 @@ def test_what_fits_needs_no_change() -> None:
     assert nearest_changes(fit(shape("Qwen3-8B"), on, load()), on) == ()
 
 
+def test_told_cache_makes_the_blocks_that_vllm_makes() -> None:
+    """64 MiB for builtin:tiny (4 layers, 4 heads of 32 numbers) in fp32, in blocks of 32 tokens: vLLM 0.32 makes 512."""
+    small = make_shape(num_layers=4, hidden=128)
+    cache = Cache(kind="full", num_kv_heads=4, key_dim=32, value_dim=32)
+    small = replace(small, layers=share_equal_layers(replace(layer, cache=cache) for layer in small.layers))
+    (card,) = cards("EPYC 9004")
+    asked = Load(context_tokens=2048, kv_bits=32, cache_bytes=64 * 1024**2)
+    found = plan_fit(small, [card], Split(stages=(4,)), asked)
+    assert found.num_kv_blocks(32) == 512
+    assert found.num_kv_tokens == found.num_kv_blocks(32) * 32
+    two = plan_fit(small, [card] * 2, Split(stages=(3, 1)), asked)
+    assert two.num_kv_blocks(32) == 64 * 1024**2 // (32 * 2 * 4 * 32 * 4) // 3
+
+
+def test_told_cache_that_is_too_small_is_told() -> None:
+    asked = replace(load(32_768), cache_bytes=1 << 30)
+    found = fit(shape("Qwen3-8B"), cards("H100"), asked)
+    assert found.shortage is not None
+    assert "told to take 1.00 GiB" in found.shortage.what
+
+
+def test_told_cache_beyond_the_card_is_refused() -> None:
+    found = fit(shape("Qwen3-8B"), cards("RTX 4090"), replace(load(), cache_bytes=20 << 30))
+    assert found.shortage is not None
+    assert "20.0 GiB of cache" in found.shortage.what
+
+
+MEASURED = Path(os.environ.get("LONGBOAT_TEST_DATA", ""), "measured_silicon.csv")
+NAMED = {"meta-llama/Llama-3.1-70B": "meta-llama/Meta-Llama-3.1-70B", "zhipuai/GLM-5": "zai-org/GLM-5"}
+
+
+@pytest.mark.skipif(not MEASURED.is_file(), reason="LONGBOAT_TEST_DATA names no folder with measured_silicon.csv")
+def test_what_was_measured_is_not_refused() -> None:
+    with MEASURED.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["attention_dp_size"] in ("", "1")]
+    plans = {tuple(row[name] for name in ("model_path", "precision", "system", "backend", "tp_size")) for row in rows}
+    refused = [plan for plan in sorted(plans) if plan[4] not in ("16", "64") and not measured_fit(*plan).fits]
+    assert len(plans) > 20
+    assert refused == []
+
+
+def measured_fit(path: str, precision: str, system: str, backend: str, tensor: str) -> Fit:
+    file = MEASURED.parent / "model_configs" / f"{NAMED.get(path, path).replace('/', '--')}_config.json"
+    model = shape_from_config(json.loads(file.read_text()))
+    wanted = {"fp8": "fp8", "fp4": "nvfp4"}.get(precision, "")
+    if wanted and model.quantization not in (wanted, "mxfp4"):
+        model = requantized(model, wanted)
+    engine: EngineKind = "vllm" if backend == "vllm" else "sglang"
+    on = cards(system.removesuffix("_sxm")) * int(tensor)
+    return fit(model, on, load(engine=engine, ratio=0.92), tensor=int(tensor))
+
+
 # --- properties -------------------------------------------------------------------------------------------------
 
 NAMES = (
@@ -229,15 +288,32 @@ def test_no_plan_exceeds_a_card(plan: tuple[str, str, int, int, EngineKind, int,
 def test_more_memory_never_makes_it_worse(
     plan: tuple[str, str, int, int, EngineKind, int, int], memory_gib: int, more_gib: int
 ) -> None:
-    """Within one class of cards: at 70 GiB vLLM takes larger steps, and SGLang a larger reserve at 60 GiB."""
-    edges = (60, 70)
-    if any(memory_gib <= edge <= memory_gib + more_gib for edge in edges):
-        return
     less, more = planned(plan, memory_gib), planned(plan, memory_gib + more_gib)
     assert more.fits >= less.fits
     assert more.holds >= less.holds
-    assert more.num_kv_tokens >= less.num_kv_tokens
-    assert more.max_context_tokens >= less.max_context_tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(PLANS, st.integers(1, 58), st.integers(0, 10))
+def test_more_memory_never_keeps_fewer_tokens(
+    plan: tuple[str, str, int, int, EngineKind, int, int], memory_gib: int, more_gib: int
+) -> None:
+    """Within one class of cards: on larger ones engines take larger steps, and keep less for caches."""
+    if any(memory_gib < edge <= memory_gib + more_gib for edge in (20, 35, 60)):
+        return
+    less, more = planned(plan, memory_gib), planned(plan, memory_gib + more_gib)
+    if less.load == more.load:
+        assert more.num_kv_tokens >= less.num_kv_tokens
+        assert more.max_context_tokens >= less.max_context_tokens
+
+
+def test_defaults_of_large_cards_give_way_where_they_do_not_fit() -> None:
+    """vLLM's steps of 8,192 tokens and 1,024 requests leave an H100 too little for the longest context."""
+    found = fit(shape("Qwen3-32B"), cards("H100"), load(40_960))
+    assert found.holds
+    assert (found.load.batched_tokens, found.load.engine_sequences) == (2048, 256)
+    short = fit(shape("Qwen3-32B"), cards("H100"), load(4096))
+    assert short.load.batched_tokens == 0
 
 
 @settings(max_examples=60, deadline=None)

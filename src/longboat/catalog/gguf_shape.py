@@ -10,7 +10,7 @@ from longboat.catalog.cache import NO_CACHE, Cache
 from longboat.catalog.from_tensors import shape_from_tensors
 from longboat.catalog.gguf import GgufHeader, Value
 from longboat.catalog.model_shape import Layer, ModelShape
-from longboat.catalog.tensors import Tensor
+from longboat.catalog.tensors import Tensor, place_of
 from longboat.core.errors import UserInputError
 
 __all__ = ("shape_from_gguf",)
@@ -21,7 +21,7 @@ PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma4": 6, "gpt-oss": 2, "llama4": 4, "c
 KNOWN = {
     *("llama", "llama4", "mistral3", "phi3", "olmo2", "granite", "internlm2", "stablelm", "starcoder2", "mimo2"),
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "glm4moe", "minimax-m2", "deepseek2"),
-    *("gemma", "gemma2", "gemma3", "gpt-oss", "command-r", "cohere2"),
+    *("gemma", "gemma2", "gemma3", "gpt-oss", "command-r", "cohere2", "mamba", "mamba2", "nemotron_h", "qwen3next"),
 }
 
 
@@ -46,7 +46,7 @@ class _Metadata:
         """One number a layer: some fields are a list, some one number for all."""
         value = self.get(name)
         if isinstance(value, tuple) and len(value) >= num_layers:
-            return tuple(int(item) if isinstance(item, int) else default for item in value[:num_layers])
+            return tuple(item if isinstance(item, int) else default for item in value[:num_layers])
         return (self.count(name, default),) * num_layers
 
 
@@ -63,7 +63,7 @@ def shape_from_gguf(headers: Sequence[GgufHeader], *, name: str = "", origin: st
             f"{origin} tells no {fields.architecture or 'architecture'}.block_count",
             hint="only GGUF files of language models can be planned; of a model in parts, name the first",
         )
-    layers = _layers(fields, num_layers)
+    layers = _layers(fields, num_layers, _recurrent_layers(tensors))
     shape = shape_from_tensors(tensors, name=name, caches=layers)
     return replace(
         shape,
@@ -73,11 +73,17 @@ def shape_from_gguf(headers: Sequence[GgufHeader], *, name: str = "", origin: st
         vocab_size=shape.vocab_size or fields.lengths.get("tokenizer.ggml.tokens", 0),
         dtype="float16",
         quantization=_most_used(tensors),
-        estimate=(*shape.estimate, *_doubts(fields, headers[0])),
+        estimate=(*shape.estimate, *_doubts(fields)),
     )
 
 
-def _layers(fields: _Metadata, num_layers: int) -> list[Layer]:
+def _recurrent_layers(tensors: Iterable[Tensor]) -> set[int]:
+    """Layers that keep a state: those with a state-space mixer (Mamba, Mamba-2, gated delta rule)."""
+    places = (place_of(tensor.name) for tensor in tensors)
+    return {place.layer for place in places if place.layer is not None and place.module.startswith("ssm_")}
+
+
+def _layers(fields: _Metadata, num_layers: int, recurrent: set[int]) -> list[Layer]:
     heads = fields.each("attention.head_count", num_layers, 1)
     kv_heads = fields.each("attention.head_count_kv", num_layers, heads[0])
     hidden = fields.count("embedding_length")
@@ -86,8 +92,8 @@ def _layers(fields: _Metadata, num_layers: int) -> list[Layer]:
     return [
         Layer(
             weights=(),
-            cache=_cache(fields, index, kv_heads[index], key, value),
-            num_heads=heads[index],
+            cache=_state(fields) if index in recurrent else _cache(fields, index, kv_heads[index], key, value),
+            num_heads=0 if index in recurrent else heads[index],
             query_dim=key,
             value_dim=value,
             num_experts=fields.count("expert_count"),
@@ -97,11 +103,18 @@ def _layers(fields: _Metadata, num_layers: int) -> list[Layer]:
     ]
 
 
+def _state(fields: _Metadata) -> Cache:
+    """llama.cpp keeps the convolution's last inputs and the recurrent state in fp32 (``llama-hparams.cpp``)."""
+    inner, size = fields.count("ssm.inner_size"), fields.count("ssm.state_size")
+    channels = inner + 2 * fields.count("ssm.group_count") * size
+    return Cache(kind="state", state_bytes=4 * ((fields.count("ssm.conv_kernel", 1) - 1) * channels + size * inner))
+
+
 def _cache(fields: _Metadata, index: int, kv_heads: int, key: int, value: int) -> Cache:
     rank = fields.count("attention.kv_lora_rank")
     if rank:
         return Cache(kind="latent", latent_dim=rank + fields.count("rope.dimension_count", 64))
-    if kv_heads == 0:
+    if not kv_heads:
         return NO_CACHE
     window = fields.count("attention.sliding_window")
     slides = bool(window) and _slides(fields, index)
@@ -132,12 +145,10 @@ def _most_used(tensors: Iterable[Tensor]) -> str:
     return used.most_common(1)[0][0].lower() if used else ""
 
 
-def _doubts(fields: _Metadata, header: GgufHeader) -> tuple[str, ...]:
+def _doubts(fields: _Metadata) -> tuple[str, ...]:
     doubts = []
     if fields.architecture not in KNOWN:
         doubts.append(f"architecture {fields.architecture} is not known: caches are counted from its attention fields")
-    if any(key.startswith(f"{fields.architecture}.ssm.") for key in header.metadata):
-        doubts.append("states of recurrent layers are left out")
     told = isinstance(fields.get("attention.sliding_window_pattern"), tuple | int)
     if fields.count("attention.sliding_window") and not told and fields.architecture not in PATTERNS:
         doubts.append("the metadata has a window but no pattern: every layer is counted with all tokens")

@@ -58,7 +58,11 @@ class Shelf(Mapping[str, E]):
         if found is not None:
             return self.entries[found]
         near = nearest_names(name, self.entries)
-        hint = f"did you mean {' or '.join(near)}?" if near else "a file of your own can add it: see docs/concepts"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "a file of your own can add it: see docs/concepts/planning.md"
+        )
         what = f"no {self.kind} is known by the name {name!r}"
         raise UserInputError(what, hint=hint, problems=(Problem(where=where, what=what, hint=hint),))
 

@@ -34,7 +34,7 @@ SPLIT_GGUF = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 FIRST_PIECE_BYTES = 1 << 20
 MAX_GGUF_HEADER_BYTES = 1 << 28
 MAX_TEXT_BYTES = 1 << 27
-WITHOUT_NETWORK = "give a folder, a GGUF file or a config.json, or a name of the catalog (longboat plan --models)"
+WITHOUT_NETWORK = "give a folder, a GGUF file or a config.json, or the name of a model of the catalog"
 
 
 def read_model(source: str, library: Library, fetch: Fetch | None = None) -> ModelShape:

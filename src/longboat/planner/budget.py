@@ -8,13 +8,13 @@ ai-dynamo/aiconfigurator; those marked so are our estimates from published logs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from longboat.catalog.model_shape import Layer, ModelShape
 from longboat.planner.split_shape import Card, Load, Split
 
-__all__ = ("DEFAULT_MEMORY_RATIO", "Budget", "budget_of", "overhead_of")
+__all__ = ("DEFAULT_MEMORY_RATIO", "Budget", "budget_of", "modest_load", "overhead_of")
 
 MIB, GIB = 1024**2, 1024**3
 DEFAULT_MEMORY_RATIO = {"vllm": 0.92, "sglang": 0.0, "llama.cpp": 0.0}
@@ -58,7 +58,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
     told = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     if load.engine == "sglang":
-        reserve = _sglang_reserve(card, split, load)
+        reserve = 0 if ratio else _sglang_reserve(card, split, load)
         rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
         return Budget(num_bytes=max(0, min(told, usable - reserve)), rule=rule)
     return Budget(num_bytes=min(told, usable), rule=f"all usable memory of {card.name}")
@@ -66,7 +66,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
 
 def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:
     """SGLang's defaults by memory of the card: tokens of a prefill chunk, and the largest batch of its graphs."""
-    table = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (90, 8192, 256, 512))
+    table = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512))
     for gib, chunk, few, many in table:
         if card.memory_bytes < gib * GIB:
             return chunk, few if tensor < 4 else many
@@ -82,6 +82,23 @@ def _sglang_reserve(card: Card, split: Split, load: Load) -> int:
     if card.memory_bytes > 60 * GIB:
         mib = max(mib, 10 * 1024)
     return int(mib * MIB)
+
+
+def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
+    """The load with explicit settings that take less memory than the engine's defaults; None where there are none.
+
+    vLLM and SGLang take larger steps, batches and reserves on large cards. Where those do not fit, the settings of
+    smaller cards may: more memory must never make a plan worse.
+    """
+    if load.engine == "vllm" and not load.batched_tokens and any(_is_large(card) for card in cards):
+        sequences = load.engine_sequences or max(load.num_sequences, ENGINE_SEQUENCES)
+        return replace(load, batched_tokens=BATCHED_TOKENS["vllm"], engine_sequences=sequences)
+    if load.engine == "sglang" and not load.memory_ratio:
+        smallest = min(card.memory_bytes for card in cards)
+        reserve = MIB * (512 + 1.5 * 2048 + split.num_ranks / 8 * 1024 + 2 * max(8, load.num_sequences))
+        ratio = 1 - reserve / smallest
+        return replace(load, batched_tokens=2048, memory_ratio=ratio) if ratio > 0 else None
+    return None
 
 
 def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last: bool) -> Mapping[str, int]:

@@ -44,7 +44,7 @@ def find_obstacle(
             hint=f"give each of at most {num_layers} stages one layer or more",
         )
     if layers_only and tensor > 1:
-        return Obstacle(what="this engine divides layers only, not tensors", hint=f"use {tensor} stages instead")
+        return Obstacle(what=f"tensor {tensor}: this engine divides layers only", hint=f"use {tensor} stages instead")
     if not (found := _tensor_obstacle(shape, tensor, expert)):
         return None
     degrees = tensor_degrees(shape, expert=expert)

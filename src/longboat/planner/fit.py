@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longboat.catalog.model_shape import ModelShape
-from longboat.planner.budget import budget_of, overhead_of
+from longboat.planner.budget import budget_of, modest_load, overhead_of
 from longboat.planner.divide import Obstacle, find_obstacle
 from longboat.planner.kv_room import StageCaches, max_context, stage_caches
 from longboat.planner.split_shape import Card, Load, Split
@@ -29,6 +29,7 @@ class RankBytes:
     budget_bytes: what the engine may use of the card; room_bytes: of it for caches, negative where nothing is left
     num_tokens: that this rank alone could keep, in sequences of the load's context
     cache_bytes: that the engine gives to caches here: as many tokens as the weakest rank keeps
+    told_cache_bytes: that it is told to give; 0: what is left
     """
 
     stage: int
@@ -41,6 +42,12 @@ class RankBytes:
     sequence_bytes: int
     num_tokens: int
     cache_bytes: int = 0
+    told_cache_bytes: int = 0
+
+    @property
+    def cache_room_bytes(self) -> int:
+        """Bytes that caches may have: those that the engine is told, or those that are left."""
+        return self.told_cache_bytes or self.room_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -75,10 +82,11 @@ class Shortage:
 class Fit:
     """What came out.
 
+    load: as it was asked, with the settings that the engine must be started with where its defaults do not do
     fits: the engine starts with the load's context; holds: and keeps all sequences of the load at once
     num_kv_tokens: that the replica keeps, the least over its ranks; max_sequences: of the load's context at once
     max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have
-    shortage: what is broken where it does not fit
+    shortage: what is broken where it does not fit; caches: of each stage
     """
 
     shape: ModelShape
@@ -91,7 +99,16 @@ class Fit:
     max_sequences: int = 0
     max_context_tokens: int = 0
     context_at_load: int = 0
+    caches: tuple[StageCaches, ...] = ()
     shortage: Shortage | None = None
+
+    def num_kv_blocks(self, block_tokens: int) -> int | None:
+        """Cache blocks that vLLM makes, the least over the ranks; None where layers of several kinds share blocks."""
+        counts = [
+            self.caches[rank.stage].num_blocks(max(0, rank.cache_room_bytes), block_tokens) for rank in self.ranks
+        ]
+        known = [count for count in counts if count is not None]
+        return min(known) if known and len(known) == len(counts) else None
 
     @property
     def weakest(self) -> RankBytes:
@@ -102,8 +119,19 @@ class Fit:
 def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
     """Whether ``shape`` fits on ``cards``, one a rank: the ranks of the first stage, then of the next.
 
+    Where the engine's own defaults take too much memory, smaller settings are tried: ``load`` of the answer has them.
+
     Raises ValueError where there are more or fewer cards than ranks.
     """
+    first = _plan(shape, cards, split, load)
+    modest = None if first.holds or not first.ranks else modest_load(cards, split, load)
+    if modest is None:
+        return first
+    second = _plan(shape, cards, split, modest)
+    return second if second.holds or second.fits > first.fits else first
+
+
+def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
     if len(cards) != split.num_ranks:
         raise ValueError(f"{split.num_ranks} ranks need as many cards, not {len(cards)}")
     layers_only = load.engine == "llama.cpp"
@@ -140,6 +168,7 @@ def _rank(
     budget = budget_of(card, split, load)
     overhead = overhead_of(card, shape, split, load, last=stage == split.pipeline - 1)
     room = budget.num_bytes - sum(weights.values()) - sum(overhead.values())
+    given = load.cache_bytes or room
     return RankBytes(
         stage=stage,
         tensor_rank=tensor_rank,
@@ -149,16 +178,17 @@ def _rank(
         budget_bytes=budget.num_bytes,
         budget_rule=budget.rule,
         sequence_bytes=one,
-        num_tokens=max(0, room) * load.context_tokens // max(1, one),
+        num_tokens=max(0, given) * load.context_tokens // max(1, one),
+        told_cache_bytes=load.cache_bytes,
     )
 
 
 def _judge(
     shape: ModelShape, split: Split, load: Load, ranks: tuple[RankBytes, ...], caches: Sequence[StageCaches]
 ) -> Fit:
-    rooms = [rank.room_bytes for rank in ranks]
+    rooms = [rank.cache_room_bytes for rank in ranks]
     per_rank = [caches[rank.stage] for rank in ranks]
-    sequences = min(max(0, rank.room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
+    sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
     needed = load.num_sequences if load.engine == "llama.cpp" else 1
     shortage = _shortage(shape, load, ranks, needed)
     limit = shape.max_context_tokens
@@ -178,6 +208,7 @@ def _judge(
         max_sequences=sequences,
         max_context_tokens=max_context(per_rank, rooms, 1, limit),
         context_at_load=max_context(per_rank, rooms, load.num_sequences, limit),
+        caches=tuple(caches),
         shortage=shortage,
     )
 
@@ -196,10 +227,11 @@ def _shortage(shape: ModelShape, load: Load, ranks: Sequence[RankBytes], needed:
     taken = [rank for rank in ranks if rank.card.free_bytes is not None and rank.card.free_bytes < rank.budget_bytes]
     if taken and load.engine == "vllm":
         return _not_free(taken[0])
-    worst = min(ranks, key=lambda rank: rank.room_bytes - needed * rank.sequence_bytes)
-    if worst.room_bytes - needed * worst.sequence_bytes >= 0:
-        return None
-    return _too_little(load, worst, needed)
+    worst = min(ranks, key=lambda rank: rank.cache_room_bytes - needed * rank.sequence_bytes)
+    if worst.cache_room_bytes - needed * worst.sequence_bytes < 0:
+        return _too_little(load, worst, needed)
+    tight = min(ranks, key=lambda rank: rank.room_bytes - load.cache_bytes)
+    return _too_little(load, tight, needed) if load.cache_bytes > tight.room_bytes else None
 
 
 def _not_free(rank: RankBytes) -> Shortage:
@@ -219,8 +251,13 @@ def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
     where = f"{rank.card.name} of stage {rank.stage}"
     fixed = rank.weight_bytes + rank.overhead_bytes
     kept = f"{fixed / GIB:.1f} GiB of weights and buffers"
-    asked = needed * rank.sequence_bytes
-    if rank.room_bytes < 0:
+    asked = max(needed * rank.sequence_bytes, rank.told_cache_bytes)
+    if rank.told_cache_bytes and rank.told_cache_bytes < needed * rank.sequence_bytes:
+        what = (
+            f"{where} needs {needed * rank.sequence_bytes / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
+            f"and the engine is told to take {rank.told_cache_bytes / GIB:.2f} GiB"
+        )
+    elif rank.room_bytes < 0:
         what = (
             f"{where} must hold {kept}, and the engine may use {rank.budget_bytes / GIB:.1f} GiB ({rank.budget_rule})"
         )

@@ -37,6 +37,17 @@ class StageCaches:
         """Bytes of a long sequence that do not grow with it."""
         return sum(count * cache.fixed_bytes(self.kv_bytes) / parts for cache, count, parts in self.kinds)
 
+    def num_blocks(self, room_bytes: int, block_tokens: int) -> int | None:
+        """Blocks of ``block_tokens`` that vLLM makes of ``room_bytes`` where all layers cache alike; None: they do not.
+
+        Source: ``vllm/v1/core/kv_cache_utils.py``: bytes // bytes of a layer's block // layers.
+        """
+        if len(self.kinds) != 1 or self.kinds[0][0].kind not in ("full", "latent"):
+            return None
+        cache, count, parts = self.kinds[0]
+        page = round(block_tokens * cache.entry_bytes(self.kv_bytes) / parts)
+        return room_bytes // page // count
+
 
 def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[StageCaches, ...]:
     """The caches of each stage."""

@@ -77,6 +77,8 @@ class Load:
         0: the engine's own default
     engine_sequences: requests at once that the engine is started for (max-num-seqs); 0: the engine's own default
     kv_bits: of the numbers in the cache; memory_ratio: share of a card the engine takes; 0: its default
+    cache_bytes: that the engine is told to give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the
+        budget; 0: what the budget leaves
     graphs: whether the engine captures CUDA graphs
     """
 
@@ -86,6 +88,7 @@ class Load:
     engine_sequences: int = 0
     kv_bits: int = 16
     memory_ratio: float = 0.0
+    cache_bytes: int = 0
     graphs: bool = True
     engine: EngineKind = "vllm"
 

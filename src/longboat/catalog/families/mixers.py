@@ -27,7 +27,7 @@ def gated_delta(fields: Fields, hidden: int, *, name: str = "linear_attn") -> Mi
         weights=(
             *linear(f"{name}.in_proj_qkv", "mixer", channels, hidden, "out", units=key_heads),
             *linear(f"{name}.in_proj_z", "mixer", values, hidden, "out", units=key_heads),
-            *linear(f"{name}.in_proj_ba", "mixer", 2 * value_heads, hidden, "out", units=key_heads),
+            *linear(f"{name}.in_proj_ba", "other", 2 * value_heads, hidden, "out", units=key_heads),
             *linear(f"{name}.conv1d", "other", channels, kernel, "out", units=key_heads),
             *linear(f"{name}.out_proj", "mixer", hidden, values, "in", units=key_heads),
             *vector(f"{name}.norms", value_dim + 2 * value_heads),

@@ -20,11 +20,21 @@ def read_vision(fields: Fields, text_hidden: int) -> tuple[Weight, ...]:
     if not hidden or not depth:
         return ()
     width = fields.count("intermediate_size", "vt_intermediate_size", "mlp_dim", default=4 * hidden)
-    matrices = 3 if fields.word("model_type") in GATED else 2
     inner = fields.count("qkv_hidden_size", default=hidden)
-    block = 4 * hidden * inner + matrices * hidden * width + 2 * hidden + width + 6 * hidden
+    block = 4 * hidden * inner + _rest_of_block(fields, hidden, width)
     numbers = depth * block + _patches(fields, hidden) + _projector(fields, hidden, text_hidden)
     return (Weight(name="vision_tower", part="vision", rows=numbers),)
+
+
+def _rest_of_block(fields: Fields, hidden: int, width: int) -> int:
+    """Feed-forward network, norms and biases: gated ones have four norms and no bias, others two and all biases."""
+    if _is_gated(fields):
+        return 3 * hidden * width + 4 * hidden + 2 * fields.count("head_dim")
+    return 2 * hidden * width + width + 9 * hidden
+
+
+def _is_gated(fields: Fields) -> bool:
+    return fields.word("model_type") in GATED
 
 
 def _patches(fields: Fields, hidden: int) -> int:
@@ -33,7 +43,7 @@ def _patches(fields: Fields, hidden: int) -> int:
     pixels = patch * patch * channels * fields.count("temporal_patch_size", default=1)
     grid = fields.count("init_pos_emb_height") * fields.count("init_pos_emb_width")
     positions = fields.count("num_position_embeddings", default=grid) or 2 * fields.count("position_embedding_size")
-    return hidden * (pixels + 1) + positions * hidden
+    return hidden * (pixels + (not _is_gated(fields))) + positions * hidden
 
 
 def _projector(fields: Fields, hidden: int, text_hidden: int) -> int:
@@ -44,5 +54,6 @@ def _projector(fields: Fields, hidden: int, text_hidden: int) -> int:
     if not merge:
         return hidden * fields.count("out_hidden_size", default=text_hidden)
     merged = hidden * merge * merge
-    one = merged * (merged + 1) + (merged + 1) * fields.count("out_hidden_size", default=text_hidden) + 2 * hidden
-    return one * (1 + len(fields.numbers("deepstack_visual_indexes")))
+    one = merged * (merged + 1) + (merged + 1) * fields.count("out_hidden_size", default=text_hidden)
+    deep = len(fields.numbers("deepstack_visual_indexes"))
+    return one * (1 + deep) + 2 * hidden + deep * 2 * merged
