@@ -53,11 +53,11 @@ PREFILL = (
     Term("prefill_read_experts", 0.5),
     Term("prefill_unpack_experts", 0.3),
     Term("prefill_multiply", 1.5, 15.0),
-    Term("prefill_multiply_experts", 2.5),
+    Term("prefill_multiply_experts", 2.5, 0.3),
     Term("prefill_attend", 2.0, 15.0),
     Term("prefill_activations", 2.0, 15.0),
     Term("prefill_layer", 50e-6, 15.0),
-    Term("prefill_expert_layer", 100e-6),
+    Term("prefill_expert_layer", 100e-6, 0.3),
     Term("prefill_state_layer", 200e-6),
     Term("prefill_latent_layer", 50e-6),
     Term("prefill_indexer_layer", 100e-6),
@@ -69,7 +69,7 @@ LOAD = (
     Term("interference", 1.0, 30.0),
     Term("floor", 0.04, 0.03),
     Term("wait", 1.0, 30.0),
-    Term("first_steps", 1.0, 0.01),
+    Term("first_steps", 1.0, 0.3),
 )
 TERMS = (*DECODE, *PREFILL, *LOAD)
 DEFAULTS = {term.name: term.default for term in TERMS}
