@@ -54,7 +54,7 @@ PUBLISHED = (
         **_common("conselara.dev, 2026-05", QWEN_235B, "gptq", "GB10", "vllm", "200GbE RoCE"),
     ),
     *_series(
-        {1: 57.5, 2: 69.0},
+        {1: 57.5},
         "tensor",
         **_common("kubis.ai, 2026-03 (without graphs)", "gpt-oss-120b", "", "GB10", "vllm", "200GbE RoCE"),
     ),
