@@ -137,6 +137,14 @@ def test_caches_are_those_of_the_published_formulas(name: str) -> None:
     assert round(counted.kv_fixed_bytes(2) / 1e6, 1 if fixed_mb < 10 else None) == fixed_mb
 
 
+def test_compressed_caches_follow_the_published_formula() -> None:
+    """DeepSeek-V4-Flash at 1,000 tokens: 2 layers with a window, 21 that keep each 4th token, 20 each 128th."""
+    window, entry, index = 128 * 512 * 2, 512 * 2, 128 + 4
+    each_4th = window + 250 * (entry + index) + 2 * 4 * 2 * 512 * 4
+    each_128th = window + 7 * entry + 2 * 128 * 512 * 4
+    assert shape("DeepSeek-V4-Flash").kv_bytes_of(1000, 2) == 2 * window + 21 * each_4th + 20 * each_128th
+
+
 def test_fp8_caches_take_half() -> None:
     assert shape("Llama-3.1-70B").kv_bytes_per_token(1) == 163_840
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import longboat.builtin
 from catalog.file_builders import gguf_header, safetensors_header, write_model
+from longboat.catalog.from_tensors import shape_from_tensors
 from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.read_model import Fetch, read_model
+from longboat.catalog.safetensors import read_header
 from longboat.core.errors import TransferError, UserInputError
 
 LIBRARY = built_in_library()
@@ -308,6 +313,7 @@ def test_header_longer_than_the_first_piece_is_read_on() -> None:
     assert [offset for offset, _ in log] == [0, 1 << 20]
 
 
+URL = "https://example.org/boat.gguf"
 BASE = "https://huggingface.co/acme/boat/resolve/main"
 
 
@@ -348,6 +354,50 @@ def test_what_is_no_model_is_refused(source: str) -> None:
     with pytest.raises(UserInputError) as caught:
         read_model(source, LIBRARY, serving({}))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "5", '{"weight_map": {"a": 5}}', '{"weight_map": {"a": "../../b"}}'])
+def test_broken_indexes_are_refused(tmp_path: Path, text: str) -> None:
+    folder = write_model(tmp_path / "boat", CONFIG, [*ENDS, *layer(0)], layer(1))
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(UserInputError, match=r"index\.json"):
+        read_model(str(folder), LIBRARY)
+
+
+def test_impossibly_many_layers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "boat.gguf").write_bytes(gguf(1, llama__block_count=4_000_000_000))
+    write_model(tmp_path / "named", None, [("model.layers.900000000.mlp.up_proj.weight", "BF16", (4, 4))])
+    write_model(tmp_path / "told", CONFIG | {"num_hidden_layers": 10**12}, ENDS)
+    for source in ("boat.gguf", "named", "told/config.json"):
+        with pytest.raises(UserInputError, match="layer"):
+            read_model(str(tmp_path / source), LIBRARY)
+
+
+@given(st.integers(0, 3000), st.binary(min_size=1, max_size=40))
+def test_spoilt_gguf_headers_are_read_or_refused(at: int, spoilt: bytes) -> None:
+    data = gguf(1, tokenizer__ggml__tokens=["a", "b"])
+    data = data[:at] + spoilt + data[at + len(spoilt) :]
+    with contextlib.suppress(UserInputError):
+        shape = read_model(URL, LIBRARY, serving({URL: data}))
+        assert shape.weight_bytes >= 0
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 10**6) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["shape", "data_offsets", "dtype", "model.layers.0.mlp.up_proj.weight"]), inner
+        )
+    ),
+)
+
+
+@given(JSON)
+def test_any_safetensors_header_is_read_or_refused(header: object) -> None:
+    text = json.dumps(header).encode()
+    with contextlib.suppress(UserInputError):
+        shape_from_tensors(read_header(text, "x.safetensors"))
 
 
 def test_built_in_model_is_counted_to_the_byte() -> None:

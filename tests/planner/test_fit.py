@@ -188,7 +188,7 @@ def test_what_fits_needs_no_change() -> None:
 
 
 def test_told_cache_makes_the_blocks_that_vllm_makes() -> None:
-    """64 MiB for builtin:tiny (4 layers, 4 heads of 32 numbers) in fp32, in blocks of 32 tokens: vLLM 0.32 makes 512."""
+    """64 MiB for builtin:tiny (4 layers, 4 heads of 32 numbers, fp32) in blocks of 32 tokens: vLLM 0.32 makes 512."""
     small = make_shape(num_layers=4, hidden=128)
     cache = Cache(kind="full", num_kv_heads=4, key_dim=32, value_dim=32)
     small = replace(small, layers=share_equal_layers(replace(layer, cache=cache) for layer in small.layers))

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from longboat.catalog.cache import NO_CACHE, Cache
-from longboat.catalog.model_shape import Layer, ModelShape, share_equal_layers
+from longboat.catalog.model_shape import MAX_LAYERS, Layer, ModelShape, share_equal_layers
 from longboat.catalog.tensors import Place, Tensor, part_of, place_of, shard_of
 from longboat.catalog.weight import Part, Weight
+from longboat.core.errors import UserInputError
 
 __all__ = ("shape_from_tensors", "with_exact_weights")
 
@@ -68,10 +69,14 @@ def shape_from_tensors(
 
     like: a shape from the config that tells the rest; caches: or layers that tell it (of a GGUF header)
     Without either, caches follow from the widths of keys and values, and the shape is marked as an estimate.
+
+    Raises UserInputError where the files name impossibly many layers.
     """
     modules = _modules(tensors)
     kinds = like.layers if like else tuple(caches)
     num_layers = len(kinds) or 1 + max((place.layer for place in modules if place.layer is not None), default=-1)
+    if num_layers > MAX_LAYERS:
+        raise UserInputError(f"{name or 'the file'} names layer {num_layers - 1}", hint="is it a model's file?")
     known = _known(like)
     weights = {key: _weight(module, known) for key, module in modules.items()}
     layers = [_layer(index, weights, kinds) for index in range(num_layers)]

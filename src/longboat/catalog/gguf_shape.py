@@ -9,7 +9,7 @@ from dataclasses import replace
 from longboat.catalog.cache import NO_CACHE, Cache
 from longboat.catalog.from_tensors import shape_from_tensors
 from longboat.catalog.gguf import GgufHeader, Value
-from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.catalog.model_shape import MAX_LAYERS, Layer, ModelShape
 from longboat.catalog.tensors import Tensor, place_of
 from longboat.core.errors import UserInputError
 
@@ -58,9 +58,9 @@ def shape_from_gguf(headers: Sequence[GgufHeader], *, name: str = "", origin: st
     fields = _Metadata(headers[0])
     tensors = [tensor for header in headers for tensor in header.tensors]
     num_layers = fields.count("block_count") - fields.count("nextn_predict_layers")
-    if num_layers <= 0:
+    if not 0 < num_layers <= MAX_LAYERS:
         raise UserInputError(
-            f"{origin} tells no {fields.architecture or 'architecture'}.block_count",
+            f"{origin} tells {num_layers} layers in {fields.architecture or 'architecture'}.block_count",
             hint="only GGUF files of language models can be planned; of a model in parts, name the first",
         )
     layers = _layers(fields, num_layers, _recurrent_layers(tensors))

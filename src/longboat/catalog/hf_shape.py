@@ -11,7 +11,7 @@ from longboat.catalog.families.parts import Stack
 from longboat.catalog.families.registry import is_known, reader_of
 from longboat.catalog.families.vision import read_vision
 from longboat.catalog.hf_config import facts_from_config, text_section
-from longboat.catalog.model_shape import ModelShape, share_equal_layers
+from longboat.catalog.model_shape import MAX_LAYERS, ModelShape, share_equal_layers
 from longboat.catalog.quantization import NOT_QUANTIZED, Quantization, read_quantization
 from longboat.catalog.quantized import quantize
 from longboat.catalog.weight import Weight
@@ -23,6 +23,10 @@ Config = Mapping[str, object]
 
 # Families whose head is the embedding unless their config says otherwise.
 TIED_BY_DEFAULT = ("gemma", "cohere", "granite")
+LAYER_FIELDS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+)
 PROMISES = ("nvfp4", "mxfp4", "fp8", "awq", "gptq", "int4", "int8", "w4a16", "w8a8", "bnb")
 # Fields that tell weights or caches which only a family's own reader counts.
 TELLING_FIELDS = (
@@ -57,6 +61,9 @@ def shape_from_config(config: Config, *, name: str = "", quantization: Config | 
     Raises UserInputError where fields are missing without which nothing can be counted.
     """
     facts, text = facts_from_config(config), Fields(text_section(config))
+    for field in LAYER_FIELDS:
+        if text.count(field) > MAX_LAYERS:
+            raise UserInputError(f"config.json tells {text.count(field)} {field}", hint="is it the right file?")
     architecture = _architecture(config) or facts.architecture
     stack = reader_of(architecture)(text)
     scheme = read_quantization(config, quantization)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from longboat.catalog.cache import NO_CACHE, Cache
 from longboat.catalog.weight import Part, Weight
 
-__all__ = ("Layer", "ModelShape", "share_equal_layers")
+__all__ = ("MAX_LAYERS", "Layer", "ModelShape", "share_equal_layers")
+
+# More is no model: a broken file must not take the memory of the machine that reads it.
+MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

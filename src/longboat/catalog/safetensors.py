@@ -44,27 +44,37 @@ def read_header(text: bytes, origin: str) -> tuple[Tensor, ...]:
 
 def _tensor(name: str, entry: object, origin: str) -> Tensor:
     if isinstance(entry, Mapping):
-        shape, offsets = entry.get("shape"), entry.get("data_offsets")
-        if _counts(shape) and _counts(offsets) and isinstance(shape, list) and isinstance(offsets, list):
-            start, end = offsets
-            return Tensor(name=name, shape=tuple(shape), num_bytes=end - start, dtype=str(entry.get("dtype", "")))
+        shape, offsets = _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
+        if shape is not None and offsets is not None and len(offsets) == 2 and offsets[0] <= offsets[1]:
+            dtype = str(entry.get("dtype", ""))
+            return Tensor(name=name, shape=shape, num_bytes=offsets[1] - offsets[0], dtype=dtype)
     raise _broken(origin, f"has no shape or offsets for {name!r}")
 
 
-def _counts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, int) and item >= 0 for item in value)
+def _counts(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    counts = tuple(item for item in value if isinstance(item, int) and item >= 0)
+    return counts if len(counts) == len(value) else None
 
 
 def read_index(text: str, origin: str) -> tuple[tuple[str, ...], int]:
     """Names of the files that model.safetensors.index.json lists, and bytes of all tensors (0: it does not say)."""
     try:
         told = json.loads(text)
-        files = tuple(sorted(set(told["weight_map"].values())))
+        files = tuple(sorted({_file_name(name) for name in told["weight_map"].values()}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(origin, "is no index of safetensors files") from None
     metadata = told.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else 0
     return files, int(total) if isinstance(total, int | float) else 0
+
+
+def _file_name(name: object) -> str:
+    """A name within the model's folder. Raises ValueError for what is none."""
+    if not isinstance(name, str) or ".." in name or name.startswith("/"):
+        raise ValueError(name)
+    return name
 
 
 def _broken(origin: str, what: str) -> UserInputError:
