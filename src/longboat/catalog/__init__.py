@@ -1,4 +1,5 @@
-"""Facts about models: pure readers of the files that models come with.
+"""Facts with sources: models, accelerators, links, engines, prices; and readers of the files that models come with.
 
-The caller reads the files; nothing here touches a disk or a network.
+Pure but for two thin edges: ``library`` reads the data files of this package, ``read_model`` local files. The network
+is asked through a function that the caller gives.
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from longboat.catalog.facts import ModelFacts
 from longboat.core.errors import UserInputError
 
-__all__ = ("facts_from_config", "read_config")
+__all__ = ("facts_from_config", "read_config", "text_section")
 
 # Multimodal models keep their language model in a section of its own.
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -53,7 +53,7 @@ def read_config(text: str, origin: str) -> ModelFacts:
 
 def facts_from_config(config: Config) -> ModelFacts:
     """The facts in a parsed config.json; a field of the wrong type counts as absent."""
-    text = _text_section(config)
+    text = text_section(config)
     num_heads = _count(text, "num_attention_heads", "n_head")
     hidden_size = _count(text, "hidden_size", "n_embd", "d_model")
     return ModelFacts(
@@ -77,7 +77,8 @@ def facts_from_config(config: Config) -> ModelFacts:
     )
 
 
-def _text_section(config: Config) -> Config:
+def text_section(config: Config) -> Config:
+    """The section that describes the language model: ``config`` itself where there is no inner one."""
     for _ in range(MAX_NESTING):
         inner = next((section for name in TEXT_SECTIONS if (section := _section(config, name))), None)
         if inner is None:

@@ -1,0 +1,132 @@
+"""What a layer keeps of the tokens before: keys and values, a latent, a window, or a state of fixed size.
+
+Formulas: keys and values 2 x heads x width; latent attention (DeepSeek-V2, section 2.1.2); gated delta rule and Mamba-2
+states as vLLM 0.32 allocates them; compressed caches as DeepSeek-V4's reference code keeps them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ("NO_CACHE", "Cache", "CacheKind")
+
+CacheKind = Literal["full", "window", "latent", "state", "compressed", "none"]
+
+# An indexer's key is kept in 8 bits, with a 4-byte scale for each 128 numbers.
+INDEX_SCALE_BYTES = 4
+INDEX_SCALE_GROUP = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The cache of one layer, for one sequence.
+
+    kind: full (every token), window (the last ``window_tokens``), latent (one vector a token, for all heads),
+        state (fixed, whatever the length), compressed (a window, and one vector for each ``ratio`` tokens), none
+    num_kv_heads, key_dim, value_dim: heads, and numbers in a key and in a value of one head
+    window_tokens: of window and compressed
+    latent_dim: numbers of the vector, rotary part included: of latent and compressed
+    state_bytes: kept once for each sequence; of compressed too (its decode buffers)
+    num_state_heads: heads that tensor parallelism divides the state by; 0: it is replicated
+    index_dim: numbers of the key that a sparse-attention indexer keeps beside each entry; 0 where there is none
+    num_index_heads: heads of the indexer
+    top_k_tokens: entries that attention reads at most after the indexer chose; 0: all
+    ratio: tokens in one compressed entry; 0: the layer has a window only
+    """
+
+    kind: CacheKind
+    num_kv_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    window_tokens: int = 0
+    latent_dim: int = 0
+    state_bytes: int = 0
+    num_state_heads: int = 0
+    index_dim: int = 0
+    num_index_heads: int = 0
+    top_k_tokens: int = 0
+    ratio: int = 0
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of one indexer key."""
+        return self.index_dim + INDEX_SCALE_BYTES * (-(-self.index_dim // INDEX_SCALE_GROUP))
+
+    def entry_bytes(self, dtype_bytes: float) -> float:
+        """Bytes of one kept entry (a token, or a compressed group of them), indexer key included.
+
+        dtype_bytes: 2 for bf16 and fp16, 1 for fp8.
+        """
+        match self.kind:
+            case "full" | "window":
+                return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype_bytes + self.index_bytes
+            case "latent" | "compressed":
+                return self.latent_dim * dtype_bytes + self.index_bytes
+            case _:
+                return 0.0
+
+    def bytes_per_token(self, dtype_bytes: float) -> float:
+        """Bytes that each further token of a long sequence adds; 0 where the cache stops growing."""
+        match self.kind:
+            case "full" | "latent":
+                return self.entry_bytes(dtype_bytes)
+            case "compressed" if self.ratio:
+                return self.entry_bytes(dtype_bytes) / self.ratio
+            case _:
+                return 0.0
+
+    def fixed_bytes(self, dtype_bytes: float) -> int:
+        """Bytes of a long sequence that do not grow with it: a full window, a state."""
+        match self.kind:
+            case "window":
+                return round(self.window_tokens * self.entry_bytes(dtype_bytes)) + self.state_bytes
+            case "compressed":
+                return round(self.window_tokens * self.latent_dim * dtype_bytes) + self.state_bytes
+            case _:
+                return self.state_bytes
+
+    def bytes_of(self, context_tokens: int, dtype_bytes: float) -> int:
+        """Bytes of one sequence of ``context_tokens``."""
+        match self.kind:
+            case "full" | "latent":
+                return round(context_tokens * self.entry_bytes(dtype_bytes)) + self.state_bytes
+            case "window":
+                kept = min(context_tokens, self.window_tokens)
+                return round(kept * self.entry_bytes(dtype_bytes)) + self.state_bytes
+            case "compressed":
+                window = min(context_tokens, self.window_tokens) * self.latent_dim * dtype_bytes
+                entries = context_tokens // self.ratio if self.ratio else 0
+                return round(window + entries * self.entry_bytes(dtype_bytes)) + self.state_bytes
+            case _:
+                return self.state_bytes
+
+    def tensor_shards(self, tensor: int) -> int:
+        """Into how many parts ``tensor`` ranks divide it; the rest are copies.
+
+        Keys and values are divided by heads, a latent not at all, a state by its heads.
+        """
+        match self.kind:
+            case "full" | "window":
+                return min(tensor, max(1, self.num_kv_heads))
+            case "state":
+                return min(tensor, max(1, self.num_state_heads))
+            case _:
+                return 1
+
+    def attended_tokens(self, context_tokens: int) -> int:
+        """Entries that one query reads at ``context_tokens``."""
+        match self.kind:
+            case "window":
+                return min(context_tokens, self.window_tokens)
+            case "compressed":
+                entries = context_tokens // self.ratio if self.ratio else 0
+                kept = min(entries, self.top_k_tokens) if self.top_k_tokens else entries
+                return min(context_tokens, self.window_tokens) + kept
+            case "full" | "latent":
+                return min(context_tokens, self.top_k_tokens) if self.top_k_tokens else context_tokens
+            case _:
+                return 0
+
+
+NO_CACHE = Cache(kind="none")

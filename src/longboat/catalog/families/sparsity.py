@@ -1,0 +1,27 @@
+"""Which layers of a mixture of experts are sparse."""
+
+from __future__ import annotations
+
+from longboat.catalog.config_fields import Fields
+
+__all__ = ("is_sparse", "num_experts")
+
+
+def num_experts(fields: Fields) -> int:
+    """Routed experts of a sparse layer; 0 for a dense model."""
+    return fields.count("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+
+
+def is_sparse(fields: Fields, index: int) -> bool:
+    """Whether layer ``index`` has experts; beyond the last layer: as the last kind goes on."""
+    if not num_experts(fields) or index in fields.numbers("mlp_only_layers"):
+        return False
+    if kinds := fields.words("mlp_layer_types"):
+        return kinds[min(index, len(kinds) - 1)] == "sparse"
+    if (pattern := fields.numbers("moe_layer_freq")) or (pattern := fields.numbers("moe_layers")):
+        return pattern[min(index, len(pattern) - 1)] == 1 if len(pattern) > 1 else index >= pattern[0]
+    if step := fields.count("interleave_moe_layer_step"):
+        return (index + 1) % step == 0
+    step = fields.count("decoder_sparse_step", "moe_layer_freq", default=1)
+    shifted = "decoder_sparse_step" in fields
+    return index >= fields.count("first_k_dense_replace") and (index + shifted) % step == 0

@@ -1,0 +1,59 @@
+"""Vision towers beside a language model: every rank of the first stage holds one."""
+
+from __future__ import annotations
+
+from longboat.catalog.config_fields import Fields
+from longboat.catalog.weight import Weight
+
+__all__ = ("read_vision",)
+
+GATED = ("gemma4_vision", "pixtral")
+
+
+def read_vision(fields: Fields, text_hidden: int) -> tuple[Weight, ...]:
+    """The tower and its projector as one weight; nothing where ``fields`` is empty.
+
+    fields: the ``vision_config``; text_hidden: width of the language model
+    """
+    hidden = fields.count("hidden_size", "vt_hidden_size", "embed_dim")
+    depth = fields.count("depth", "num_hidden_layers", "vt_num_hidden_layers")
+    if not hidden or not depth:
+        return ()
+    width = fields.count("intermediate_size", "vt_intermediate_size", "mlp_dim", default=4 * hidden)
+    inner = fields.count("qkv_hidden_size", default=hidden)
+    block = 4 * hidden * inner + _rest_of_block(fields, hidden, width)
+    numbers = depth * block + _patches(fields, hidden) + _projector(fields, hidden, text_hidden)
+    return (Weight(name="vision_tower", part="vision", rows=numbers),)
+
+
+def _rest_of_block(fields: Fields, hidden: int, width: int) -> int:
+    """Feed-forward network, norms and biases: gated ones have four norms and no bias, others two and all biases."""
+    if _is_gated(fields):
+        return 3 * hidden * width + 4 * hidden + 2 * fields.count("head_dim")
+    return 2 * hidden * width + width + 9 * hidden
+
+
+def _is_gated(fields: Fields) -> bool:
+    return fields.word("model_type") in GATED
+
+
+def _patches(fields: Fields, hidden: int) -> int:
+    patch = fields.count("patch_size", default=14)
+    channels = fields.count("in_channels", "num_channels", default=3)
+    pixels = patch * patch * channels * fields.count("temporal_patch_size", default=1)
+    grid = fields.count("init_pos_emb_height") * fields.count("init_pos_emb_width")
+    positions = fields.count("num_position_embeddings", default=grid) or 2 * fields.count("position_embedding_size")
+    return hidden * (pixels + (not _is_gated(fields))) + positions * hidden
+
+
+def _projector(fields: Fields, hidden: int, text_hidden: int) -> int:
+    """Merges neighbouring patches and projects them; once more for each layer whose states are handed on too."""
+    merge = fields.count("spatial_merge_size")
+    if not merge and (kernel := fields.numbers("merge_kernel_size")):
+        merge = kernel[0]
+    if not merge:
+        return hidden * fields.count("out_hidden_size", default=text_hidden)
+    merged = hidden * merge * merge
+    one = merged * (merged + 1) + (merged + 1) * fields.count("out_hidden_size", default=text_hidden)
+    deep = len(fields.numbers("deepstack_visual_indexes"))
+    return one * (1 + deep) + 2 * hidden + deep * 2 * merged

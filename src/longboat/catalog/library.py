@@ -1,0 +1,135 @@
+"""The catalog as a whole: our data files, and the user's own merged over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import TypeVar
+
+import msgspec
+
+from longboat.catalog.entries import (
+    Accelerator,
+    ApiPrice,
+    CatalogFile,
+    CloudPrice,
+    Electricity,
+    Engine,
+    Entry,
+    Link,
+    ModelEntry,
+)
+from longboat.catalog.names import find_name, nearest_names, normal_name
+from longboat.core.errors import Problem, UserInputError
+
+__all__ = ("Library", "Shelf", "built_in_library", "load_library")
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf(Mapping[str, E]):
+    """Entries of one kind by name, found by any way to write it.
+
+    kind: what one is called in messages (``accelerator``)
+    """
+
+    kind: str
+    entries: Mapping[str, E] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> E:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def find(self, name: str, *, where: str = "") -> E:
+        """The entry that ``name`` means. ``where``: path of the value, for the message.
+
+        Raises UserInputError with the nearest names where it means none, or several.
+        """
+        found = find_name(name, self.known)
+        if found is not None:
+            return self.entries[found]
+        near = nearest_names(name, self.entries)
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "a file of your own can add it: see docs/concepts/planning.md"
+        )
+        what = f"no {self.kind} is known by the name {name!r}"
+        raise UserInputError(what, hint=hint, problems=(Problem(where=where, what=what, hint=hint),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """All that the catalog knows."""
+
+    accelerators: Shelf[Accelerator]
+    links: Shelf[Link]
+    engines: Shelf[Engine]
+    electricity: Shelf[Electricity]
+    apis: Shelf[ApiPrice]
+    clouds: Shelf[CloudPrice]
+    models: Shelf[ModelEntry]
+
+
+@cache
+def built_in_library() -> Library:
+    """What comes with Longboat."""
+    return load_library(built_in_files())
+
+
+def built_in_files() -> list[tuple[str, str]]:
+    """Name and text of each of our data files."""
+    folder = resources.files("longboat.catalog") / "data"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return [(file.name, file.read_text(encoding="utf-8")) for file in files]
+
+
+def load_library(files: Iterable[tuple[str, str]]) -> Library:
+    """The entries of all files (origin and text each); a later entry replaces an earlier one of the same name.
+
+    Raises UserInputError that names the file and the path of what is wrong in it.
+    """
+    told = [read_catalog_file(text, origin) for origin, text in files]
+    return Library(
+        accelerators=_shelf("accelerator", (entry for file in told for entry in file.accelerator)),
+        links=_shelf("network or bus", (entry for file in told for entry in file.link)),
+        engines=_shelf("engine", (entry for file in told for entry in file.engine)),
+        electricity=_shelf("electricity price", (entry for file in told for entry in file.electricity)),
+        apis=_shelf("API price", (entry for file in told for entry in file.api)),
+        clouds=_shelf("cloud price", (entry for file in told for entry in file.cloud)),
+        models=_shelf("model", (entry for file in told for entry in file.model)),
+    )
+
+
+def read_catalog_file(text: str, origin: str) -> CatalogFile:
+    """One file. Raises UserInputError; ``origin`` names the file in its message."""
+    try:
+        return msgspec.toml.decode(text, type=CatalogFile)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        where = path.strip("`").removeprefix("$").removeprefix(".")
+        problem = Problem(
+            where=f"{origin}: {where}" if where else origin, what=what, hint="see docs/concepts/planning.md"
+        )
+    except ValueError as error:
+        problem = Problem(where=origin, what=f"not TOML: {error}", hint="see docs/concepts/planning.md")
+    raise UserInputError(str(problem), hint=problem.hint, problems=(problem,))
+
+
+def _shelf(kind: str, entries: Iterable[E]) -> Shelf[E]:
+    by_name: dict[str, E] = {}
+    known: dict[str, str] = {}
+    for entry in entries:
+        by_name[entry.name] = entry
+        for name in (entry.name, *entry.aliases):
+            known[normal_name(name)] = entry.name
+    return Shelf(kind, by_name, known)

@@ -1,0 +1,120 @@
+"""Whether the weights of a model can be divided as a split asks: heads, widths, and groups of quantized numbers.
+
+Rules as vLLM 0.32's layers check them when they are made; SGLang's are the same. llama.cpp divides by layers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.catalog.weight import Weight
+
+__all__ = ("Obstacle", "find_obstacle", "tensor_degrees")
+
+MAX_DEGREE = 64
+# Rows that the kernels for 4-bit integers (Marlin) take at once.
+MARLIN_ROWS = 64
+MARLIN_METHODS = ("awq", "gptq")
+# Kernels for these pad the experts' width (gpt-oss runs with tensor 8, 2880 / 8 = 360).
+PADDED_EXPERTS = ("mxfp4",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why a split is impossible: one sentence with the numbers, and what works."""
+
+    what: str
+    hint: str
+
+
+def find_obstacle(
+    shape: ModelShape, *, tensor: int, stages: tuple[int, ...], expert: int = 1, layers_only: bool = False
+) -> Obstacle | None:
+    """The first reason why ``shape`` cannot be divided, or None.
+
+    stages: layers of each pipeline stage; expert: ranks that divide experts by copies, 1: none do
+    layers_only: the engine has no tensor parallelism
+    """
+    num_layers = len(shape.layers)
+    if sum(stages) != num_layers or min(stages) < 1:
+        return Obstacle(
+            what=f"{len(stages)} stages of {', '.join(map(str, stages))} layers do not make {num_layers} layers",
+            hint=f"give each of at most {num_layers} stages one layer or more",
+        )
+    if layers_only and tensor > 1:
+        return Obstacle(what=f"tensor {tensor}: this engine divides layers only", hint=f"use {tensor} stages instead")
+    if not (found := _tensor_obstacle(shape, tensor, expert)):
+        return None
+    degrees = tensor_degrees(shape, expert=expert)
+    near = [degree for degree in degrees if degree < tensor][-1:] + [d for d in degrees if d > tensor][:1]
+    return Obstacle(what=found, hint=f"tensor {' or '.join(map(str, near))} works")
+
+
+def tensor_degrees(shape: ModelShape, *, expert: int = 1) -> list[int]:
+    """Degrees of tensor parallelism up to 64 into which the model divides."""
+    return [degree for degree in range(1, MAX_DEGREE + 1) if not _tensor_obstacle(shape, degree, expert)]
+
+
+def _tensor_obstacle(shape: ModelShape, tensor: int, expert: int) -> str:
+    if tensor == 1:
+        return ""
+    seen: set[int] = set()
+    for layer in shape.layers:
+        if id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        if found := next(_layer_obstacles(shape, layer, tensor, expert), ""):
+            return found
+    return ""
+
+
+def _layer_obstacles(shape: ModelShape, layer: Layer, tensor: int, expert: int) -> Iterator[str]:
+    yield from _head_obstacles(layer, tensor)
+    for weight in sorted(layer.weights, key=lambda weight: weight.shard != "in"):
+        if not (weight.part == "experts" and (expert > 1 or shape.quantization in PADDED_EXPERTS)):
+            yield from _weight_obstacles(weight, tensor, shape.quantization in MARLIN_METHODS)
+
+
+def _head_obstacles(layer: Layer, tensor: int) -> Iterator[str]:
+    cache = layer.cache
+    if layer.num_heads % tensor:
+        yield f"{layer.num_heads} attention heads are no multiple of tensor {tensor}"
+    if (
+        cache.kind in ("full", "window")
+        and cache.num_kv_heads > 1
+        and cache.num_kv_heads % tensor
+        and tensor % cache.num_kv_heads
+    ):
+        yield f"{cache.num_kv_heads} key-value heads and tensor {tensor} do not divide each other"
+    if cache.kind == "state" and cache.num_state_heads % tensor:
+        yield f"{cache.num_state_heads} heads of a linear mixer are no multiple of tensor {tensor}"
+
+
+def _weight_obstacles(weight: Weight, tensor: int, marlin: bool) -> Iterator[str]:
+    match weight.shard:
+        case "in":
+            yield from _side(weight, "inputs", weight.columns, tensor, weight.group)
+        case "out":
+            rows = weight.row_group or (_marlin_rows(weight) if marlin and weight.group else 0)
+            yield from _side(weight, "outputs", weight.rows, tensor, rows)
+        case "kv_heads":
+            parts = min(tensor, weight.units or tensor)
+            yield from _side(weight, "outputs", weight.rows, parts, weight.row_group)
+
+
+def _marlin_rows(weight: Weight) -> int:
+    """Gate and up projections are one matrix for the kernel: half of its rows each."""
+    return MARLIN_ROWS // 2 if weight.name.endswith(("gate_proj", "up_proj")) else MARLIN_ROWS
+
+
+def _side(weight: Weight, side: str, size: int, parts: int, group: int) -> Iterator[str]:
+    """Obstacles of cutting ``size`` numbers into ``parts``, none within a group of ``group``."""
+    if size % parts:
+        yield f"{weight.name}: {size} {side} are no multiple of {parts} ranks"
+    elif group and parts > 1 and (size // parts) % group:
+        yield (
+            f"{weight.name}: {size} {side} / {parts} ranks = {size // parts} is no multiple of the {group} numbers "
+            "that are quantized or computed together"
+        )

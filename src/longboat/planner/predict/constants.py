@@ -1,0 +1,69 @@
+"""The constants of the time model, as calibration left them: defaults, times factors by engine and by kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from longboat.planner.predict.terms import DEFAULTS
+
+__all__ = ("Calibration", "Measured", "Spread")
+
+Factors = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a group (model, machine, engine) itself was measured to need, against the model's prediction.
+
+    itl_factor, ttft_factor: measured / predicted, median of ``num_rows``
+    here: measured on the user's own cluster
+    """
+
+    itl_factor: float
+    ttft_factor: float
+    num_rows: int
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Measured / predicted of rows that calibration did not see: 80 % of them lie between ``low`` and ``high``."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Learned constants.
+
+    common, engines, kernels: factors on the defaults by term; engines and kernels by name
+    machines: names of machines among the rows
+    groups: by model, machine and engine
+    itl_spread, ttft_spread: of groups that were not measured
+    measured_itl_spread, measured_ttft_spread: of those that were
+    source, date: where the rows come from and when they were fitted
+    """
+
+    common: Factors = field(default_factory=dict)
+    engines: Mapping[str, Factors] = field(default_factory=dict)
+    kernels: Mapping[str, Factors] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+    groups: Mapping[tuple[str, str, str], Measured] = field(default_factory=dict)
+    itl_spread: Spread = Spread(low=0.6, high=1.7)
+    ttft_spread: Spread = Spread(low=0.4, high=2.5)
+    measured_itl_spread: Spread = Spread(low=0.85, high=1.2)
+    measured_ttft_spread: Spread = Spread(low=0.7, high=1.5)
+    num_rows: int = 0
+    source: str = ""
+    date: str = ""
+
+    def constants(self, *, engine: str, kernel: str) -> dict[str, float]:
+        """Every term's constant for an engine and a kind of kernels; where one is unknown, without its factors."""
+        levels = (self.common, self.engines.get(engine, {}), self.kernels.get(kernel, {}))
+        found = dict(DEFAULTS)
+        for factors in levels:
+            for name, factor in factors.items():
+                found[name] *= factor
+        return found

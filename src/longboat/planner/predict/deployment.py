@@ -1,0 +1,60 @@
+"""One replica as the time model sees it: a model, split over machines by stages, run by an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.planner.predict.engine import EngineTraits
+from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine
+
+__all__ = ("Deployment", "Stage", "even_stages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive layers on equal accelerators.
+
+    tensor: accelerators of the stage
+    link: between them
+    """
+
+    num_layers: int
+    machine: Machine
+    tensor: int = 1
+    link: Fabric = LOOPBACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A replica.
+
+    attention_data: groups into which the accelerators of a stage divide the requests for attention, whose weights each
+        group holds (DP attention); 1: tensor parallel attention
+    expert: ranks that divide the experts by copies; 1: experts are cut like other weights
+    hop: between stages
+    """
+
+    shape: ModelShape
+    engine: EngineTraits
+    stages: tuple[Stage, ...]
+    attention_data: int = 1
+    expert: int = 1
+    hop: Fabric = LOOPBACK
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of one number in the cache of keys and values."""
+        return 1.0 if self.shape.kv_cache_dtype.startswith("fp8") else 2.0
+
+    def layers_of(self, index: int) -> tuple[Layer, ...]:
+        """The layers of one stage."""
+        start = sum(stage.num_layers for stage in self.stages[:index])
+        return self.shape.layers[start : start + self.stages[index].num_layers]
+
+
+def even_stages(shape: ModelShape, machine: Machine, *, pipeline: int, tensor: int, link: Fabric) -> tuple[Stage, ...]:
+    """Stages of as equal a number of layers as possible; the first ones get what is left over."""
+    share, rest = divmod(len(shape.layers), pipeline)
+    counts = (share + (index < rest) for index in range(pipeline))
+    return tuple(Stage(num_layers=count, machine=machine, tensor=tensor, link=link) for count in counts)

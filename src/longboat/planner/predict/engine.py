@@ -1,0 +1,48 @@
+"""How engines schedule: what decides who waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ("ENGINES", "EngineTraits", "engine_traits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTraits:
+    """What the time model knows of an engine.
+
+    policy: mixed: prompts are computed in chunks beside the decoding of others (vLLM); prefill_first: decoding stands
+        still while prompts are computed (SGLang's default)
+    chunk_tokens: prompt tokens in one pass, at most
+    hop_s: what the engine itself adds to each hop between pipeline stages
+    hop_bytes: bytes of a hop, for each number of the hidden state of a token, both ways together
+    returns_logits: the last stage sends all logits back to the first (llama.cpp RPC)
+    """
+
+    name: str
+    policy: Literal["mixed", "prefill_first"] = "mixed"
+    chunk_tokens: int = 8192
+    hop_s: float = 0.0
+    hop_bytes: float = 4.0
+    returns_logits: bool = False
+
+
+# vLLM sends hidden state and residual in 16 bits. llama.cpp and distributed-llama send float32 both ways; the time of a
+# synchronous hop is derived from a pair of DGX Spark (2.6 ms) and from Macs on 2.5 GbE (6-9 ms).
+ENGINES = {
+    "vllm": EngineTraits(name="vllm", hop_s=5e-5),
+    "sglang": EngineTraits(name="sglang", policy="prefill_first", hop_s=5e-5, hop_bytes=2.0),
+    "tensorrt-llm": EngineTraits(name="tensorrt-llm", hop_s=5e-5, hop_bytes=2.0),
+    "llama.cpp": EngineTraits(name="llama.cpp", chunk_tokens=512, hop_s=2.6e-3, hop_bytes=8.0, returns_logits=True),
+    "mlx": EngineTraits(name="mlx", chunk_tokens=2048, hop_s=2e-4, hop_bytes=2.0),
+    "transformers": EngineTraits(name="transformers", policy="prefill_first", hop_s=2e-4, hop_bytes=2.0),
+}
+SYNONYMS = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}
+
+
+def engine_traits(name: str) -> EngineTraits:
+    """Traits of an engine by name; one that is not known counts as one like vLLM under its own name."""
+    key = name.strip().lower()
+    key = SYNONYMS.get(key, key)
+    return ENGINES.get(key) or EngineTraits(name=key)

@@ -1,0 +1,91 @@
+"""From a deployment and a load to the few numbers that prediction and calibration need."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longboat.planner.predict.deployment import Deployment
+from longboat.planner.predict.load import Load
+from longboat.planner.predict.terms import DEFAULTS
+from longboat.planner.predict.work import Pass, stage_work
+
+__all__ = ("Features", "features_of")
+
+LOGIT_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Quantities by term, and times that no constant changes.
+
+    decode: of one decode step of ``running`` requests; decode_hops_s: of its hops between stages
+    prompt: of one prompt, from its start to its end; prompt_busy: the share of it that keeps the slowest stage busy
+    running: requests that decode at once; the others wait until one ends
+    """
+
+    decode: Mapping[str, float]
+    decode_hops_s: float
+    prompt: Mapping[str, float]
+    prompt_busy: float
+    prompt_hops_s: float
+    running: float
+
+
+def features_of(deployment: Deployment, load: Load, *, max_sequences: float | None = None) -> Features:
+    """max_sequences: that fit into the cache at once; None: as many as are asked for."""
+    running = max(1.0, min(load.concurrency, max_sequences or load.concurrency))
+    depth = len(deployment.stages)
+    batch = max(1.0, running / depth)
+    context = load.mean_prompt_tokens + load.mean_output_tokens / 2.0
+    decode = _round(deployment, Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True), running)
+    chunks = max(1.0, -(-load.mean_prompt_tokens // deployment.engine.chunk_tokens))
+    tokens = load.mean_prompt_tokens / chunks
+    half = load.mean_prompt_tokens / 2.0
+    prefill = _slowest(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=half, decoding=False))
+    return Features(
+        decode=decode,
+        decode_hops_s=_hops_s(deployment, batch, batch),
+        prompt={name: (chunks + depth - 1) * value for name, value in prefill.items()},
+        prompt_busy=chunks / (chunks + depth - 1),
+        prompt_hops_s=_hops_s(deployment, tokens, 1.0),
+        running=running,
+    )
+
+
+def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, float]:
+    """Work between two tokens of a request: all stages, one after the other, or the slowest one for each batch.
+
+    There are as many batches under way as stages, or as requests where those are fewer.
+    """
+    stages = [stage_work(deployment, index, step) for index in range(len(deployment.stages))]
+    passing: dict[str, float] = defaultdict(float)
+    for work in stages:
+        for name, value in work.items():
+            passing[name] += value
+    batches, slowest = min(running, len(stages)), max(stages, key=_usual_s)
+    return max(passing, {name: batches * value for name, value in slowest.items()}, key=_usual_s)
+
+
+def _slowest(deployment: Deployment, step: Pass) -> dict[str, float]:
+    """Work of the stage that takes longest: the others wait for it."""
+    return max((stage_work(deployment, index, step) for index in range(len(deployment.stages))), key=_usual_s)
+
+
+def _usual_s(work: Mapping[str, float]) -> float:
+    """Seconds under the default constants."""
+    return sum(DEFAULTS[name] * value for name, value in work.items())
+
+
+def _hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
+    """Seconds of all hops of one pass: what a token carries, and the logits where the engine returns them."""
+    hops = len(deployment.stages) - 1
+    if not hops:
+        return 0.0
+    engine, link = deployment.engine, deployment.hop
+    carried = tokens * deployment.shape.hidden_size * engine.hop_bytes
+    seconds = hops * (engine.hop_s + link.latency_s / 2.0 + carried / link.bandwidth_bytes_per_s)
+    if engine.returns_logits:
+        seconds += sequences * deployment.shape.vocab_size * LOGIT_BYTES / link.bandwidth_bytes_per_s
+    return seconds

@@ -1,0 +1,46 @@
+"""Which multiplication an engine uses for weights of a format on given hardware."""
+
+from __future__ import annotations
+
+from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.weight import Weight
+from longboat.planner.predict.machine import Machine
+
+__all__ = ("kernel_class", "multiply_flops", "unpacks")
+
+# Formats whose numbers the hardware can multiply as they are; all others are widened to 16 bits first.
+FLOAT4 = ("nvfp4", "mxfp4")
+FULL_BITS, EIGHT_BITS = 12.0, 7.9
+
+
+def multiply_flops(weight: Weight, shape: ModelShape, machine: Machine) -> float:
+    """Peak operations a second of the kernel for ``weight``."""
+    if weight.bits > FULL_BITS:
+        return machine.flops_16
+    if weight.bits >= EIGHT_BITS:
+        return machine.flops_8 if "fp8" in shape.quantization or _float4(shape) else machine.flops_16
+    return machine.flops_4 if _float4(shape) and machine.native == "fp4" else machine.flops_16
+
+
+def unpacks(weight: Weight, shape: ModelShape, machine: Machine) -> bool:
+    """Whether numbers are widened before they are multiplied."""
+    return weight.bits <= FULL_BITS and multiply_flops(weight, shape, machine) == machine.flops_16
+
+
+def kernel_class(shape: ModelShape, machine: Machine) -> str:
+    """Name of the kind of kernels that most time goes to, for constants that are learned by kind (``fp8-block/fp4``).
+
+    Before the slash the format of the weights, after it the narrowest type that the hardware multiplies.
+    """
+    heaviest = max(shape.layers[-1].weights, key=lambda weight: weight.num_params)
+    if heaviest.bits > FULL_BITS:
+        form = "16"
+    elif heaviest.bits >= EIGHT_BITS:
+        form = "8" if "fp8" not in shape.quantization else "fp8-block" if heaviest.row_group else "fp8"
+    else:
+        form = "fp4" if _float4(shape) else "4"
+    return f"{form}/{machine.native}"
+
+
+def _float4(shape: ModelShape) -> bool:
+    return any(name in shape.quantization for name in FLOAT4)

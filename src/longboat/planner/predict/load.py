@@ -1,0 +1,36 @@
+"""What is asked of a replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ("Load",)
+
+# Requests that each client sends one after the other in a usual benchmark: the first burst is a tenth of all.
+USUAL_WAVES = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A steady load of clients that each send a request when the last one is answered.
+
+    concurrency: requests under way at once, on one replica
+    prompt_tokens, output_tokens: at most; the mean is less by half of ``spread``
+    spread: share by which lengths differ: 0.2 for lengths between 80 and 100 %; 0: all equal, so that prompts come in
+        step with each other
+    waves: requests of each client; the first ones of all come at the same moment
+    """
+
+    concurrency: float
+    prompt_tokens: float
+    output_tokens: float
+    spread: float = 0.2
+    waves: float = USUAL_WAVES
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        return max(1.0, self.prompt_tokens * (1.0 - self.spread / 2.0))
+
+    @property
+    def mean_output_tokens(self) -> float:
+        return max(1.0, self.output_tokens * (1.0 - self.spread / 2.0))

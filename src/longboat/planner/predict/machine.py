@@ -1,0 +1,72 @@
+"""What the time model knows of one accelerator and of the links between several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from longboat.catalog.entries import Accelerator, Link
+
+__all__ = ("LOOPBACK", "Fabric", "Machine", "fabric_of", "machine_of")
+
+Native = Literal["fp4", "fp8", "bf16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One accelerator.
+
+    memory_bytes: what one engine process can have of it
+    bandwidth_bytes_per_s: of the memory, as specified
+    flops_16, flops_8, flops_4: dense operations a second with operands of so many bits; those of a width that the
+        hardware does not multiply are the figure of the next wider one
+    """
+
+    name: str
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    flops_16: float
+    flops_8: float
+    flops_4: float
+
+    @property
+    def native(self) -> Native:
+        """The narrowest floating-point type that it multiplies."""
+        if self.flops_4 > self.flops_8:
+            return "fp4"
+        return "fp8" if self.flops_8 > self.flops_16 else "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """A link between accelerators.
+
+    latency_s: of a small all-reduce between two; a message one way takes half of it
+    bandwidth_bytes_per_s: one direction, as reached
+    """
+
+    name: str
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+
+LOOPBACK = Fabric(name="same device", latency_s=0.0, bandwidth_bytes_per_s=1e15)
+
+
+def machine_of(entry: Accelerator) -> Machine:
+    """The machine that a catalog entry describes."""
+    flops_16 = entry.flops("bf16") or entry.flops("fp16") or entry.flops("fp32")
+    flops_8 = max(entry.tflops.get("fp8", 0.0) * 1e12, flops_16)
+    return Machine(
+        name=entry.name,
+        memory_bytes=entry.usable_bytes,
+        bandwidth_bytes_per_s=entry.bandwidth_bytes_per_s,
+        flops_16=flops_16,
+        flops_8=flops_8,
+        flops_4=max(entry.tflops.get("fp4", 0.0) * 1e12, flops_8),
+    )
+
+
+def fabric_of(link: Link) -> Fabric:
+    """The link that a catalog entry describes."""
+    return Fabric(name=link.name, latency_s=link.latency_s, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s)

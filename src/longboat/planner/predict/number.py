@@ -1,0 +1,31 @@
+"""A predicted quantity with its interval and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+__all__ = ("Number", "Provenance")
+
+Provenance = Literal["measured here", "measured elsewhere", "computed, constants measured elsewhere", "computed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A value; 8 of 10 measurements are expected between ``low`` and ``high``."""
+
+    value: float
+    low: float
+    high: float
+    provenance: Provenance
+
+    def map(self, function: Callable[[float], float]) -> Number:
+        """The number that a monotonic function makes of it."""
+        ends = sorted((function(self.low), function(self.high)))
+        return replace(self, value=function(self.value), low=ends[0], high=ends[1])
+
+    def scaled(self, value: float) -> Number:
+        """Another value with the same relative interval."""
+        factor = value / self.value
+        return self.map(lambda old: old * factor)

@@ -1,0 +1,132 @@
+"""From measured rows to samples: names looked up, quantities counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from longboat.catalog.library import Library
+from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.quantization import NVFP4, Quantization, Rule
+from longboat.catalog.quantized import quantize
+from longboat.catalog.requantize import requantized
+from longboat.core.errors import UserInputError
+from longboat.planner.predict.capacity import sequences_that_fit
+from longboat.planner.predict.deployment import Deployment, even_stages
+from longboat.planner.predict.engine import EngineTraits, engine_traits
+from longboat.planner.predict.features import Features, features_of
+from longboat.planner.predict.kernels import kernel_class
+from longboat.planner.predict.load import Load
+from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, fabric_of, machine_of
+from longboat.planner.predict.rows import Row
+
+__all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "stored_as")
+
+ShapeOf = Callable[[str], ModelShape]
+# Where neither the row nor the catalog names a link between the accelerators of a node.
+USUAL_BUS = "PCIe 4 x16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A measured row with all that the model needs to predict it."""
+
+    row: Row
+    engine: EngineTraits
+    kernel: str
+    machine: str
+    model: str
+    load: Load
+    features: Features
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Model, machine and engine, as the catalog names them."""
+        return self.model, self.machine, self.engine.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A row that cannot be predicted, and why."""
+
+    row: Row
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMaker:
+    """Makes samples with one catalog."""
+
+    library: Library
+    shape_of: ShapeOf
+
+    def samples(self, rows: Iterable[Row]) -> tuple[list[Sample], list[Skipped]]:
+        """A sample for each row whose model and hardware are known."""
+        made: list[Sample] = []
+        skipped: list[Skipped] = []
+        for row in rows:
+            try:
+                made.append(self.sample(row))
+            except UserInputError as error:
+                skipped.append(Skipped(row=row, reason=error.message))
+        return made, skipped
+
+    def sample(self, row: Row) -> Sample:
+        """Raises UserInputError where the catalog knows neither model, hardware nor link."""
+        deployment = self.deployment(row)
+        load = Load(
+            concurrency=row.concurrency,
+            prompt_tokens=row.prompt_tokens,
+            output_tokens=row.output_tokens,
+            spread=row.spread,
+        )
+        room = sequences_that_fit(deployment, load)
+        machine = deployment.stages[0].machine
+        return Sample(
+            row=row,
+            engine=deployment.engine,
+            kernel=kernel_class(deployment.shape, machine),
+            machine=machine.name,
+            model=deployment.shape.name,
+            load=load,
+            features=features_of(deployment, load, max_sequences=room),
+        )
+
+    def deployment(self, row: Row) -> Deployment:
+        """The replica that a row speaks of."""
+        accelerator = self.library.accelerators.find(row.hardware)
+        machine, shape = machine_of(accelerator), stored_as(self.shape_of(row.model), row.quantization)
+        link = self._link(row.link or accelerator.link or USUAL_BUS) if row.tensor > 1 else LOOPBACK
+        hop = self._link(row.hop or row.link or accelerator.link or USUAL_BUS) if row.pipeline > 1 else LOOPBACK
+        return _deployment(row, shape, machine, link, hop)
+
+    def _link(self, name: str) -> Fabric:
+        return fabric_of(self.library.links.find(name.split(",")[0]))
+
+
+def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop: Fabric) -> Deployment:
+    return Deployment(
+        shape=shape,
+        engine=engine_traits(row.engine),
+        stages=even_stages(shape, machine, pipeline=row.pipeline, tensor=row.tensor, link=link),
+        attention_data=min(row.attention_data, row.tensor),
+        expert=row.expert,
+        hop=hop,
+    )
+
+
+def stored_as(shape: ModelShape, quantization: str) -> ModelShape:
+    """``shape`` in a quantization by the words that measurements use: fp8, fp4, bf16, or the catalog's own names.
+
+    ``""`` and the one that it has already change nothing. As published: FP8 in blocks where there are experts, by
+    tensor where there are none; FP4 for the experts alone where there are any.
+    """
+    wanted, has_experts = quantization.lower(), any(layer.num_experts for layer in shape.layers)
+    if not wanted or (wanted in shape.quantization and wanted not in ("bf16", "fp16")):
+        return shape
+    if wanted == "fp8":
+        return requantized(shape, "fp8" if has_experts else "fp8-tensor")
+    if wanted in ("fp4", "nvfp4") and has_experts:
+        scheme = Quantization(name="nvfp4", rules=(Rule(form=NVFP4),), experts_only=True)
+        return replace(quantize(requantized(shape, "bf16"), scheme), quantization="nvfp4")
+    return requantized(shape, {"fp4": "nvfp4", "int4": "awq"}.get(wanted, wanted))

@@ -1,0 +1,124 @@
+"""TTFT, ITL and tokens per second of a replica under a load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longboat.planner.predict.constants import Calibration, Measured, Spread
+from longboat.planner.predict.deployment import Deployment
+from longboat.planner.predict.engine import EngineTraits
+from longboat.planner.predict.features import Features, features_of
+from longboat.planner.predict.kernels import kernel_class
+from longboat.planner.predict.load import Load
+from longboat.planner.predict.number import Number, Provenance
+from longboat.planner.predict.queueing import first_token_passes, interference_share
+
+__all__ = ("Prediction", "Times", "predict", "times_of")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds, without intervals.
+
+    step_s: one decode step without prompts of others
+    prefill_s: one prompt alone, from its start to its end
+    queue_s: of ``ttft_s``, waiting for room in the cache
+    """
+
+    itl_s: float
+    ttft_s: float
+    step_s: float
+    prefill_s: float
+    queue_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What one replica does under the load.
+
+    running: requests that decode at once; fewer than asked for where the cache is full
+    request_tokens_per_s: output tokens of one request while it decodes
+    total_tokens_per_s: output tokens of the replica
+    step_s, prefill_s: parts of the above, of a decode step and a prompt alone
+    """
+
+    ttft_s: Number
+    itl_s: Number
+    request_tokens_per_s: Number
+    total_tokens_per_s: Number
+    step_s: Number
+    prefill_s: Number
+    running: float
+
+
+def predict(
+    deployment: Deployment, load: Load, calibration: Calibration, *, max_sequences: float | None = None
+) -> Prediction:
+    """max_sequences: that fit into the cache at once; None: as many as are asked for."""
+    machine = deployment.stages[0].machine
+    kernel = kernel_class(deployment.shape, machine)
+    constants = calibration.constants(engine=deployment.engine.name, kernel=kernel)
+    features = features_of(deployment, load, max_sequences=max_sequences)
+    times = times_of(features, deployment.engine, load, constants)
+    group = calibration.groups.get((deployment.shape.name, machine.name, deployment.engine.name))
+    provenance = _provenance(calibration, group, deployment, kernel)
+    itl = _number(times.itl_s, provenance, group, calibration.itl_spread, calibration.measured_itl_spread, "itl")
+    ttft = _number(times.ttft_s, provenance, group, calibration.ttft_spread, calibration.measured_ttft_spread, "ttft")
+    itl_factor, ttft_factor = itl.value / times.itl_s, ttft.value / times.ttft_s
+    return Prediction(
+        ttft_s=ttft,
+        itl_s=itl,
+        request_tokens_per_s=itl.map(lambda seconds: 1.0 / seconds),
+        total_tokens_per_s=itl.map(lambda seconds: _total(load, features.running, ttft.value, times.queue_s, seconds)),
+        step_s=itl.scaled(times.step_s * itl_factor),
+        prefill_s=ttft.scaled(times.prefill_s * ttft_factor),
+        running=features.running,
+    )
+
+
+def times_of(features: Features, engine: EngineTraits, load: Load, constants: Mapping[str, float]) -> Times:
+    """The time model itself."""
+    step_s = features.decode_hops_s + sum(constants[name] * value for name, value in features.decode.items())
+    compute_s = sum(constants[name] * value for name, value in features.prompt.items())
+    prefill_s, busy_s = compute_s + features.prompt_hops_s, compute_s * features.prompt_busy
+    share = interference_share(engine, load, running=features.running)
+    itl_s = step_s + constants["interference"] * share * busy_s
+    decode_s = itl_s * load.mean_output_tokens
+    passes = first_token_passes(
+        engine,
+        load,
+        running=features.running,
+        busy_ratio=_busy_ratio((features.running - 1.0) * busy_s, decode_s, busy_s),
+    )
+    queue_s = (load.concurrency / features.running - 1.0) * decode_s
+    wait_s = constants["wait"] * (prefill_s + (passes - 1.0) * busy_s)
+    ttft_s = constants["floor"] + wait_s + constants["first_steps"] * step_s + queue_s
+    return Times(itl_s=itl_s, ttft_s=ttft_s, step_s=step_s, prefill_s=prefill_s, queue_s=queue_s)
+
+
+def _busy_ratio(prefills_s: float, decode_s: float, own_s: float) -> float:
+    """Share of a request's life in which the engine computes prompts of others."""
+    return prefills_s / (decode_s + own_s)
+
+
+def _total(load: Load, running: float, ttft_s: float, queue_s: float, itl_s: float) -> float:
+    life_s = max(0.0, ttft_s - queue_s) + itl_s * load.mean_output_tokens
+    return running * load.mean_output_tokens / life_s
+
+
+def _provenance(calibration: Calibration, group: Measured | None, deployment: Deployment, kernel: str) -> Provenance:
+    if group is not None:
+        return "measured here" if group.here else "measured elsewhere"
+    if kernel in calibration.kernels and deployment.engine.name in calibration.engines:
+        return "computed, constants measured elsewhere"
+    return "computed"
+
+
+def _number(
+    value: float, provenance: Provenance, group: Measured | None, unseen: Spread, seen: Spread, kind: str
+) -> Number:
+    if group is None:
+        return Number(value=value, low=value * unseen.low, high=value * unseen.high, provenance=provenance)
+    value *= group.itl_factor if kind == "itl" else group.ttft_factor
+    return Number(value=value, low=value * seen.low, high=value * seen.high, provenance=provenance)

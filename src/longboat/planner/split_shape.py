@@ -1,0 +1,97 @@
+"""What is asked for (split, load, engine) and what it is asked of (cards): the words in which fits are planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from longboat.catalog.entries import Accelerator
+
+__all__ = ("Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
+
+EngineKind = Literal["vllm", "sglang", "llama.cpp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One accelerator, or one processor that computes, as far as memory goes.
+
+    memory_bytes: all of it; usable_bytes: what engines may have at most (less than all where the system shares it)
+    free_bytes: what is free now; None: nobody looked, all that is usable counts as free
+    """
+
+    name: str
+    memory_bytes: int
+    usable_bytes: int
+    free_bytes: int | None = None
+    kind: Literal["gpu", "soc", "cpu"] = "gpu"
+
+
+def card_of(entry: Accelerator, *, memory_bytes: int = 0) -> Card:
+    """A card of the catalog; memory_bytes: another size than the entry's, 0: the same."""
+    total = memory_bytes or entry.memory_bytes
+    return Card(name=entry.name, memory_bytes=total, usable_bytes=int(total * entry.usable_ratio), kind=entry.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How one replica is divided.
+
+    tensor: ranks of each stage; stages: layers of each pipeline stage; expert_parallel: experts are divided by copies
+    over the ranks of a stage, not cut
+    """
+
+    tensor: int = 1
+    stages: tuple[int, ...]
+    expert_parallel: bool = False
+
+    @property
+    def pipeline(self) -> int:
+        return len(self.stages)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor * self.pipeline
+
+    @property
+    def expert(self) -> int:
+        """Ranks that divide experts by copies; 1: none do."""
+        return self.tensor if self.expert_parallel else 1
+
+
+def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
+    """Layers per stage as vLLM divides them: what is over goes to the stages before the last, from behind.
+
+    Source: ``vllm/distributed/utils.py``, ``get_pp_indices``.
+    """
+    each, over = divmod(num_layers, pipeline)
+    return tuple(each + (1 if pipeline - 1 - over <= stage < pipeline - 1 else 0) for stage in range(pipeline))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a replica is to hold, and how the engine is set.
+
+    context_tokens: longest request, prompt and answer; num_sequences: requests at once
+    batched_tokens: of one step at most (vLLM's max-num-batched-tokens, SGLang's chunked prefill, llama.cpp's ubatch);
+        0: the engine's own default
+    engine_sequences: requests at once that the engine is started for (max-num-seqs); 0: the engine's own default
+    kv_bits: of the numbers in the cache; memory_ratio: share of a card the engine takes; 0: its default
+    cache_bytes: that the engine is told to give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the
+        budget; 0: what the budget leaves
+    graphs: whether the engine captures CUDA graphs
+    """
+
+    context_tokens: int
+    num_sequences: int = 1
+    batched_tokens: int = 0
+    engine_sequences: int = 0
+    kv_bits: int = 16
+    memory_ratio: float = 0.0
+    cache_bytes: int = 0
+    graphs: bool = True
+    engine: EngineKind = "vllm"
+
+    @property
+    def kv_bytes(self) -> float:
+        return self.kv_bits / 8

@@ -1,0 +1,44 @@
+"""Builders of small model shapes for tests."""
+
+from __future__ import annotations
+
+from longboat.catalog.cache import Cache
+from longboat.catalog.model_shape import Layer, ModelShape, share_equal_layers
+from longboat.catalog.weight import Weight
+
+__all__ = ("make_layer", "make_shape")
+
+
+def make_layer(*, hidden: int = 64, heads: int = 4, kv_heads: int = 2, head_dim: int = 16, width: int = 128) -> Layer:
+    """A dense layer in bf16."""
+    q, kv = heads * head_dim, kv_heads * head_dim
+    return Layer(
+        weights=(
+            Weight(name="q_proj", part="attention", rows=q, columns=hidden, shard="out", units=heads),
+            Weight(name="kv_proj", part="attention", rows=2 * kv, columns=hidden, shard="kv_heads", units=kv_heads),
+            Weight(name="o_proj", part="attention", rows=hidden, columns=q, shard="in", units=heads),
+            Weight(name="gate_up_proj", part="mlp", rows=2 * width, columns=hidden, shard="out"),
+            Weight(name="down_proj", part="mlp", rows=hidden, columns=width, shard="in"),
+            Weight(name="norms", part="norm", rows=2 * hidden),
+        ),
+        cache=Cache(kind="full", num_kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim),
+        num_heads=heads,
+        query_dim=head_dim,
+        value_dim=head_dim,
+    )
+
+
+def make_shape(*, num_layers: int = 4, vocab: int = 1024, hidden: int = 64, tied: bool = False) -> ModelShape:
+    """A dense model in bf16."""
+    end = Weight(name="embed_tokens", part="embedding", rows=vocab, columns=hidden, shard="vocab")
+    return ModelShape(
+        name="toy",
+        architecture="ToyForCausalLM",
+        layers=share_equal_layers(make_layer(hidden=hidden) for _ in range(num_layers)),
+        embedding=end,
+        head=None if tied else Weight(name="lm_head", part="head", rows=vocab, columns=hidden, shard="vocab"),
+        others=(Weight(name="norm", part="norm", rows=hidden),),
+        hidden_size=hidden,
+        vocab_size=vocab,
+        max_context_tokens=4096,
+    )

@@ -1,0 +1,60 @@
+"""Sizes of models in other quantizations, against published files."""
+
+from __future__ import annotations
+
+import pytest
+
+from longboat.catalog.library import built_in_library
+from longboat.catalog.model_entry import shape_of_entry
+from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.requantize import QUANTIZATIONS, requantized
+from longboat.core.errors import UserInputError
+
+MODELS = built_in_library().models
+
+
+def shape(name: str) -> ModelShape:
+    return shape_of_entry(MODELS[name])
+
+
+# (model, quantization) → bytes of the published files
+SIZES = {
+    ("Llama-3.1-8B", "q4_k_m"): 4.92e9,
+    ("Llama-3.1-8B", "q5_k_m"): 5.73e9,
+    ("Llama-3.1-8B", "q6_k"): 6.60e9,
+    ("Llama-3.1-8B", "q8_0"): 8.54e9,
+    ("Llama-3.1-70B", "q4_k_m"): 42.5e9,
+    ("Llama-3.1-70B", "q8_0"): 74.98e9,
+    ("Llama-3.1-8B", "awq"): 5.73e9,
+    ("Llama-3.1-70B", "awq"): 39.77e9,
+    ("Llama-3.1-70B", "fp8-tensor"): 72.7e9,
+    ("Llama-3.1-70B", "mlx-4bit"): 39.7e9,
+}
+
+
+@pytest.mark.parametrize(("model", "name"), SIZES)
+def test_size_is_near_that_of_published_files(model: str, name: str) -> None:
+    assert requantized(shape(model), name).weight_bytes == pytest.approx(SIZES[model, name], rel=0.025)
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_parameters_and_caches_stay(name: str) -> None:
+    before = shape("Qwen3-30B-A3B")
+    after = requantized(before, name)
+    assert (after.num_params, after.kv_bytes_per_token()) == (before.num_params, before.kv_bytes_per_token())
+    assert after.weight_bytes <= before.weight_bytes * 1.001
+
+
+def test_quantized_model_goes_back_to_sixteen_bits() -> None:
+    assert requantized(shape("DeepSeek-R1"), "bf16").weight_bytes > 1.9 * shape("DeepSeek-R1").weight_bytes
+
+
+def test_groups_are_told_for_divisions() -> None:
+    weights = {weight.name: weight for weight in requantized(shape("Qwen3-32B"), "awq").layers[0].weights}
+    assert (weights["mlp.down_proj"].group, weights["mlp.down_proj"].row_group) == (128, 0)
+
+
+def test_unknown_names_get_the_nearest_ones() -> None:
+    with pytest.raises(UserInputError, match="q4_k_x") as caught:
+        requantized(shape("Qwen3-8B"), "q4_k_x")
+    assert "q4_k_" in caught.value.hint
