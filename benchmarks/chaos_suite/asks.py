@@ -25,7 +25,7 @@ SCHEMA = {
     "required": ["name", "knots", "crew"],
     "additionalProperties": False,
 }
-TOOL = {"name": "row", "description": "Row the boat.", "parameters": SCHEMA}
+TOOL = {"name": "row", "description": "Row the boat.", "parameters": SCHEMA, "strict": True}
 CHAT_TOOL = {"type": "function", "function": TOOL}
 WHOLE_RATIO = 0.1
 _SHAPED = {"response_format", "structured_outputs", "tools"}

@@ -23,6 +23,8 @@ def unfit(ask: Ask, facts: Mapping[str, Any]) -> list[str]:
         return ["nothing of the shape that was asked for"]
     if ask.kind == "text-regex":
         return [f"not by the regex: {text[:80]!r}" for text in said if not re.fullmatch(REGEX["regex"], text)]
+    if ask.kind == "messages-tool":  # vLLM keeps to a tool's schema where it is strict, which nobody can say here
+        return [f"no JSON: {text[:80]!r}" for text in said if not _is_json(text)]
     return [f"not by the schema: {text[:80]!r}" for text in said if not _fits(text)]
 
 
@@ -40,6 +42,14 @@ def _shaped(ask: Ask, facts: Mapping[str, Any]) -> Iterator[str]:
             yield value
         elif isinstance(value, dict) and "arguments" in value:
             yield value["arguments"]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _fits(text: str) -> bool:

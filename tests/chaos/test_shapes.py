@@ -26,7 +26,7 @@ def _facts(kind: str, text: str, *, cut: bool = False) -> dict[str, Any]:
     return {place: text, "0.finish": ["length" if cut else "stop", None]}
 
 
-KINDS = ["chat-schema", "chat-tool", "chat-named-tool", "messages-tool", "responses-tool"]
+KINDS = ["chat-schema", "chat-tool", "chat-named-tool", "responses-tool"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,6 +37,13 @@ def test_json_by_the_schema_fits_and_no_other(kind: str, bad: str) -> None:
     assert unfit(_ask(kind), _facts(kind, GOOD)) == []
     assert unfit(_ask(kind), _facts(kind, bad))
     assert unfit(_ask(kind), _facts(kind, bad, cut=True)) == []
+
+
+@pytest.mark.parametrize("bad", ["", "{", "Ea"])
+def test_arguments_of_a_tool_that_cannot_be_strict_are_json(bad: str) -> None:
+    ask = _ask("messages-tool")
+    assert unfit(ask, _facts("messages-tool", '{"name": "Ea"}')) == []
+    assert unfit(ask, _facts("messages-tool", bad))
 
 
 def test_text_by_the_regex_fits_and_no_other() -> None:
