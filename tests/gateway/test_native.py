@@ -682,6 +682,16 @@ def test_path_takes_exactly_one_whole_chunk_of_whole_events(maker: Any, data: by
     assert path.bytes_out == size
 
 
+@both
+@pytest.mark.parametrize("size", [15, 16, 255, 256, 4095, 4096, 16000])
+def test_path_frames_what_is_left_of_a_chunk_without_its_ids(maker: Any, size: int) -> None:
+    path = path_of(maker)
+    path.journal = maker.TokenLog(1 << 20)
+    event = b"x" * (size - len(END)) + END
+    path.data_received(chunk(b": ids 0 5\n" + event))
+    assert path.written == [chunk(event)] and path.journal.all() == b": ids 0 5\n" + event
+
+
 PIECES = st.sampled_from(
     [b"1", b"5", b"a", b"1f", b"3fff", b"0", b"\r\n", b"\r", b"\n", b"\n\n", b'"usage"', b"}]}", b"x" * 11, b";"]
 )

@@ -946,6 +946,17 @@ static bool count_gap(PyObject *itl, double gap_s) {
     return done != NULL;
 }
 
+/* The line that begins a chunk of up to 16383 bytes; how long it is. */
+static Py_ssize_t chunk_head(char head[8], Py_ssize_t size) {
+    Py_ssize_t bytes = 0;
+    for (int shift = size > 4095 ? 12 : size > 255 ? 8 : size > 15 ? 4 : 0; shift >= 0; shift -= 4) {
+        head[bytes++] = "0123456789abcdef"[(size >> shift) & 15];
+    }
+    head[bytes++] = '\r';
+    head[bytes++] = '\n';
+    return bytes;
+}
+
 /* What the client gets of a chunk whose body, its last ``size`` bytes but two, is logged: one event with the ids of one choice.
    NULL without an exception where it is not that. size: becomes that of the body that the client gets. */
 static PyObject *logged_chunk(TokenLog *log, PyObject *data, Py_ssize_t *size) {
@@ -955,7 +966,7 @@ static PyObject *logged_chunk(TokenLog *log, PyObject *data, Py_ssize_t *size) {
     Py_ssize_t rest = *size - line;
     if (!is_one_plain_event(body + line, rest) || *size > log->max_bytes - log->sent_bytes) return NULL;
     char head[8];
-    int head_bytes = PyOS_snprintf(head, sizeof head, "%zx\r\n", (size_t)rest);
+    Py_ssize_t head_bytes = chunk_head(head, rest);
     PyObject *chunk = PyBytes_FromStringAndSize(NULL, head_bytes + rest + 2);
     if (chunk == NULL || keep_events(log, body, *size) < 0) {
         Py_XDECREF(chunk);
