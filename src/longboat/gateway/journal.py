@@ -146,8 +146,10 @@ class Journal:
         kept = []
         for raw in events.split(b"\n\n"):
             if b"\n:" not in raw and (raw[:1] != b":" or raw.startswith(_IDS)):  # as nearly all
-                rest = raw if raw[:1] != b":" else raw.partition(b"\n")[2]
-                if rest or not raw:
+                _, line_end, rest = raw.partition(b"\n")
+                if raw[:1] != b":":
+                    kept.append(raw)
+                elif line_end:
                     kept.append(rest)
                 continue
             lines = raw.split(b"\n")
@@ -157,7 +159,7 @@ class Journal:
             if others or not raw:
                 kept.append(b"\n".join(others))
         out = b"\n\n".join(kept)
-        if out:
+        if out or events.startswith(_IDS) or b"\n: ids " in events:
             self.keep(events)
         return out
 

@@ -10,7 +10,7 @@ from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead, answer_head
 from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
-from longboat.gateway.deaths import is_dead
+from longboat.gateway.deaths import is_dead, request_digest
 from longboat.gateway.exchange import SWEEP_S
 from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
@@ -58,6 +58,7 @@ class ResumableExchange(WaitingExchange):
     _journal: WholeJournal | None = None  # of a long answer that is no stream
     _leaving: tuple[str, str] | None = None  # why this engine is being left
     _maybe_killed: frozenset[str] = _NONE  # engines that were lost in its first steps
+    _accused = b""  # its digest, once it was blamed for a death
     _taking_up_in: Pool | None = None
     _watch: Watch | None = None
 
@@ -376,7 +377,10 @@ class ResumableExchange(WaitingExchange):
         killed = self._maybe_killed & self._call.tried
         self._maybe_killed -= killed
         call, deaths = self._call, self._state.deaths
-        return any([deaths.blame(call.path, call.sent_body) for _ in killed if call.sent_body is not None])
+        if not killed or call.sent_body is None:
+            return False
+        self._accused = request_digest(call.path, call.sent_body)
+        return any([deaths.blame(self._accused) for _ in killed])
 
     def _give_up(self, detail: str) -> None:
         self._count("failed")
@@ -502,4 +506,6 @@ class ResumableExchange(WaitingExchange):
     def _close(self, *, status: int, outcome: str, code: str = "") -> None:
         if self._taking_up_in is not None:
             self._make_way()
+        if self._accused and outcome == "ok":
+            self._state.deaths.acquit(self._accused)
         super()._close(status=status, outcome=outcome, code=code)
