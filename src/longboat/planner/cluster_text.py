@@ -94,9 +94,9 @@ def _node(text: str, library: Library, settings: Settings) -> NodeKind:
     if inside.startswith("("):
         if not inside.endswith(")"):
             raise UserInputError(f"{text!r} opens a bracket that is not closed", hint=EXAMPLE)
-        cards = parse_cards(inside[1:-1], library)
-        _check_number(cards, text)
-        return setting_of(cards, _counted(count, MAX_NODES, text), settings, library)
+        held = parse_cards(inside[1:-1], library)
+        _check_number(held, text)
+        return setting_of(held, _counted(count, MAX_NODES, text), settings, library)
     (cards,) = parse_cards(text, library)
     if cards.entry.kind == "gpu":
         _check_number((cards,), text)
