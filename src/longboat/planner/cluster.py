@@ -25,10 +25,10 @@ class Cards:
 
     @property
     def title(self) -> str:
-        """``2 x RTX 4090``, with the memory where it is not the catalog's."""
+        """``2 x RTX 4090`` or ``RTX 4090``, with the memory where it is not the catalog's."""
         other = self.memory_bytes != self.entry.memory_bytes
         memory = f" {self.memory_bytes / GIB:.0f} GiB" if other else ""
-        return f"{self.count} x {self.entry.name}{memory}"
+        return f"{f'{self.count} x ' if self.count > 1 else ''}{self.entry.name}{memory}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Cluster:
     @property
     def title(self) -> str:
         """As ``--on`` takes it."""
-        nodes = " + ".join(f"{kind.count} x ({kind.title})" for kind in self.kinds)
+        nodes = " + ".join(_counted(kind) for kind in self.kinds)
         networks = dict.fromkeys(kind.network.name for kind in self.kinds) if self.num_nodes > 1 else ()
         return ", ".join([nodes, *(f"net={name}" for name in networks)])
 
@@ -87,6 +87,14 @@ class Cluster:
         """Each node as a kind of one, in order; they are numbered from 1."""
         for kind in self.kinds:
             yield from [replace(kind, count=1)] * kind.count
+
+
+def _counted(kind: NodeKind) -> str:
+    """Brackets where reading it again needs them."""
+    first = kind.cards[0]
+    if kind.count == 1 and len(kind.cards) == 1 and (first.count == 1 or first.entry.kind == "gpu"):
+        return kind.title
+    return f"{f'{kind.count} x ' if kind.count > 1 else ''}({kind.title})"
 
 
 def merged(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:

@@ -233,7 +233,7 @@ def _what_if(
     power: Power, assumed: Assumptions, utilization: float, tokens_per_s: float, capital: float
 ) -> Iterator[WhatIf]:
     for price in _around(assumed.usd_per_kwh, (0.5, 1.0, 2.0)):
-        for share in dict.fromkeys((0.1, utilization, 1.0)):
+        for share in sorted({0.1, utilization, 1.0}):
             if share <= 0:
                 continue
             month = capital + power.usd_per_month(share, price)

@@ -33,6 +33,11 @@ class Slo:
         ]
         return ", ".join(parts)
 
+    def excess(self, ttft_s: float, itl_s: float) -> float:
+        """How many times the limit the worst of both takes; 1 where both are within."""
+        pairs = ((ttft_s, self.ttft_s), (itl_s, self.itl_s))
+        return max(1.0, *(value_s / limit_s for value_s, limit_s in pairs if limit_s is not None), 1.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:

@@ -170,7 +170,7 @@ def search(
     plans: list[Plan] = []
     for shape in shapes:
         plans += seeker.plans(shape)
-    plans.sort(key=_order)
+    plans.sort(key=lambda plan: _order(plan, demand))
     kept = _different(plans)
     return Found(cluster=cluster, demand=demand, plans=tuple(kept[:MAX_PLANS]), rejected=tuple(seeker.rejected))
 
@@ -347,10 +347,11 @@ def _group_order(group: Group) -> tuple[object, ...]:
     return (*_speed_order(group.tokens_per_s), _effort(group), -group.fit.max_sequences)
 
 
-def _order(plan: Plan) -> tuple[object, ...]:
-    """SLO first, then tokens per second, then the simpler one."""
+def _order(plan: Plan, demand: Demand) -> tuple[object, ...]:
+    """Limits first, and how far they are missed; then tokens per second, then the simpler one."""
     return (
         bool(plan.missed),
+        round(log(demand.slo.excess(plan.ttft_s, plan.itl_s)) / log(1 + EQUAL)),
         *_speed_order(plan.tokens_per_s),
         sum(_effort(group) for group in plan.groups),
         -plan.max_sequences,
