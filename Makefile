@@ -48,7 +48,7 @@ bench-liveness: venv  ## measure how soon gateways find out that a replica was c
 
 .PHONY: bench-head-loss
 bench-head-loss: venv  ## lose the cluster's head for AWAY_S (600) seconds under load; everything must be adopted
-	@LONGBOAT_TEST_HEAD_AWAY_S=$(or $(AWAY_S),600) $(VENV)/bin/pytest -m ray -k adopted tests/fleet/test_three_hosts.py
+	@LONGBOAT_TEST_HEAD_AWAY_S=$(or $(AWAY_S),600) $(VENV)/bin/pytest -s -m ray -k adopted tests/fleet/test_three_hosts.py
 
 .PHONY: bench-gateway
 bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick --part proxies" chooses

@@ -36,10 +36,12 @@ _DEADLINE_S = 120
 MODULES = (
     *(f"gateway/{name}" for name in (
         "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "facts", "journal", "known_answers",
-        "known_heads", "metrics", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable", "resume",
-        "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
+        "known_heads", "metrics", "numbering", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable",
+        "resume", "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
     )),
-    *(f"routing/{name}" for name in ("breaker", "fair_queue", "flows", "pace", "pick", "quota", "tickets", "turns")),
+    *(f"routing/{name}" for name in (
+        "breaker", "fair_queue", "flows", "pace", "pick", "quota", "recent_demand", "tickets", "turns",
+    )),
 )  # fmt: skip
 """What every request runs through."""
 

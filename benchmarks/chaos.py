@@ -101,7 +101,12 @@ async def _run_fleet(options: argparse.Namespace, stand: FleetStand) -> Found:
     faults = fleet_schedule(options.seed, options.faults, kinds)
     try:
         await stand.start(asks, concurrency=options.concurrency, deadline_s=options.deadline_s)
-        return await _phases(options, stand.load, lambda: play_fleet(stand, faults, options.calm_s), stand.folder)
+        async with asyncio.TaskGroup() as group:
+            counting = group.create_task(stand.count_always())
+            play = lambda: play_fleet(stand, faults, options.calm_s)  # noqa: E731
+            found, bad = await _phases(options, stand.load, play, stand.folder)
+            counting.cancel()
+        return {**found, "counted": await stand.count()}, bad
     finally:
         await stand.load.stop()
 
@@ -124,7 +129,8 @@ def _asks(options: argparse.Namespace, models: Sequence[str]) -> list[Ask]:
     kinds = tuple(filter(None, options.ask_kinds.split(",")))
     share = options.asks // len(models)
     is_long = options.engine == "vllm"
-    return [ask for model in models for ask in make_asks(options.seed, share, model, kinds, is_long=is_long)]
+    asks = [make_asks(options.seed, share, model, kinds, is_long=is_long) for model in models]
+    return [ask for together in zip(*asks, strict=True) for ask in together]  # all models are busy at any time
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> tuple[Found, str]:

@@ -25,7 +25,7 @@ SCHEMA = {
     "required": ["name", "knots", "crew"],
     "additionalProperties": False,
 }
-TOOL = {"name": "row", "description": "Row the boat.", "parameters": SCHEMA}
+TOOL = {"name": "row", "description": "Row the boat.", "parameters": SCHEMA, "strict": True}
 CHAT_TOOL = {"type": "function", "function": TOOL}
 WHOLE_RATIO = 0.1
 _SHAPED = {"response_format", "structured_outputs", "tools"}
@@ -34,12 +34,16 @@ _SHAPED = {"response_format", "structured_outputs", "tools"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One request. is_repeatable: an unfaulted run gives the same answer, so one can be kept to compare with."""
+    """One request. is_repeatable: an unfaulted run gives the same answer, so one can be kept to compare with.
+
+    is_shaped: it asks for a shape, of an engine that keeps to it
+    """
 
     kind: str
     path: str
     document: Mapping[str, Any]
     is_repeatable: bool = True
+    is_shaped: bool = False
 
     @property
     def is_streamed(self) -> bool:
@@ -116,7 +120,8 @@ KINDS: dict[str, tuple[str, Maker]] = {
 def make_asks(seed: int, count: int, model: str, kinds: tuple[str, ...] = (), *, is_long: bool = False) -> list[Ask]:
     """``count`` requests for ``model``, each kind as often as the others. kinds: only these; empty: all.
 
-    is_long: small models say little by themselves; where a request may be told to, it asks for more
+    is_long: small models say little by themselves; where a request may be told to, it asks for more. Theirs are
+    real engines, which keep to the shape that is asked for
     """
     rng = random.Random(f"asks {seed}")
     names = [name for name in KINDS if not kinds or name in kinds]
@@ -134,4 +139,5 @@ def _ask(rng: random.Random, kind: str, model: str, *, is_long: bool) -> Ask:
         document["stream"] = True
         if path in (CHAT, TEXT) and rng.random() < 0.5:
             document["stream_options"] = {"include_usage": True}
-    return Ask(kind=kind, path=path, document=document, is_repeatable="unseeded" not in kind)
+    is_shaped = is_long and bool(_SHAPED & document.keys())
+    return Ask(kind=kind, path=path, document=document, is_repeatable="unseeded" not in kind, is_shaped=is_shaped)

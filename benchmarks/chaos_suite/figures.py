@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos_suite.play import Played
-from chaos_suite.schedule import GATEWAY_FAULTS
+from chaos_suite.schedule import GATEWAY_FAULTS, LINK_FAULTS
 
 __all__ = ("figures_of", "is_good", "percentile")
 
@@ -16,6 +16,9 @@ AFTER_S = 15.0
 
 LINGERS_S = 2.0
 """A fault that waits for answers has found them, and engines are back when all were killed, after about so long."""
+
+LINK_S = 1.0
+"""So long after a fault of a link began it has happened at the latest."""
 
 QUIET_S = 0.15
 """An answer that was silent for so long before a fault was silent for another reason."""
@@ -119,6 +122,8 @@ def _lingers_s(played: Played) -> float:
 
 
 def _shows_within_s(played: Played) -> float:
+    if played.fault.kind in LINK_FAULTS:
+        return LINK_S
     return AFTER_S if played.fault.after_tokens and played.fault.kind in _LATE else 0.05
 
 

@@ -20,7 +20,7 @@ FLEET_FAULTS = (
     *("link-cut", "link-slow"),
 )
 LASTS_S = {"link-cut": 6.0, "link-slow": 4.0}
-WATCHED = ("rank-stop", "link-cut")
+WATCHED = ("rank-kill", "rank-stop", "link-cut")
 DETECTION_LIMIT_S = 8.0
 LOOK_EVERY_S = 0.03
 BACK_S = 120.0
@@ -53,8 +53,10 @@ async def play_fleet(stand: FleetStand, faults: Sequence[Fault], calm_s: float) 
 
 
 async def _play(stand: FleetStand, fault: Fault, replicas: Sequence[Replica]) -> Played:
-    victim = replicas[fault.target % len(replicas)]
-    rank = victim["ranks"][fault.target // 7 % len(victim["ranks"])]
+    models = sorted({str(replica["model"]) for replica in replicas})
+    own = [replica for replica in replicas if replica["model"] == models[fault.target % len(models)]]
+    victim = own[fault.target // 7 % len(own)]
+    rank = victim["ranks"][fault.target // 11 % len(victim["ranks"])]
     host, played = stand.host_of(rank), Played(fault, time.monotonic())
     played.name = str(victim["replica"])
     match fault.kind:
@@ -69,8 +71,7 @@ async def _play(stand: FleetStand, fault: Fault, replicas: Sequence[Replica]) ->
             await _signal(stand, played, stand.lab.hosts[0], signal.SIGKILL, stand.gateway_pid())
         case "zygote-kill":
             played.name = "-"
-            zygotes = [pid for pid, command in host.processes().items() if "zygote" in command]
-            await _signal(stand, played, host, signal.SIGKILL, *zygotes)
+            await _signal(stand, played, host, signal.SIGKILL, *stand.zygotes(host))
         case "supervisor-kill":
             first = stand.host_of(victim["ranks"][0])
             await _signal(stand, played, first, signal.SIGKILL, victim["supervisor_pid"])
@@ -84,16 +85,15 @@ async def _play(stand: FleetStand, fault: Fault, replicas: Sequence[Replica]) ->
 
 
 async def _signal(stand: FleetStand, played: Played, host: Host, number: int, *pids: int | None) -> None:
-    await asyncio.to_thread(stand.signal, host, number, *(pid for pid in pids if pid))
-    played.at_s = time.monotonic()
+    played.at_s = await asyncio.to_thread(stand.signal, host, number, *(pid for pid in pids if pid))
     if played.fault.kind in WATCHED:
         await _watch(stand, played)
 
 
 async def _play_on_link(stand: FleetStand, played: Played, host: Host) -> None:
     is_cut = played.fault.kind == "link-cut"
+    played.at_s = time.monotonic()  # the way into the lab takes its time: detection is told as longer than it was
     await asyncio.to_thread(stand.lab.cut if is_cut else stand.slow, host)
-    played.at_s = time.monotonic()
     end_s = played.at_s + played.fault.lasts_s
     if is_cut:
         await _watch(stand, played)
@@ -104,7 +104,7 @@ async def _play_on_link(stand: FleetStand, played: Played, host: Host) -> None:
 async def _watch(stand: FleetStand, played: Played) -> None:
     """Until the clients' gateway holds the replica for lost."""
     while time.monotonic() - played.at_s < DETECTION_LIMIT_S:
-        if any(key.startswith(played.name) for key in await asyncio.to_thread(stand.lost)):
+        if await asyncio.to_thread(stand.has_lost, played.name):
             played.detected_s = time.monotonic() - played.at_s
             return
         await asyncio.sleep(LOOK_EVERY_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,8 +16,10 @@ from chaos_suite.asks import Ask
 from chaos_suite.loader import Loader
 from chaos_suite.parts import MODEL
 from chaos_suite.places import FAST_BITS_PER_S, SLOW_BITS_PER_S
+from chaos_suite.resume_counts import ResumeCounts
 from fleet.fleet_lab import COMMAND, FleetLab, wait_until
-from fleet.liveness_lab import gateway_state
+from fleet.liveness_lab import gateway_state, run_of
+from longboat.gateway.control_client import GatewayControl
 from netlab.lab import Host, Lab
 
 __all__ = ("FleetStand", "fleet_file")
@@ -25,6 +28,8 @@ GATEWAY_PORT = 8000
 START_S = 400.0
 STATUS_S = 60.0
 ATTEMPTS = 3
+COUNT_EVERY_S = 1.0
+CONTROL_S = 5.0
 
 Replica = dict[str, Any]
 
@@ -52,6 +57,7 @@ class FleetStand:
     def __init__(self, folder: Path) -> None:
         self.lab = Lab(3)
         self.folder = folder
+        self._resumes = ResumeCounts()
         first = self.lab.hosts[0]
         self.fleet = FleetLab(Path(first.env["LONGBOAT_RUN"]), port=GATEWAY_PORT, env=first.env, way_in=_way_in(first))
         self.load = Loader(_way_in(self.lab.hosts[2]), folder / "load.log")
@@ -81,32 +87,63 @@ class FleetStand:
         await self.load.start(asks, addresses, concurrency=concurrency, deadline_s=deadline_s)
 
     def replicas(self) -> list[Replica]:
-        """Those that are ready, in the order of their names. :raises TimeoutError: the fleet does not say"""
+        """Those that are ready, by their models and names. :raises TimeoutError: the fleet does not say"""
         end_s = time.monotonic() + STATUS_S
         while time.monotonic() < end_s:
             with contextlib.suppress(ValueError, AssertionError):  # Ray may say something in between
-                return sorted(self.fleet.replicas(), key=lambda replica: str(replica["replica"]))
+                return sorted(self.fleet.replicas(), key=lambda found: (str(found["model"]), str(found["replica"])))
             time.sleep(0.3)
         raise TimeoutError(f"no status of the fleet within {STATUS_S:.0f} s")
 
     def host_of(self, rank: Replica) -> Host:
         return next(host for host in self.lab.hosts if host.address == rank["address"])
 
-    def signal(self, host: Host, number: int, *pids: int) -> None:
-        """To processes as the host sees them."""
-        if pids:
-            host.run(["kill", f"-{number}", *map(str, pids)], check=False)
+    def signal(self, host: Host, number: int, *pids: int) -> float:
+        """To processes as the host sees them; when. From outside: the way into a host takes too long to tell that."""
+        found = [outer for outer, inner in _processes_in(host).items() if inner in pids]
+        at_s = time.monotonic()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return at_s
 
-    def gateway_pid(self) -> int:
-        record = json.loads((self.lab.hosts[0].folder / "run" / "gateway" / "gateway.json").read_text())
-        return int(record["pid"])
+    def zygotes(self, host: Host) -> list[int]:
+        """As the host sees them. What is forked from one has its command line, until it gives itself another name."""
+        inner = _processes_in(host)
+        alike = {outer for outer in inner if b"longboat_vllm.zygote" in _read(outer, "cmdline")}
+        return [inner[outer] for outer in alike if _parent(outer) not in alike]
 
-    def lost(self) -> dict[str, str]:
-        """What the gateway of the clients holds for lost, and why."""
+    def gateway_pid(self) -> int | None:
+        """None of one that has just begun."""
+        return self._gateway_record().get("pid")
+
+    def _gateway_record(self) -> dict[str, Any]:
+        """Of the gateway that clients ask."""
+        record: dict[str, Any] = json.loads((run_of(self.lab.hosts[0]) / "gateway" / "gateway.json").read_text())
+        return record
+
+    async def count_always(self) -> None:
+        """Keep what the gateway counts: one that is killed takes it with it."""
+        while True:
+            await self.count()
+            await asyncio.sleep(COUNT_EVERY_S)
+
+    async def count(self) -> dict[str, int]:
+        """How many answers were resumed until now, by reason and result."""
+        with contextlib.suppress(OSError, ValueError):
+            record = self._gateway_record()
+            control = GatewayControl(record["socket"], record["token"], timeout_s=CONTROL_S)
+            await self._resumes.ask(control, record["socket"])
+        return dict(self._resumes.total())
+
+    def has_lost(self, replica: str) -> bool:
+        """Whether the gateway of the clients sends nothing to the replica any more."""
         try:
-            return dict(gateway_state(self.fleet.folder).get("lost") or {})
+            state = gateway_state(self.fleet.folder)
         except (OSError, AssertionError, ValueError):
-            return {}
+            return False
+        known = [key for key in state.get("demands", {}) if key.startswith(replica)]
+        return not known or any(key in state.get("lost", {}) for key in known)
 
     def slow(self, host: Host) -> None:
         self.lab.set_rate(host, SLOW_BITS_PER_S)
@@ -127,6 +164,34 @@ def _persist(host: Host, argv: Sequence[str]) -> None:
         if host.run(argv, timeout=START_S, check=False).returncode == 0:
             return
     host.run(argv, timeout=START_S)
+
+
+def _processes_in(host: Host) -> dict[int, int]:
+    """Ids as we see them → as the host does."""
+    assert host.namespaces is not None
+    space, found = os.readlink(f"/proc/{host.namespaces.pid}/ns/pid"), {}
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(f"/proc/{pid}/ns/pid") == space and (told := _field(pid, b"NSpid")):
+                found[pid] = told
+    return found
+
+
+def _parent(pid: int) -> int:
+    return _field(pid, b"PPid")
+
+
+def _field(pid: int, name: bytes) -> int:
+    """The last number of a line of a process's status; 0: it has ended."""
+    line = _read(pid, "status").partition(b"\n%b:" % name)[2].partition(b"\n")[0]
+    return int(line.split()[-1]) if line else 0
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def _way_in(host: Host) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from chaos_suite.answer import Facts, differences, read_stream, read_whole, seed_of
 from chaos_suite.asks import Ask
+from chaos_suite.shapes import unfit
 from chaos_suite.streams import Client, Taken, as_line
 
 MAX_LINE_BYTES = 1 << 26
@@ -90,9 +91,11 @@ def judged(ask: Ask, taken: Taken) -> tuple[str, list[str], Facts]:
     if taken.status != 200:
         return f"status {taken.status}: {taken.body[:200].decode(errors='replace')}", [], {}
     try:
-        if not ask.is_streamed:
-            return "", [], read_whole(ask.path, taken.body)
-        facts, wrongs = read_stream(ask.path, taken.events)
+        if ask.is_streamed:
+            facts, wrongs = read_stream(ask.path, taken.events)
+        else:
+            facts, wrongs = read_whole(ask.path, taken.body), []
+        wrongs += unfit(ask, facts)
     except (ValueError, KeyError, TypeError) as error:
         return f"unreadable: {error!r}", [], {}
     reported = next((wrong for wrong in wrongs if wrong.startswith("an error in the stream")), "")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos_suite.places import without_ray
+from chaos_suite.resume_counts import ResumeCounts
 from longboat.core.errors import ClusterError
 from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
 from longboat.engines.contract import RankCommand
@@ -156,7 +157,7 @@ class GatewayPart:
         self._process: asyncio.subprocess.Process | None = None
         self.is_up = False
         self.pid = 0
-        self.resumes: dict[int, dict[str, int]] = {}  # of each process that it was
+        self.resumes = ResumeCounts()
 
     async def run_always(self) -> None:
         try:
@@ -190,11 +191,8 @@ class GatewayPart:
         return {}
 
     async def count(self) -> None:
-        """Note how many answers that an engine had left were resumed, by reason and result."""
-        pid = self.pid
-        with contextlib.suppress(ClusterError):
-            counted = (await self.control.metrics()).get("resumes", ())
-            self.resumes[pid] = {f"{reason} {result}": count for reason, result, count in counted}
+        """Note how many answers were resumed."""
+        await self.resumes.ask(self.control, str(self.pid))
 
     def signal(self, number: int) -> None:
         if self.is_up:

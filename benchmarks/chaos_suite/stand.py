@@ -109,8 +109,7 @@ class Stand:
         await self._count()
         total: Counter[str] = Counter()
         for gateway in self.gateways:
-            for counted in gateway.resumes.values():
-                total.update(counted)
+            total += gateway.resumes.total()
         return dict(total)
 
     async def _count(self) -> None:

@@ -111,7 +111,7 @@ class Client:
     async def _take(self, reader: asyncio.StreamReader, taken: Taken) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
-        taken.status = int(head[0].split()[1])
+        taken.status, taken.body = int(head[0].split()[1]), b""
         if replica := fields.get("x-longboat-replica"):
             taken.replicas.append(replica)
         taken.token = fields.get("x-longboat-resume", taken.token)

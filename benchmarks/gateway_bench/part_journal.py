@@ -57,7 +57,9 @@ def started(stand: Stand, level: ResumeLevel) -> Running:
     """A gateway by itself that takes the engines for ones that can or cannot resume."""
     port = free_port()
     socket = stand.folder / f"control-{port}"
-    config = GatewayConfig(port=port, control_socket=str(socket), control_token=TOKEN, policy=Policy(salt="bench"))
+    config = GatewayConfig(
+        port=port, control_socket=str(socket), control_token=TOKEN, policy=Policy(salt="bench"), orphan_grace_s=3600.0
+    )
     document = stand.folder / f"gateway-{port}.json"
     document.write_bytes(gateway_stdin(config))
     command = f"exec {shlex.join(gateway_command())} < {shlex.quote(str(document))}"

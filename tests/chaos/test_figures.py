@@ -33,6 +33,11 @@ def test_answer_that_was_elsewhere_or_over_is_not_counted() -> None:
     assert figures_of(answers, [_fault()])["by_kind"]["kill"]["affected"] == 0
 
 
+def test_cable_is_cut_some_time_after_the_fault_began() -> None:
+    found = figures_of([_answer(0)], [_fault("link-cut", at_s=9.99 + 0.1)])
+    assert found["gap_ms"]["max"] == pytest.approx(700, abs=1)
+
+
 def test_gap_of_two_faults_is_nobodys() -> None:
     found = figures_of([_answer(0)], [_fault(), _fault("stop", 1, at_s=10.2, lasts_s=3.0)])
     assert found["by_kind"]["kill"]["affected"] == 1

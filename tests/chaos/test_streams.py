@@ -70,6 +70,14 @@ async def test_gateway_that_stops_is_left() -> None:
     assert (taken.status, len(asked)) == (200, 2)
 
 
+async def test_refusal_of_a_gateway_that_is_left_is_no_part_of_the_answer() -> None:
+    body = b'{"error":{"code":"no_table"}}'
+    refusal = b"HTTP/1.1 503 No\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    whole = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + _chunk('{"a":') + _chunk("1}") + b"0\r\n\r\n"
+    taken, _ = await _asked(refusal, whole)
+    assert (taken.status, taken.body) == (200, b'{"a":1}')
+
+
 async def test_answer_beyond_the_deadline_hangs() -> None:
     taken, _ = await _asked(deadline_s=0.3)
     assert taken.is_hung

@@ -271,7 +271,23 @@ async def test_a_ready_replica_announces_what_it_proved(engine_port: int, monkey
     assert asked == ["tiny"]
 
 
+async def test_no_stream_begins_before_a_proof_of_some_seconds(
+    engine_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        await asyncio.sleep(2.5)
+        return CARRIED
+
+    monkeypatch.setattr(supervisor_module, "prove", prove)
+    runner, _, controller, _ = build(engine_port)
+    await runner.bring_up()
+    await announced_level(controller, ResumeLevel.CARRIED)
+    ready = [a.state for a in controller.heard if a.state.phase is Phase.READY]
+    assert all(state.resume is ResumeLevel.CARRIED for state in ready)
+
+
 async def test_a_slow_proof_does_not_hold_up_readiness(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "PROOF_WAIT_S", 0.2)
     go_on = asyncio.Event()
 
     async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:

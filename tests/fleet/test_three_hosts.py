@@ -108,6 +108,8 @@ def test_who_serves_goes_on_without_the_head_and_is_adopted_after_its_return(apa
         in_time = [load.num_streams for load in loads]
         bring_back(apart)
         time.sleep(15.0)
+    total = sum(load.num_streams for load in loads)
+    print(f"{total} streams, {sum(in_time)} of them begun while the head was away for {AWAY_S:.0f} s")
     assert [load.wrong for load in loads] == [[], []]
     assert all(number > AWAY_S / 10 for number in in_time), in_time
     assert identities(apart.head) == before

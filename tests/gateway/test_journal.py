@@ -160,3 +160,15 @@ def test_a_stream_that_takes_too_much_is_given_up() -> None:
         assert journal.feed(b": ids 0 1\nid: %d\n" % number + event(text)).startswith(b"id")
     assert not journal.is_resumable
     assert journal.held_bytes < 2 * PACK_BYTES
+
+
+def test_ids_whose_event_is_still_to_come_take_nothing_from_the_event_before() -> None:
+    journal = Journal(CHAT)
+    assert journal.feed(b": ids 0 77\nid: 1\n" + event("a") + b": ids 0 78\n") == b"id: 1\n" + event("a")
+
+
+def test_ids_that_come_before_their_event_are_kept() -> None:
+    journal = Journal(CHAT)
+    assert journal.feed(b": ids 0 77\n") == b""
+    assert journal.feed(b": ids 0 78\nid: 2\n" + event("ab")) == b"id: 2\n" + event("ab")
+    assert [list(ids) for ids in journal.ids] == [[77, 78]]

@@ -457,6 +457,62 @@ def test_large_chunks_are_whole_up_to_a_bound(maker: Any, size: int) -> None:
 # Gaps
 
 
+EVENTS = [
+    b": ids 0 1\n", b": ids 0 7,8\n", b": ids 1\n", b": steps 4\n", b": ", b"id: 1\n", b"id: 2\n", b"id: 1.2\n",
+    b"id: 1234567890\n", b"id: \n", b'data: {"a":1}\n\n', b"data: [DONE]\n\n", b"event: x\n", b"\n", b"data: x\r\n\r\n",
+    b": ids 0 5\nid: 3\ndata: {}\n\n", b"id: 3\ndata: {}\n\n",
+]  # fmt: skip
+
+
+@needs_native
+@given(
+    st.lists(st.sampled_from(EVENTS) | st.binary(max_size=3), max_size=9).map(b"".join),
+    st.sampled_from([b"", b"1", b"2", b"3", b"x"]),
+    st.sampled_from([0, 1, 9, 999_998, 1_000_000]),
+)
+def test_events_are_numbered_alike(events: bytes, before: bytes, further: int) -> None:
+    assert _native.numbered(events, before, further) == native_twin.numbered(events, before, further)
+
+
+@both
+def test_events_with_one_count_of_tokens_get_ids_of_their_own(maker: Any) -> None:
+    events = b": ids 0 7\nid: 1\ndata: {}\n\n: ids 0 8\nid: 1\ndata: {}\n\n: ids 0 9\nid: 2\nevent: x\ndata: {}\n\n"
+    numbered = b"id: 1\ndata: {}\n\nid: 1+1\ndata: {}\n\nid: 2\nevent: x\ndata: {}\n\n"
+    assert maker.numbered(events, b"", 0) == (numbered, b"2", 0, True)
+    assert maker.numbered(b"id: 2\ndata: {}\n\ndata: [DONE]\n\n", b"2", 3) == (
+        b"id: 2+4\ndata: {}\n\ndata: [DONE]\n\n", b"2", 4, False,
+    )  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize(
+    "events",
+    [
+        b"",
+        b"id: 1\ndata: {}\n",
+        b": steps 3\nid: 1\ndata: {}\n\n",
+        b"data: {}\n\n",
+        b"id: 1.2\ndata: {}\n\n",
+        b"id: 1\n:\n\n",
+    ],
+)
+def test_events_that_are_not_plain_are_left_to_python(maker: Any, events: bytes) -> None:
+    assert maker.numbered(events, b"", 0) is None or not events
+
+
+@both
+def test_log_of_tokens_keeps_what_went_in_order(maker: Any) -> None:
+    log = maker.TokenLog(100)
+    assert (log.sent_bytes, log.last(), log.all(), log.take()) == (0, b"", b"", b"")
+    pieces = [b"%d," % number * 40 for number in range(200)]
+    for piece in pieces:
+        log.keep(piece)
+        assert log.last() == piece
+    assert log.sent_bytes == len(b"".join(pieces))
+    assert log.all() == log.take() == b"".join(pieces)
+    assert (log.sent_bytes, log.last()) == (0, b"")
+
+
 @both
 @given(seconds=st.lists(st.floats(0, 20) | st.sampled_from(ITL_BOUNDS_S), max_size=30))
 def test_gaps_are_counted_at_the_first_bound_that_they_do_not_exceed(maker: Any, seconds: list[float]) -> None:
@@ -624,6 +680,16 @@ def test_path_takes_exactly_one_whole_chunk_of_whole_events(maker: Any, data: by
     path.data_received(data)
     assert (path.written, path.arrived) == (([data], []) if size else ([], [data]))
     assert path.bytes_out == size
+
+
+@both
+@pytest.mark.parametrize("size", [15, 16, 255, 256, 4095, 4096, 16000])
+def test_path_frames_what_is_left_of_a_chunk_without_its_ids(maker: Any, size: int) -> None:
+    path = path_of(maker)
+    path.journal = maker.TokenLog(1 << 20)
+    event = b"x" * (size - len(END)) + END
+    path.data_received(chunk(b": ids 0 5\n" + event))
+    assert path.written == [chunk(event)] and path.journal.all() == b": ids 0 5\n" + event
 
 
 PIECES = st.sampled_from(

@@ -164,7 +164,8 @@ async def test_client_that_leaves_before_the_usage_is_counted_once(
     await eventually(lambda: gateway.state.in_flight == 0, "its account is closed")
     assert [r.outcome for r in settled(gateway).recent.newest()] == ["client_left"]
     (row,) = gateway.state.usage.report(1, time.time())
-    assert row.requests == 1
+    assert (row.requests, row.completion_tokens) == (1, 2)  # it has two events
+    assert row.prompt_tokens > 0
     counts = gateway.state.counters.counts_of("anonymous", time.time())
     assert (counts.running, counts.requests) == (0, 1)
     assert 2 <= counts.tokens < 256

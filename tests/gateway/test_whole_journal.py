@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from gateway_lab import RawClient, Response, endpoint, settled, table
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
 from longboat.gateway.server import Gateway
+from longboat.gateway.whole_journal import WholeJournal
 
 LONG: Json = {"stream": False, "max_tokens": 256, "temperature": 0}
 WHOLE: dict[str, tuple[str, Json]] = {
@@ -145,9 +147,36 @@ async def test_short_answers_are_asked_for_without_their_tokens(make_gateway: An
     up = endpoint(await make_upstream(script), resume=ResumeLevel.CARRIED, revision="one")
     gateway = await make_gateway(policy=POLICY, endpoints=[up])
     path, document = WHOLE["chat"]
-    for limit in (255, 256):
+    for limit in (63, 64):
         assert (await asked(gateway, path, {**document, "max_tokens": limit})).status == 200
     assert seen == [None, "whole"]
+
+
+async def test_engine_that_falls_silent_behind_tokens_is_left(make_gateway: Any, make_upstream: Any) -> None:
+    carried: list[str | None] = []
+
+    async def falls_silent(seen: Seen) -> None:
+        carried.append(seen.header("x-longboat-carry"))
+        if len(carried) == 1:
+            await told(seen, b": ids 0 7,8", b": steps 4", b": ids 0 9")
+            await seen.reader.read()
+        else:
+            await seen.send(answer("all"))
+
+    made = [endpoint(await make_upstream(falls_silent), f"r{i}", resume=ResumeLevel.CARRIED) for i in range(2)]
+    gateway = await make_gateway(policy=POLICY, endpoints=made)
+    async with asyncio.timeout(30):  # far less than any answer may take
+        assert (await asked(gateway, *WHOLE["chat"])).json() == {"said": "all"}
+    assert carried[0] is None and carried[1] is not None
+
+
+def test_steps_that_an_engine_tells_are_no_tokens() -> None:
+    journal = WholeJournal(2)
+    journal.begins()
+    journal.feed(b": ids 0 7,8\n: ids 1 4\n\n: steps 12\n\n: ste")
+    assert (journal.num_tokens, journal.engine_steps) == (3, 12)
+    journal.feed(b"ps 15\n\n")
+    assert (journal.num_tokens, journal.engine_steps, journal.answer) == (3, 15, None)
 
 
 async def test_error_behind_tokens_reaches_the_client_as_an_error(make_gateway: Any, make_upstream: Any) -> None:

@@ -274,11 +274,11 @@ def test_queue_is_bounded_by_predicted_wait() -> None:
 
 def test_prediction_is_none_before_anything_was_learned_and_0_with_room() -> None:
     scheduler = Scheduler(QueuePolicy())
-    assert scheduler.predicted_wait_s("a", priority=1, slots=4, busy=0) is None
+    assert scheduler.predicted_wait_s("a", priority=1, now_s=0.0, slots=4, busy=0) is None
     (first,) = filled(scheduler, 1)
     scheduler.finish(first, now_s=2.0, used_tokens=100, served=True)
-    assert scheduler.predicted_wait_s("new", priority=1, slots=4, busy=0) == 0.0
-    assert scheduler.predicted_wait_s("new", priority=7, slots=1, busy=1) == pytest.approx(2.0, rel=0.1)
+    assert scheduler.predicted_wait_s("new", priority=1, now_s=0.0, slots=4, busy=0) == 0.0
+    assert scheduler.predicted_wait_s("new", priority=7, now_s=0.0, slots=1, busy=1) == pytest.approx(2.0, rel=0.1)
 
 
 def test_deadline_that_has_passed_is_refused_even_with_room() -> None:

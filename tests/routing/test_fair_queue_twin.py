@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from queue_twin import TICK_S, Fate, Job, Twin, flood, p99, steady, within
@@ -51,6 +52,36 @@ def test_flood_moves_p99_ttft_of_a_tenant_within_its_share_by_at_most_a_fifth(ca
 def test_flood_through_two_gateways_moves_p99_ttft_by_at_most_a_fifth(capacity: int, seed: int) -> None:
     alone_s, flooded_s = p99_alone_and_flooded(capacity, seed, 2)
     assert flooded_s <= 1.2 * alone_s
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_flood_of_equal_requests_that_end_together_is_not_felt_either(seed: int) -> None:
+    """All slots that a flood took at once are free again at once, and no slot is in between."""
+    dice = random.Random(seed)
+    arrivals_s = itertools.accumulate(dice.expovariate(24) for _ in range(800))
+    short = [Job(at_s=at_s, tenant="quiet", prompt_tokens=40, completion_tokens=16) for at_s in arrivals_s]
+    quiet = within(short, 16)
+    loud = [Job(at_s=10.0 + i * 1e-4, tenant="loud", prompt_tokens=40, completion_tokens=64) for i in range(1000)]
+    alone = Twin(32).run(quiet)
+    flooded = Twin(32).run(quiet + loud)
+    assert all(fate.served for fate in of(flooded, "quiet"))
+    assert p99(f.ttft_s for f in of(flooded, "quiet")) <= 1.2 * p99(f.ttft_s for f in alone)
+
+
+def test_slots_that_a_tenant_wanted_lately_are_lent_out_some_time_after() -> None:
+    quiet = [
+        Job(at_s=i * 0.04, tenant="quiet", prompt_tokens=40, completion_tokens=16) for i in range(500)
+    ]  # 8 slots, until 20 s
+    loud = [Job(at_s=i * 1e-4, tenant="loud", prompt_tokens=40, completion_tokens=64) for i in range(1900)]
+    twin = Twin(32, QueuePolicy(max_wait_s=1e6))
+    fates = of(twin.run(quiet + loud), "loud")
+
+    def running(at_s: float) -> int:
+        return sum(f.started_s <= at_s < f.ended_s for f in fates if f.started_s is not None and f.ended_s is not None)
+
+    assert 16 <= max(running(at_s) for at_s in range(10, 20)) <= 24
+    assert running(48.0) == 28  # all but the least headroom
+    assert running(55.0) == 32  # the other has not been seen for half a minute
 
 
 def test_flood_is_felt_without_headroom() -> None:

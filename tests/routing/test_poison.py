@@ -67,3 +67,13 @@ def test_memory_is_bounded_and_keeps_the_newest() -> None:
         poison.blame(number, 1.0)
     assert poison.blame(4999, 1.0)
     assert not poison.blame(0, 1.0)
+
+
+def test_request_that_was_answered_in_the_end_begins_anew() -> None:
+    deaths = PoisonList()
+    assert not deaths.blame("a", 0.0)
+    deaths.forget("a")
+    assert not deaths.blame("a", 10.0)
+    assert not deaths.is_poison("a", 10.0)
+    assert deaths.blame("a", 20.0)
+    deaths.forget("b")

@@ -36,9 +36,9 @@ PROOF_S = 60.0
 PROOFS_AFTER_S = (0.0, 30.0, 300.0)
 """Pauses before each proof: an engine that is very busy when it is tried, or sums otherwise then, gets more chances."""
 LEVELS = (ResumeLevel.NONE, ResumeLevel.REPLAY, ResumeLevel.CARRIED)
-PROOF_WAIT_S = 1.5
-"""A stream that begins before the proof is over can never go on elsewhere, so readiness waits for it, but not for long:
-an engine that is slow to prove itself serves meanwhile, at no level."""
+PROOF_WAIT_S = 20.0
+"""A stream that begins before the proof is over can never go on elsewhere, so readiness waits for it, which takes about
+100 tokens. An engine that is slower to prove itself serves meanwhile, at no level."""
 
 
 class GangRunner:

@@ -125,7 +125,7 @@ class QueuePolicy:
 
     max_waiting: requests of one model in one gateway process; max_wait_s: longest predicted, and longest real, wait
     age_s: after each such time a waiting request counts as of the class above
-    headroom_ratio: part of an engine's slots that only tenants below their share may take
+    headroom_ratio: least part of an engine's slots that only tenants below their share may take
     """
 
     max_waiting: int = 2000

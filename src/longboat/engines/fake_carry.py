@@ -11,11 +11,14 @@ import orjson
 from longboat.core.states import ResumeLevel
 from longboat.engines.fake_refusal import RefusedError
 
-__all__ = ("PRIVATE_HEADERS", "Terms", "read_terms", "refuse_uncarried")
+__all__ = ("PRIVATE_HEADERS", "SILENCE_S", "Terms", "read_terms", "refuse_uncarried")
 
 JOURNAL, SEED, CARRY = "x-longboat-journal", "x-longboat-seed", "x-longboat-carry"
 PRIVATE_HEADERS = (JOURNAL, SEED, CARRY)
 """Headers that only the fleet's own gateway may send."""
+
+SILENCE_S = 1.0
+"""After so long an answer that tells its tokens tells of the engine's steps."""
 
 _MAX_SEED = 2**31 - 1
 _UNCARRIED = ("use_beam_search", "prompt_logprobs", "best_of")

@@ -27,7 +27,7 @@ async def complete(engine: FakeEngine, exchange: Exchange) -> None:
     if request.is_streamed:
         await _stream(engine, exchange, request)
     else:
-        await run_to_end(engine, request.choices, exchange.tell)
+        await run_to_end(engine, request.choices, exchange)
         exchange.answer(200, orjson.dumps(_whole(request, model)))
 
 

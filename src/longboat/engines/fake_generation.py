@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from longboat.engines.fake_carry import SILENCE_S
 from longboat.engines.fake_engine import FakeEngine, Job
+from longboat.engines.fake_http import Exchange
 from longboat.engines.fake_requests import Choice, RefusedError
 
 __all__ = ("Update", "check_room", "run_to_end", "updates_of")
-
-
-Tell = Callable[[int, tuple[int, ...]], None]
 
 
 class Update(NamedTuple):
@@ -38,12 +37,26 @@ def check_room(engine: FakeEngine, *jobs: Job) -> None:
             raise RefusedError(400, reason)
 
 
-async def run_to_end(engine: FakeEngine, choices: tuple[Choice, ...], tell: Tell | None = None) -> None:
-    """Let every choice grow until it is complete. tell: is told each choice's tokens as they come."""
-    async with aclosing(updates_of(engine, choices)) as updates:
-        async for update in updates:
-            if tell is not None:
-                tell(update.choice.index, update.batch)
+async def run_to_end(engine: FakeEngine, choices: tuple[Choice, ...], exchange: Exchange | None = None) -> None:
+    """Let every choice grow until it is complete. exchange: where its tokens are told as they come, if it wants that,
+    and the engine's steps once a second from then on.
+    """
+    told = exchange if exchange is not None and exchange.terms.tells_whole else None
+    telling = asyncio.create_task(_tell_steps(engine, told))
+    try:
+        async with aclosing(updates_of(engine, choices)) as updates:
+            async for update in updates:
+                if told is not None:
+                    told.tell(update.choice.index, update.batch)
+    finally:
+        telling.cancel()
+
+
+async def _tell_steps(engine: FakeEngine, exchange: Exchange | None) -> None:
+    while exchange is not None:
+        await asyncio.sleep(SILENCE_S)
+        if exchange.is_telling:
+            exchange.send_now(b": steps %d\n\n" % engine.num_steps)
 
 
 async def updates_of(engine: FakeEngine, choices: tuple[Choice, ...]) -> AsyncGenerator[Update, None]:

@@ -37,7 +37,7 @@ async def answer_messages(engine: FakeEngine, exchange: Exchange) -> None:
     if request.is_streamed:
         await _stream(engine, exchange, request)
         return
-    await run_to_end(engine, request.choices, exchange.tell)
+    await run_to_end(engine, request.choices, exchange)
     exchange.answer(200, orjson.dumps(_whole(engine.settings.model, request, choice)))
 
 

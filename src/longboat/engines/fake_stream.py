@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from longboat.engines.fake_carry import SILENCE_S
 from longboat.engines.fake_generation import Update
 from longboat.engines.fake_http import Exchange
 
 __all__ = ("EventStream",)
-
-_SILENCE_S = 1.0
 
 
 class EventStream:
@@ -73,7 +72,7 @@ class EventStream:
 
     def _wait(self) -> None:
         self._is_silent = True
-        self._timer = asyncio.get_running_loop().call_later(_SILENCE_S, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._beat)
 
     def _beat(self) -> None:
         if self._is_silent:

@@ -37,6 +37,8 @@ _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--enable-auto-tool-choice",),
         ("--tool-call-parser", "hermes"),
         ("--reasoning-parser", "qwen3"),
+        # Else a grammar would only hold behind a thought's end, and its answers mostly have no thought.
+        ("--structured-outputs-config", '{"enable_in_reasoning": true}'),
         # Thinking on request only; the parser and the model's template must agree on that.
         ("--default-chat-template-kwargs", '{"enable_thinking": false}'),
     ),

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 7 /* as native.py expects it */
+#define INTERFACE 8 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -720,10 +720,59 @@ static PyTypeObject GapsType = {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *sent;
-    Py_ssize_t sent_bytes;
-    Py_ssize_t max_bytes;
+    char *sent;
+    Py_ssize_t sent_bytes, room_bytes, last_at, max_bytes;
 } TokenLog;
+
+#define LEAST_LOG_BYTES 8192
+#define MOST_SPARE_BYTES 65536
+#define MAX_SPARES 64
+
+/* Buffers of logs that ended, for those that begin: their memory is warm, and large enough for most. */
+static struct {
+    char *sent;
+    Py_ssize_t room_bytes;
+} spares[MAX_SPARES];
+static int num_spares;
+
+static void let_go(TokenLog *log) {
+    if (log->sent != NULL && log->room_bytes <= MOST_SPARE_BYTES && num_spares < MAX_SPARES) {
+        spares[num_spares].sent = log->sent;
+        spares[num_spares++].room_bytes = log->room_bytes;
+    } else {
+        PyMem_Free(log->sent);
+    }
+    log->sent = NULL;
+    log->sent_bytes = log->room_bytes = log->last_at = 0;
+}
+
+/* Events, added to the others; -1 with an exception where there is no memory. */
+static int keep_events(TokenLog *log, const char *events, Py_ssize_t bytes) {
+    if (bytes > PY_SSIZE_T_MAX / 4 - log->sent_bytes) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_ssize_t needed = log->sent_bytes + bytes;
+    if (log->sent == NULL && num_spares > 0) {
+        log->sent = spares[--num_spares].sent;
+        log->room_bytes = spares[num_spares].room_bytes;
+    }
+    if (needed > log->room_bytes) {
+        Py_ssize_t room = log->room_bytes < LEAST_LOG_BYTES ? LEAST_LOG_BYTES : 2 * log->room_bytes;
+        if (room < needed) room = needed;
+        char *grown = PyMem_Realloc(log->sent, (size_t)room);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        log->sent = grown;
+        log->room_bytes = room;
+    }
+    memcpy(log->sent + log->sent_bytes, events, (size_t)bytes);
+    log->last_at = log->sent_bytes;
+    log->sent_bytes = needed;
+    return 0;
+}
 
 static PyObject *TokenLog_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     Py_ssize_t max_bytes;
@@ -733,35 +782,54 @@ static PyObject *TokenLog_new(PyTypeObject *type, PyObject *args, PyObject *name
     }
     if (!PyArg_ParseTuple(args, "n:TokenLog", &max_bytes)) return NULL;
     TokenLog *log = (TokenLog *)type->tp_alloc(type, 0);
-    if (log == NULL) return NULL;
-    log->sent = PyList_New(0);
-    if (log->sent == NULL) {
-        Py_DECREF(log);
-        return NULL;
-    }
-    log->max_bytes = max_bytes;
+    if (log != NULL) log->max_bytes = max_bytes;
     return (PyObject *)log;
 }
 
-static int TokenLog_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(((TokenLog *)self)->sent);
-    return 0;
-}
-
-static int TokenLog_clear(PyObject *self) {
-    Py_CLEAR(((TokenLog *)self)->sent);
-    return 0;
-}
-
 static void TokenLog_dealloc(PyObject *self) {
-    PyObject_GC_UnTrack(self);
-    TokenLog_clear(self);
+    let_go((TokenLog *)self);
     Py_TYPE(self)->tp_free(self);
 }
 
+static PyObject *TokenLog_keep(PyObject *self, PyObject *events) {
+    if (!PyBytes_Check(events)) {
+        PyErr_SetString(PyExc_TypeError, "events must be bytes");
+        return NULL;
+    }
+    if (keep_events((TokenLog *)self, PyBytes_AS_STRING(events), PyBytes_GET_SIZE(events)) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *TokenLog_take(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    TokenLog *log = (TokenLog *)self;
+    PyObject *all = PyBytes_FromStringAndSize(log->sent, log->sent_bytes);
+    if (all != NULL) let_go(log);
+    return all;
+}
+
+static PyObject *TokenLog_last(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    TokenLog *log = (TokenLog *)self;
+    return PyBytes_FromStringAndSize(log->sent == NULL ? NULL : log->sent + log->last_at, log->sent_bytes - log->last_at);
+}
+
+static PyObject *TokenLog_all(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    TokenLog *log = (TokenLog *)self;
+    return PyBytes_FromStringAndSize(log->sent, log->sent_bytes);
+}
+
+static PyMethodDef token_log_methods[] = {
+    {"keep", TokenLog_keep, METH_O, "These went to the client, as the engine sent them."},
+    {"take", TokenLog_take, METH_NOARGS, "All of them, in order; none is left."},
+    {"all", TokenLog_all, METH_NOARGS, "All of them, in order."},
+    {"last", TokenLog_last, METH_NOARGS, "Those that were kept last."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef token_log_members[] = {
-    {"sent", T_OBJECT, offsetof(TokenLog, sent), 0, "events as the engine sent them, in order"},
-    {"sent_bytes", T_PYSSIZET, offsetof(TokenLog, sent_bytes), 0, "bytes of these events"},
+    {"sent_bytes", T_PYSSIZET, offsetof(TokenLog, sent_bytes), READONLY, "bytes of these events"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -770,10 +838,9 @@ static PyTypeObject TokenLogType = {
     .tp_name = "longboat.gateway._native.TokenLog",
     .tp_basicsize = sizeof(TokenLog),
     .tp_dealloc = TokenLog_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Events of a stream with their ids, as its chunks pass.",
-    .tp_traverse = TokenLog_traverse,
-    .tp_clear = TokenLog_clear,
+    .tp_methods = token_log_methods,
     .tp_members = token_log_members,
     .tp_new = TokenLog_new,
 };
@@ -879,25 +946,32 @@ static bool count_gap(PyObject *itl, double gap_s) {
     return done != NULL;
 }
 
+/* The line that begins a chunk of up to 16383 bytes; how long it is. */
+static Py_ssize_t chunk_head(char head[8], Py_ssize_t size) {
+    Py_ssize_t bytes = 0;
+    for (int shift = size > 4095 ? 12 : size > 255 ? 8 : size > 15 ? 4 : 0; shift >= 0; shift -= 4) {
+        head[bytes++] = "0123456789abcdef"[(size >> shift) & 15];
+    }
+    head[bytes++] = '\r';
+    head[bytes++] = '\n';
+    return bytes;
+}
+
 /* What the client gets of a chunk whose body, its last ``size`` bytes but two, is logged: one event with the ids of one choice.
    NULL without an exception where it is not that. size: becomes that of the body that the client gets. */
 static PyObject *logged_chunk(TokenLog *log, PyObject *data, Py_ssize_t *size) {
     const char *body = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data) - 2 - *size;
     Py_ssize_t line = ids_line(body, *size);
-    if (line == 0 || log->sent == NULL || !PyList_CheckExact(log->sent)) return NULL;
+    if (line == 0) return NULL;
     Py_ssize_t rest = *size - line;
     if (!is_one_plain_event(body + line, rest) || *size > log->max_bytes - log->sent_bytes) return NULL;
     char head[8];
-    int head_bytes = PyOS_snprintf(head, sizeof head, "%zx\r\n", (size_t)rest);
-    PyObject *event = PyBytes_FromStringAndSize(body, *size);
+    Py_ssize_t head_bytes = chunk_head(head, rest);
     PyObject *chunk = PyBytes_FromStringAndSize(NULL, head_bytes + rest + 2);
-    if (event == NULL || chunk == NULL || PyList_Append(log->sent, event) < 0) {
-        Py_XDECREF(event);
+    if (chunk == NULL || keep_events(log, body, *size) < 0) {
         Py_XDECREF(chunk);
         return NULL;
     }
-    Py_DECREF(event);
-    log->sent_bytes += *size;
     char *to = PyBytes_AS_STRING(chunk);
     memcpy(to, head, (size_t)head_bytes);
     memcpy(to + head_bytes, body + line, (size_t)rest);
@@ -1293,11 +1367,87 @@ static PyObject *access_line(PyObject *module, PyObject *record) {
     return PyBytes_FromStringAndSize(line.text, (Py_ssize_t)line.bytes);
 }
 
+/* ---- numbered ---------------------------------------------------------------------------------------------------- */
+
+#define MAX_ID_BYTES 9
+
+/* Bytes of the number in a line "id: NUMBER" that a text begins with; 0 where it begins otherwise. */
+static Py_ssize_t id_digits(const char *text, Py_ssize_t bytes) {
+    if (bytes < 6 || memcmp(text, "id: ", 4) != 0) return 0;
+    Py_ssize_t digits = 0;
+    while (digits <= MAX_ID_BYTES && 4 + digits < bytes && text[4 + digits] >= '0' && text[4 + digits] <= '9') digits++;
+    return digits <= MAX_ID_BYTES && 4 + digits < bytes && text[4 + digits] == '\n' ? digits : 0;
+}
+
+/* Where the event that begins at data[at] ends, its empty line included; 0 where it is none, or holds a comment. */
+static Py_ssize_t event_end(const char *data, Py_ssize_t bytes, Py_ssize_t at) {
+    if (at >= bytes || data[at] == ':' || data[at] == '\n') return 0;
+    while (at < bytes) {
+        const char *line = memchr(data + at, '\n', (size_t)(bytes - at));
+        if (line == NULL) return 0;
+        at = line - data + 1;
+        if (at >= bytes || data[at] == ':') return 0;
+        if (data[at] == '\n') return at + 1;
+    }
+    return 0;
+}
+
+/* native_twin.numbered */
+static PyObject *numbered(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
+    static const char done[] = "data: [DONE]\n\n";
+    (void)module;
+    if (num_args != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || !PyLong_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "numbered takes events, the id before, and how many events had it since");
+        return NULL;
+    }
+    const char *data = PyBytes_AS_STRING(args[0]), *before = PyBytes_AS_STRING(args[1]);
+    Py_ssize_t bytes = PyBytes_GET_SIZE(args[0]), before_bytes = PyBytes_GET_SIZE(args[1]), num_events = 0;
+    long further = PyLong_AsLong(args[2]);
+    if (further == -1 && PyErr_Occurred()) return NULL;
+    if (bytes < 2 || data[bytes - 1] != '\n' || data[bytes - 2] != '\n') Py_RETURN_NONE;
+    for (const char *p = data; (p = memchr(p, '\n', (size_t)(data + bytes - p))) != NULL; p++) num_events++;
+    PyObject *out = PyBytes_FromStringAndSize(NULL, bytes + 12 * num_events); /* a number is longer by less for each line */
+    if (out == NULL) return NULL;
+    char *to = PyBytes_AS_STRING(out);
+    bool told = true; /* by an engine of ours: each event but the last word has ids of tokens before it */
+    for (Py_ssize_t at = 0; at < bytes;) {
+        Py_ssize_t line = ids_line(data + at, bytes - at), start = at + line, end = event_end(data, bytes, start);
+        Py_ssize_t digits = end == 0 ? 0 : id_digits(data + start, end - start);
+        bool is_done = end - start == (Py_ssize_t)sizeof done - 1 && memcmp(data + start, done, sizeof done - 1) == 0;
+        if (end == 0 || (digits == 0 && !is_done) || further > 999999) {
+            Py_DECREF(out);
+            Py_RETURN_NONE;
+        }
+        told = told && (line != 0 || is_done);
+        if (digits != 0) {
+            const char *id = data + start + 4;
+            further = digits == before_bytes && memcmp(id, before, (size_t)digits) == 0 ? further + 1 : 0;
+            before = id;
+            before_bytes = digits;
+            memcpy(to, data + start, (size_t)(4 + digits));
+            to += 4 + digits;
+            if (further != 0) to += PyOS_snprintf(to, 12, "+%ld", further);
+            start += 4 + digits;
+        }
+        memcpy(to, data + start, (size_t)(end - start));
+        to += end - start;
+        at = end;
+    }
+    PyObject *last = PyBytes_FromStringAndSize(before, before_bytes);
+    if (last == NULL || _PyBytes_Resize(&out, to - PyBytes_AS_STRING(out)) < 0) {
+        Py_XDECREF(last);
+        Py_XDECREF(out);
+        return NULL;
+    }
+    return Py_BuildValue("NNlO", out, last, further, told ? Py_True : Py_False);
+}
+
 /* ---- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
     {"access_line", access_line, METH_O, "The access log's line of a record, or None."},
     {"head_of", (PyCFunction)(void (*)(void))head_of, METH_FASTCALL, "A head without its length's digits, or None."},
+    {"numbered", (PyCFunction)(void (*)(void))numbered, METH_FASTCALL, "Plain events, each with an id of its own, or None."},
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, "What a body asks for, or None."},
     {"whole_chunks", (PyCFunction)(void (*)(void))whole_chunks, METH_FASTCALL, "The body in whole chunks, or None."},
     {NULL, NULL, 0, NULL},

@@ -121,11 +121,12 @@ class AccessLog:
         return self._dropped_here + self._dropped_there
 
     def write(self, document: dict[str, object]) -> None:
-        self.write_line(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
+        self.write_lines([orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)])
 
-    def write_line(self, line: bytes) -> None:
-        self._lines.append(line)
-        self._num_bytes += len(line)
+    def write_lines(self, lines: list[bytes]) -> None:
+        """Each with its end."""
+        self._lines += lines
+        self._num_bytes += sum(map(len, lines))
         if self._num_bytes >= _FLUSH_BYTES:
             self.flush()
 

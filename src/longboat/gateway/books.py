@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from longboat.gateway.access_log import access_line
 from longboat.gateway.answers import Refusal
+from longboat.gateway.native import access_line as native_line
 from longboat.gateway.recent import Record
 from longboat.gateway.refusals import quota_refused
 from longboat.gateway.usage import Usage
@@ -82,12 +83,18 @@ class Books:
             return
         ended, self._ended = self._ended, []
         clocks_s = time.time() - time.monotonic()
+        log, lines = self._state.access_log, []
         for call, ended_s, status, outcome, code in ended:
             try:
-                self._write_down(call, _record(call, ended_s, clocks_s, status=status, outcome=outcome, code=code))
+                record = _record(call, ended_s, clocks_s, status=status, outcome=outcome, code=code)
+                self._write_down(call, record)
+                if log is not None:
+                    lines.append(native_line(record) or access_line(record))
             except Exception as error:  # a defect must not lose the others
                 report = {"message": "a request could not be written down", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(report)
+        if log is not None:
+            log.write_lines(lines)
 
     def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
         """An answer of the gateway's own to a request whose account was never opened."""
@@ -119,7 +126,7 @@ class Books:
             None,
             None,
         )
-        state.access_log.write_line(access_line(record))
+        state.access_log.write_lines([access_line(record)])
 
     def _opened(self, call: Call, denied: Denied | None) -> Refusal | None:
         if denied is not None:
@@ -148,8 +155,6 @@ class Books:
         )
         self._count(call, record)
         state.recent.add(record)
-        if state.access_log is not None:
-            state.access_log.write_line(access_line(record))
         if call.span is not None and state.tracer is not None:
             state.tracer.finish(call.span, record)
 
@@ -181,6 +186,8 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
     request = call.request
     received_s = request.received_s
     usage = call.measured() or _UNKNOWN
+    if usage.completion_tokens is None:
+        usage = call.broken_off(usage)
     fields = (
         request.request_id,
         call.tenant.name,

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api import Api
     from longboat.gateway.body import Facts
+    from longboat.gateway.event_ids import Point
     from longboat.gateway.metrics import Series
     from longboat.gateway.multipart import Form
     from longboat.gateway.pool import Pool
     from longboat.gateway.quick import Plan
     from longboat.gateway.recent import Attempt
-    from longboat.gateway.reconnect import Point, ResumeToken
+    from longboat.gateway.reconnect import ResumeToken
     from longboat.gateway.request import Request
     from longboat.gateway.tracing import Span
     from longboat.routing.fair_queue import Ticket
@@ -125,6 +126,14 @@ class Call:
             return usage
         had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
         return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
+
+    def broken_off(self, usage: Usage) -> Usage:
+        """The same with what is known by other ways of a stream that ended before it told: about a token an event."""
+        reader = self.usage
+        if reader is None or not reader.num_events or self.facts is None:
+            return usage
+        prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
+        return Usage(prompt, reader.num_events, usage.cached_tokens)
 
     def used_tokens(self, *, failed: bool) -> int | None:
         """Prompt and completion tokens to charge; None where the estimate must stand.

@@ -75,8 +75,6 @@ class Journal:
         if events.startswith(b":") or b"\n:" in events:
             return self._without_comments(events)
         self.keep(events)
-        if self.log.sent_bytes > PACK_BYTES:
-            self._pack()
         return events
 
     def feed_token(self, events: bytes) -> bytes | None:
@@ -86,15 +84,13 @@ class Journal:
         if ids[:6] != _IDS or event.count(b"\n") != self._num_lines or event[0] == _COLON:
             return None
         self.keep(events)
-        if self.log.sent_bytes > PACK_BYTES:
-            self._pack()
         return event
 
     def keep(self, events: bytes) -> None:
         """The client got these."""
-        log = self.log
-        log.sent.append(events)
-        log.sent_bytes += len(events)
+        self.log.keep(events)
+        if self.log.sent_bytes > PACK_BYTES:
+            self._pack()
 
     def learn_steps(self, events: bytes) -> None:
         """Read how far the engine says that it is."""
@@ -126,7 +122,9 @@ class Journal:
     @property
     def num_tokens(self) -> int:
         """Of all choices, by what the engine last counted."""
-        counted = _counted(self.log.sent)
+        counted = _counted(self.log.last())
+        if counted is None:
+            counted = _counted(self.log.all())
         if counted is None:
             counted = self._packed_tokens if self._packed else sum(map(len, self._ids))
         return counted
@@ -147,6 +145,13 @@ class Journal:
         """The same for any whole events; what is left of one that only held such words is dropped."""
         kept = []
         for raw in events.split(b"\n\n"):
+            if b"\n:" not in raw and (raw[:1] != b":" or raw.startswith(_IDS)):  # as nearly all
+                _, line_end, rest = raw.partition(b"\n")
+                if raw[:1] != b":":
+                    kept.append(raw)
+                elif line_end:
+                    kept.append(rest)
+                continue
             lines = raw.split(b"\n")
             others = [line for line in lines if not is_own_comment(line)]
             if len(others) < len(lines):
@@ -154,31 +159,29 @@ class Journal:
             if others or not raw:
                 kept.append(b"\n".join(others))
         out = b"\n\n".join(kept)
-        if out:
+        if out or events.startswith(_IDS) or b"\n: ids " in events:
             self.keep(events)
         return out
 
     def _pack(self) -> None:
         self._packed_tokens = self.num_tokens
-        packed = zlib.compress(b"".join(self.log.sent), 1)
-        self._empty_log()
+        packed = zlib.compress(self.log.take(), 1)
         self._packed.append(packed)
         self._packed_bytes += len(packed)
         if self.held_bytes > self._max_held_bytes:
             self._give_up()
 
     def _read(self) -> None:
-        kept, packed = self.log.sent, self._packed
+        kept, packed = self.log.take(), self._packed
         if not kept and not packed:
             return
         self._packed, self._packed_bytes = [], 0
-        self._empty_log()
         if self._unreadable:
             return
         try:
             for blob in packed:
                 self._note(zlib.decompress(blob))
-            self._note(b"".join(kept))
+            self._note(kept)
         except (StitchError, LookupError, TypeError, AttributeError, ValueError, OverflowError):
             self._give_up()
 
@@ -188,22 +191,17 @@ class Journal:
                 self._ids[choice].extend(ids)
             self._received.note(event)
 
-    def _empty_log(self) -> None:
-        self.log.sent, self.log.sent_bytes = [], 0
-
     def _give_up(self) -> None:
         self._unreadable = True
         self._packed, self._packed_bytes = [], 0
-        self._empty_log()
+        self.log.take()
         self._received = _RECEIVED[self._kind]()
 
 
-def _counted(kept: list[bytes]) -> int | None:
+def _counted(events: bytes) -> int | None:
     """Tokens of all choices by the last ``id:`` line; None: there is none."""
-    for events in reversed(kept):
-        at = 0 if events.startswith(b"id: ") else -1
-        at = max(at, events.rfind(b"\nid: ") + 1 or -1)
-        if at >= 0:
-            counts = events[at + 4 : events.find(b"\n", at)].split(b".")
-            return sum(int(count) for count in counts if count.isdigit())
-    return None
+    at = max(0 if events.startswith(b"id: ") else -1, events.rfind(b"\nid: ") + 1 or -1)
+    if at < 0:
+        return None
+    counts = events[at + 4 : events.find(b"\n", at)].split(b".")
+    return sum([int(count) for count in counts if count.isdigit()])

@@ -6,6 +6,8 @@ neither ``stream_options`` nor ``cache_salt`` is in the document, so that either
 head_of: where data begins with the head of a message, that head without the digits of its Content-Length, where its
 body begins, and that length (-1: none): equal bytes mean an equal reading. None where no head ends within max_bytes.
 whole_chunks: the body that data brings from ``at`` on, where it is whole chunks and nothing else; and whether the last.
+numbered: whole events without the engine's words to us, each with an id of its own; the id and count that the next is
+numbered with; and whether all of them tell tokens. None where an event is not plain: ids of one choice, and no comment.
 access_line: the bytes of ``access_record``'s line; None where a text is no plain ASCII, or a number not of its type.
 """
 
@@ -14,9 +16,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan", "whole_chunks")
+__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "numbered", "scan", "whole_chunks")
 
-_INTERFACE = 7
+_INTERFACE = 8
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 
@@ -34,6 +36,15 @@ IS_NATIVE = _is_usable()
 """Whether the compiled ones are in use."""
 
 if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway._native import ChunkPath, Gaps, TokenLog, access_line, head_of, scan, whole_chunks
+    from longboat.gateway._native import ChunkPath, Gaps, TokenLog, access_line, head_of, numbered, scan, whole_chunks
 else:
-    from longboat.gateway.native_twin import ChunkPath, Gaps, TokenLog, access_line, head_of, scan, whole_chunks
+    from longboat.gateway.native_twin import (
+        ChunkPath,
+        Gaps,
+        TokenLog,
+        access_line,
+        head_of,
+        numbered,
+        scan,
+        whole_chunks,
+    )

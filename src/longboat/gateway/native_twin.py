@@ -8,9 +8,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "scan", "whole_chunks")
+__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "numbered", "scan", "whole_chunks")
 
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
+_ID = re.compile(rb"id: ([0-9]{1,9})\n")
+_IDS = re.compile(rb": ids [0-9 ,]*\n")
 _LAST_CHUNK = b"0\r\n\r\n"
 _SIZES = {b"%x\r\n" % size: size for size in range(1, 16384)}
 _EVENT_END = b"\n\n\r\n"
@@ -73,18 +75,59 @@ class Gaps:
         return [*self._counts, self._sum_s]
 
 
+def numbered(events: bytes, before: bytes, further: int, /) -> tuple[bytes, bytes, int, bool] | None:
+    """See ``native``. before: the last id, b"" if there was none; further: how many events had the same since."""
+    if not events.endswith(b"\n\n"):
+        return None
+    out, told, at = [], True, 0
+    while at < len(events):
+        ids = _IDS.match(events, at)
+        start = ids.end() if ids else at
+        end = events.find(b"\n\n", start) + 2
+        event = events[start:end]
+        found, is_done = _ID.match(event), event == b"data: [DONE]\n\n"
+        if end < 2 or event[:1] in (b":", b"\n") or b"\n:" in event or further > 999999:
+            return None
+        if found is None and not is_done:
+            return None
+        told = told and (ids is not None or is_done)
+        if found is not None:
+            further = further + 1 if found[1] == before else 0
+            before = found[1]
+            if further:
+                event = b"id: %b+%d%b" % (before, further, event[found.end() - 1 :])
+        out.append(event)
+        at = end
+    return b"".join(out), before, further, told
+
+
 class TokenLog:
-    """Events of a stream with their ids, as its chunks pass; no more than ``max_bytes`` of them.
+    """Events of a stream with their ids, as its chunks pass; no more than ``max_bytes`` of them."""
 
-    sent: events as the engine sent them, which the owner may take and empty
-    """
-
-    __slots__ = ("_max_bytes", "sent", "sent_bytes")
+    __slots__ = ("_max_bytes", "_sent", "sent_bytes")
 
     def __init__(self, max_bytes: int, /) -> None:
         self._max_bytes = max_bytes
-        self.sent: list[bytes] = []
+        self._sent: list[bytes] = []
         self.sent_bytes = 0
+
+    def keep(self, events: bytes, /) -> None:
+        """These went to the client, as the engine sent them."""
+        self._sent.append(events)
+        self.sent_bytes += len(events)
+
+    def take(self) -> bytes:
+        """All of them, in order; none is left."""
+        sent, self._sent, self.sent_bytes = self._sent, [], 0
+        return b"".join(sent)
+
+    def all(self) -> bytes:
+        """All of them, in order."""
+        return b"".join(self._sent)
+
+    def last(self) -> bytes:
+        """Those that were kept last."""
+        return self._sent[-1] if self._sent else b""
 
     def logged(self, events: bytes) -> bytes:
         """What the client gets of one event with the ids of one choice; empty where it is not that, and then nothing
@@ -99,8 +142,7 @@ class TokenLog:
             return b""
         if self.sent_bytes + len(events) > self._max_bytes:
             return b""
-        self.sent.append(events)
-        self.sent_bytes += len(events)
+        self.keep(events)
         return event
 
 

@@ -10,7 +10,7 @@ from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead, answer_head
 from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
-from longboat.gateway.deaths import is_dead
+from longboat.gateway.deaths import is_dead, request_digest
 from longboat.gateway.exchange import SWEEP_S
 from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
@@ -19,7 +19,7 @@ from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.stitch_parts import StitchError
 from longboat.gateway.upstream import Upstream
 from longboat.gateway.waiting import WaitingExchange
-from longboat.gateway.watch import Watch
+from longboat.gateway.watch import Told, Watch
 from longboat.gateway.whole_journal import WholeJournal, whole_journal_of
 from longboat.routing.decisions import Pick
 from longboat.routing.pick import pick
@@ -58,6 +58,7 @@ class ResumableExchange(WaitingExchange):
     _journal: WholeJournal | None = None  # of a long answer that is no stream
     _leaving: tuple[str, str] | None = None  # why this engine is being left
     _maybe_killed: frozenset[str] = _NONE  # engines that were lost in its first steps
+    _accused = b""  # its digest, once it was blamed for a death
     _taking_up_in: Pool | None = None
     _watch: Watch | None = None
 
@@ -98,7 +99,10 @@ class ResumableExchange(WaitingExchange):
         """The same for an answer that is no stream: its engine tells the tokens while it makes them."""
         if self._journal is None and upstream.resumes and self._policy.enabled:
             self._journal = whole_journal_of(self._call)
-        return (b"", body) if self._journal is None else self._journal.carry(upstream, body)
+        if self._journal is None:
+            return b"", body
+        self._watch = Watch(self._sent_s, 0)
+        return self._journal.carry(upstream, body)
 
     def _is_poison(self) -> bool:
         call = self._call
@@ -243,14 +247,18 @@ class ResumableExchange(WaitingExchange):
         super().sweep(sweeps_allowed)
 
     def _watch_engine(self, upstream: Upstream, silent_s: float) -> None:
-        now_s, watch, passage = time.monotonic(), self._watch, self._passage
-        assert passage is not None and watch is not None
-        journal = passage.journal if self._heard else None
+        now_s, watch, passage, whole = time.monotonic(), self._watch, self._passage, self._journal
+        assert watch is not None
+        journal: Told | None = whole
+        if passage is not None:
+            journal = passage.journal if self._heard else None
+        elif whole is None or not whole.told:  # until then nothing was promised
+            return
         if self._client.write_paused:
             watch.paused(now_s)
             return
         tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
-        if seconds and self._pool is not None and not passage.fault_s:
+        if seconds and self._pool is not None and passage is not None and not passage.fault_s:
             self._pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
         verdict = watch.verdict(upstream, journal, now_s)
         if not verdict:
@@ -369,7 +377,10 @@ class ResumableExchange(WaitingExchange):
         killed = self._maybe_killed & self._call.tried
         self._maybe_killed -= killed
         call, deaths = self._call, self._state.deaths
-        return any([deaths.blame(call.path, call.sent_body) for _ in killed if call.sent_body is not None])
+        if not killed or call.sent_body is None:
+            return False
+        self._accused = request_digest(call.path, call.sent_body)
+        return any([deaths.blame(self._accused) for _ in killed])
 
     def _give_up(self, detail: str) -> None:
         self._count("failed")
@@ -495,4 +506,6 @@ class ResumableExchange(WaitingExchange):
     def _close(self, *, status: int, outcome: str, code: str = "") -> None:
         if self._taking_up_in is not None:
             self._make_way()
+        if self._accused and outcome == "ok":
+            self._state.deaths.acquit(self._accused)
         super()._close(status=status, outcome=outcome, code=code)

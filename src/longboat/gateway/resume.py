@@ -11,13 +11,13 @@ from longboat.core.states import ResumeLevel
 from longboat.gateway import refusals
 from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyKind, Facts
+from longboat.gateway.event_ids import Point
 from longboat.gateway.journal import Journal
+from longboat.gateway.numbering import Numbering
 from longboat.gateway.reconnect import (
     CrossedError,
     Identity,
     ItemIds,
-    Numbering,
-    Point,
     Rest,
     ResumeToken,
     digest_of,
@@ -44,6 +44,7 @@ _ENDS = {
 }
 _REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
+_IDS = b": ids "
 _JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
 _MAX_SEED = 2**31 - 1
 
@@ -65,7 +66,7 @@ def passage_of(call: Call, *, seeds: bool) -> Passage | None:
         return _passage_back(call, facts)
     seed = None
     if seeds and facts.document.get("seed") is None:
-        seed = random.randrange(_MAX_SEED)
+        seed = int(random.random() * _MAX_SEED)
     return Passage(call.api.events, facts.n, seed)
 
 
@@ -212,17 +213,21 @@ class Passage:
         """
         journal = self.journal
         assert journal is not None
+        if self.stitcher is None:
+            if journal.log.sent_bytes:  # it may have passed by us
+                self._numbering.passed(journal.log.last())
+            plain = self._numbering.plain(events) if events else None
+            if plain is not None:
+                return self._feed_plain(journal, events, plain, last=last)
         alone = False
         if events:
-            alone = events.startswith(b": ids ") and events.find(b"\n\n") == len(events) - 2
+            alone = events.startswith(_IDS) and events.find(b"\n\n") == len(events) - 2
             if not alone and not self._is_sound(events):
                 raise EngineFaultError("nonsense", "it sent what is no event of an answer")
             self._last_events = events
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")
         if self.stitcher is None:
-            if journal.log.sent:  # it may have passed by us
-                self._numbering.passed(journal.log.sent[-1])
             out = journal.feed(events)
         else:
             alone = alone and self.stitcher.caught_up
@@ -234,6 +239,20 @@ class Passage:
             out = self._items.feed(out)
         out = self._numbering.feed(out, grows=alone)
         return out if self._rest is None or not out else self._behind(self._rest, out)
+
+    def _feed_plain(
+        self, journal: Journal, events: bytes, plain: tuple[bytes, bytes, int, bool], *, last: bool
+    ) -> bytes:
+        """Of one choice, as nearly all; see ``feed``."""
+        out, last_id, count, told = plain
+        if not told and not self._is_sound(events):
+            raise EngineFaultError("nonsense", "it sent what is no event of an answer")
+        self._last_events = events
+        if last and not self._ended():
+            raise EngineFaultError("ended", "it ended its answer before the end")
+        journal.keep(events)
+        self._numbering.went(last_id, count)
+        return out if self._rest is None else self._behind(self._rest, out)
 
     def _behind(self, rest: Rest, events: bytes) -> bytes:
         """What a client that came back lacks of it."""
@@ -298,20 +317,27 @@ class Passage:
         return self._vain < _MAX_VAIN_FAULTS and self._num_differing < _MAX_DIFFERING
 
     def _is_sound(self, events: bytes) -> bool:
-        """Looks closer at events that bring no token first: an engine that failed may say so in its stream."""
-        if any(mark in events for mark in _REPORTS):
-            self._num_reports += 1
-            if self._num_reports <= _MAX_REPORTS:
-                raise EngineFaultError("report", "it reported an error within its answer")
-            return True
-        for line in events.split(b"\n"):
-            if line.startswith(b"data:") and not line.endswith(b"[DONE]") and not _is_json(line[5:]):
-                return False
+        """Looks closer at events that bring no token: an engine that failed may say so in its stream."""
+        for mark in _REPORTS:
+            if mark in events:
+                self._num_reports += 1
+                if self._num_reports <= _MAX_REPORTS:
+                    raise EngineFaultError("report", "it reported an error within its answer")
+                return True
+        for event in events.split(b"\n\n"):
+            if event.startswith(_IDS):
+                continue
+            for line in event.split(b"\n"):
+                if line.startswith(b"data:") and not line.endswith(b"[DONE]") and not _is_json(line[5:]):
+                    return False
         return True
 
     def _ended(self) -> bool:
         last = self._last_events[-65536:]
-        return any(mark in last for mark in _ENDS[self._kind]) or any(mark in last for mark in _REPORTS)
+        for mark in _ENDS[self._kind]:
+            if mark in last:
+                return True
+        return any([mark in last for mark in _REPORTS])
 
 
 def _is_complete_so_far(journal: Journal) -> bool:

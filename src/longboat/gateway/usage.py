@@ -10,8 +10,7 @@ only be the start of such an object (or of a client's own metadata, which is why
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from longboat.gateway.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
 
@@ -33,8 +32,7 @@ class AnswerKind(enum.Enum):
 _JSON: Final = AnswerKind.JSON
 
 
-@dataclass(frozen=True, kw_only=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one answer; None is unknown. cached_tokens are part of prompt_tokens."""
 
     prompt_tokens: int | None = None
@@ -209,4 +207,4 @@ def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
     if apart and prompt is not None:
         prompt += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     completion = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
-    return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+    return tuple.__new__(Usage, (prompt, completion, cached))  # as Usage(…), which is a function in Python

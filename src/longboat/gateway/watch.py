@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from longboat.gateway.journal import Journal
     from longboat.gateway.upstream import Upstream
 
-__all__ = ("Watch",)
+__all__ = ("Told", "Watch")
+
+
+class Told(Protocol):
+    """What an engine told of an answer. engine_steps: of its own; -1 is nothing yet"""
+
+    engine_steps: int
+
+    @property
+    def num_tokens(self) -> int: ...
 
 
 class Watch:
@@ -28,7 +36,7 @@ class Watch:
         self._looked_s = self._progress_s = now_s
         self._silent_s = 0.0
 
-    def look(self, upstream: Upstream, journal: Journal | None, now_s: float, silent_s: float) -> tuple[int, float]:
+    def look(self, upstream: Upstream, journal: Told | None, now_s: float, silent_s: float) -> tuple[int, float]:
         """Learn from what came since the last look. Tokens of it, and the seconds that they took."""
         if silent_s < self._silent_s:
             upstream.pace.learn(now_s, silence_s=self._silent_s)
@@ -46,7 +54,7 @@ class Watch:
         self._tokens, self._progress_s, self._steps = tokens, now_s, journal.engine_steps
         return (new, now_s - looked_s) if was_started else (0, 0.0)
 
-    def verdict(self, upstream: Upstream, journal: Journal | None, now_s: float) -> str:
+    def verdict(self, upstream: Upstream, journal: Told | None, now_s: float) -> str:
         """Why the engine is to be given up; empty: it is not."""
         if self._silent_s > upstream.pace.silence_limit_s(now_s, headless=journal is None):
             return f"it said nothing for {self._silent_s:.1f} s"

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ("MIN_TOKENS", "WholeJournal", "whole_journal_of")
 
-MIN_TOKENS = 256
-"""Answers that cannot be longer are asked for again as a whole: that takes seconds."""
+MIN_TOKENS = 64
+"""Answers that cannot be longer are asked for again as a whole: that takes a moment."""
 
 _MAX_EVENT_BYTES = 64 * 1024 * 1024
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
+_STEPS = b": steps "
 _LINE = b"x-longboat-journal: whole\r\n"
 _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
 
@@ -42,10 +43,11 @@ class WholeJournal:
     """The tokens of one answer as engines tell them while they make it, and at last the answer itself.
 
     told: an engine began to tell tokens; carries: it was asked to go on with those of another
+    engine_steps: what the engine last told of its own; -1 is nothing yet
     status, answer: what the client gets; None while it is not there
     """
 
-    __slots__ = ("_ids", "_level", "_new", "_revision", "_tail", "answer", "carries", "status", "told")
+    __slots__ = ("_ids", "_level", "_new", "_revision", "_tail", "answer", "carries", "engine_steps", "status", "told")
 
     def __init__(self, num_choices: int) -> None:
         self._ids = [array("I") for _ in range(num_choices)]
@@ -54,6 +56,7 @@ class WholeJournal:
         self._level = ResumeLevel.CARRIED
         self._tail = b""
         self.told = self.carries = False
+        self.engine_steps = -1
         self.status = 0
         self.answer: bytes | None = None
 
@@ -81,6 +84,7 @@ class WholeJournal:
     def begins(self) -> None:
         """An engine tells tokens, from the answer's first one on."""
         self.told = True
+        self.engine_steps = -1
         self._new = [array("I") for _ in self._ids]
 
     def feed(self, data: bytes) -> None:
@@ -89,6 +93,9 @@ class WholeJournal:
         if len(self._tail) > _MAX_EVENT_BYTES:
             raise StitchError("an engine's answer does not end")
         for raw in events:
+            if raw.startswith(_STEPS) and raw[len(_STEPS) :].isdigit():
+                self.engine_steps = int(raw[len(_STEPS) :])
+                continue
             event = event_of(raw)
             try:
                 for choice, ids in event.ids:
@@ -99,6 +106,11 @@ class WholeJournal:
                 if not event.name.isdigit():
                     raise StitchError("an engine's answer has no status")
                 self.status, self.answer = int(event.name), event.data
+
+    @property
+    def num_tokens(self) -> int:
+        """Of what the present engine told."""
+        return sum(map(len, self._new))
 
     def _keep_longer(self) -> None:
         if sum(map(len, self._new)) > sum(map(len, self._ids)):

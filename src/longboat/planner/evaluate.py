@@ -62,9 +62,12 @@ def evaluate(samples: Sequence[Sample], calibration: Calibration) -> Evaluation:
     return Evaluation(total=_total("all rows", pairs), groups=tuple(errors_by_group(pairs)))
 
 
-def evaluate_folds(samples: Sequence[Sample], base: Calibration) -> Evaluation:
-    """Errors where each half of the groups is predicted by constants fitted to the other half, from ``base``."""
-    halves = folds_of(samples)
+def evaluate_folds(samples: Sequence[Sample], base: Calibration, salt: str = "") -> Evaluation:
+    """Errors where each half of the groups is predicted by constants fitted to the other half, from ``base``.
+
+    salt: another one divides the groups in another way
+    """
+    halves = folds_of(samples, salt)
     if not all(halves):
         raise UserInputError("one group cannot be divided in two halves", hint="give rows of two groups at least")
     parts = [held_out_ratios(samples, base, [_inside(half)]) for half in halves]
@@ -82,10 +85,10 @@ def group_name(sample: Sample) -> str:
     return "|".join(sample.row.group)
 
 
-def folds_of(samples: Iterable[Sample]) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of all groups in two halves, by the SHA-256 of the name: the smaller hashes first."""
+def folds_of(samples: Iterable[Sample], salt: str = "") -> tuple[frozenset[str], frozenset[str]]:
+    """The names of all groups in two halves, by the SHA-256 of salt and name: the smaller hashes first."""
     names = sorted(
-        {group_name(sample) for sample in samples}, key=lambda name: hashlib.sha256(name.encode()).hexdigest()
+        {group_name(sample) for sample in samples}, key=lambda name: hashlib.sha256((salt + name).encode()).hexdigest()
     )
     half = len(names) // 2
     return frozenset(names[:half]), frozenset(names[half:])

@@ -118,7 +118,7 @@ class Scheduler:
         if flow is None or tenant.weight != ticket.weight or tenant.priority != ticket.priority:
             return False
         free = slots - (busy if busy > self._running else self._running)
-        if free <= (slots * self.queue.headroom_ratio + 1 if len(flows.tenants) > 1 else 0):
+        if free <= flows.most_headroom(tenant, slots, self.queue.headroom_ratio):
             return False
         tenant.last_s = now_s
         if flow.virtual_time < flow.level.virtual_time:
@@ -156,6 +156,7 @@ class Scheduler:
         ticket.place = ENDED
         ticket.ended_s = now_s
         tenant = flow.tenant
+        tenant.note(now_s)
         tenant.running -= 1
         tenant.last_s = now_s
         self._running -= 1
@@ -203,34 +204,35 @@ class Scheduler:
             ticket.place = OUTSIDE
         return expired
 
-    def predicted_wait_s(self, tenant: str, *, priority: int, slots: int, busy: int) -> float | None:
+    def predicted_wait_s(self, tenant: str, *, priority: int, now_s: float, slots: int, busy: int) -> float | None:
         """How long a request of ``tenant`` would wait if it came now; None while nothing was learned."""
         known = self._flows.tenants.get(tenant)
         flow = known.flows.get(priority) if known else None
         if flow is None:
             level = next((level for level in self._flows.levels if level.priority == priority), Level(priority))
             flow = Flow(known or Tenant(tenant, 1.0, priority, Ratio(self._ratio.value)), level)
-        return self._wait_s(flow, slots, busy)
+        return self._wait_s(flow, now_s, slots, busy)
 
     # who goes first
 
     def _goes_first(self, flow: Flow, now_s: float, slots: int, free: int) -> bool:
-        if free <= self._flows.headroom(slots, self.queue.headroom_ratio):
+        if free <= self._flows.headroom(slots, self.queue.headroom_ratio, now_s):
             floor = flow.level.floor() if self._waiting else None
             if not self._below_share(flow, slots, floor):
                 return False
         return not self._waiting or self._next_flow(now_s, slots, free) is None
 
     def _below_share(self, flow: Flow, slots: int, floor: float | None) -> bool:
-        """Fewer slots than its share, and not ahead of who waits by more tokens than that share of slots holds.
+        """Fewer slots than its share; if it wants more, not ahead of who waits by more tokens than that share holds.
 
-        Without the second part, who uses more tokens a second on each slot would get more than others.
+        Without the second part, who uses more tokens a second on each slot would get more than others. Who wanted less
+        than its share lately is inside it, whatever it does with its slots.
         floor: virtual time of the least served flow of the class that waits, None if none does
         """
         share = self._flows.share(flow.tenant, slots)
         if flow.tenant.running >= share:
             return False
-        if floor is None or not self._pace.known:
+        if floor is None or not self._pace.known or flow.tenant.demand.mean < share:
             return True
         lead_tokens = (flow.virtual_time - floor) * flow.tenant.weight
         return lead_tokens <= share * self._pace.mean_tokens
@@ -238,7 +240,7 @@ class Scheduler:
     def _next_flow(self, now_s: float, slots: int, free: int) -> Flow | None:
         """The last free slots are for tenants below their share, unless all wait: then they are kept for nobody."""
         flows = self._flows
-        if free > flows.headroom(slots, self.queue.headroom_ratio):
+        if free > flows.headroom(slots, self.queue.headroom_ratio, now_s):
             return first_by_class([list(level.flows) for level in flows.levels], now_s, self.queue.age_s)
         floors = [level.floor() for level in flows.levels]
         below = [
@@ -254,6 +256,7 @@ class Scheduler:
 
     def _run(self, ticket: Ticket, flow: Flow, now_s: float) -> None:
         tenant, level = flow.tenant, flow.level
+        tenant.note(now_s)
         charged_tokens = ticket.cost_tokens * tenant.ratio.value
         self._turn += 1
         level.turn = self._turn
@@ -268,7 +271,7 @@ class Scheduler:
         ticket.granted_s = now_s
 
     def _enqueue(self, ticket: Ticket, flow: Flow, now_s: float, slots: int, busy: int) -> Queued | Rejected:
-        wait_s = self._wait_s(flow, slots, busy)
+        wait_s = self._wait_s(flow, now_s, slots, busy)
         if self._is_full(flow.tenant):
             return self._reject(RejectedReason.QUEUE_FULL, flow, now_s, wait_s, 0.0)
         expires_s, reason = self._latest_start(ticket)
@@ -276,6 +279,7 @@ class Scheduler:
         if late_s >= 0:
             return self._reject(reason, flow, now_s, wait_s, late_s)
         self._turn += 1
+        flow.tenant.note(now_s)
         ticket.place = WAITING
         ticket.flow = flow
         ticket.expires_s = expires_s
@@ -314,13 +318,14 @@ class Scheduler:
             return False
         return self._waiting >= _MAX_OVERFULL * places or tenant.waiting + 1 > self._flows.share(tenant, places)
 
-    def _wait_s(self, flow: Flow, slots: int, busy: int) -> float | None:
+    def _wait_s(self, flow: Flow, now_s: float, slots: int, busy: int) -> float | None:
         if not self._pace.known or slots <= 0:
             return None
         busy = max(busy, self._running)
-        if not self._waiting and slots > busy and self._goes_first(flow, 0.0, slots, slots - busy):
+        if not self._waiting and slots > busy and self._goes_first(flow, now_s, slots, slots - busy):
             return 0.0
-        return forecast_s(flow, self._flows, self._pace, slots, busy, self.queue.headroom_ratio)
+        headroom = self._flows.headroom(slots, self.queue.headroom_ratio, now_s)
+        return forecast_s(flow, self._flows, self._pace, slots, busy, headroom)
 
     def _reject(
         self, reason: RejectedReason, flow: Flow, now_s: float, wait_s: float | None, too_late_s: float

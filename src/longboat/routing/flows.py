@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 
 from longboat.routing.pace import Ratio
+from longboat.routing.recent_demand import RecentDemand, slots_wanted
 from longboat.routing.tickets import Ticket
 
 __all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant")
@@ -17,11 +18,17 @@ _SWEEP_S = 1.0
 
 
 class Tenant:
-    """priority: the best class it asked for while active; service_tokens: charged for what ran and runs."""
+    """priority: the best class it asked for while active; service_tokens: charged for what ran and runs.
 
-    __slots__ = ("flows", "last_s", "name", "priority", "ratio", "running", "service_tokens", "waiting", "weight")
+    demand: the slots that it wanted lately; kept_mean, kept_variance: of it, when ``Flows.sweep`` last looked
+    """
 
-    def __init__(self, name: str, weight: float, priority: int, ratio: Ratio) -> None:
+    __slots__ = (
+        "demand", "flows", "kept_mean", "kept_variance", "last_s", "name", "priority", "ratio", "running",
+        "service_tokens", "waiting", "weight",
+    )  # fmt: skip
+
+    def __init__(self, name: str, weight: float, priority: int, ratio: Ratio, now_s: float = 0.0) -> None:
         self.name = name
         self.weight = weight
         self.priority = priority
@@ -30,7 +37,14 @@ class Tenant:
         self.waiting = 0
         self.service_tokens = 0.0
         self.last_s = 0.0
+        self.demand = RecentDemand(now_s)
+        self.kept_mean = 0.0
+        self.kept_variance = 0.0
         self.flows: dict[int, Flow] = {}
+
+    def note(self, now_s: float) -> None:
+        """Before ``running`` or ``waiting`` changes."""
+        self.demand.note(self.running + self.waiting, now_s)
 
 
 class Level:
@@ -97,9 +111,11 @@ class Flow:
 class Flows:
     """All tenants that are active, and the classes. sweep_s: when ``sweep`` has work again."""
 
-    __slots__ = ("_weights", "levels", "sweep_s", "tenants")
+    __slots__ = ("_kept_mean", "_kept_variance", "_weights", "levels", "sweep_s", "tenants")
 
     def __init__(self) -> None:
+        self._kept_mean = 0.0
+        self._kept_variance = 0.0
         self.tenants: dict[str, Tenant] = {}
         self.levels: list[Level] = []
         self._weights: dict[int, float] = {}
@@ -109,7 +125,7 @@ class Flows:
         """The flow of a new ticket; its tenant is active from now on."""
         tenant = self.tenants.get(ticket.tenant)
         if tenant is None:
-            tenant = Tenant(ticket.tenant, ticket.weight, ticket.priority, Ratio(typical.value))
+            tenant = Tenant(ticket.tenant, ticket.weight, ticket.priority, Ratio(typical.value), now_s)
             self.tenants[ticket.tenant] = tenant
             self._weigh()
         elif tenant.weight != ticket.weight or ticket.priority < tenant.priority:
@@ -130,17 +146,49 @@ class Flows:
             del self.tenants[tenant.name]
         if idle:
             self._weigh()
+        self._look_at_demand(now_s)
 
     def share(self, tenant: Tenant, of: float) -> float:
         """The tenant's part by weight, among active tenants of its class and of those above."""
         weights = self._weights.get(tenant.priority)
         return of if weights is None else of * tenant.weight / weights
 
-    def headroom(self, slots: int, ratio: float) -> int:
-        """Slots that only tenants below their share may take."""
+    def headroom(self, slots: int, ratio: float, now_s: float) -> int:
+        """Slots that only tenants below their share may take: a part of all, and what those are expected to want soon.
+
+        The latter is what they wanted lately and a margin, within their shares, without what they have.
+        """
         if ratio <= 0 or slots < 2 or len(self.tenants) < 2:
             return 0
-        return math.ceil(slots * min(ratio, 1.0))
+        mean = variance = shares = 0.0
+        running = 0
+        for tenant in self.tenants.values():
+            share = self.share(tenant, slots)
+            if tenant.running >= share:
+                continue
+            tenant.note(now_s)
+            mean += min(tenant.demand.mean, share)
+            variance += tenant.demand.variance
+            shares += share
+            running += tenant.running
+        expected = min(slots_wanted(mean, variance), shares) - running
+        return max(math.ceil(slots * min(ratio, 1.0)), math.floor(expected))
+
+    def most_headroom(self, tenant: Tenant, slots: int, ratio: float) -> float:
+        """``headroom`` where it bars ``tenant``, or more than that; costs little. As ``sweep`` last saw the others."""
+        if ratio <= 0 or len(self.tenants) < 2:
+            return 0.0
+        variance = self._kept_variance - tenant.kept_variance
+        wanted = slots_wanted(self._kept_mean - tenant.kept_mean, variance if variance > 0.0 else 0.0)
+        return max(slots * ratio + 1.0, wanted)
+
+    def _look_at_demand(self, now_s: float) -> None:
+        self._kept_mean = self._kept_variance = 0.0
+        for tenant in self.tenants.values():
+            tenant.note(now_s)
+            self._kept_mean += tenant.demand.mean
+            self._kept_variance += tenant.demand.variance
+            tenant.kept_mean, tenant.kept_variance = tenant.demand.mean, tenant.demand.variance
 
     def _new_flow(self, tenant: Tenant, priority: int) -> Flow:
         level = next((level for level in self.levels if level.priority == priority), None)

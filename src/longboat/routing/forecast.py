@@ -8,13 +8,13 @@ from longboat.routing.pace import Pace
 __all__ = ("forecast_s",)
 
 
-def forecast_s(flow: Flow, flows: Flows, pace: Pace, slots: int, busy: int, headroom_ratio: float) -> float:
+def forecast_s(flow: Flow, flows: Flows, pace: Pace, slots: int, busy: int, headroom: int) -> float:
     """Seconds until a slot is free for a ticket that joins ``flow`` now and finds no room. The pace is known.
 
+    headroom: slots that only tenants below their share may take.
     Assumes that nobody else comes, that those who run without waiting go on so, and that no class is lifted by age.
     """
     tenant = flow.tenant
-    headroom = flows.headroom(slots, headroom_ratio)
     within_share = headroom > 0 and tenant.running + tenant.waiting < flows.share(tenant, slots)
     tokens = _tokens_ahead(flow, flows, slots, rivals_over_share=not within_share) + pace.mean_tokens
     if within_share:

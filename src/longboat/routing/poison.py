@@ -54,6 +54,10 @@ class PoisonList:
             del self._deaths[next(iter(self._deaths))]
         return count >= self._enough(now_s)
 
+    def forget(self, digest: Hashable) -> None:
+        """It did no harm: what it was blamed for was chance."""
+        self._deaths.pop(digest, None)
+
     def is_poison(self, digest: Hashable, now_s: float) -> bool:
         return self._count(digest, now_s) >= self._enough(now_s)
 

@@ -119,8 +119,11 @@ def test_more_bandwidth_is_never_slower(tensor: int, load: Load, engine: str, fa
     shape = shape_of("Llama-3.1-8B")
     faster = replace(H100, bandwidth_bytes_per_s=H100.bandwidth_bytes_per_s * factor)
     quick, usual = (predicted(deploy(shape, card, tensor=tensor, engine=engine), load) for card in (faster, H100))
-    assert quick.itl_s.value <= usual.itl_s.value
-    assert quick.ttft_s.value <= usual.ttft_s.value * 1.001
+    assert quick.itl_s.value <= usual.itl_s.value * (1 + 1e-9)
+    assert quick.prefill_s.value <= usual.prefill_s.value * (1 + 1e-9)
+    # Faster decoding brings the next prompts sooner, so a first token may wait longer; a whole answer never does.
+    answers_s = [found.ttft_s.value + load.mean_output_tokens * found.itl_s.value for found in (quick, usual)]
+    assert answers_s[0] <= answers_s[1] * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None)

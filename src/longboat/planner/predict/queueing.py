@@ -21,7 +21,7 @@ def in_step(load: Load) -> bool:
 def first_token_passes(engine: EngineTraits, load: Load, *, running: float, busy_ratio: float) -> float:
     """How many prefills long a request waits for its first token, its own included.
 
-    running: requests that fit at once; busy_ratio: share of the time that prefill takes
+    running: requests that fit at once; busy_ratio: share of the time that prompts of others take
     """
     together = _together(engine, load, running)
     if not in_step(load):

@@ -86,7 +86,10 @@ def times_of(features: Features, engine: EngineTraits, load: Load, constants: Ma
     itl_s = step_s + constants["interference"] * share * busy_s
     decode_s = itl_s * load.mean_output_tokens
     passes = first_token_passes(
-        engine, load, running=features.running, busy_ratio=_busy_ratio(features.running * busy_s, decode_s, busy_s)
+        engine,
+        load,
+        running=features.running,
+        busy_ratio=_busy_ratio((features.running - 1.0) * busy_s, decode_s, busy_s),
     )
     queue_s = (load.concurrency / features.running - 1.0) * decode_s
     wait_s = constants["wait"] * (prefill_s + (passes - 1.0) * busy_s)
@@ -95,7 +98,7 @@ def times_of(features: Features, engine: EngineTraits, load: Load, constants: Ma
 
 
 def _busy_ratio(prefills_s: float, decode_s: float, own_s: float) -> float:
-    """Share of a request's life in which the engine computes prompts."""
+    """Share of a request's life in which the engine computes prompts of others."""
     return prefills_s / (decode_s + own_s)
 
 

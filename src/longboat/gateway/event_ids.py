@@ -1,0 +1,39 @@
+"""Ids of a stream's events as the gateway writes them: where in the answer an event stands."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ("Point",)
+
+_POSITION = re.compile(rb"([0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{1,6})?){0,127})(?:@([0-9]{1,9}))?")
+
+
+class Point(NamedTuple):
+    """A place in a stream: of each choice its tokens so far, and how many events it had since the last of them.
+
+    sequence: the number that the event itself told; -1: none
+    """
+
+    places: tuple[tuple[int, int], ...]
+    sequence: int = -1
+
+    @classmethod
+    def read(cls, text: bytes) -> Point | None:
+        """Of a ``Last-Event-ID``; None where it is none of ours."""
+        found = _POSITION.fullmatch(text.strip())
+        if found is None:
+            return None
+        pairs = (one.partition(b"+") for one in found[1].split(b"."))
+        places = tuple((int(tokens), int(further or 0)) for tokens, _, further in pairs)
+        return cls(places, -1 if found[2] is None else int(found[2]))
+
+    def encode(self) -> bytes:
+        """For an ``id:`` line."""
+        places = b".".join([b"%d+%d" % place if place[1] else b"%d" % place[0] for place in self.places])
+        return places if self.sequence < 0 else b"%b@%d" % (places, self.sequence)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(tokens for tokens, _ in self.places)
