@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.test_import_budget import cost_of_longboat
+from longboat.cli import cluster_at_hand
 from longboat.cli.app import app
-from longboat.core.errors import UserInputError
+from longboat.core.errors import ClusterError, UserInputError
 
 TWO = "A5000 + A4000, net=1GbE"
 
@@ -137,6 +138,15 @@ def test_cost_counts_watts_and_money() -> None:
     assert found["months_to_api"] > 0
     assert "USD a month" in run(*words).stdout
     assert refused("cost", "Qwen3-8B", "--on", "RTX4090", "--electricity", "Atlantis").hint
+
+
+def test_live_machines_need_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("LONGBOAT_RUN", str(tmp_path / "run"))
+    monkeypatch.setattr(cluster_at_hand, "RAY_WORD", tmp_path / "nothing")
+    with pytest.raises(ClusterError) as error:
+        CliRunner().invoke(app, ["plan", "Qwen3-8B", "--on", "live"], catch_exceptions=False)
+    assert "longboat up" in error.value.hint
 
 
 def test_planning_loads_neither_ray_nor_torch() -> None:

@@ -212,7 +212,8 @@ def _live(library: Library) -> Cluster:
     """Ray is loaded here alone."""
     from longboat.cli.cluster_at_hand import connect
 
-    return cluster_of_nodes(connect().nodes(), library)
+    with connect() as session:
+        return cluster_of_nodes(session.nodes(), library)
 
 
 def _text(path: Path) -> str:

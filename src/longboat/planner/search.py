@@ -201,7 +201,8 @@ class _Seeker:
         most = MAX_PLANS if len(by_pools) == 1 else MAX_GROUPS
         for found in by_pools.values():
             for group in found[most:]:
-                self._refuse(group.layout, f"{_figures(group)}; the best on these machines, {_figures(found[0])}")
+                why = f"{_figures(group)}; {found[0].title} on the same machines, {_figures(found[0])}"
+                self._refuse(group.layout, why)
         return [group for found in by_pools.values() for group in found[:most]]
 
     def _layouts(self, shape: ModelShape) -> Iterator[Layout]:
@@ -213,8 +214,7 @@ class _Seeker:
             yield from mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
 
     def _group(self, shape: ModelShape, layout: Layout, times: StageTimes) -> Group | None:
-        share = sum(self.pools[number].bandwidth_bytes_per_s for number in layout.pools) / self.bandwidth
-        users = max(1.0, self.demand.users * share / layout.replicas)
+        users = max(1.0, self.demand.users * self._share(layout) / layout.replicas)
         if refused := self._too_large(shape, layout):
             self._refuse(layout, refused)
             return None
@@ -225,6 +225,10 @@ class _Seeker:
             self._refuse_fit(shape, layout, fit)
             return None
         return min(groups, key=_group_order)
+
+    def _share(self, layout: Layout) -> float:
+        """Of the users that the layout's machines get, at first: as of all memories' speed."""
+        return sum(self.pools[number].bandwidth_bytes_per_s for number in layout.pools) / self.bandwidth
 
     def _too_large(self, shape: ModelShape, layout: Layout) -> str:
         """Weights alone against all memory of a replica: cheap, and most of what is refused."""
@@ -273,13 +277,13 @@ class _Seeker:
             fit=fit,
             prediction=prediction,
             users=users,
-            busy=min(layout.replicas, max(1, round(self.demand.users / users))),
+            busy=_busy(layout, self.demand.users * self._share(layout)),
         )
 
     def _plan(self, group: Group, best: Mapping[int, Group]) -> Plan:
         taken = set(group.layout.pools)
         others = [best[pool.number] for pool in self.pools if pool.number in best and pool.number not in taken]
-        groups = self._shared([group, *others]) if others else [group]
+        groups = self._shared([group, *others]) if len(self.pools) > 1 else [group]
         served = {number for one in groups for number in one.layout.pools}
         idle = [f"{pool.num_cards} x {pool.entry.name}" for pool in self.pools if pool.number not in served]
         for one in groups:
@@ -294,12 +298,17 @@ class _Seeker:
             return self._few_users(groups)
         shares = [speed / sum(speeds) * self.demand.users for speed in speeds]
         return [
-            replace(
-                self._served(group.shape, group.layout, group.fit, max(1.0, share / group.layout.replicas)),
-                busy=max(1, min(group.layout.replicas, round(share))),
-            )
+            replace(self._again(group, max(1.0, share / group.layout.replicas)), busy=_busy(group.layout, share))
             for group, share in zip(groups, shares, strict=True)
         ]
+
+    def _again(self, group: Group, users: float) -> Group:
+        """The same replicas with other users; room for more of them is planned where there is."""
+        if ceil(users) > group.fit.load.num_sequences:
+            tried = self._tried(group.shape, group.layout, group.fit.split.stages, users)
+            if isinstance(tried, Group):
+                return tried
+        return self._served(group.shape, group.layout, group.fit, users)
 
     def _few_users(self, groups: Sequence[Group]) -> list[Group]:
         alone = [self._served(group.shape, group.layout, group.fit, 1.0) for group in groups]
@@ -331,6 +340,11 @@ def _sequences(fit: Fit, demand: Demand) -> float:
     return max(1.0, min(counts))
 
 
+def _busy(layout: Layout, users: float) -> int:
+    """Replicas that have a user."""
+    return max(1, min(layout.replicas, round(users)))
+
+
 def _left_over(group: Group, pools: Sequence[Pool]) -> Iterator[str]:
     for number in group.layout.pools:
         used = group.layout.replicas * group.layout.tensor
@@ -340,7 +354,7 @@ def _left_over(group: Group, pools: Sequence[Pool]) -> Iterator[str]:
 
 
 def _figures(group: Group) -> str:
-    return f"{group.title}: {group.tokens_per_s:.0f} tokens/s, ITL {group.prediction.itl_s.value * 1e3:.1f} ms"
+    return f"{group.tokens_per_s:.0f} tokens/s, ITL {group.prediction.itl_s.value * 1e3:.1f} ms"
 
 
 def _group_order(group: Group) -> tuple[object, ...]:
