@@ -42,7 +42,7 @@ def refused(*words: str) -> UserInputError:
 
 
 def test_plan_tells_split_speed_and_memory_of_each_rank() -> None:
-    found = document("plan", "Qwen3-32B", "--on", TWO, "-q", "awq", "--users", "2", "--context", "4096")
+    found = document("plan", "Qwen3-32B", "--on", TWO, "-q", "awq", "--context", "4096")
     best = found["plans"][0]
     assert best["groups"][0]["split"]["pipeline"] == 2
     assert sum(best["groups"][0]["split"]["layers"]) == 64

@@ -11,7 +11,8 @@ from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.topology import Node
 from longboat.planner.cluster import Cluster
 from longboat.planner.cluster_edits import Edits, edited
-from longboat.planner.cluster_file import cluster_of_file, cluster_of_nodes
+from longboat.planner.cluster_file import cluster_of_file
+from longboat.planner.cluster_live import cluster_of_nodes
 from longboat.planner.cluster_text import parse_cluster
 from longboat.spec.cluster import load_cluster_file
 

@@ -58,7 +58,7 @@ def test_what_is_too_large_for_a_node_passes_the_network_in_a_pipeline(users: in
 
 def test_cards_that_differ_get_layers_by_memory_and_speed() -> None:
     """A published even pipeline of these had 14.4 of 24 GB and 15.2 of 16 GB in use."""
-    best = plan("Qwen3-32B", "A5000 + A4000, net=1GbE", "awq", Demand(users=2, context_tokens=4096)).best
+    best = plan("Qwen3-32B", "A5000 + A4000, net=1GbE", "awq", Demand(users=8, context_tokens=4096)).best
     assert best is not None
     (group,) = best.groups
     layers = {place.card.name: count for place, count in zip(group.layout.places, group.fit.split.stages, strict=True)}

@@ -18,7 +18,6 @@ from longboat.folders import home_folder
 from longboat.planner.advice import changes_that_fit, constraint_of, quantizations_below
 from longboat.planner.cluster import Cluster
 from longboat.planner.cluster_edits import Edits, edited
-from longboat.planner.cluster_file import cluster_of_file, cluster_of_nodes
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand, parse_slo
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration
@@ -26,7 +25,6 @@ from longboat.planner.predict.constants import Calibration
 from longboat.planner.reasons import explained
 from longboat.planner.search import Found, engine_for, search
 from longboat.planner.split_shape import EngineKind
-from longboat.spec.cluster import load_cluster_file
 
 __all__ = ("Asked", "Planner", "planner_for")
 
@@ -49,7 +47,7 @@ class Asked:
     on: str
     edits: Edits = field(default_factory=Edits)
     context: int = 0
-    users: int = 1
+    users: int = 8
     prompt: int = 1024
     output: int = 256
     slo: str = ""
@@ -204,13 +202,22 @@ def _machines(on: str, library: Library) -> Cluster:
         return _live(library)
     path = Path(on)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return cluster_of_file(load_cluster_file(_text(path), on), library, on)
+        return _of_file(path, on, library)
     return parse_cluster(on, library)
+
+
+def _of_file(path: Path, on: str, library: Library) -> Cluster:
+    """pydantic is loaded here alone: most plans are asked of a text."""
+    from longboat.planner.cluster_file import cluster_of_file
+    from longboat.spec.cluster import load_cluster_file
+
+    return cluster_of_file(load_cluster_file(_text(path), on), library, on)
 
 
 def _live(library: Library) -> Cluster:
     """Ray is loaded here alone."""
     from longboat.cli.cluster_at_hand import connect
+    from longboat.planner.cluster_live import cluster_of_nodes
 
     with connect() as session:
         return cluster_of_nodes(session.nodes(), library)
