@@ -81,7 +81,10 @@ class Cluster:
         """As ``--on`` takes it."""
         nodes = " + ".join(_counted(kind) for kind in self.kinds)
         networks = dict.fromkeys(kind.network.name for kind in self.kinds) if self.num_nodes > 1 else ()
-        return ", ".join([nodes, *(f"net={name}" for name in networks)])
+        systems = dict.fromkeys(kind.os for kind in self.kinds if kind.os in ("wsl2", "windows"))
+        told = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
+        told += [f"runtime={self.runtime}"] if self.runtime else []
+        return ", ".join([nodes, *told])
 
     def nodes(self) -> Iterator[NodeKind]:
         """Each node as a kind of one, in order; they are numbered from 1."""
