@@ -71,6 +71,9 @@ def mistakes_in(words: list[str], root: Any) -> list[str]:
         if name.isupper():  # a placeholder
             return []
         path = f"{path} {name}"
+        if name not in command.commands and (default := getattr(command, "default_command", "")):
+            command = command.commands[default]
+            continue
         if name not in command.commands:
             return [f"no command {path}"]
         command = command.commands[name]

@@ -15,7 +15,7 @@ from longboat.cli.error_text import print_error
 from longboat.cli.gateway import gateway_app
 from longboat.cli.keys import keys_app
 from longboat.cli.node import node_app
-from longboat.cli.plan import plan_app
+from longboat.cli.plan import cost, fit, plan_app
 from longboat.core.errors import ClusterError, LongboatError
 
 __all__ = ("app", "main")
@@ -31,7 +31,13 @@ app = typer.Typer(
 app.add_typer(engines_app, name="engines", help="Install and list engine environments on this node.")
 app.add_typer(gateway_app, name="gateway", help="Run a gateway by itself, before engines that someone else started.")
 app.add_typer(keys_app, name="keys", help="Make, list and revoke API keys.")
-app.add_typer(plan_app, name="plan", help="What to expect of models on machines, and how far that is from measured.")
+app.add_typer(
+    plan_app,
+    name="plan",
+    help="Plan a model on machines; compare predictions with measured rows.",
+)
+app.command()(fit)
+app.command()(cost)
 app.add_typer(node_app, name="node", help="Start and stop this machine's part of the cluster.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -155,18 +155,31 @@ def _ranks(
 ) -> tuple[RankBytes, ...]:
     weights = stage_weights(shape, split)
     one = [stage.bytes_of(load.context_tokens) for stage in caches]
-    return tuple(
-        _rank(shape, card, split, load, index, weights[index // split.tensor], one[index // split.tensor])
-        for index, card in enumerate(cards)
-    )
+    known: dict[tuple[Card, bool], Mapping[str, int]] = {}
+    ranks: list[RankBytes] = []
+    for index, card in enumerate(cards):
+        stage, tensor_rank = divmod(index, split.tensor)
+        if tensor_rank and card == ranks[-1].card:
+            ranks.append(replace(ranks[-1], tensor_rank=tensor_rank))
+            continue
+        last = stage == split.pipeline - 1
+        if (card, last) not in known:
+            known[card, last] = overhead_of(card, shape, split, load, last=last)
+        ranks.append(_rank(card, split, load, index, weights[stage], known[card, last], one[stage]))
+    return tuple(ranks)
 
 
 def _rank(
-    shape: ModelShape, card: Card, split: Split, load: Load, index: int, weights: Mapping[str, int], one: int
+    card: Card,
+    split: Split,
+    load: Load,
+    index: int,
+    weights: Mapping[str, int],
+    overhead: Mapping[str, int],
+    one: int,
 ) -> RankBytes:
     stage, tensor_rank = divmod(index, split.tensor)
     budget = budget_of(card, split, load)
-    overhead = overhead_of(card, shape, split, load, last=stage == split.pipeline - 1)
     room = budget.num_bytes - sum(weights.values()) - sum(overhead.values())
     given = load.cache_bytes or room
     return RankBytes(

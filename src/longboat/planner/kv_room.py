@@ -70,9 +70,14 @@ def max_context(caches: Sequence[StageCaches], rooms: Sequence[int], num_sequenc
     rooms: bytes for caches on the ranks, as ``caches``; at_most: the model's own limit, 0 for none
     """
     low, high = 0, at_most or MAX_CONTEXT_TOKENS
+    tightest: dict[tuple[tuple[Cache, int, int], ...], int] = {}
+    by_kinds = {one.kinds: one for one in caches}
+    for one, room in zip(caches, rooms, strict=True):
+        tightest[one.kinds] = min(room, tightest.get(one.kinds, room))
+    pairs = [(by_kinds[kinds], room) for kinds, room in tightest.items()]
     while low < high:
         middle = (low + high + 1) // 2
-        if all(num_sequences * one.bytes_of(middle) <= room for one, room in zip(caches, rooms, strict=True)):
+        if all(num_sequences * one.bytes_of(middle) <= room for one, room in pairs):
             low = middle
         else:
             high = middle - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, floa
 
     There are as many batches under way as stages, or as requests where those are fewer.
     """
-    stages = [stage_work(deployment, index, step) for index in range(len(deployment.stages))]
+    stages = _works(deployment, step)
     passing: dict[str, float] = defaultdict(float)
     for work in stages:
         for name, value in work.items():
@@ -70,7 +70,23 @@ def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, floa
 
 def _slowest(deployment: Deployment, step: Pass) -> dict[str, float]:
     """Work of the stage that takes longest: the others wait for it."""
-    return max((stage_work(deployment, index, step) for index in range(len(deployment.stages))), key=_usual_s)
+    return max(_works(deployment, step), key=_usual_s)
+
+
+def _works(deployment: Deployment, step: Pass) -> list[dict[str, float]]:
+    """Work of each stage; stages that are alike are counted once: deep pipelines have few sorts."""
+    known: dict[tuple[object, ...], dict[str, float]] = {}
+    last = len(deployment.stages) - 1
+    for index, key in enumerate(keys := [_sort(deployment, index, last) for index in range(last + 1)]):
+        if key not in known:
+            known[key] = stage_work(deployment, index, step)
+    return [known[key] for key in keys]
+
+
+def _sort(deployment: Deployment, index: int, last: int) -> tuple[object, ...]:
+    stage = deployment.stages[index]
+    layers = frozenset(Counter(map(id, deployment.layers_of(index))).items())
+    return stage.machine, stage.tensor, stage.link, layers, index == last
 
 
 def _usual_s(work: Mapping[str, float]) -> float:

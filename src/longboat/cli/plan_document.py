@@ -1,0 +1,104 @@
+"""A plan as plain values, for ``--json``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from longboat.planner.cost import Cost
+from longboat.planner.fit import RankBytes
+from longboat.planner.pools import system_notes
+from longboat.planner.predict.number import Number
+from longboat.planner.reasons import settings_of
+from longboat.planner.search import Found, Group, Plan
+
+__all__ = ("cost_values", "found_values", "plan_values")
+
+
+def found_values(found: Found) -> dict[str, Any]:
+    """Machines, demand, plans (best first) and what was refused."""
+    cluster = found.cluster
+    return {
+        "cluster": {
+            "text": cluster.title,
+            "nodes": cluster.num_nodes,
+            "accelerators": cluster.num_cards,
+            "notes": list(system_notes(cluster)),
+        },
+        "demand": asdict(found.demand) | {"context_tokens": found.demand.context},
+        "plans": [plan_values(plan) for plan in found.plans],
+        "rejected": [{"what": one.what, "why": one.why, "hint": one.hint} for one in found.rejected],
+    }
+
+
+def plan_values(plan: Plan) -> dict[str, Any]:
+    """One plan; per replica and total capacity apart."""
+    return {
+        "title": plan.title,
+        "total": {
+            "replicas": plan.num_replicas,
+            "tokens_per_s": plan.tokens_per_s,
+            "ttft_s": plan.ttft_s,
+            "itl_s": plan.itl_s,
+            "max_sequences": plan.max_sequences,
+        },
+        "missed": plan.missed,
+        "idle": list(plan.idle),
+        "reasons": list(plan.reasons),
+        "groups": [_group(group) for group in plan.groups],
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    layout, fit, prediction = group.layout, group.fit, group.prediction
+    return {
+        "replicas": layout.replicas,
+        "engine": group.engine,
+        "quantization": group.shape.quantization or group.shape.dtype,
+        "split": {
+            "tensor": layout.tensor,
+            "pipeline": len(layout.places),
+            "expert_parallel": layout.expert_parallel,
+            "layers": list(fit.split.stages),
+            "over_network": layout.over_network,
+        },
+        "settings": list(settings_of(group)),
+        "per_replica": {
+            "accelerators": layout.num_ranks,
+            "budget_bytes": sum(rank.budget_bytes for rank in fit.ranks),
+            "weight_bytes": sum(rank.weight_bytes for rank in fit.ranks),
+            "kv_tokens": fit.num_kv_tokens,
+            "max_context_tokens": fit.max_context_tokens,
+            "max_sequences": fit.max_sequences,
+            "users": group.users,
+            "ttft_s": _number(prediction.ttft_s),
+            "itl_s": _number(prediction.itl_s),
+            "request_tokens_per_s": _number(prediction.request_tokens_per_s),
+            "total_tokens_per_s": _number(prediction.total_tokens_per_s),
+        },
+        "ranks": [_rank(rank) for rank in fit.ranks],
+    }
+
+
+def _number(number: Number) -> dict[str, Any]:
+    return asdict(number)
+
+
+def _rank(rank: RankBytes) -> dict[str, Any]:
+    return {
+        "stage": rank.stage,
+        "tensor_rank": rank.tensor_rank,
+        "accelerator": rank.card.name,
+        "memory_bytes": rank.card.memory_bytes,
+        "budget_bytes": rank.budget_bytes,
+        "weights": dict(rank.weights),
+        "overhead": dict(rank.overhead),
+        "cache_bytes": rank.cache_bytes,
+        "used_bytes": rank.used_bytes,
+    }
+
+
+def cost_values(cost: Cost) -> dict[str, Any]:
+    """Figures of ``longboat cost``."""
+    derived = ("usd_per_month", "usd_per_million", "usd_per_million_output", "joules_per_token", "rent_usd_per_million")
+    return asdict(cost) | {name: getattr(cost, name) for name in derived}

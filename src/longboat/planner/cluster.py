@@ -1,0 +1,109 @@
+"""The machines that are planned for: kinds of equal nodes, what computes in them, and the links between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from longboat.catalog.entries import Accelerator, Link
+
+__all__ = ("OS_NAMES", "Cards", "Cluster", "NodeKind", "OsName", "merged")
+
+OsName = Literal["linux", "wsl2", "windows", "macos"]
+OS_NAMES: tuple[OsName, ...] = ("linux", "wsl2", "windows", "macos")
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cards:
+    """Equal accelerators of one node. memory_bytes: of one."""
+
+    entry: Accelerator
+    count: int
+    memory_bytes: int
+
+    @property
+    def title(self) -> str:
+        """``2 x RTX 4090`` or ``RTX 4090``, with the memory where it is not the catalog's."""
+        other = self.memory_bytes != self.entry.memory_bytes
+        memory = f" {self.memory_bytes / GIB:.0f} GiB" if other else ""
+        return f"{f'{self.count} x ' if self.count > 1 else ''}{self.entry.name}{memory}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """``count`` equal nodes.
+
+    bus: between the accelerators of one node; network: by which the node reaches others
+    """
+
+    count: int
+    cards: tuple[Cards, ...]
+    bus: Link
+    network: Link
+    os: OsName = "linux"
+
+    @property
+    def num_cards(self) -> int:
+        """Accelerators of one node."""
+        return sum(cards.count for cards in self.cards)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for nodes that are alike."""
+        cards = tuple((cards.entry.name, cards.count, cards.memory_bytes) for cards in self.cards)
+        return cards, self.bus.name, self.network.name, self.os
+
+    @property
+    def title(self) -> str:
+        """What one node has."""
+        return " + ".join(cards.title for cards in self.cards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """All nodes, equal ones together. runtime: engine that is asked for; ``""``: the planner chooses."""
+
+    kinds: tuple[NodeKind, ...]
+    runtime: str = ""
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def num_cards(self) -> int:
+        return sum(kind.count * kind.num_cards for kind in self.kinds)
+
+    @property
+    def title(self) -> str:
+        """As ``--on`` takes it."""
+        nodes = " + ".join(_counted(kind) for kind in self.kinds)
+        networks = dict.fromkeys(kind.network.name for kind in self.kinds) if self.num_nodes > 1 else ()
+        systems = dict.fromkeys(kind.os for kind in self.kinds if kind.os in ("wsl2", "windows"))
+        told = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
+        told += [f"runtime={self.runtime}"] if self.runtime else []
+        return ", ".join([nodes, *told])
+
+    def nodes(self) -> Iterator[NodeKind]:
+        """Each node as a kind of one, in order; they are numbered from 1."""
+        for kind in self.kinds:
+            yield from [replace(kind, count=1)] * kind.count
+
+
+def _counted(kind: NodeKind) -> str:
+    """Brackets where reading it again needs them."""
+    first = kind.cards[0]
+    if kind.count == 1 and len(kind.cards) == 1 and (first.count == 1 or first.entry.kind == "gpu"):
+        return kind.title
+    return f"{f'{kind.count} x ' if kind.count > 1 else ''}({kind.title})"
+
+
+def merged(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:
+    """Kinds with equal nodes counted together, in the order in which they come first."""
+    found: dict[tuple[object, ...], NodeKind] = {}
+    for kind in nodes:
+        known = found.get(kind.key)
+        found[kind.key] = replace(kind, count=kind.count + (known.count if known else 0))
+    return tuple(kind for kind in found.values() if kind.count)
