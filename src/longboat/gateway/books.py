@@ -186,8 +186,6 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
     request = call.request
     received_s = request.received_s
     usage = call.measured() or _UNKNOWN
-    if usage.completion_tokens is None:
-        usage = call.broken_off(usage)
     fields = (
         request.request_id,
         call.tenant.name,

@@ -115,25 +115,26 @@ class Call:
         self.requested = self.requested or model
 
     def measured(self) -> Usage | None:
-        """What the engine said of the tokens; None where it said nothing yet."""
+        """What is known of the tokens, of a stream that was broken off by its events; None where nothing is yet."""
         if self.usage is None:
             if self.whole_answer is None:
                 return None
             self.usage = UsageReader(self.answer_kind, added=self.adds_usage and self.answer_kind is not _JSON)
             self.usage.feed(self.whole_answer, True)
         usage = self.usage.result()
-        if self.comes_back is None or usage.completion_tokens is None:
+        if usage.completion_tokens is None:
+            return self._broken_off(usage, self.usage.num_events)
+        if self.comes_back is None:
             return usage
         had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
         return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
 
-    def broken_off(self, usage: Usage) -> Usage:
-        """The same with what is known by other ways of a stream that ended before it told: about a token an event."""
-        reader = self.usage
-        if reader is None or not reader.num_events or self.facts is None:
+    def _broken_off(self, usage: Usage, num_events: int) -> Usage:
+        """A stream that ended before its engine told: about a token an event."""
+        if not num_events or self.facts is None:
             return usage
         prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
-        return Usage(prompt, reader.num_events, usage.cached_tokens)
+        return Usage(prompt, num_events, usage.cached_tokens)
 
     def used_tokens(self, *, failed: bool) -> int | None:
         """Prompt and completion tokens to charge; None where the estimate must stand.
@@ -143,11 +144,9 @@ class Call:
         if failed:
             return 0
         usage = self.measured()
-        if usage is None or self.usage is None or self.facts is None:
+        if usage is None or self.facts is None:
             return None
+        if usage.completion_tokens is None:
+            return usage.prompt_tokens
         prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
-        if usage.completion_tokens is not None:
-            return prompt + usage.completion_tokens
-        if self.usage.num_events:  # an answer that was broken off: about a token an event
-            return prompt + self.usage.num_events
-        return prompt if usage.prompt_tokens is not None else None
+        return prompt + usage.completion_tokens

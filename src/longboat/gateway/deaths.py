@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from typing import TYPE_CHECKING
 
+from longboat.gateway.reconnect import digest_of
 from longboat.routing.poison import PoisonList, blamed
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstream import Upstream
 
-__all__ = ("Deaths", "is_dead", "request_digest", "until_answers")
+__all__ = ("Deaths", "is_dead", "until_answers")
 
 _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
@@ -47,17 +47,17 @@ class Deaths:
                 self._poison.nobody(now_s)
         return who
 
-    def blame(self, digest: bytes) -> bool:
+    def blame(self, digest: str) -> bool:
         """The engine is dead indeed. Whether this makes the request poison."""
         self.any_blamed = True
         return self._poison.blame(digest, time.monotonic())
 
-    def acquit(self, digest: bytes) -> None:
+    def acquit(self, digest: str) -> None:
         """It was answered in the end: the death was chance."""
         self._poison.forget(digest)
 
     def is_poison(self, path: bytes, body: bytes) -> bool:
-        return self._poison.is_poison(request_digest(path, body), time.monotonic())
+        return self._poison.is_poison(digest_of(path, body), time.monotonic())
 
 
 async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
@@ -97,8 +97,3 @@ async def _answers(upstream: Upstream) -> bool:
     finally:
         if writer is not None:
             writer.transport.abort()
-
-
-def request_digest(path: bytes, body: bytes) -> bytes:
-    """By which requests are the same."""
-    return hashlib.blake2b(body, digest_size=16, key=path[:64]).digest()

@@ -8,7 +8,7 @@ from array import array
 from longboat.gateway.native import TokenLog
 from longboat.gateway.stitch_choices import ReceivedChoices
 from longboat.gateway.stitch_messages import ReceivedMessage
-from longboat.gateway.stitch_parts import Received, StitchError, is_own_comment
+from longboat.gateway.stitch_parts import IDS, STEPS, Received, StitchError, is_own_comment
 from longboat.gateway.stitch_responses import ReceivedResponse
 from longboat.gateway.stitch_runs import condensed
 from longboat.gateway.usage import AnswerKind
@@ -23,8 +23,6 @@ _RECEIVED: dict[AnswerKind, type[Received]] = {
     AnswerKind.ANTHROPIC_EVENTS: ReceivedMessage,
     AnswerKind.RESPONSES_EVENTS: ReceivedResponse,
 }
-_IDS = b": ids "
-_STEPS = b": steps "
 _COLON = ord(":")
 
 
@@ -81,7 +79,7 @@ class Journal:
         """The same for one event with the ids of one choice before it, as nearly all are; None, and nothing done, for
         anything else."""
         ids, _, event = events.partition(b"\n")
-        if ids[:6] != _IDS or event.count(b"\n") != self._num_lines or event[0] == _COLON:
+        if ids[:6] != IDS or event.count(b"\n") != self._num_lines or event[0] == _COLON:
             return None
         self.keep(events)
         return event
@@ -94,9 +92,9 @@ class Journal:
 
     def learn_steps(self, events: bytes) -> None:
         """Read how far the engine says that it is."""
-        at = events.rfind(_STEPS)
+        at = events.rfind(STEPS)
         if at >= 0:
-            steps = events[at + len(_STEPS) :].partition(b"\n")[0]
+            steps = events[at + len(STEPS) :].partition(b"\n")[0]
             self.engine_steps = int(steps) if steps.isdigit() else self.engine_steps
 
     def received(self) -> Received:
@@ -145,13 +143,6 @@ class Journal:
         """The same for any whole events; what is left of one that only held such words is dropped."""
         kept = []
         for raw in events.split(b"\n\n"):
-            if b"\n:" not in raw and (raw[:1] != b":" or raw.startswith(_IDS)):  # as nearly all
-                _, line_end, rest = raw.partition(b"\n")
-                if raw[:1] != b":":
-                    kept.append(raw)
-                elif line_end:
-                    kept.append(rest)
-                continue
             lines = raw.split(b"\n")
             others = [line for line in lines if not is_own_comment(line)]
             if len(others) < len(lines):
@@ -159,7 +150,7 @@ class Journal:
             if others or not raw:
                 kept.append(b"\n".join(others))
         out = b"\n\n".join(kept)
-        if out or events.startswith(_IDS) or b"\n: ids " in events:
+        if out or events.startswith(IDS) or b"\n: ids " in events:
             self.keep(events)
         return out
 

@@ -10,10 +10,11 @@ from longboat.gateway import refusals
 from longboat.gateway.answer_head import AnswerHead, answer_head
 from longboat.gateway.answers import Refusal
 from longboat.gateway.body import BodyError, Facts
-from longboat.gateway.deaths import is_dead, request_digest
+from longboat.gateway.deaths import is_dead
 from longboat.gateway.exchange import SWEEP_S
 from longboat.gateway.outgoing import body_for
 from longboat.gateway.pool import Pool
+from longboat.gateway.reconnect import digest_of
 from longboat.gateway.relay import Relay
 from longboat.gateway.resume import EngineFaultError, Passage, passage_of
 from longboat.gateway.stitch_parts import StitchError
@@ -58,7 +59,7 @@ class ResumableExchange(WaitingExchange):
     _journal: WholeJournal | None = None  # of a long answer that is no stream
     _leaving: tuple[str, str] | None = None  # why this engine is being left
     _maybe_killed: frozenset[str] = _NONE  # engines that were lost in its first steps
-    _accused = b""  # its digest, once it was blamed for a death
+    _accused = ""  # its digest, once it was blamed for a death
     _taking_up_in: Pool | None = None
     _watch: Watch | None = None
 
@@ -379,7 +380,7 @@ class ResumableExchange(WaitingExchange):
         call, deaths = self._call, self._state.deaths
         if not killed or call.sent_body is None:
             return False
-        self._accused = request_digest(call.path, call.sent_body)
+        self._accused = digest_of(call.path, call.sent_body)
         return any([deaths.blame(self._accused) for _ in killed])
 
     def _give_up(self, detail: str) -> None:

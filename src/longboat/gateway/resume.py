@@ -24,6 +24,7 @@ from longboat.gateway.reconnect import (
     identity_of,
 )
 from longboat.gateway.stitch import Stitcher, StitchError
+from longboat.gateway.stitch_parts import IDS
 from longboat.gateway.usage import AnswerKind
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ _ENDS = {
 }
 _REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
-_IDS = b": ids "
 _JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
 _MAX_SEED = 2**31 - 1
 
@@ -221,7 +221,7 @@ class Passage:
                 return self._feed_plain(journal, events, plain, last=last)
         alone = False
         if events:
-            alone = events.startswith(_IDS) and events.find(b"\n\n") == len(events) - 2
+            alone = events.startswith(IDS) and events.find(b"\n\n") == len(events) - 2
             if not alone and not self._is_sound(events):
                 raise EngineFaultError("nonsense", "it sent what is no event of an answer")
             self._last_events = events
@@ -325,7 +325,7 @@ class Passage:
                     raise EngineFaultError("report", "it reported an error within its answer")
                 return True
         for event in events.split(b"\n\n"):
-            if event.startswith(_IDS):
+            if event.startswith(IDS):
                 continue
             for line in event.split(b"\n"):
                 if line.startswith(b"data:") and not line.endswith(b"[DONE]") and not _is_json(line[5:]):

@@ -11,6 +11,8 @@ from longboat.core.errors import EngineError
 
 __all__ = (
     "DONE",
+    "IDS",
+    "STEPS",
     "Event",
     "Received",
     "Rest",
@@ -27,8 +29,8 @@ __all__ = (
 )
 
 DONE = b"[DONE]"
-_IDS = b": ids "
-_STEPS = b": steps "
+IDS = b": ids "
+STEPS = b": steps "
 
 
 class StitchError(EngineError):
@@ -111,20 +113,20 @@ def encoded(document: object) -> bytes:
 
 def is_own_comment(line: bytes) -> bool:
     """Whether a line is one that engines write for the gateway alone."""
-    return line.startswith((_IDS, _STEPS))
+    return line.startswith((IDS, STEPS))
 
 
 def ids_of(line: bytes) -> tuple[int, list[int]] | None:
     """Choice and token ids of a comment line; None: it tells none. :raises ValueError: it is torn."""
-    if not line.startswith(_IDS):
+    if not line.startswith(IDS):
         return None
-    choice, _, ids = line[len(_IDS) :].partition(b" ")
+    choice, _, ids = line[len(IDS) :].partition(b" ")
     return int(choice), [int(one) for one in ids.split(b",")]
 
 
 def ids_line(choice: int, ids: list[int]) -> bytes:
     """The comment line that tells ids."""
-    return b"%b%d %b\n" % (_IDS, choice, ",".join(map(str, ids)).encode())
+    return b"%b%d %b\n" % (IDS, choice, ",".join(map(str, ids)).encode())
 
 
 def events_of(block: bytes) -> Iterator[Event]:

@@ -12,7 +12,7 @@ import orjson
 
 from longboat.core.states import ResumeLevel
 from longboat.gateway.body import BodyKind, Facts
-from longboat.gateway.stitch_parts import StitchError, event_of
+from longboat.gateway.stitch_parts import STEPS, StitchError, event_of
 
 if TYPE_CHECKING:
     from longboat.gateway.call import Call
@@ -25,7 +25,6 @@ MIN_TOKENS = 64
 
 _MAX_EVENT_BYTES = 64 * 1024 * 1024
 _KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
-_STEPS = b": steps "
 _LINE = b"x-longboat-journal: whole\r\n"
 _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
 
@@ -93,8 +92,8 @@ class WholeJournal:
         if len(self._tail) > _MAX_EVENT_BYTES:
             raise StitchError("an engine's answer does not end")
         for raw in events:
-            if raw.startswith(_STEPS) and raw[len(_STEPS) :].isdigit():
-                self.engine_steps = int(raw[len(_STEPS) :])
+            if raw.startswith(STEPS) and raw[len(STEPS) :].isdigit():
+                self.engine_steps = int(raw[len(STEPS) :])
                 continue
             event = event_of(raw)
             try:
