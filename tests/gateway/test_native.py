@@ -454,7 +454,7 @@ def test_large_chunks_are_whole_up_to_a_bound(maker: Any, size: int) -> None:
     assert maker.whole_chunks(wire[:-1], 0) is None
 
 
-# Gaps
+# Numbering and the log of tokens
 
 
 EVENTS = [
@@ -513,33 +513,36 @@ def test_log_of_tokens_keeps_what_went_in_order(maker: Any) -> None:
     assert (log.sent_bytes, log.last()) == (0, b"")
 
 
+# Histogram
+
+
 @both
 @given(seconds=st.lists(st.floats(0, 20) | st.sampled_from(ITL_BOUNDS_S), max_size=30))
-def test_gaps_are_counted_at_the_first_bound_that_they_do_not_exceed(maker: Any, seconds: list[float]) -> None:
-    gaps = maker.Gaps(ITL_BOUNDS_S)
+def test_times_are_counted_at_the_first_bound_that_they_do_not_exceed(maker: Any, seconds: list[float]) -> None:
+    histogram = maker.Histogram(ITL_BOUNDS_S)
     counts = [0] * (len(ITL_BOUNDS_S) + 1)
-    for gap_s in seconds:
-        gaps.observe(gap_s)
-        counts[sum(bound < gap_s for bound in ITL_BOUNDS_S)] += 1
-    assert gaps.counts() == [*counts, sum(seconds, 0.0)]
+    for time_s in seconds:
+        histogram.observe(time_s)
+        counts[sum(bound < time_s for bound in ITL_BOUNDS_S)] += 1
+    assert histogram.counts() == [*counts, sum(seconds, 0.0)]
 
 
 @both
-def test_gaps_begin_with_nothing_and_give_copies(maker: Any) -> None:
-    gaps = maker.Gaps((1.0, 2.0))
-    gaps.counts().clear()
-    assert gaps.counts() == [0, 0, 0, 0.0]
-    gaps.observe(2)
-    assert gaps.counts() == [0, 1, 0, 2.0]
-    assert [type(count) for count in gaps.counts()] == [int, int, int, float]
+def test_histogram_begins_with_nothing_and_gives_copies(maker: Any) -> None:
+    histogram = maker.Histogram((1.0, 2.0))
+    histogram.counts().clear()
+    assert histogram.counts() == [0, 0, 0, 0.0]
+    histogram.observe(2)
+    assert histogram.counts() == [0, 1, 0, 2.0]
+    assert [type(count) for count in histogram.counts()] == [int, int, int, float]
 
 
 @both
-def test_gaps_take_numbers_only(maker: Any) -> None:
+def test_histogram_takes_numbers_only(maker: Any) -> None:
     with pytest.raises(TypeError):
-        maker.Gaps((1.0,)).observe("1")
+        maker.Histogram((1.0,)).observe("1")
     with pytest.raises(TypeError):
-        maker.Gaps()
+        maker.Histogram()
 
 
 # ChunkPath
@@ -585,7 +588,7 @@ def test_path_begins_with_nothing_set(maker: Any) -> None:
 def test_path_is_reset_for_the_next_request(maker: Any) -> None:
     path = path_of(maker)
     owner = path.owner
-    path.itl, path.journal = maker.Gaps((1.0,)), object()
+    path.itl, path.journal = maker.Histogram((1.0,)), object()
     path.quiet, path.num_events, path.bytes_out = 5, 6, 7
     path.reset()
     names = ("direct", "between_chunks", "write", "itl", "journal", "quiet", "num_events", "bytes_out")
@@ -596,7 +599,7 @@ def test_path_is_reset_for_the_next_request(maker: Any) -> None:
 @both
 def test_path_writes_a_whole_chunk_as_it_came_and_counts_it(maker: Any) -> None:
     path = path_of(maker)
-    path.itl = maker.Gaps((1.0, 1e9))
+    path.itl = maker.Histogram((1.0, 1e9))
     path.last_s = time.monotonic() - 10
     path.quiet = 7
     path.num_events, path.bytes_out = 3, 100
@@ -749,7 +752,7 @@ def test_path_is_let_go_with_the_circle_it_is_in(maker: Any) -> None:
 def test_attributes_of_a_path_can_be_set_again(maker: Any) -> None:
     path = path_of(maker)
     for _ in range(1000):
-        path.write, path.itl, path.journal = object(), maker.Gaps((1.0,)), object()
+        path.write, path.itl, path.journal = object(), maker.Histogram((1.0,)), object()
         path.write = path.itl = path.journal = None
     path.quiet += 1
     path.last_s = 5

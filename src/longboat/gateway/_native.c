@@ -2,7 +2,7 @@
  *
  * scan: what body.read_facts says of a chat or completions request, in one pass, or nothing where anything is out of
  * the ordinary. It must never say something else than read_facts would: where it cannot be sure, it returns None.
- * Gaps, TokenLog, ChunkPath: the way of nearly every token from an engine to a client.
+ * Histogram, TokenLog, ChunkPath: the way of nearly every token from an engine to a client.
  * head_of: a head by which others like it are known.
  * whole_chunks: the body of what is whole chunks and nothing else.
  * access_line: the line of access_log.access_record.
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 8 /* as native.py expects it */
+#define INTERFACE 9 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -633,7 +633,7 @@ static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t num_ar
     return facts_tuple(&f);
 }
 
-/* ---- Gaps -------------------------------------------------------------------------------------------------------- */
+/* ---- Histogram --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -641,79 +641,80 @@ typedef struct {
     double *bounds;
     int64_t *counts; /* one more than there are bounds */
     double sum;
-} Gaps;
+} Histogram;
 
-static void gaps_observe(Gaps *gaps, double seconds) {
-    Py_ssize_t low = 0, high = gaps->num_bounds;
+static void histogram_observe(Histogram *histogram, double seconds) {
+    Py_ssize_t low = 0, high = histogram->num_bounds;
     while (low < high) { /* bisect_left */
         Py_ssize_t middle = (low + high) / 2;
-        if (gaps->bounds[middle] < seconds) low = middle + 1;
+        if (histogram->bounds[middle] < seconds) low = middle + 1;
         else high = middle;
     }
-    gaps->counts[low]++;
-    gaps->sum += seconds;
+    histogram->counts[low]++;
+    histogram->sum += seconds;
 }
 
-static PyObject *Gaps_observe(PyObject *self, PyObject *seconds) {
+static PyObject *Histogram_observe(PyObject *self, PyObject *seconds) {
     double value = PyFloat_AsDouble(seconds);
     if (value == -1.0 && PyErr_Occurred()) return NULL;
-    gaps_observe((Gaps *)self, value);
+    histogram_observe((Histogram *)self, value);
     Py_RETURN_NONE;
 }
 
-static PyObject *Gaps_counts(PyObject *self, PyObject *ignored) {
+static PyObject *Histogram_counts(PyObject *self, PyObject *ignored) {
     (void)ignored;
-    const Gaps *gaps = (Gaps *)self;
-    PyObject *list = PyList_New(gaps->num_bounds + 2);
-    for (Py_ssize_t i = 0; list != NULL && i < gaps->num_bounds + 2; i++) {
-        PyObject *item = i <= gaps->num_bounds ? PyLong_FromLongLong(gaps->counts[i]) : PyFloat_FromDouble(gaps->sum);
+    const Histogram *histogram = (Histogram *)self;
+    PyObject *list = PyList_New(histogram->num_bounds + 2);
+    for (Py_ssize_t i = 0; list != NULL && i < histogram->num_bounds + 2; i++) {
+        bool is_count = i <= histogram->num_bounds;
+        PyObject *item = is_count ? PyLong_FromLongLong(histogram->counts[i]) : PyFloat_FromDouble(histogram->sum);
         if (item == NULL) Py_CLEAR(list);
         else PyList_SET_ITEM(list, i, item);
     }
     return list;
 }
 
-static void Gaps_dealloc(PyObject *self) {
-    PyMem_Free(((Gaps *)self)->bounds);
-    PyMem_Free(((Gaps *)self)->counts);
+static void Histogram_dealloc(PyObject *self) {
+    PyMem_Free(((Histogram *)self)->bounds);
+    PyMem_Free(((Histogram *)self)->counts);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *Gaps_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+static PyObject *Histogram_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *bounds;
     if (named != NULL && PyDict_GET_SIZE(named) > 0) {
-        PyErr_SetString(PyExc_TypeError, "Gaps takes no keyword arguments");
+        PyErr_SetString(PyExc_TypeError, "Histogram takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!:Gaps", &PyTuple_Type, &bounds)) return NULL;
-    Gaps *gaps = (Gaps *)type->tp_alloc(type, 0);
-    if (gaps == NULL) return NULL;
-    gaps->num_bounds = PyTuple_GET_SIZE(bounds);
-    gaps->bounds = PyMem_Calloc((size_t)gaps->num_bounds + 1, sizeof *gaps->bounds);
-    gaps->counts = PyMem_Calloc((size_t)gaps->num_bounds + 1, sizeof *gaps->counts);
-    if (gaps->bounds == NULL || gaps->counts == NULL) PyErr_NoMemory();
-    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < gaps->num_bounds; i++) {
-        gaps->bounds[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
+    if (!PyArg_ParseTuple(args, "O!:Histogram", &PyTuple_Type, &bounds)) return NULL;
+    Histogram *histogram = (Histogram *)type->tp_alloc(type, 0);
+    if (histogram == NULL) return NULL;
+    histogram->num_bounds = PyTuple_GET_SIZE(bounds);
+    histogram->bounds = PyMem_Calloc((size_t)histogram->num_bounds + 1, sizeof *histogram->bounds);
+    histogram->counts = PyMem_Calloc((size_t)histogram->num_bounds + 1, sizeof *histogram->counts);
+    if (histogram->bounds == NULL || histogram->counts == NULL) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < histogram->num_bounds; i++) {
+        histogram->bounds[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
     }
-    if (PyErr_Occurred()) Py_CLEAR(gaps);
-    return (PyObject *)gaps;
+    if (PyErr_Occurred()) Py_CLEAR(histogram);
+    return (PyObject *)histogram;
 }
 
-static PyMethodDef gaps_methods[] = {
-    {"observe", Gaps_observe, METH_O, "Count one gap, in seconds."},
-    {"counts", Gaps_counts, METH_NOARGS, "A count per bound, one for what is above, the sum."},
+static PyMethodDef histogram_methods[] = {
+    {"observe", Histogram_observe, METH_O, "Count one time, in seconds."},
+    {"counts", Histogram_counts, METH_NOARGS, "A count per bound, one for what is above, the sum."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject GapsType = {
+static PyTypeObject HistogramType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "longboat.gateway._native.Gaps",
-    .tp_basicsize = sizeof(Gaps),
-    .tp_dealloc = Gaps_dealloc,
+    .tp_name = "longboat.gateway._native.Histogram",
+    .tp_basicsize = sizeof(Histogram),
+    .tp_dealloc = Histogram_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "A histogram of times in seconds.",
-    .tp_methods = gaps_methods,
-    .tp_new = Gaps_new,
+    .tp_methods = histogram_methods,
+    .tp_new = Histogram_new,
 };
 
 /* ---- TokenLog ---------------------------------------------------------------------------------------------------- */
@@ -935,8 +936,8 @@ static double monotonic_s(void) {
 /* Whether the time since the last chunk could be counted; else an exception is set. */
 static bool count_gap(PyObject *itl, double gap_s) {
     if (itl == NULL || itl == Py_None) return true;
-    if (Py_IS_TYPE(itl, &GapsType)) {
-        gaps_observe((Gaps *)itl, gap_s);
+    if (Py_IS_TYPE(itl, &HistogramType)) {
+        histogram_observe((Histogram *)itl, gap_s);
         return true;
     }
     PyObject *seconds = PyFloat_FromDouble(gap_s);
@@ -1466,7 +1467,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (name_data_arrived == NULL || name_observe == NULL) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &GapsType) < 0 ||
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &HistogramType) < 0 ||
         PyModule_AddType(module, &ChunkPathType) < 0 || PyModule_AddType(module, &TokenLogType) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -12,7 +12,7 @@ def scan(
 ) -> tuple[str, bool, bool, int, int, int | None, int, str, bool] | None: ...
 
 @final
-class Gaps:
+class Histogram:
     def __new__(cls, bounds: tuple[float, ...], /) -> Self: ...
     def observe(self, seconds: float, /) -> None: ...
     def counts(self) -> list[float]: ...
@@ -33,7 +33,7 @@ class ChunkPath:
     between_chunks: bool
     quiet: int
     write: Callable[[bytes], object] | None
-    itl: Gaps | None
+    itl: Histogram | None
     journal: object
     last_s: float
     num_events: int

@@ -189,7 +189,7 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
     fields = (
         request.request_id,
         call.tenant.name,
-        request.path_text(),
+        call.plan.path_text if call.plan is not None else request.path_text(),
         call.requested,
         call.pool,
         call.why,

@@ -90,6 +90,7 @@ class Call:
         why: str = "",
         method: str = "POST",
         cost_tokens: int = 0,
+        decided_s: float = 0.0,
     ) -> None:
         self.request = request
         self.api = api
@@ -102,7 +103,7 @@ class Call:
         self.why = why
         self.method = method
         self.cost_tokens = cost_tokens
-        self.decided_s = time.monotonic()
+        self.decided_s = decided_s or time.monotonic()
 
     @property
     def pool(self) -> str:

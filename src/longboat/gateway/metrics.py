@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from longboat.gateway.native import Gaps
+from longboat.gateway.native import Histogram
 
 __all__ = (
     "ITL_BOUNDS_S",
@@ -63,8 +62,7 @@ class ProcessGauges(Protocol):
 
 
 class Series:
-    """Counters of one model and tenant. A histogram is a list: a count per bound, one for what is above, the sum;
-    itl: of the times between two blocks of a stream.
+    """Counters of one model and tenant. itl: times between two blocks of a stream.
 
     in_flight: begun and not done; waiting: those of them in a queue. Both are kept by the caller: ``+= 1`` where it
     begins or waits, ``-= 1`` where it ends or waits no more.
@@ -79,10 +77,10 @@ class Series:
         self.in_flight = self.waiting = self.retries = 0
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.outcomes: dict[str, int] = {}
-        self.ttft = _histogram(REQUEST_BOUNDS_S)
-        self.e2e = _histogram(REQUEST_BOUNDS_S)
-        self.queue = _histogram(REQUEST_BOUNDS_S)
-        self.itl = Gaps(ITL_BOUNDS_S)
+        self.ttft = Histogram(REQUEST_BOUNDS_S)
+        self.e2e = Histogram(REQUEST_BOUNDS_S)
+        self.queue = Histogram(REQUEST_BOUNDS_S)
+        self.itl = Histogram(ITL_BOUNDS_S)
 
     def done(
         self,
@@ -101,16 +99,10 @@ class Series:
         """
         outcomes = self.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        histogram = self.queue
-        histogram[bisect_left(REQUEST_BOUNDS_S, queue_s)] += 1
-        histogram[-1] += queue_s
+        self.queue.observe(queue_s)
         if ttft_s is not None:
-            histogram = self.ttft
-            histogram[bisect_left(REQUEST_BOUNDS_S, ttft_s)] += 1
-            histogram[-1] += ttft_s
-            histogram = self.e2e
-            histogram[bisect_left(REQUEST_BOUNDS_S, e2e_s)] += 1
-            histogram[-1] += e2e_s
+            self.ttft.observe(ttft_s)
+            self.e2e.observe(e2e_s)
         if prompt:
             self.prompt_tokens += prompt
         if completion:
@@ -129,10 +121,10 @@ class Series:
             "completion_tokens": self.completion_tokens,
             "cached_tokens": self.cached_tokens,
             "outcomes": dict(self.outcomes),
-            "ttft": list(self.ttft),
+            "ttft": self.ttft.counts(),
             "itl": self.itl.counts(),
-            "e2e": list(self.e2e),
-            "queue": list(self.queue),
+            "e2e": self.e2e.counts(),
+            "queue": self.queue.counts(),
         }
 
 
@@ -150,7 +142,7 @@ class Metrics:
         self._fallbacks: dict[tuple[str, str], int] = {}
         self._events: dict[str, int] = {}
         self._resumes: dict[tuple[str, str], int] = {}
-        self._gap, self._detection = _histogram(REQUEST_BOUNDS_S), _histogram(REQUEST_BOUNDS_S)
+        self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
         self.lag = LoopLag()
 
     def series(self, model: str, tenant: str) -> Series:
@@ -178,9 +170,8 @@ class Metrics:
         """
         key = (reason, result)
         self._resumes[key] = self._resumes.get(key, 0) + 1
-        for histogram, seconds in ((self._gap, gap_s), (self._detection, detection_s)):
-            histogram[bisect_left(REQUEST_BOUNDS_S, seconds)] += 1
-            histogram[-1] += seconds
+        self._gap.observe(gap_s)
+        self._detection.observe(detection_s)
 
     def event(self, name: str, times: int = 1) -> None:
         """Something rare that an operator wants to know of (``redis_unavailable``). name: a fixed word."""
@@ -195,7 +186,7 @@ class Metrics:
             "fallbacks": [[asked, served, count] for (asked, served), count in self._fallbacks.items()],
             "events": dict(self._events),
             "resumes": [[reason, result, count] for (reason, result), count in self._resumes.items()],
-            "resume_times": {"gap": list(self._gap), "detection": list(self._detection)},
+            "resume_times": {"gap": self._gap.counts(), "detection": self._detection.counts()},
             "upstreams": [_upstream(u) for u in upstreams],
             "processes": [{**process_gauges(self._process, gauges), **self.lag.snapshot()}],
         }
@@ -225,7 +216,7 @@ class LoopLag:
     _WINDOW_TICKS = 300
 
     def __init__(self) -> None:
-        self._histogram = _histogram(LAG_BOUNDS_S)
+        self._histogram = Histogram(LAG_BOUNDS_S)
         self._due_s = 0.0
         self._ticks = 0
         self._max_s = self._max_before_s = 0.0
@@ -239,11 +230,10 @@ class LoopLag:
 
     def snapshot(self) -> dict[str, Any]:
         """lag_max_s: the longest of the last 30 to 60 seconds."""
-        return {"lag": list(self._histogram), "lag_max_s": max(self._max_s, self._max_before_s)}
+        return {"lag": self._histogram.counts(), "lag_max_s": max(self._max_s, self._max_before_s)}
 
     def _observe(self, lag_s: float) -> None:
-        self._histogram[bisect_left(LAG_BOUNDS_S, lag_s)] += 1
-        self._histogram[-1] += lag_s
+        self._histogram.observe(lag_s)
         self._ticks += 1
         if self._ticks % self._WINDOW_TICKS == 0:
             self._max_before_s, self._max_s = self._max_s, 0.0
@@ -306,10 +296,6 @@ def _rss_bytes() -> int:
             return int(file.read().split()[1]) * _PAGE_BYTES
     except OSError:
         return 0
-
-
-def _histogram(bounds: tuple[float, ...]) -> list[float]:
-    return [0] * (len(bounds) + 1) + [0.0]
 
 
 def _upstream(view: UpstreamView) -> dict[str, Any]:

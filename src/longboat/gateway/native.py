@@ -16,9 +16,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__all__ = ("IS_NATIVE", "ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "numbered", "scan", "whole_chunks")
+__all__ = (
+    "IS_NATIVE",
+    "ChunkPath",
+    "Histogram",
+    "TokenLog",
+    "access_line",
+    "head_of",
+    "numbered",
+    "scan",
+    "whole_chunks",
+)
 
-_INTERFACE = 8
+_INTERFACE = 9
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 
@@ -36,11 +46,20 @@ IS_NATIVE = _is_usable()
 """Whether the compiled ones are in use."""
 
 if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway._native import ChunkPath, Gaps, TokenLog, access_line, head_of, numbered, scan, whole_chunks
+    from longboat.gateway._native import (
+        ChunkPath,
+        Histogram,
+        TokenLog,
+        access_line,
+        head_of,
+        numbered,
+        scan,
+        whole_chunks,
+    )
 else:
     from longboat.gateway.native_twin import (
         ChunkPath,
-        Gaps,
+        Histogram,
         TokenLog,
         access_line,
         head_of,

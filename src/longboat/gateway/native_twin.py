@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Gaps", "TokenLog", "access_line", "head_of", "numbered", "scan", "whole_chunks")
+__all__ = ("ChunkPath", "Histogram", "TokenLog", "access_line", "head_of", "numbered", "scan", "whole_chunks")
 
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 _ID = re.compile(rb"id: ([0-9]{1,9})\n")
@@ -56,7 +56,7 @@ def whole_chunks(data: bytes, at: int, /) -> tuple[bytes, bool] | None:
     return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), False
 
 
-class Gaps:
+class Histogram:
     """A histogram of times in seconds, as ``metrics.Series`` has it. bounds: ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum_s")
@@ -165,7 +165,7 @@ class ChunkPath:
     direct: bool
     between_chunks: bool
     write: Callable[[bytes], object] | None
-    itl: Gaps | None
+    itl: Histogram | None
     last_s: float
     quiet: int
     num_events: int

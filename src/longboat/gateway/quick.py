@@ -15,6 +15,7 @@ from longboat.gateway.api import APIS, Api
 from longboat.gateway.body import BodyKind, Facts
 from longboat.gateway.call import Call
 from longboat.gateway.native import scan
+from longboat.gateway.request import path_text
 from longboat.gateway.routes import COMPLETION_ESTIMATE_TOKENS, MAX_COST_TOKENS, presented_key
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Plan:
 
     __slots__ = (
         "_heads", "_lines", "api", "completions", "keyed", "live", "max_context_tokens", "models", "path",
-        "stream_start", "tenant", "until_s", "whole_start",
+        "path_text", "stream_start", "tenant", "until_s", "whole_start",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +50,7 @@ class Plan:
         self.live = live
         self.api = api
         self.path = path
+        self.path_text = path_text(path)
         self.tenant = tenant
         self.until_s = until_s
         self.completions = api.body is BodyKind.COMPLETIONS
@@ -108,11 +110,10 @@ def quick_call(state: GatewayState, head: KnownHead, request: Request, body: byt
     cost_tokens = prompt_tokens + n * (max_tokens or COMPLETION_ESTIMATE_TOKENS)
     call = Call(
         request, plan.api, path=plan.path, tenant=plan.tenant, pools=(model,), requested=model, body=body, facts=facts,
-        cost_tokens=min(cost_tokens, MAX_COST_TOKENS),
+        cost_tokens=min(cost_tokens, MAX_COST_TOKENS), decided_s=request.received_s,
     )  # fmt: skip
     call.plan = plan
     call.pool_at_once = pool
-    call.decided_s = request.received_s
     call.adds_usage = adds_usage
     start = plan.stream_start if adds_usage else plan.whole_start
     if start:

@@ -6,7 +6,7 @@ import time
 
 from longboat.gateway.answers import Refusal
 
-__all__ = ("Request",)
+__all__ = ("Request", "path_text")
 
 
 class Request:
@@ -57,7 +57,7 @@ class Request:
 
     def path_text(self) -> str:
         """The path without its query, as logs show it."""
-        return self.url.partition(b"?")[0][:200].decode("latin-1")
+        return path_text(self.url)
 
     def body(self) -> bytes:
         """The whole body; it is held once."""
@@ -71,3 +71,8 @@ class Request:
         found = {name.lower().decode("latin-1"): value.strip().decode("latin-1") for name, _, value in lines}
         found.update((name.decode(), value.decode("latin-1")) for name, value in self.noted.items())
         return {name: found[name] for name in names if name in found}
+
+
+def path_text(url: bytes) -> str:
+    """A target without its query, as logs show it."""
+    return url.partition(b"?")[0][:200].decode("latin-1")

@@ -76,10 +76,11 @@ class GatewayState:
         # Each worker starts its turns elsewhere, so that several do not pick the same replica in step.
         self.next_turn = itertools.count(config.worker_index or 0).__next__
         self._id_prefix = f"req-{os.urandom(6).hex()}-"
-        self._next_id = itertools.count(1).__next__
+        self._num_ids = 0
 
     def new_request_id(self) -> str:
-        return f"{self._id_prefix}{self._next_id():x}"
+        self._num_ids += 1
+        return self._id_prefix + str(self._num_ids)
 
     def watch_until_found(self, upstream: Upstream) -> None:
         """An engine fell silent: ask it now and then, where nobody else listens to its heart."""
