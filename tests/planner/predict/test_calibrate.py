@@ -6,9 +6,9 @@ import pytest
 from predict_builders import library, shape_of
 
 from longboat.planner.evaluate import calibrate, evaluate, evaluate_folds, folds_of
+from longboat.planner.predict.calibrate import fit_constants, ratios_of, sample_weights
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration, write_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.fit import fit_constants, ratios_of, sample_weights
 from longboat.planner.predict.linear import solve_positive
 from longboat.planner.predict.rows import Row
 from longboat.planner.predict.sample import Sample, SampleMaker
