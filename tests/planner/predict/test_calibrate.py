@@ -46,6 +46,7 @@ def _row(model: str, tensor: int, concurrency: float, prompt_tokens: float) -> R
         concurrency=concurrency,
         prompt_tokens=prompt_tokens,
         output_tokens=512.0,
+        poll_steps=1.0,
         spread=0.2,
         ttft_s=1.0,
         itl_s=1.0,

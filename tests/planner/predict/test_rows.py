@@ -50,3 +50,32 @@ def test_rows_that_the_catalog_does_not_know_are_told_apart() -> None:
     made, skipped = SampleMaker(library(), shape_of).samples(rows)
     assert len(made) == 1
     assert "Abacus 9000" in skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "model", "precision", "concurrency", "source", "steps"),
+    [
+        ("sglang", "b200_sxm", "deepseek-ai/DeepSeek-R1", "fp8", 16, "db-dump/2026-04-27", 30.0),
+        ("sglang", "gb300", "moonshotai/Kimi-K2.5", "fp4", 8, "source_file=2026-04-06.csv", 10.0),
+        ("sglang", "b200_sxm", "zhipuai/GLM-5", "fp8", 64, "db-dump/2026-04-27", 1.0),
+        ("sglang", "b200_sxm", "zhipuai/GLM-5", "fp4", 64, "db-dump/2026-04-27", 10.0),
+        ("sglang", "h200_sxm", "deepseek-ai/DeepSeek-R1", "fp8", 64, "db-dump/2026-04-27", 1.0),
+        ("vllm", "b200_sxm", "deepseek-ai/DeepSeek-R1", "fp8", 64, "db-dump/2026-04-27", 1.0),
+        ("sglang", "b200_sxm", "deepseek-ai/DeepSeek-R1", "fp8", 64, "my own machine", 1.0),
+    ],
+)
+def test_how_often_an_engine_looks_for_requests_follows_from_the_recipes_of_a_sweep(
+    engine: str, hardware: str, model: str, precision: str, concurrency: int, source: str, steps: float
+) -> None:
+    line = f"a,{engine},{model},{hardware},{precision},1024,1024,{concurrency},8,1,1,1,120.0,10.0,{source}\n"
+    (row,) = read_rows(SILICON + line, "rows.csv")
+    assert row.poll_steps == steps
+
+
+def test_a_column_may_say_how_often_an_engine_looks_for_requests() -> None:
+    header, line = text(LINE).splitlines()
+    (seldom,) = read_rows(f"{header},poll_steps\n{line},20", "rows.csv")
+    (usual,) = read_rows(f"{header},poll_steps\n{line},", "rows.csv")
+    assert (seldom.poll_steps, usual.poll_steps) == (20.0, 1.0)
+    maker = SampleMaker(library(), shape_of)
+    assert maker.sample(seldom).engine.poll_steps == 20.0

@@ -1,19 +1,19 @@
 """Measured rows: the CSV form that calibration and evaluation read.
 
 Columns: ``model,hardware,engine,quantization,tensor,pipeline,concurrency,prompt_tokens,output_tokens,ttft_ms,itl_ms``,
-and where they matter ``attention_data,expert,link,hop,spread``. The columns of aiconfigurator's ``silicon_sample.csv``
-are understood too. docs/concepts/prediction.md describes both.
+and where they matter ``attention_data,expert,link,hop,spread,poll_steps``. The columns of aiconfigurator's
+``silicon_sample.csv`` are understood too (``silicon``). docs/concepts/prediction.md describes both.
 """
 
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 
 from longboat.core.errors import Problem, UserInputError
+from longboat.planner.predict.silicon import SILICON_NAMES, is_repeated, is_silicon, poll_steps_of, spread_of
 
 __all__ = ("COLUMNS", "Row", "read_rows")
 
@@ -30,27 +30,7 @@ COLUMNS = (
     "ttft_ms",
     "itl_ms",
 )
-SILICON_NAMES = {
-    "model_path": "model",
-    "system": "hardware",
-    "backend": "engine",
-    "precision": "quantization",
-    "tp_size": "tensor",
-    "pp_size": "pipeline",
-    "attention_dp_size": "attention_data",
-    "moe_ep_size": "expert",
-    "batch_size": "concurrency",
-    "isl": "prompt_tokens",
-    "osl": "output_tokens",
-    "silicon_ttft_ms": "ttft_ms",
-    "silicon_tpot_ms": "itl_ms",
-    "silicon_data_source": "source",
-}
-# An artefact of that file: these repeat the values of smaller degrees.
-REPEATED_TENSOR = ("16", "64")
-# Sweeps that are published daily draw lengths between 80 and 100 %; the other sources there use equal lengths.
-DRAWN_LENGTHS = re.compile(r"^db-dump/|^source_file=\d{4}-\d\d-\d\d\.csv|gap-analysis\.csv")
-DRAWN_SPREAD = 0.2
+USUAL_SPREAD = 0.2
 MAX_PROBLEMS = 10
 
 
@@ -60,6 +40,7 @@ class Row:
 
     quantization: ``""``: as the model's publisher stores it
     concurrency: of the whole replica
+    poll_steps: as in ``EngineTraits``
     link, hop: names of the links between accelerators of a stage, and between stages; ``""``: the hardware's own
     """
 
@@ -77,6 +58,7 @@ class Row:
     prompt_tokens: float
     output_tokens: float
     spread: float
+    poll_steps: float
     ttft_s: float
     itl_s: float
 
@@ -109,12 +91,12 @@ def read_rows(text: str, origin: str) -> tuple[Row, ...]:
 
 
 def _read_line(line: Mapping[str, str | None]) -> Iterator[Row]:
-    silicon = "silicon_ttft_ms" in line
+    silicon = is_silicon(line)
     cells = {SILICON_NAMES.get(name, name): (value or "").strip() for name, value in line.items() if name}
-    if silicon and cells["tensor"] in REPEATED_TENSOR:
+    if silicon and is_repeated(cells):
         return
     groups = _count(cells, "attention_data")
-    spread = _silicon_spread(cells) if silicon else _positive(cells, "spread", DRAWN_SPREAD, zero=True)
+    concurrency = _positive(cells, "concurrency")
     yield Row(
         model=cells["model"],
         hardware=cells["hardware"],
@@ -127,17 +109,14 @@ def _read_line(line: Mapping[str, str | None]) -> Iterator[Row]:
         link=cells.get("link", ""),
         hop=cells.get("hop", ""),
         # That file counts the requests of one attention group.
-        concurrency=_positive(cells, "concurrency") * (groups if silicon else 1),
+        concurrency=concurrency * (groups if silicon else 1),
         prompt_tokens=_positive(cells, "prompt_tokens"),
         output_tokens=_positive(cells, "output_tokens"),
-        spread=spread,
+        spread=spread_of(cells) if silicon else _positive(cells, "spread", USUAL_SPREAD, zero=True),
+        poll_steps=poll_steps_of(cells, concurrency) if silicon else _positive(cells, "poll_steps", 1.0),
         ttft_s=_positive(cells, "ttft_ms") / 1e3,
         itl_s=_positive(cells, "itl_ms") / 1e3,
     )
-
-
-def _silicon_spread(cells: Mapping[str, str]) -> float:
-    return DRAWN_SPREAD if DRAWN_LENGTHS.search(cells.get("source", "")) else 0.0
 
 
 def _positive(cells: Mapping[str, str], name: str, default: float | None = None, *, zero: bool = False) -> float:

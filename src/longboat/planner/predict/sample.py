@@ -107,7 +107,7 @@ class SampleMaker:
 def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop: Fabric) -> Deployment:
     return Deployment(
         shape=shape,
-        engine=engine_traits(row.engine),
+        engine=replace(engine_traits(row.engine), poll_steps=row.poll_steps),
         stages=even_stages(shape, machine, pipeline=row.pipeline, tensor=row.tensor, link=link),
         attention_data=min(row.attention_data, row.tensor),
         expert=row.expert,
