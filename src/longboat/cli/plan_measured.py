@@ -11,11 +11,12 @@ from pathlib import Path
 
 import typer
 
-from longboat.catalog.hf_shape import parse_config, shape_from_config
+from longboat.catalog.hf_config import parse_config
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import Library, built_in_files, load_library
-from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.names import normal_name
+from longboat.catalog.quantized_names import named_model
 from longboat.catalog.read_model import read_model
 from longboat.core.errors import UserInputError
 from longboat.folders import home_folder
@@ -102,7 +103,7 @@ class _Models:
             return read_model(str(own), self._library) if own.is_dir() else _read_file(own, name)
         if Path(name).exists():
             return read_model(name, self._library)
-        return shape_of_entry(self._library.models.find(name))
+        return named_model(name, self._library)
 
 
 def _read_file(path: Path, name: str) -> ModelShape:
