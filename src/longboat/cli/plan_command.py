@@ -25,7 +25,12 @@ def run_plan(model: str, asked: Asked, *, as_json: bool, chart: Path | None) -> 
     found = planner.plan(shape)
     base = planner.before(shape)
     if as_json:
-        document = {"model": shape.name, **found_values(found), "base": None if base is None else found_values(base)}
+        document = {
+            "model": shape.name,
+            "estimate": list(found.plans[0].groups[0].shape.estimate),
+            **found_values(found),
+            "base": None if base is None else found_values(base),
+        }
         print(json.dumps(document, indent=2))
     else:
         from longboat.cli.plan_tables import print_found

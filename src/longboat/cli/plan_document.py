@@ -45,6 +45,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
         "missed": plan.missed,
         "idle": list(plan.idle),
         "reasons": list(plan.reasons),
+        "estimate": list(plan.groups[0].shape.estimate),
         "groups": [_group(group) for group in plan.groups],
     }
 

@@ -20,6 +20,7 @@ from longboat.planner.cluster import Cluster
 from longboat.planner.cluster_edits import Edits, edited
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand, parse_slo
+from longboat.planner.formats import as_computed
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.reasons import explained
@@ -123,7 +124,8 @@ class Planner:
 
     def _allowed(self, shape: ModelShape, engine: EngineKind) -> list[ModelShape]:
         words = [word.strip().lower() for word in self.quantization.split(",") if word.strip()]
-        return [_in(shape, word, engine) for word in words] or [shape]
+        entry = self.library.engines.find(engine)
+        return [_in(shape, word, engine) for word in words] or [as_computed(shape, entry)]
 
     def _refusal(self, shape: ModelShape, found: Found, engine: EngineKind, *, fixed: bool) -> UserInputError:
         changes = changes_that_fit(shape, found, engine, self.calibration, fixed_quantization=fixed)

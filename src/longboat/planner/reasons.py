@@ -59,6 +59,8 @@ def _of_best(plan: Plan, others: Sequence[Plan], demand: Demand) -> Iterator[str
     yield from _against(plan, others)
     yield from _pooling(plan)
     yield from _shortcomings(plan, demand)
+    if estimates := plan.groups[0].shape.estimate:
+        yield f"an estimate: {'; '.join(estimates)}"
 
 
 def _of_split(group: Group) -> Iterator[str]:
@@ -118,8 +120,6 @@ def _shortcomings(plan: Plan, demand: Demand) -> Iterator[str]:
         )
     if plan.idle:
         yield f"without work: {', '.join(plan.idle)}"
-    if estimates := plan.groups[0].shape.estimate:
-        yield f"an estimate: {'; '.join(estimates)}"
 
 
 def _beside(plan: Plan, best: Plan, demand: Demand) -> Iterator[str]:

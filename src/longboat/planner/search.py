@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
 
+from longboat.catalog.entries import Engine
 from longboat.catalog.library import Library
 from longboat.catalog.model_shape import ModelShape
 from longboat.core.errors import UserInputError
@@ -148,18 +149,36 @@ def engine_for(cluster: Cluster, library: Library) -> EngineKind:
     name = cluster.runtime or ("vLLM" if all(p.platform in ("cuda", "rocm", "xpu") for p in pools) else "llama.cpp")
     entry = library.engines.find(name)
     for pool in pools:
-        wanted = pool.system if pool.system in ("wsl2", "windows") else pool.platform
-        if wanted not in entry.platforms or pool.platform not in (*entry.platforms, "other"):
-            able = [other.name for other in library.engines.values() if {wanted, pool.platform} <= set(other.platforms)]
+        if not _runs(entry, pool):
             raise UserInputError(
-                f"{entry.name} does not run on {pool.entry.name} under {pool.system} ({wanted})",
-                hint=f"--runtime {' or '.join(able)}" if able else "no engine of the catalog does",
+                f"{entry.name} does not run on {pool.entry.name} under {pool.system} ({_platform(pool)}): it runs on "
+                f"{', '.join(entry.platforms)}",
+                hint=_other_engine(pools, library),
             )
     if entry.name not in ENGINE_KINDS:
         raise UserInputError(
-            f"the memory of {entry.name} cannot be planned yet", hint=f"--runtime {' or '.join(ENGINE_KINDS)}"
+            f"how much memory {entry.name} {entry.version} takes beside weights is not known here: the planner has "
+            f"that rule for {len(ENGINE_KINDS)} engines, {', '.join(ENGINE_KINDS)}",
+            hint=_other_engine(pools, library),
         )
     return ENGINE_KINDS[entry.name]
+
+
+def _platform(pool: Pool) -> str:
+    return pool.system if pool.system in ("wsl2", "windows") else pool.platform
+
+
+def _runs(engine: Engine, pool: Pool) -> bool:
+    return _platform(pool) in engine.platforms and pool.platform in (*engine.platforms, "other")
+
+
+def _other_engine(pools: Sequence[Pool], library: Library) -> str:
+    """Engines that run on all of the machines and can be planned."""
+    able = [name for name in ENGINE_KINDS if all(_runs(library.engines[name], pool) for pool in pools)]
+    if able:
+        return f"--runtime {' or '.join(able)}"
+    names = dict.fromkeys(pool.entry.name for pool in pools)
+    return f"no engine that can be planned runs on {' and '.join(names)}: plan them apart"
 
 
 def search(
@@ -386,6 +405,6 @@ def _effort(group: Group) -> int:
 def _different(plans: Sequence[Plan]) -> list[Plan]:
     seen: dict[str, Plan] = {}
     for plan in plans:
-        name = plan.title + plan.groups[0].shape.quantization
+        name = " ".join(sorted(group.title for group in plan.groups)) + plan.groups[0].shape.quantization
         seen.setdefault(name, plan)
     return list(seen.values())
