@@ -127,8 +127,18 @@ def test_chart_is_an_svg_file_with_a_bar_for_each_rank(tmp_path: Path) -> None:
     assert text.startswith("<svg ")
     assert text.endswith("</svg>\n")
     assert "tokens per second" in text
-    assert "0.0 RTX 4090" in text
+    assert "stage 0, rank 0: RTX 4090" in text
     assert "no SVG" in refused("plan", "Qwen3-8B", "--on", "RTX4090", "--chart", str(tmp_path / "a.png")).message
+
+
+def test_points_in_one_place_share_a_label(tmp_path: Path) -> None:
+    chart = tmp_path / "plan.svg"
+    run("plan", "Qwen3-32B", "--on", TWO, "-q", "awq", "--context", "4096", "--chart", str(chart))
+    text = chart.read_text()
+    assert ">64 to 256<" in text
+    assert ">128<" not in text
+    assert "weights in awq, RTX A5000 + RTX A4000, net=1GbE; prompts of 1024, answers of 256 tokens" in text
+    assert "prefers-color-scheme: dark" in text
 
 
 @pytest.mark.parametrize(

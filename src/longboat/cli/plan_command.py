@@ -44,7 +44,10 @@ def _chart(planner: Planner, found: Found) -> str:
     best = found.plans[0]
     shape = best.groups[0].shape
     points = [point for users in CHART_USERS if (point := _at(planner, shape, best.title, users))]
-    return draw_chart(f"{shape.name}: {best.title}", points or [_point(found)], best.groups[0].fit.ranks)
+    demand = found.demand
+    load = f"prompts of {demand.prompt_tokens}, answers of {demand.output_tokens} tokens"
+    subtitle = f"weights in {shape.quantization or shape.dtype}, {found.cluster.title}; {load}"
+    return draw_chart(f"{shape.name}: {best.title}", subtitle, points or [_point(found)], best.groups[0].fit.ranks)
 
 
 def _at(planner: Planner, shape: ModelShape, title: str, users: int) -> Point | None:
