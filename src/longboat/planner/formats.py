@@ -4,17 +4,41 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from longboat.catalog.entries import Engine
+from longboat.catalog.entries import Accelerator, Engine
 from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.requantize import GGUF_MIXES, requantized
 
-__all__ = ("as_computed", "computes")
+__all__ = ("as_computed", "computes", "lacks_kernels")
 
 # What the catalog calls a family of formats.
 FAMILIES = {"fp8-tensor": "fp8", "gptq-int8": "gptq", "int8": "compressed-tensors"}
 PLAIN = ("", "bf16", "fp16", "none")
 # Of these the engine's own come nearest, by the bits of a number: from as many bits on, the first that it computes.
 NEAREST = ((7.9, ("fp8", "q8_0", "mlx-8bit")), (5.9, ("fp8", "q6_k", "mlx-8bit")), (0.0, ("awq", "q4_k_m", "mlx-4bit")))
+# The least compute capability of the kernels, times ten: ``get_min_capability`` in vLLM 0.32's layers/quantization.
+MIN_CAPABILITY = {
+    "fp8": 75,
+    "fp8-tensor": 75,
+    "awq": 75,
+    "gptq": 60,
+    "gptq-int8": 60,
+    "nvfp4": 75,
+    "mxfp4": 80,
+    "bitsandbytes": 70,
+}
+
+
+def lacks_kernels(card: Accelerator, quantization: str) -> str:
+    """Why vLLM and SGLang cannot multiply such weights on the card; ``""`` where they can, or it is unknown."""
+    if quantization == "nvfp4" and card.vendor != "nvidia":
+        return f"kernels for nvfp4 run on NVIDIA's cards alone, not on {card.name}"
+    least = MIN_CAPABILITY.get(quantization, 0)
+    if not 0 < card.compute_capability < least:
+        return ""
+    return (
+        f"kernels for {quantization} need compute capability {least / 10:.1f}, and {card.name} has "
+        f"{card.compute_capability / 10:.1f}"
+    )
 
 
 def computes(engine: Engine, quantization: str) -> bool:

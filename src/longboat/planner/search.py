@@ -177,6 +177,8 @@ def _other_engine(pools: Sequence[Pool], library: Library) -> str:
     able = [name for name in ENGINE_KINDS if all(_runs(library.engines[name], pool) for pool in pools)]
     if able:
         return f"--runtime {' or '.join(able)}"
+    if any(pool.system == "windows" for pool in pools):
+        return "--os wsl2"
     names = dict.fromkeys(pool.entry.name for pool in pools)
     return f"no engine that can be planned runs on {' and '.join(names)}: plan them apart"
 
@@ -225,12 +227,35 @@ class _Seeker:
         return [group for found in by_pools.values() for group in found[:most]]
 
     def _layouts(self, shape: ModelShape) -> Iterator[Layout]:
+        """All that can be laid out, or of these the split that is asked for."""
+        asked = self.demand.split
+        found = (layout for layout in self._all_layouts(shape) if layout.is_as(asked))
+        first = next(found, None)
+        if first is None:
+            self.rejected.append(self._not_laid_out(shape))
+            return
+        yield first
+        yield from found
+
+    def _all_layouts(self, shape: ModelShape) -> Iterator[Layout]:
         has_experts = any(layer.num_experts for layer in shape.layers)
-        parallel = self.engine != "llama.cpp"
+        parallel, asked = self.engine != "llama.cpp", self.demand.split
         for pool in self.pools:
-            yield from layouts(pool, tensor_parallel=parallel, has_experts=has_experts)
+            yield from layouts(pool, tensor_parallel=parallel, has_experts=has_experts, asked=asked)
         if len(self.pools) > 1:
             yield from mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
+
+    def _not_laid_out(self, shape: ModelShape) -> Rejected:
+        """Why the machines have no place for the split that is asked for."""
+        asked, cards = self.demand.split, sum(pool.num_cards for pool in self.pools)
+        if asked.expert_parallel and not any(layer.num_experts for layer in shape.layers):
+            return Rejected(what=asked.title, why=f"{shape.name} is dense: it has 0 experts to divide")
+        if asked.expert_parallel and (asked.tensor or max(pool.cards_per_node for pool in self.pools)) == 1:
+            return Rejected(what=asked.title, why="experts are divided over the ranks of a stage, and there is 1")
+        if asked.least_ranks > cards:
+            return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators are needed, and there are {cards}")
+        each = ", ".join(f"{pool.num_nodes} x {pool.cards_per_node} {pool.entry.name}" for pool in self.pools)
+        return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators in equal stages, of {each}")
 
     def _group(self, shape: ModelShape, layout: Layout, times: StageTimes) -> Group | None:
         users = max(1.0, self.demand.users * self._share(layout) / layout.replicas)

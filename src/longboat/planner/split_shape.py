@@ -7,7 +7,7 @@ from typing import Literal
 
 from longboat.catalog.entries import Accelerator
 
-__all__ = ("Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
+__all__ = ("ANY_SPLIT", "AskedSplit", "Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
 
 EngineKind = Literal["vllm", "sglang", "llama.cpp"]
 
@@ -57,6 +57,33 @@ class Split:
     def expert(self) -> int:
         """Ranks that divide experts by copies; 1: none do."""
         return self.tensor if self.expert_parallel else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSplit:
+    """The split that somebody wants; 0 and False: whatever is best."""
+
+    tensor: int = 0
+    pipeline: int = 0
+    expert_parallel: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.tensor or self.pipeline or self.expert_parallel)
+
+    @property
+    def title(self) -> str:
+        """In the words of the command line."""
+        parts = [f"--tensor {self.tensor}"] if self.tensor else []
+        parts += [f"--pipeline {self.pipeline}"] if self.pipeline else []
+        return " ".join([*parts, "--expert-parallel"] if self.expert_parallel else parts)
+
+    @property
+    def least_ranks(self) -> int:
+        """Accelerators that one replica takes at least."""
+        return max(1, self.tensor) * max(1, self.pipeline)
+
+
+ANY_SPLIT = AskedSplit()
 
 
 def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:

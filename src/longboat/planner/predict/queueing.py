@@ -28,12 +28,12 @@ def first_token_passes(engine: EngineTraits, load: Load, *, running: float, busy
     together = _together(engine, load, running)
     if not in_step(load):
         busy = min(MAX_BUSY_RATIO, busy_ratio)
-        burst = load.concurrency / (2.0 * load.waves)
+        burst = running / (2.0 * load.waves)
         met = (running - 1.0) * (engine.poll_steps - 1.0) / load.mean_output_tokens
         return 0.95 + burst + 0.05 * together + 0.5 * busy / (1.0 - busy) + met
     if engine.policy == "prefill_first":
-        return (load.concurrency + together) / 2.0
-    return min(load.concurrency, 2.0) + 0.6 * load.concurrency / load.waves
+        return (running + together) / 2.0
+    return min(running, 2.0) + 0.6 * running / load.waves
 
 
 def polled_steps(engine: EngineTraits, load: Load, *, running: float) -> float:
