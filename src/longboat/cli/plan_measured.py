@@ -23,7 +23,7 @@ from longboat.folders import home_folder
 from longboat.planner.evaluate import Errors, Evaluation, calibrate, evaluate, evaluate_folds
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration, write_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.rows import read_rows
+from longboat.planner.predict.rows import read_lines
 from longboat.planner.predict.sample import Sample, SampleMaker, Skipped
 
 __all__ = ("read_samples", "run_calibrate", "run_evaluate")
@@ -76,8 +76,9 @@ def read_samples(file: Path, catalog: Sequence[Path], models: Path | None) -> tu
     """The rows that can be predicted, and those that cannot. Raises UserInputError where there are none."""
     files = [*built_in_files(), *((str(path), _text(path)) for path in catalog)]
     library = load_library(files)
-    rows = read_rows(_text(file), str(file))
+    rows, problems = read_lines(_text(file), str(file))
     samples, skipped = SampleMaker(library, _Models(library, models)).samples(rows)
+    skipped += [Skipped(reason=problem.what, line=int(problem.where.removeprefix("line "))) for problem in problems]
     if not samples:
         reason = skipped[0].reason if skipped else "it has no rows"
         raise UserInputError(f"no row of {file} can be predicted: {reason}", hint="give --catalog or --models")
@@ -127,7 +128,9 @@ def _read_constants(path: Path | None) -> Calibration:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserInputError(f"{path} is not text in UTF-8: {error}", hint="save it as UTF-8") from None
+    except OSError as error:
         raise UserInputError(f"{path} cannot be read: {error}", hint="is the path right?") from None
 
 
@@ -136,17 +139,19 @@ def _document(found: Evaluation, skipped: Sequence[Skipped]) -> dict[str, object
         "total": asdict(found.total),
         "folds": [asdict(fold) for fold in found.folds],
         "groups": [asdict(group) for group in found.groups],
-        "skipped": [{"rows": count, "reason": reason} for reason, count in _reasons(skipped)],
+        "skipped": [{"rows": count, "reason": reason, "first_line": line} for reason, count, line in _reasons(skipped)],
     }
 
 
-def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
-    return Counter(entry.reason for entry in skipped).most_common()
+def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int, int]]:
+    """Each reason with how many rows it has and its first line in the file, the most frequent first."""
+    first = {one.reason: one.line for one in sorted(skipped, key=lambda one: -one.line)}
+    return [(reason, count, first[reason]) for reason, count in Counter(one.reason for one in skipped).most_common()]
 
 
 def _tell_skipped(skipped: Sequence[Skipped]) -> None:
-    for reason, count in _reasons(skipped):
-        typer.echo(f"{count} rows left out: {reason}", err=True)
+    for reason, count, line in _reasons(skipped):
+        typer.echo(f"{count} row{'s' if count > 1 else ''} left out, line {line} first: {reason}", err=True)
 
 
 def _print_table(groups: Sequence[Errors], total: Errors) -> None:
