@@ -60,6 +60,7 @@ def _group(group: Group) -> dict[str, Any]:
             "tensor": layout.tensor,
             "pipeline": len(layout.places),
             "expert_parallel": layout.expert_parallel,
+            "attention_data": fit.split.groups,
             "layers": list(fit.split.stages),
             "over_network": layout.over_network,
         },

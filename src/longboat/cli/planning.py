@@ -197,6 +197,7 @@ def planner_for(asked: Asked) -> Planner:
         kv_bits=asked.kv_bits,
         slo=parse_slo(asked.slo),
         split=asked.split,
+        data_attention=True,
     )
     return Planner(
         library=library,

@@ -79,8 +79,9 @@ def changes_that_fit(
 def changes_that_meet(shape: ModelShape, found: Found, engine: EngineKind, calibration: Calibration) -> tuple[str, ...]:
     """Changes each of which alone keeps the limits (``--slo``) that the best plan misses: tried, nearest first."""
     best = found.plans[0]
-    changes = [*_fewer_users(shape, found, engine, calibration)]
+    changes: list[str] = []
     if found.cluster.num_nodes <= FEW_NODES:
+        changes += _fewer_users(shape, found, engine, calibration)
         changes += _quicker_bits(shape, found, engine, calibration)
         changes += _quicker_machines(shape, found, engine, calibration)
     slo, parts = found.demand.slo, []

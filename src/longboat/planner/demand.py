@@ -47,6 +47,7 @@ class Demand:
 
     context_tokens: the longest request that must be possible; 0: prompt and output
     split: of a replica, as far as somebody wants one
+    data_attention: whether replicas may divide requests for attention, not heads (``Split.data_attention``)
     """
 
     users: int = 1
@@ -57,6 +58,7 @@ class Demand:
     memory_ratio: float = 0.0
     slo: Slo = Slo()
     split: AskedSplit = ANY_SPLIT
+    data_attention: bool = False
 
     @property
     def context(self) -> int:

@@ -27,6 +27,7 @@ class Layout:
     """places: of the stages, in order; replicas: that the machines have room for; pools: that they take
 
     hop: between stages; over_network: tensor parallelism crosses nodes
+    data_attention: as in ``Split``
     """
 
     places: tuple[Place, ...]
@@ -36,6 +37,7 @@ class Layout:
     pools: tuple[int, ...]
     hop: Fabric = LOOPBACK
     over_network: bool = False
+    data_attention: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -47,11 +49,14 @@ class Layout:
             asked.tensor in (0, self.tensor)
             and asked.pipeline in (0, len(self.places))
             and (self.expert_parallel or not asked.expert_parallel)
+            and not (asked.tensor and self.data_attention)
         )
 
     @property
     def split_title(self) -> str:
         """``tensor 2 x pipeline 3``."""
+        if self.data_attention:
+            return f"attention data {self.tensor} x expert parallel"
         parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
         parts += [f"pipeline {len(self.places)}"] if len(self.places) > 1 else []
         parts += ["expert parallel"] if self.expert_parallel else []
@@ -85,6 +90,8 @@ def _variants(layout: Layout, has_experts: bool) -> Iterator[Layout]:
     yield layout
     if has_experts and layout.tensor > 1:
         yield replace(layout, expert_parallel=True)
+        if len(layout.places) == 1:
+            yield replace(layout, expert_parallel=True, data_attention=True)
 
 
 def _degrees(pool: Pool) -> list[int]:

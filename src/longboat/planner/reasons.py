@@ -34,11 +34,20 @@ def settings_of(group: Group) -> tuple[str, ...]:
         "sglang": ("--tp-size", "--pp-size", f"--ep-size {split.tensor}", "--context-length"),
     }[group.engine]
     told = [f"{names[3]} {load.context_tokens}"]
-    told += [f"{names[0]} {split.tensor}"] if split.tensor > 1 else []
+    told += _ranks_told(group, names[0])
     told += [f"{names[1]} {split.pipeline}"] if split.pipeline > 1 else []
     told += [names[2]] if split.expert_parallel else []
     told += [group.layer_setting] if group.layer_setting else []
     return (*told, *_memory_settings(group))
+
+
+def _ranks_told(group: Group, tensor_option: str) -> list[str]:
+    tensor = group.fit.split.tensor
+    if not group.fit.split.data_attention:
+        return [f"{tensor_option} {tensor}"] if tensor > 1 else []
+    if group.engine == "vllm":
+        return [f"--data-parallel-size {tensor}"]
+    return [f"{tensor_option} {tensor}", f"--dp-size {tensor}", "--enable-dp-attention"]
 
 
 def _memory_settings(group: Group) -> Iterator[str]:

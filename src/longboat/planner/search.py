@@ -241,9 +241,17 @@ class _Seeker:
         has_experts = any(layer.num_experts for layer in shape.layers)
         parallel, asked = self.engine != "llama.cpp", self.demand.split
         for pool in self.pools:
-            yield from layouts(pool, tensor_parallel=parallel, has_experts=has_experts, asked=asked)
+            for layout in layouts(pool, tensor_parallel=parallel, has_experts=has_experts, asked=asked):
+                if not layout.data_attention or self._divides_requests(shape, layout):
+                    yield layout
         if len(self.pools) > 1:
             yield from mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
+
+    def _divides_requests(self, shape: ModelShape, layout: Layout) -> bool:
+        """Whether DP attention is allowed, and saves copies of caches that tensor parallelism would make."""
+        caches = {layer.cache for layer in {id(layer): layer for layer in shape.layers}.values()}
+        copied = any(cache.kind != "none" and cache.tensor_shards(layout.tensor) < layout.tensor for cache in caches)
+        return self.demand.data_attention and copied
 
     def _not_laid_out(self, shape: ModelShape) -> Rejected:
         """Why the machines have no place for the split that is asked for."""
@@ -294,7 +302,12 @@ class _Seeker:
         return found or (even_stages(len(shape.layers), len(layout.places)),)
 
     def _tried(self, shape: ModelShape, layout: Layout, stages: tuple[int, ...], users: float) -> Group | Fit:
-        split = Split(tensor=layout.tensor, stages=stages, expert_parallel=layout.expert_parallel)
+        split = Split(
+            tensor=layout.tensor,
+            stages=stages,
+            expert_parallel=layout.expert_parallel,
+            data_attention=layout.data_attention,
+        )
         cards = [place.card for place in layout.places for _ in range(layout.tensor)]
         fit = plan_fit(shape, cards, split, self.demand.load(self.engine, ceil(users)))
         return self._served(shape, layout, fit, users) if fit.fits else fit
@@ -308,6 +321,7 @@ class _Seeker:
                 Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link)
                 for count, place in zip(fit.split.stages, layout.places, strict=True)
             ),
+            attention_data=fit.split.groups,
             expert=fit.split.expert,
             hop=layout.hop,
         )
@@ -381,7 +395,7 @@ def _sequences(fit: Fit, demand: Demand) -> float:
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)
     counts = [max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.ranks]
-    return max(1.0, min(counts))
+    return max(1.0, min(counts) * fit.split.groups)
 
 
 def _busy(layout: Layout, users: float) -> int:
@@ -424,7 +438,8 @@ def _speed_order(tokens_per_s: float) -> tuple[int]:
 def _effort(group: Group) -> int:
     """How much can go wrong: ranks of one replica, uneven layers, ranks that meet over a network at each layer."""
     layout = group.layout
-    return layout.num_ranks + 4 * bool(group.layer_setting) + 16 * layout.over_network + 2 * layout.expert_parallel
+    unusual = 4 * bool(group.layer_setting) + 16 * layout.over_network
+    return layout.num_ranks + unusual + 2 * layout.expert_parallel + 4 * layout.data_attention
 
 
 def _different(plans: Sequence[Plan]) -> list[Plan]:

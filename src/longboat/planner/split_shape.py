@@ -39,11 +39,14 @@ class Split:
 
     tensor: ranks of each stage; stages: layers of each pipeline stage; expert_parallel: experts are divided by copies
     over the ranks of a stage, not cut
+    data_attention: requests are divided over the ranks, each of which holds all weights but those of other ranks'
+        experts, and the caches of its own requests (DP attention); with expert_parallel, and one stage
     """
 
     tensor: int = 1
     stages: tuple[int, ...]
     expert_parallel: bool = False
+    data_attention: bool = False
 
     @property
     def pipeline(self) -> int:
@@ -57,6 +60,16 @@ class Split:
     def expert(self) -> int:
         """Ranks that divide experts by copies; 1: none do."""
         return self.tensor if self.expert_parallel else 1
+
+    @property
+    def cut(self) -> int:
+        """Parts into which weights and caches are cut, experts that are divided by copies aside."""
+        return 1 if self.data_attention else self.tensor
+
+    @property
+    def groups(self) -> int:
+        """Parts into which the requests of a stage are divided."""
+        return self.tensor if self.data_attention else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from longboat.planner.predict.constants import Calibration
 ROWS = Path(os.environ.get("LONGBOAT_TEST_DATA", "")) / "measured_silicon.csv"
 MAX_ITL_ERROR, MAX_TTFT_ERROR = 0.12, 0.25
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.skipif(not ROWS.is_file(), reason="LONGBOAT_TEST_DATA names no folder with measured_silicon.csv")
