@@ -173,6 +173,7 @@ def _row(published: Published) -> Row:
         prompt_tokens=published.prompt_tokens,
         output_tokens=published.output_tokens,
         spread=0.2,
+        poll_steps=1.0,
         ttft_s=1.0,
         itl_s=1.0,
     )

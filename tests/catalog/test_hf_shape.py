@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.catalog.hf_shape import parse_config, shape_from_config
+from longboat.catalog.hf_config import parse_config
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 

@@ -332,16 +332,58 @@ def test_hub_name_without_network_says_what_to_do() -> None:
 
 
 def test_hub_name_of_a_known_model_needs_no_network() -> None:
-    assert read_model("Qwen/Qwen3-8B", LIBRARY).num_params == 8_190_735_360
+    shape = read_model("Qwen/Qwen3-8B", LIBRARY)
+    assert shape.num_params == 8_190_735_360
+    assert "there is no network to ask the hub" in shape.estimate[-1]
 
 
 def test_known_model_is_planned_when_the_network_fails() -> None:
     def fetch(url: str, offset: int, length: int) -> bytes:
         raise TransferError(f"no answer from {url}")
 
-    assert read_model("Qwen/Qwen3-8B", LIBRARY, fetch).num_params == 8_190_735_360
+    shape = read_model("Qwen/Qwen3-8B", LIBRARY, fetch)
+    assert shape.num_params == 8_190_735_360
+    assert "the catalog's Qwen3-8B: no answer from https" in shape.estimate[-1]
     with pytest.raises(TransferError):
         read_model("acme/boat", LIBRARY, fetch)
+
+
+def test_unreadable_config_on_the_hub_is_said_where_the_catalog_helps() -> None:
+    files = {"https://huggingface.co/Qwen/Qwen3-8B/resolve/main/config.json": b"<html>sign in</html>"}
+    shape = read_model("Qwen/Qwen3-8B", LIBRARY, serving(files))
+    assert shape.num_params == 8_190_735_360
+    assert "config.json of Qwen/Qwen3-8B is not JSON" in shape.estimate[-1]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "there is no https://huggingface.co/acme/boat/resolve/main/model.safetensors"),
+        ({"model.safetensors": b"\x10\0\0\0\0\0\0\0nothing"}, "model.safetensors"),
+        ({"model.safetensors.index.json": b"[]"}, "index.json"),
+    ],
+)
+def test_unreadable_headers_on_the_hub_are_said(files: dict[str, bytes], reason: str) -> None:
+    served = {f"{BASE}/{name}": data for name, data in files.items()}
+    shape = read_model("acme/boat", LIBRARY, serving({f"{BASE}/config.json": json.dumps(CONFIG).encode(), **served}))
+    assert shape.num_params == shape_from_config(CONFIG).num_params
+    assert any("no headers were read" in line and reason in line for line in shape.estimate)
+
+
+def test_unreadable_quantization_on_the_hub_is_said() -> None:
+    files = {"config.json": json.dumps(CONFIG).encode(), "hf_quant_config.json": b"{"}
+    files["model.safetensors"] = safetensors_header([*ENDS, *layer(0), *layer(1)])
+    shape = read_model("acme/boat", LIBRARY, serving({f"{BASE}/{name}": data for name, data in files.items()}))
+    assert any("hf_quant_config.json of acme/boat is not JSON" in line for line in shape.estimate)
+
+
+def test_network_that_fails_after_the_config_is_said() -> None:
+    def fetch(url: str, offset: int, length: int) -> bytes:
+        if url.endswith("/config.json"):
+            return json.dumps(CONFIG).encode()
+        raise TransferError(f"no answer from {url}")
+
+    assert any("no answer from" in line for line in read_model("acme/boat", LIBRARY, fetch).estimate)
 
 
 def test_missing_hub_model_is_told() -> None:

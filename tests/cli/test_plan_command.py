@@ -81,6 +81,40 @@ def test_machines_come_from_a_file(tmp_path: Path) -> None:
     assert found["cluster"]["accelerators"] == 8
 
 
+def test_a_name_with_its_quantization_is_planned_and_marked_as_computed() -> None:
+    found = document("plan", "Qwen3-32B-AWQ", "--on", TWO, "--context", "4096")
+    plain = document("plan", "Qwen3-32B", "--on", TWO, "-q", "awq", "--context", "4096")
+    assert found["model"] == "Qwen3-32B"
+    assert found["plans"][0]["groups"] == plain["plans"][0]["groups"]
+    assert "counted as Qwen3-32B in awq" in found["estimate"][0]
+    assert plain["estimate"] == []
+    assert "an estimate: weights: Qwen3-32B-AWQ" in run("plan", "Qwen3-32B-AWQ", "--on", TWO).stdout
+    assert "Qwen3-32B-AWQ" in document("cost", "Qwen3-32B-AWQ", "--on", TWO)["estimate"][0]
+
+
+def test_a_format_that_the_engine_does_not_compute_is_counted_in_another_and_said() -> None:
+    found = document("plan", "Qwen3-32B-AWQ", "--on", "M3 Ultra 256GB")
+    assert found["plans"][0]["groups"][0]["quantization"] == "q4_k_m"
+    assert "llama.cpp computes no awq: counted in q4_k_m" in found["estimate"][-1]
+
+
+@pytest.mark.parametrize(
+    ("on", "runtime", "message", "hint"),
+    [
+        ("M3 Ultra", "mlx", "how much memory MLX 0.30 takes", "--runtime llama.cpp"),
+        ("H100", "tensorrt-llm", "how much memory TensorRT-LLM 1.2 takes", "--runtime vLLM or SGLang"),
+        ("H100", "mlx", "it runs on metal", "--runtime vLLM or SGLang or llama.cpp"),
+        ("1x(H100) + 1x(M3 Ultra)", "vllm", "does not run on M3 Ultra under macos (metal)", "--runtime llama.cpp"),
+    ],
+)
+def test_an_engine_that_cannot_be_planned_says_what_can(on: str, runtime: str, message: str, hint: str) -> None:
+    error = refused("plan", "Qwen3-8B", "--on", on, "--runtime", runtime)
+    assert message in error.message
+    assert error.hint.startswith(hint)
+    for word in error.hint.removeprefix("--runtime ").split(" or "):
+        assert document("plan", "Qwen3-8B", "--on", on, "--runtime", word)["plans"]
+
+
 def test_what_fits_in_fewer_bits_only_is_planned_so_and_says_it() -> None:
     found = document("plan", "Qwen3-32B", "--on", "2xRTX4090")
     assert found["plans"][0]["groups"][0]["quantization"] == "fp8"
@@ -93,8 +127,18 @@ def test_chart_is_an_svg_file_with_a_bar_for_each_rank(tmp_path: Path) -> None:
     assert text.startswith("<svg ")
     assert text.endswith("</svg>\n")
     assert "tokens per second" in text
-    assert "0.0 RTX 4090" in text
+    assert "stage 0, rank 0: RTX 4090" in text
     assert "no SVG" in refused("plan", "Qwen3-8B", "--on", "RTX4090", "--chart", str(tmp_path / "a.png")).message
+
+
+def test_points_in_one_place_share_a_label(tmp_path: Path) -> None:
+    chart = tmp_path / "plan.svg"
+    run("plan", "Qwen3-32B", "--on", TWO, "-q", "awq", "--context", "4096", "--chart", str(chart))
+    text = chart.read_text()
+    assert ">64 to 256<" in text
+    assert ">128<" not in text
+    assert "weights in awq, RTX A5000 + RTX A4000, net=1GbE; prompts of 1024, answers of 256 tokens" in text
+    assert "prefers-color-scheme: dark" in text
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,19 @@ def test_evaluate_prints_errors_by_group_as_json(rows: Path) -> None:
     found = run("evaluate", rows, "--json", "--models", rows.parent / "models")
     assert {"itl_median_abs_error", "ttft_median_abs_error"} <= set(found["total"])  # type: ignore[call-overload]
     assert [group["num_rows"] for group in found["groups"]] == [1, 2, 1]  # type: ignore[attr-defined, index]
-    assert found["skipped"][0]["rows"] == 1  # type: ignore[index]
+    assert found["skipped"] == [{"rows": 1, "reason": "no accelerator is known by the name 'Abacus'", "first_line": 6}]
+
+
+def test_lines_that_cannot_be_read_are_left_out_and_counted(rows: Path) -> None:
+    rows.write_text(ROWS.replace(",7.4", ",", 1) + "Qwen3-8B,H100,vllm,,1,1,4,1024,256,64,\n")
+    found = run("evaluate", rows, "--json")
+    assert {"rows": 2, "reason": "itl_ms is empty", "first_line": 2} in found["skipped"]  # type: ignore[operator]
+    assert found["total"]["num_rows"] == 3  # type: ignore[index, call-overload]
+
+
+def test_names_with_a_quantization_are_rows_of_their_model(rows: Path) -> None:
+    rows.write_text(ROWS.splitlines()[0] + "\nQwen3-32B-AWQ,RTX 4090,vllm,,2,1,8,1024,256,200,20\n")
+    assert run("evaluate", rows, "--json")["total"]["num_rows"] == 1  # type: ignore[index, call-overload]
 
 
 def test_evaluate_with_folds_tells_both(rows: Path) -> None:

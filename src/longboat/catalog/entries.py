@@ -45,6 +45,7 @@ class Accelerator(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     usable_ratio: share of it that one process can have, at most: below 1 where the system uses the same memory
     bandwidth_gb_s: of the memory, 10^9 bytes a second
     tflops: dense, by dtype of the multiplication; of GeForce cards with fp32 accumulation
+    compute_capability: NVIDIA's number for what its kernels can use, times ten (89: 8.9); 0: unknown, or another vendor
     link, link_gb_s: the vendor's own link between cards, both directions together; 0 for none
     pcie: generation and lanes (``4x16``); ``""`` where there is none
     tdp_w: of the card; wall_w: of a whole system while it decodes, where somebody measured it; 0: unknown
@@ -58,6 +59,7 @@ class Accelerator(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     usable_ratio: float = 1.0
     bandwidth_gb_s: float
     tflops: dict[str, float] = {}
+    compute_capability: int = 0
     link: str = ""
     link_gb_s: float = 0.0
     pcie: str = ""

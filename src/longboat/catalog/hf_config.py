@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from longboat.catalog.facts import ModelFacts
 from longboat.core.errors import UserInputError
 
-__all__ = ("facts_from_config", "read_config", "text_section")
+__all__ = ("facts_from_config", "parse_config", "read_config", "text_section")
 
 # Multimodal models keep their language model in a section of its own.
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -40,6 +40,11 @@ def read_config(text: str, origin: str) -> ModelFacts:
 
     Raises UserInputError where the text is not a JSON object.
     """
+    return facts_from_config(parse_config(text, origin))
+
+
+def parse_config(text: str, origin: str) -> dict[str, object]:
+    """The object in the text of a config.json. Raises UserInputError, naming ``origin``, where there is none."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -48,7 +53,7 @@ def read_config(text: str, origin: str) -> ModelFacts:
         raise UserInputError(
             f"{origin} is not a JSON object", hint="config.json of a model is one: is it the right file?"
         )
-    return facts_from_config(config)
+    return config
 
 
 def facts_from_config(config: Config) -> ModelFacts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
@@ -17,7 +16,7 @@ from longboat.catalog.quantized import quantize
 from longboat.catalog.weight import Weight
 from longboat.core.errors import UserInputError
 
-__all__ = ("parse_config", "shape_from_config")
+__all__ = ("shape_from_config",)
 
 Config = Mapping[str, object]
 
@@ -38,19 +37,6 @@ TELLING_FIELDS = (
     "sparse_attention_config",
     "ssm_cfg",
 )
-
-
-def parse_config(text: str, origin: str) -> dict[str, object]:
-    """The object in the text of a config.json. Raises UserInputError, naming ``origin``, where there is none."""
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserInputError(f"{origin} is not JSON: {error}", hint="is the model's download complete?") from None
-    if not isinstance(config, dict):
-        raise UserInputError(
-            f"{origin} is not a JSON object", hint="config.json of a model is one: is it the right file?"
-        )
-    return config
 
 
 def shape_from_config(config: Config, *, name: str = "", quantization: Config | None = None) -> ModelShape:

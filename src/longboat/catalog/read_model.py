@@ -6,35 +6,34 @@ The edge of this room: it reads local files, and asks ``fetch`` for the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
-from longboat.catalog.from_tensors import shape_from_tensors, with_exact_weights
+from longboat.catalog.config_and_tensors import shape_from_both
+from longboat.catalog.from_tensors import shape_from_tensors
 from longboat.catalog.gguf import GgufHeader, MoreBytesError, parse_gguf
 from longboat.catalog.gguf_shape import shape_from_gguf
-from longboat.catalog.hf_shape import parse_config, shape_from_config
+from longboat.catalog.hf_config import parse_config
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import Library
-from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.quantized_names import named_model
+from longboat.catalog.read_hub import WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
 from longboat.catalog.safetensors import LENGTH_BYTES, header_length, read_header, read_index
 from longboat.catalog.tensors import Tensor
-from longboat.core.errors import TransferError, UserInputError
+from longboat.core.errors import UserInputError
 
 __all__ = ("Fetch", "read_folder", "read_gguf", "read_model")
 
-# (address, first byte, bytes) → the bytes, fewer where the file ends. Raises TransferError; LookupError: no such file.
-Fetch = Callable[[str, int, int], bytes]
 # (offset, bytes) → the bytes of one file.
 ReadAt = Callable[[int, int], bytes]
 
-HUB = "https://huggingface.co"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+# A quantization of a GGUF repository, as llama.cpp and Ollama write it.
+HUB_TAG = re.compile(r"[\w.-]+/[\w.-]+:[\w.-]+")
 SPLIT_GGUF = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 FIRST_PIECE_BYTES = 1 << 20
 MAX_GGUF_HEADER_BYTES = 1 << 28
-MAX_TEXT_BYTES = 1 << 27
-WITHOUT_NETWORK = "give a folder, a GGUF file or a config.json, or the name of a model of the catalog"
 
 
 def read_model(source: str, library: Library, fetch: Fetch | None = None) -> ModelShape:
@@ -49,11 +48,11 @@ def read_model(source: str, library: Library, fetch: Fetch | None = None) -> Mod
         return _read_path(path)
     if source.startswith(("http://", "https://")):
         return _read_address(source, _needed(fetch, source))
-    if source in library.models or "/" not in source:
-        return shape_of_entry(library.models.find(source))
+    if "/" not in source or HUB_TAG.fullmatch(source):
+        return named_model(source, library)
     if HUB_NAME.fullmatch(source) is None:
         raise UserInputError(f"there is no file or folder {source}", hint=WITHOUT_NETWORK)
-    return _read_hub_or_catalog(source, library, fetch)
+    return read_hub_or_catalog(source, library, fetch)
 
 
 def _read_path(path: Path) -> ModelShape:
@@ -83,22 +82,7 @@ def read_folder(folder: Path) -> ModelShape:
         parse_config(quantization.read_text(errors="replace"), str(quantization)) if quantization.exists() else None
     )
     told = parse_config(config.read_text(errors="replace"), str(config))
-    return _with_or_without(told, beside, folder.name, tensors)
-
-
-def _with_or_without(
-    config: dict[str, object], quantization: dict[str, object] | None, name: str, tensors: Iterable[Tensor]
-) -> ModelShape:
-    """From config and tensors together, or from either alone."""
-    tensors = list(tensors)
-    try:
-        shape = shape_from_config(config, name=name, quantization=quantization)
-    except UserInputError as error:
-        if not tensors:
-            raise
-        guessed = shape_from_tensors(tensors, name=name)
-        return replace(guessed, estimate=(*guessed.estimate, error.message))
-    return with_exact_weights(shape, tensors) if tensors else shape
+    return shape_from_both(told, beside, folder.name, tensors)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -172,7 +156,7 @@ def _read_address(address: str, fetch: Fetch) -> ModelShape:
         raise UserInputError(f"{address} is no GGUF file", hint="name a .gguf file, or a model as owner/name")
 
     def part(url: str) -> GgufHeader:
-        return _gguf_header(lambda offset, length: _fetched(fetch, url, offset, length), url)
+        return _gguf_header(lambda offset, length: fetched(fetch, url, offset, length), url)
 
     found = SPLIT_GGUF.search(address)
     total = int(found[2]) if found else 1
@@ -182,56 +166,3 @@ def _read_address(address: str, fetch: Fetch) -> ModelShape:
 
 def _part_address(address: str, found: re.Match[str], number: int, total: int) -> str:
     return f"{address[: found.start()]}-{number:05d}-of-{total:05d}.gguf"
-
-
-def _fetched(fetch: Fetch, url: str, offset: int, length: int) -> bytes:
-    try:
-        return fetch(url, offset, length)
-    except LookupError:
-        raise UserInputError(f"there is no {url}", hint="check the address in a browser") from None
-
-
-def _read_hub_or_catalog(source: str, library: Library, fetch: Fetch | None) -> ModelShape:
-    """From the hub; without a network from the catalog, where an entry has exactly this hub name."""
-    entry = next((entry for entry in library.models.values() if entry.hub.lower() == source.lower()), None)
-    if fetch is None and entry is None:
-        raise UserInputError(
-            f"{source} is not in the catalog, and there is no network to ask {HUB}", hint=WITHOUT_NETWORK
-        )
-    try:
-        return _read_hub(source, _needed(fetch, source))
-    except (UserInputError, TransferError):
-        if entry is None:
-            raise
-        return shape_of_entry(entry)
-
-
-def _read_hub(name: str, fetch: Fetch) -> ModelShape:
-    base = f"{HUB}/{name}/resolve/main"
-    config = parse_config(_text(fetch, f"{base}/config.json"), f"config.json of {name}")
-    try:
-        quantization = parse_config(_text(fetch, f"{base}/hf_quant_config.json"), f"hf_quant_config.json of {name}")
-    except UserInputError:
-        quantization = None
-    return _with_or_without(config, quantization, name, _hub_tensors(base, fetch))
-
-
-def _hub_tensors(base: str, fetch: Fetch) -> list[Tensor]:
-    """Headers of all files of weights, 8 bytes and a JSON text each; none where the hub has no safetensors."""
-    try:
-        names, _ = read_index(_text(fetch, f"{base}/model.safetensors.index.json"), base)
-    except UserInputError:
-        names = ("model.safetensors",)
-    try:
-        return [tensor for name in names for tensor in _remote_header(f"{base}/{name}", fetch)]
-    except UserInputError:
-        return []
-
-
-def _remote_header(url: str, fetch: Fetch) -> tuple[Tensor, ...]:
-    length = header_length(_fetched(fetch, url, 0, LENGTH_BYTES), url)
-    return read_header(_fetched(fetch, url, LENGTH_BYTES, length), url)
-
-
-def _text(fetch: Fetch, url: str) -> str:
-    return _fetched(fetch, url, 0, MAX_TEXT_BYTES).decode("utf-8", "replace")

@@ -34,7 +34,9 @@ def run_cost(model: str, asked: Asked, money: Money, *, as_json: bool) -> None:
     found = planner.plan(planner.read(model))
     cost = cost_of(found.plans[0], found.cluster, found.demand, assumed, api)
     if as_json:
-        print(json.dumps({"plan": found.plans[0].title, "cluster": found.cluster.title} | cost_values(cost), indent=2))
+        best = found.plans[0]
+        told = {"plan": best.title, "cluster": found.cluster.title, "estimate": list(best.groups[0].shape.estimate)}
+        print(json.dumps(told | cost_values(cost), indent=2))
         return
     from longboat.cli.plan_tables import print_cost
 

@@ -41,6 +41,9 @@ def plan_model(
     slo: options.SloText = "",
     quantization: options.Quantization = "",
     kv_bits: options.KvBits = 16,
+    tensor: options.Tensor = 0,
+    pipeline: options.Pipeline = 0,
+    expert_parallel: options.Expert = False,
     chart: Annotated[
         Path | None, typer.Option("--chart", help="Write throughput against latency, and memory, as FILE.svg.")
     ] = None,
@@ -52,6 +55,7 @@ def plan_model(
     from longboat.cli.plan_command import run_plan
     from longboat.cli.planning import Asked
     from longboat.planner.cluster_edits import Edits
+    from longboat.planner.split_shape import AskedSplit
 
     edits = Edits(
         add=tuple(add or ()), remove=tuple(remove or ()), swap=tuple(swap or ()), network=net, os=os, runtime=runtime
@@ -66,6 +70,7 @@ def plan_model(
         slo=slo,
         quantization=quantization,
         kv_bits=kv_bits,
+        split=AskedSplit(tensor=tensor, pipeline=pipeline, expert_parallel=expert_parallel),
         catalog=tuple(catalog or ()),
         offline=offline,
     )

@@ -25,7 +25,12 @@ def run_plan(model: str, asked: Asked, *, as_json: bool, chart: Path | None) -> 
     found = planner.plan(shape)
     base = planner.before(shape)
     if as_json:
-        document = {"model": shape.name, **found_values(found), "base": None if base is None else found_values(base)}
+        document = {
+            "model": shape.name,
+            "estimate": list(found.plans[0].groups[0].shape.estimate),
+            **found_values(found),
+            "base": None if base is None else found_values(base),
+        }
         print(json.dumps(document, indent=2))
     else:
         from longboat.cli.plan_tables import print_found
@@ -39,7 +44,10 @@ def _chart(planner: Planner, found: Found) -> str:
     best = found.plans[0]
     shape = best.groups[0].shape
     points = [point for users in CHART_USERS if (point := _at(planner, shape, best.title, users))]
-    return draw_chart(f"{shape.name}: {best.title}", points or [_point(found)], best.groups[0].fit.ranks)
+    demand = found.demand
+    load = f"prompts of {demand.prompt_tokens}, answers of {demand.output_tokens} tokens"
+    subtitle = f"weights in {shape.quantization or shape.dtype}, {found.cluster.title}; {load}"
+    return draw_chart(f"{shape.name}: {best.title}", subtitle, points or [_point(found)], best.groups[0].fit.ranks)
 
 
 def _at(planner: Planner, shape: ModelShape, title: str, users: int) -> Point | None:

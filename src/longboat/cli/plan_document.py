@@ -45,6 +45,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
         "missed": plan.missed,
         "idle": list(plan.idle),
         "reasons": list(plan.reasons),
+        "estimate": list(plan.groups[0].shape.estimate),
         "groups": [_group(group) for group in plan.groups],
     }
 
@@ -59,6 +60,7 @@ def _group(group: Group) -> dict[str, Any]:
             "tensor": layout.tensor,
             "pipeline": len(layout.places),
             "expert_parallel": layout.expert_parallel,
+            "attention_data": fit.split.groups,
             "layers": list(fit.split.stages),
             "over_network": layout.over_network,
         },

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import typer
 
-from longboat.catalog.hf_shape import parse_config, shape_from_config
+from longboat.catalog.hf_config import parse_config
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import Library, built_in_files, load_library
-from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.names import normal_name
+from longboat.catalog.quantized_names import named_model
 from longboat.catalog.read_model import read_model
 from longboat.core.errors import UserInputError
 from longboat.folders import home_folder
 from longboat.planner.evaluate import Errors, Evaluation, calibrate, evaluate, evaluate_folds
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration, write_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.rows import read_rows
+from longboat.planner.predict.rows import read_lines
 from longboat.planner.predict.sample import Sample, SampleMaker, Skipped
 
 __all__ = ("read_samples", "run_calibrate", "run_evaluate")
@@ -75,8 +76,9 @@ def read_samples(file: Path, catalog: Sequence[Path], models: Path | None) -> tu
     """The rows that can be predicted, and those that cannot. Raises UserInputError where there are none."""
     files = [*built_in_files(), *((str(path), _text(path)) for path in catalog)]
     library = load_library(files)
-    rows = read_rows(_text(file), str(file))
+    rows, problems = read_lines(_text(file), str(file))
     samples, skipped = SampleMaker(library, _Models(library, models)).samples(rows)
+    skipped += [Skipped(reason=problem.what, line=int(problem.where.removeprefix("line "))) for problem in problems]
     if not samples:
         reason = skipped[0].reason if skipped else "it has no rows"
         raise UserInputError(f"no row of {file} can be predicted: {reason}", hint="give --catalog or --models")
@@ -102,7 +104,7 @@ class _Models:
             return read_model(str(own), self._library) if own.is_dir() else _read_file(own, name)
         if Path(name).exists():
             return read_model(name, self._library)
-        return shape_of_entry(self._library.models.find(name))
+        return named_model(name, self._library)
 
 
 def _read_file(path: Path, name: str) -> ModelShape:
@@ -126,7 +128,9 @@ def _read_constants(path: Path | None) -> Calibration:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserInputError(f"{path} is not text in UTF-8: {error}", hint="save it as UTF-8") from None
+    except OSError as error:
         raise UserInputError(f"{path} cannot be read: {error}", hint="is the path right?") from None
 
 
@@ -135,17 +139,19 @@ def _document(found: Evaluation, skipped: Sequence[Skipped]) -> dict[str, object
         "total": asdict(found.total),
         "folds": [asdict(fold) for fold in found.folds],
         "groups": [asdict(group) for group in found.groups],
-        "skipped": [{"rows": count, "reason": reason} for reason, count in _reasons(skipped)],
+        "skipped": [{"rows": count, "reason": reason, "first_line": line} for reason, count, line in _reasons(skipped)],
     }
 
 
-def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int]]:
-    return Counter(entry.reason for entry in skipped).most_common()
+def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int, int]]:
+    """Each reason with how many rows it has and its first line in the file, the most frequent first."""
+    first = {one.reason: one.line for one in sorted(skipped, key=lambda one: -one.line)}
+    return [(reason, count, first[reason]) for reason, count in Counter(one.reason for one in skipped).most_common()]
 
 
 def _tell_skipped(skipped: Sequence[Skipped]) -> None:
-    for reason, count in _reasons(skipped):
-        typer.echo(f"{count} rows left out: {reason}", err=True)
+    for reason, count, line in _reasons(skipped):
+        typer.echo(f"{count} row{'s' if count > 1 else ''} left out, line {line} first: {reason}", err=True)
 
 
 def _print_table(groups: Sequence[Errors], total: Errors) -> None:

@@ -12,6 +12,7 @@ __all__ = (
     "Add",
     "Catalog",
     "Context",
+    "Expert",
     "Json",
     "KvBits",
     "ModelGroup",
@@ -21,12 +22,14 @@ __all__ = (
     "On",
     "Os",
     "Output",
+    "Pipeline",
     "Prompt",
     "Quantization",
     "Remove",
     "Runtime",
     "SloText",
     "Swap",
+    "Tensor",
     "Users",
 )
 
@@ -66,6 +69,9 @@ Quantization = Annotated[
     ),
 ]
 KvBits = Annotated[int, typer.Option("--kv-bits", help="Bits of a number in the cache: 16 or 8.")]
+Tensor = Annotated[int, typer.Option("--tensor", help="Ranks of each stage; else the best.", show_default=False)]
+Pipeline = Annotated[int, typer.Option("--pipeline", help="Stages of a replica; else the best.", show_default=False)]
+Expert = Annotated[bool, typer.Option("--expert-parallel", help="Divide experts by copies, not cut.")]
 Catalog = Annotated[list[Path] | None, typer.Option("--catalog", help="A catalog file of your own; may be repeated.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Ask no hub.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -15,20 +15,23 @@ from longboat.catalog.requantize import QUANTIZATIONS, requantized
 from longboat.cli.catalog_files import read_library
 from longboat.core.errors import UserInputError
 from longboat.folders import home_folder
-from longboat.planner.advice import changes_that_fit, constraint_of, quantizations_below
+from longboat.planner.advice import changes_that_fit, changes_that_meet, constraint_of, quantizations_below
 from longboat.planner.cluster import Cluster
 from longboat.planner.cluster_edits import Edits, edited
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand, parse_slo
+from longboat.planner.formats import as_computed, lacks_kernels
+from longboat.planner.pools import pools_of
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.reasons import explained
 from longboat.planner.search import Found, engine_for, search
-from longboat.planner.split_shape import EngineKind
+from longboat.planner.split_shape import ANY_SPLIT, AskedSplit, EngineKind
 
 __all__ = ("Asked", "Planner", "planner_for")
 
 LIVE = "live"
+MAX_DEGREE = 64
 OFFLINE = "HF_HUB_OFFLINE"
 DEFAULT_ON = "give machines: --on '4x(2xRTX4090), net=10GbE', --on cluster.yaml or --on live"
 # Words that mean another format with each engine.
@@ -53,6 +56,7 @@ class Asked:
     slo: str = ""
     quantization: str = ""
     kv_bits: int = 16
+    split: AskedSplit = ANY_SPLIT
     catalog: Sequence[Path] = field(default_factory=tuple)
     offline: bool = False
 
@@ -89,10 +93,18 @@ class Planner:
             for fewer in quantizations_below(shape, engine, self.cluster):
                 tried = self._search([fewer], engine)
                 if tried.plans:
-                    return explained(tried)
+                    return self._explained(tried, engine)
         if not found.plans:
             raise self._refusal(shapes[0], found, engine, fixed=bool(self.quantization) or not fewer_bits)
-        return explained(found)
+        return self._explained(found, engine)
+
+    def _explained(self, found: Found, engine: EngineKind) -> Found:
+        """With reasons; where limits are missed also with what would keep them."""
+        best, *others = explained(found).plans
+        if best.missed:
+            changes = changes_that_meet(best.groups[0].shape, found, engine, self.calibration)
+            best = replace(best, reasons=(*best.reasons, f"what would keep the limit: {'; '.join(changes)}"))
+        return replace(found, plans=(best, *others))
 
     def brief(self, shape: ModelShape) -> Found:
         """As ``plan``, without reasons, and without looking for changes where nothing fits."""
@@ -123,7 +135,21 @@ class Planner:
 
     def _allowed(self, shape: ModelShape, engine: EngineKind) -> list[ModelShape]:
         words = [word.strip().lower() for word in self.quantization.split(",") if word.strip()]
-        return [_in(shape, word, engine) for word in words] or [shape]
+        entry = self.library.engines.find(engine)
+        shapes = [_in(shape, word, engine) for word in words] or [as_computed(shape, entry)]
+        if engine != "llama.cpp":
+            self._check_kernels(shapes, engine)
+        return shapes
+
+    def _check_kernels(self, shapes: Sequence[ModelShape], engine: EngineKind) -> None:
+        for shape in shapes:
+            for pool in pools_of(self.cluster):
+                if why := lacks_kernels(pool.entry, shape.quantization):
+                    able = next(quantizations_below(requantized(shape, "bf16"), engine, self.cluster), None)
+                    raise UserInputError(
+                        f"{shape.name} in {shape.quantization}: {why}",
+                        hint=f"--quantization {able.quantization if able else 'bf16'}",
+                    )
 
     def _refusal(self, shape: ModelShape, found: Found, engine: EngineKind, *, fixed: bool) -> UserInputError:
         changes = changes_that_fit(shape, found, engine, self.calibration, fixed_quantization=fixed)
@@ -139,19 +165,20 @@ def _in(shape: ModelShape, word: str, engine: EngineKind) -> ModelShape:
     bits = BITS.get(BIT_WORDS.get(word, word))
     name = bits[engine] if bits else word
     if name != shape.quantization and not bits:
-        _check_engine(name, engine)
+        _check_engine(shape, name, engine)
     return shape if name == shape.quantization else requantized(shape, name)
 
 
-def _check_engine(name: str, engine: EngineKind) -> None:
+def _check_engine(shape: ModelShape, name: str, engine: EngineKind) -> None:
     """GGUF mixes are llama.cpp's, the others are not."""
     if name not in QUANTIZATIONS:
         return
     mixed = name.startswith(("q", "iq"))
     if mixed != (engine == "llama.cpp") and name not in ("bf16", "fp16", "mxfp4"):
+        size = requantized(shape, name).weight_bytes
         other = "q4" if "4" in name or name == "awq" else "q8"
         raise UserInputError(
-            f"{engine} does not compute weights in {name} well",
+            f"{engine} does not compute weights in {name} well, {size / 1024**3:.1f} GiB of {shape.name}",
             hint=f"--quantization {BITS[other][engine]}, or --runtime {'llamacpp' if mixed else 'vllm'}",
         )
 
@@ -169,6 +196,8 @@ def planner_for(asked: Asked) -> Planner:
         context_tokens=asked.context,
         kv_bits=asked.kv_bits,
         slo=parse_slo(asked.slo),
+        split=asked.split,
+        data_attention=True,
     )
     return Planner(
         library=library,
@@ -191,6 +220,11 @@ def _check_numbers(asked: Asked) -> None:
             f"{asked.output}",
             hint=f"--context {asked.prompt + asked.output}, or a shorter --prompt",
         )
+    for name, degree in (("tensor", asked.split.tensor), ("pipeline", asked.split.pipeline)):
+        if not 0 <= degree <= MAX_DEGREE:
+            raise UserInputError(
+                f"--{name} {degree} is not between 1 and {MAX_DEGREE}", hint=f"--{name} 2, or leave it out"
+            )
     if asked.kv_bits not in (8, 16):
         raise UserInputError(f"--kv-bits {asked.kv_bits} cannot be planned", hint="--kv-bits 16 or 8")
 

@@ -39,6 +39,8 @@ GRAPH_BYTES = 8 * MIB
 MAX_CAPTURED = 512
 # Logits in fp32, their copy, and what sorting them takes: our estimate of the sampler's peak, in logits.
 LOGITS_COPIES = 3
+# Hidden states of all ranks' tokens, gathered before experts and scattered after them: our estimate.
+GATHERED_COPIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ def _sglang_reserve(card: Card, split: Split, load: Load) -> int:
     batched = load.batched_tokens or chunk
     graphs = (load.engine_sequences or largest) if load.graphs else 0
     mib = 512 + 1.5 * max(batched, 2048) + split.num_ranks / 8 * 1024 + 2 * graphs
+    if split.data_attention:
+        mib += (3.0 if graphs <= 300 else 4.5) * graphs * split.groups
     if card.memory_bytes > 60 * GIB:
         mib = max(mib, 10 * 1024)
     return int(mib * MIB)
@@ -149,15 +153,17 @@ def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -
     width = max((layer.num_heads * layer.value_dim for layer in _kinds(shape)), default=0) or shape.hidden_size
     experts = max((layer.num_experts for layer in _kinds(shape)), default=0)
     factors = MOE_ACTIVATION_FACTORS if experts else ACTIVATION_FACTORS
-    factor = factors.get(split.tensor, factors[4] if split.tensor > 2 else factors[2])
+    factor = factors.get(split.cut, factors[4] if split.cut > 2 else factors[2])
     peak = int(2 * tokens * width * factor)
+    if split.data_attention:
+        peak += GATHERED_COPIES * 2 * split.groups * tokens * shape.hidden_size
     return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape, split, tokens)
 
 
 def _expert_workspace(shape: ModelShape, split: Split, tokens: int) -> int:
     """Buffers of the grouped multiplication (aiconfigurator): tokens x hidden x experts x chosen / 128, of 4 bytes."""
     most = max((layer.num_experts * layer.experts_per_token for layer in _kinds(shape)), default=0)
-    return tokens * shape.hidden_size * most // 128 * 4 // split.tensor if most else 0
+    return tokens * shape.hidden_size * most // 128 * 4 // split.cut if most else 0
 
 
 def _kinds(shape: ModelShape) -> list[Layer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from longboat.catalog.library import Library
-from longboat.catalog.names import nearest_names
+from longboat.catalog.names import find_name, nearest_names
 from longboat.core.errors import UserInputError
 from longboat.planner.cluster import Cards, Cluster, NodeKind, merged
 from longboat.planner.cluster_text import (
@@ -78,6 +78,8 @@ def _without(cluster: Cluster, text: str, library: Library) -> Cluster:
         left = nodes
         for wanted in parse_nodes(text, library, Settings()):
             left = _without_nodes(left, wanted, text)
+    elif text.strip().isdecimal() and find_name(text, library.accelerators.known) is None:
+        raise _not_there(f"there is no node {text.strip()}", nodes)
     else:
         left = nodes
         for cards in parse_cards(text, library):

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from longboat.catalog.names import nearest_names
 from longboat.core.errors import UserInputError
 from longboat.planner.predict.load import Load as Traffic
-from longboat.planner.split_shape import EngineKind, Load
+from longboat.planner.split_shape import ANY_SPLIT, AskedSplit, EngineKind, Load
 
 __all__ = ("Demand", "Slo", "parse_slo")
 
 SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
 SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
+# That vLLM and SGLang take into one step at most by default, on large cards; who comes beside them waits.
+MAX_SEQUENCES = 1024
 EXAMPLE = "write --slo ttft=500ms,itl=50ms"
 
 
@@ -27,7 +29,7 @@ class Slo:
     def missed(self, ttft_s: float, itl_s: float) -> str:
         """What is too slow, in words; ``""`` where nothing is."""
         parts = [
-            f"{name} {value_s * 1e3:.0f} ms > {limit_s * 1e3:.0f} ms"
+            f"{name} {value_s * 1e3:.4g} ms > {limit_s * 1e3:.4g} ms"
             for name, value_s, limit_s in (("ttft", ttft_s, self.ttft_s), ("itl", itl_s, self.itl_s))
             if limit_s is not None and value_s > limit_s
         ]
@@ -44,6 +46,8 @@ class Demand:
     """users: that each wait for one answer at any moment, over all replicas
 
     context_tokens: the longest request that must be possible; 0: prompt and output
+    split: of a replica, as far as somebody wants one
+    data_attention: whether replicas may divide requests for attention, not heads (``Split.data_attention``)
     """
 
     users: int = 1
@@ -53,6 +57,8 @@ class Demand:
     kv_bits: int = 16
     memory_ratio: float = 0.0
     slo: Slo = Slo()
+    split: AskedSplit = ANY_SPLIT
+    data_attention: bool = False
 
     @property
     def context(self) -> int:
@@ -63,7 +69,7 @@ class Demand:
         ratio = self.memory_ratio if engine != "llama.cpp" else 0.0
         return Load(
             context_tokens=self.context,
-            num_sequences=max(1, sequences),
+            num_sequences=max(1, sequences if engine == "llama.cpp" else min(sequences, MAX_SEQUENCES)),
             kv_bits=self.kv_bits,
             memory_ratio=ratio,
             engine=engine,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import ceil
 
 from longboat.planner.partition import Place
 from longboat.planner.pools import Pool
 from longboat.planner.predict.machine import LOOPBACK, Fabric
+from longboat.planner.split_shape import ANY_SPLIT, AskedSplit
 
 __all__ = ("Layout", "layouts", "mixed_layouts", "place_title")
 
@@ -25,6 +27,7 @@ class Layout:
     """places: of the stages, in order; replicas: that the machines have room for; pools: that they take
 
     hop: between stages; over_network: tensor parallelism crosses nodes
+    data_attention: as in ``Split``
     """
 
     places: tuple[Place, ...]
@@ -34,14 +37,26 @@ class Layout:
     pools: tuple[int, ...]
     hop: Fabric = LOOPBACK
     over_network: bool = False
+    data_attention: bool = False
 
     @property
     def num_ranks(self) -> int:
         return self.tensor * len(self.places)
 
+    def is_as(self, asked: AskedSplit) -> bool:
+        """Whether it is the split that is asked for, as far as one is."""
+        return (
+            asked.tensor in (0, self.tensor)
+            and asked.pipeline in (0, len(self.places))
+            and (self.expert_parallel or not asked.expert_parallel)
+            and not (asked.tensor and self.data_attention)
+        )
+
     @property
     def split_title(self) -> str:
         """``tensor 2 x pipeline 3``."""
+        if self.data_attention:
+            return f"attention data {self.tensor} x expert parallel"
         parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
         parts += [f"pipeline {len(self.places)}"] if len(self.places) > 1 else []
         parts += ["expert parallel"] if self.expert_parallel else []
@@ -60,13 +75,14 @@ def place_title(layout: Layout) -> str:
     return " + ".join(f"{count} x {name}" for name, count in runs)
 
 
-def layouts(pool: Pool, *, tensor_parallel: bool, has_experts: bool) -> Iterator[Layout]:
-    """Replicas of equal accelerators, many small ones first."""
-    for tensor in _degrees(pool) if tensor_parallel else [1]:
+def layouts(pool: Pool, *, tensor_parallel: bool, has_experts: bool, asked: AskedSplit = ANY_SPLIT) -> Iterator[Layout]:
+    """Replicas of equal accelerators, many small ones first; where a split is asked for, those alone."""
+    for tensor in [asked.tensor] if asked.tensor else _degrees(pool) if tensor_parallel else [1]:
         stages = _stages(pool, tensor)
         for replicas in sorted((count for count in REPLICAS if count <= stages), reverse=True):
-            depth = stages // replicas
-            if depth <= MAX_STAGES and stages // depth == replicas:
+            depth = asked.pipeline or stages // replicas
+            fills = replicas * depth <= stages if asked.pipeline else stages // depth == replicas
+            if fills and depth <= MAX_STAGES:
                 yield from _variants(_layout(pool, tensor, depth, replicas), has_experts)
 
 
@@ -74,6 +90,8 @@ def _variants(layout: Layout, has_experts: bool) -> Iterator[Layout]:
     yield layout
     if has_experts and layout.tensor > 1:
         yield replace(layout, expert_parallel=True)
+        if len(layout.places) == 1:
+            yield replace(layout, expert_parallel=True, data_attention=True)
 
 
 def _degrees(pool: Pool) -> list[int]:
@@ -88,7 +106,7 @@ def _stages(pool: Pool, tensor: int) -> int:
     """How many stages of ``tensor`` ranks all machines of the pool have room for."""
     if tensor <= pool.cards_per_node:
         return pool.num_nodes * (pool.cards_per_node // tensor)
-    return pool.num_nodes // (tensor // pool.cards_per_node)
+    return pool.num_nodes // ceil(tensor / pool.cards_per_node)
 
 
 def _layout(pool: Pool, tensor: int, depth: int, replicas: int) -> Layout:

@@ -10,8 +10,8 @@ from math import exp, log
 from statistics import median
 
 from longboat.core.errors import UserInputError
+from longboat.planner.predict.calibrate import fit_constants, fit_groups, ratios_of
 from longboat.planner.predict.constants import Calibration, Spread
-from longboat.planner.predict.fit import fit_constants, fit_groups, ratios_of
 from longboat.planner.predict.sample import Sample
 
 __all__ = (

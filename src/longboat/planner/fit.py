@@ -135,9 +135,7 @@ def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) ->
     if len(cards) != split.num_ranks:
         raise ValueError(f"{split.num_ranks} ranks need as many cards, not {len(cards)}")
     layers_only = load.engine == "llama.cpp"
-    obstacle = find_obstacle(
-        shape, tensor=split.tensor, stages=split.stages, expert=split.expert, layers_only=layers_only
-    )
+    obstacle = find_obstacle(shape, tensor=split.cut, stages=split.stages, expert=split.expert, layers_only=layers_only)
     if obstacle is not None:
         return _refused(shape, split, load, obstacle)
     caches = stage_caches(shape, split, load.kv_bytes)
@@ -210,6 +208,7 @@ def _judge(
         tokens = min(tokens, load.num_sequences * load.context_tokens)
     if shortage is None:
         ranks = tuple(replace(rank, cache_bytes=_cache_bytes(rank, tokens, load)) for rank in ranks)
+    tokens, sequences = tokens * split.groups, sequences * split.groups
     return Fit(
         shape=shape,
         split=split,
@@ -220,7 +219,7 @@ def _judge(
         num_kv_tokens=tokens,
         max_sequences=sequences,
         max_context_tokens=max_context(per_rank, rooms, 1, limit),
-        context_at_load=max_context(per_rank, rooms, load.num_sequences, limit),
+        context_at_load=max_context(per_rank, rooms, -(-load.num_sequences // split.groups), limit),
         caches=tuple(caches),
         shortage=shortage,
     )

@@ -59,7 +59,7 @@ def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[Stag
             cache = by_object.setdefault(id(shape.layers[index]), shape.layers[index].cache)
             if cache.kind != "none":
                 counts[cache] = counts.get(cache, 0) + 1
-        kinds = tuple((cache, count, cache.tensor_shards(split.tensor)) for cache, count in counts.items())
+        kinds = tuple((cache, count, cache.tensor_shards(split.cut)) for cache, count in counts.items())
         stages.append(StageCaches(kinds, kv_bytes))
     return tuple(stages)
 

@@ -34,11 +34,20 @@ def settings_of(group: Group) -> tuple[str, ...]:
         "sglang": ("--tp-size", "--pp-size", f"--ep-size {split.tensor}", "--context-length"),
     }[group.engine]
     told = [f"{names[3]} {load.context_tokens}"]
-    told += [f"{names[0]} {split.tensor}"] if split.tensor > 1 else []
+    told += _ranks_told(group, names[0])
     told += [f"{names[1]} {split.pipeline}"] if split.pipeline > 1 else []
     told += [names[2]] if split.expert_parallel else []
     told += [group.layer_setting] if group.layer_setting else []
     return (*told, *_memory_settings(group))
+
+
+def _ranks_told(group: Group, tensor_option: str) -> list[str]:
+    tensor = group.fit.split.tensor
+    if not group.fit.split.data_attention:
+        return [f"{tensor_option} {tensor}"] if tensor > 1 else []
+    if group.engine == "vllm":
+        return [f"--data-parallel-size {tensor}"]
+    return [f"{tensor_option} {tensor}", f"--dp-size {tensor}", "--enable-dp-attention"]
 
 
 def _memory_settings(group: Group) -> Iterator[str]:
@@ -59,6 +68,8 @@ def _of_best(plan: Plan, others: Sequence[Plan], demand: Demand) -> Iterator[str
     yield from _against(plan, others)
     yield from _pooling(plan)
     yield from _shortcomings(plan, demand)
+    if estimates := plan.groups[0].shape.estimate:
+        yield f"an estimate: {'; '.join(estimates)}"
 
 
 def _of_split(group: Group) -> Iterator[str]:
@@ -118,8 +129,6 @@ def _shortcomings(plan: Plan, demand: Demand) -> Iterator[str]:
         )
     if plan.idle:
         yield f"without work: {', '.join(plan.idle)}"
-    if estimates := plan.groups[0].shape.estimate:
-        yield f"an estimate: {'; '.join(estimates)}"
 
 
 def _beside(plan: Plan, best: Plan, demand: Demand) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log
 
+from longboat.catalog.entries import Engine
 from longboat.catalog.library import Library
 from longboat.catalog.model_shape import ModelShape
 from longboat.core.errors import UserInputError
@@ -148,18 +149,38 @@ def engine_for(cluster: Cluster, library: Library) -> EngineKind:
     name = cluster.runtime or ("vLLM" if all(p.platform in ("cuda", "rocm", "xpu") for p in pools) else "llama.cpp")
     entry = library.engines.find(name)
     for pool in pools:
-        wanted = pool.system if pool.system in ("wsl2", "windows") else pool.platform
-        if wanted not in entry.platforms or pool.platform not in (*entry.platforms, "other"):
-            able = [other.name for other in library.engines.values() if {wanted, pool.platform} <= set(other.platforms)]
+        if not _runs(entry, pool):
             raise UserInputError(
-                f"{entry.name} does not run on {pool.entry.name} under {pool.system} ({wanted})",
-                hint=f"--runtime {' or '.join(able)}" if able else "no engine of the catalog does",
+                f"{entry.name} does not run on {pool.entry.name} under {pool.system} ({_platform(pool)}): it runs on "
+                f"{', '.join(entry.platforms)}",
+                hint=_other_engine(pools, library),
             )
     if entry.name not in ENGINE_KINDS:
         raise UserInputError(
-            f"the memory of {entry.name} cannot be planned yet", hint=f"--runtime {' or '.join(ENGINE_KINDS)}"
+            f"how much memory {entry.name} {entry.version} takes beside weights is not known here: the planner has "
+            f"that rule for {len(ENGINE_KINDS)} engines, {', '.join(ENGINE_KINDS)}",
+            hint=_other_engine(pools, library),
         )
     return ENGINE_KINDS[entry.name]
+
+
+def _platform(pool: Pool) -> str:
+    return pool.system if pool.system in ("wsl2", "windows") else pool.platform
+
+
+def _runs(engine: Engine, pool: Pool) -> bool:
+    return _platform(pool) in engine.platforms and pool.platform in (*engine.platforms, "other")
+
+
+def _other_engine(pools: Sequence[Pool], library: Library) -> str:
+    """Engines that run on all of the machines and can be planned."""
+    able = [name for name in ENGINE_KINDS if all(_runs(library.engines[name], pool) for pool in pools)]
+    if able:
+        return f"--runtime {' or '.join(able)}"
+    if any(pool.system == "windows" for pool in pools):
+        return "--os wsl2"
+    names = dict.fromkeys(pool.entry.name for pool in pools)
+    return f"no engine that can be planned runs on {' and '.join(names)}: plan them apart"
 
 
 def search(
@@ -206,12 +227,43 @@ class _Seeker:
         return [group for found in by_pools.values() for group in found[:most]]
 
     def _layouts(self, shape: ModelShape) -> Iterator[Layout]:
+        """All that can be laid out, or of these the split that is asked for."""
+        asked = self.demand.split
+        found = (layout for layout in self._all_layouts(shape) if layout.is_as(asked))
+        first = next(found, None)
+        if first is None:
+            self.rejected.append(self._not_laid_out(shape))
+            return
+        yield first
+        yield from found
+
+    def _all_layouts(self, shape: ModelShape) -> Iterator[Layout]:
         has_experts = any(layer.num_experts for layer in shape.layers)
-        parallel = self.engine != "llama.cpp"
+        parallel, asked = self.engine != "llama.cpp", self.demand.split
         for pool in self.pools:
-            yield from layouts(pool, tensor_parallel=parallel, has_experts=has_experts)
+            for layout in layouts(pool, tensor_parallel=parallel, has_experts=has_experts, asked=asked):
+                if not layout.data_attention or self._divides_requests(shape, layout):
+                    yield layout
         if len(self.pools) > 1:
             yield from mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
+
+    def _divides_requests(self, shape: ModelShape, layout: Layout) -> bool:
+        """Whether DP attention is allowed, and saves copies of caches that tensor parallelism would make."""
+        caches = {layer.cache for layer in {id(layer): layer for layer in shape.layers}.values()}
+        copied = any(cache.kind != "none" and cache.tensor_shards(layout.tensor) < layout.tensor for cache in caches)
+        return self.demand.data_attention and copied
+
+    def _not_laid_out(self, shape: ModelShape) -> Rejected:
+        """Why the machines have no place for the split that is asked for."""
+        asked, cards = self.demand.split, sum(pool.num_cards for pool in self.pools)
+        if asked.expert_parallel and not any(layer.num_experts for layer in shape.layers):
+            return Rejected(what=asked.title, why=f"{shape.name} is dense: it has 0 experts to divide")
+        if asked.expert_parallel and (asked.tensor or max(pool.cards_per_node for pool in self.pools)) == 1:
+            return Rejected(what=asked.title, why="experts are divided over the ranks of a stage, and there is 1")
+        if asked.least_ranks > cards:
+            return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators are needed, and there are {cards}")
+        each = ", ".join(f"{pool.num_nodes} x {pool.cards_per_node} {pool.entry.name}" for pool in self.pools)
+        return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators in equal stages, of {each}")
 
     def _group(self, shape: ModelShape, layout: Layout, times: StageTimes) -> Group | None:
         users = max(1.0, self.demand.users * self._share(layout) / layout.replicas)
@@ -250,7 +302,12 @@ class _Seeker:
         return found or (even_stages(len(shape.layers), len(layout.places)),)
 
     def _tried(self, shape: ModelShape, layout: Layout, stages: tuple[int, ...], users: float) -> Group | Fit:
-        split = Split(tensor=layout.tensor, stages=stages, expert_parallel=layout.expert_parallel)
+        split = Split(
+            tensor=layout.tensor,
+            stages=stages,
+            expert_parallel=layout.expert_parallel,
+            data_attention=layout.data_attention,
+        )
         cards = [place.card for place in layout.places for _ in range(layout.tensor)]
         fit = plan_fit(shape, cards, split, self.demand.load(self.engine, ceil(users)))
         return self._served(shape, layout, fit, users) if fit.fits else fit
@@ -264,6 +321,7 @@ class _Seeker:
                 Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link)
                 for count, place in zip(fit.split.stages, layout.places, strict=True)
             ),
+            attention_data=fit.split.groups,
             expert=fit.split.expert,
             hop=layout.hop,
         )
@@ -337,7 +395,7 @@ def _sequences(fit: Fit, demand: Demand) -> float:
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)
     counts = [max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.ranks]
-    return max(1.0, min(counts))
+    return max(1.0, min(counts) * fit.split.groups)
 
 
 def _busy(layout: Layout, users: float) -> int:
@@ -380,12 +438,13 @@ def _speed_order(tokens_per_s: float) -> tuple[int]:
 def _effort(group: Group) -> int:
     """How much can go wrong: ranks of one replica, uneven layers, ranks that meet over a network at each layer."""
     layout = group.layout
-    return layout.num_ranks + 4 * bool(group.layer_setting) + 16 * layout.over_network + 2 * layout.expert_parallel
+    unusual = 4 * bool(group.layer_setting) + 16 * layout.over_network
+    return layout.num_ranks + unusual + 2 * layout.expert_parallel + 4 * layout.data_attention
 
 
 def _different(plans: Sequence[Plan]) -> list[Plan]:
     seen: dict[str, Plan] = {}
     for plan in plans:
-        name = plan.title + plan.groups[0].shape.quantization
+        name = " ".join(sorted(group.title for group in plan.groups)) + plan.groups[0].shape.quantization
         seen.setdefault(name, plan)
     return list(seen.values())

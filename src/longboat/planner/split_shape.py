@@ -7,7 +7,7 @@ from typing import Literal
 
 from longboat.catalog.entries import Accelerator
 
-__all__ = ("Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
+__all__ = ("ANY_SPLIT", "AskedSplit", "Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
 
 EngineKind = Literal["vllm", "sglang", "llama.cpp"]
 
@@ -39,11 +39,14 @@ class Split:
 
     tensor: ranks of each stage; stages: layers of each pipeline stage; expert_parallel: experts are divided by copies
     over the ranks of a stage, not cut
+    data_attention: requests are divided over the ranks, each of which holds all weights but those of other ranks'
+        experts, and the caches of its own requests (DP attention); with expert_parallel, and one stage
     """
 
     tensor: int = 1
     stages: tuple[int, ...]
     expert_parallel: bool = False
+    data_attention: bool = False
 
     @property
     def pipeline(self) -> int:
@@ -57,6 +60,43 @@ class Split:
     def expert(self) -> int:
         """Ranks that divide experts by copies; 1: none do."""
         return self.tensor if self.expert_parallel else 1
+
+    @property
+    def cut(self) -> int:
+        """Parts into which weights and caches are cut, experts that are divided by copies aside."""
+        return 1 if self.data_attention else self.tensor
+
+    @property
+    def groups(self) -> int:
+        """Parts into which the requests of a stage are divided."""
+        return self.tensor if self.data_attention else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSplit:
+    """The split that somebody wants; 0 and False: whatever is best."""
+
+    tensor: int = 0
+    pipeline: int = 0
+    expert_parallel: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.tensor or self.pipeline or self.expert_parallel)
+
+    @property
+    def title(self) -> str:
+        """In the words of the command line."""
+        parts = [f"--tensor {self.tensor}"] if self.tensor else []
+        parts += [f"--pipeline {self.pipeline}"] if self.pipeline else []
+        return " ".join([*parts, "--expert-parallel"] if self.expert_parallel else parts)
+
+    @property
+    def least_ranks(self) -> int:
+        """Accelerators that one replica takes at least."""
+        return max(1, self.tensor) * max(1, self.pipeline)
+
+
+ANY_SPLIT = AskedSplit()
 
 
 def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:

@@ -45,17 +45,17 @@ def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], .
 def _by_part(weights: tuple[Weight, ...], split: Split) -> Counter[str]:
     parts: Counter[str] = Counter()
     for weight in weights:
-        parts[weight.part] += weight.rank_bytes(tensor=split.tensor, expert=split.expert)
+        parts[weight.part] += weight.rank_bytes(tensor=split.cut, expert=split.expert)
     return parts
 
 
 def _add_ends(shape: ModelShape, split: Split, stages: list[Counter[str]]) -> None:
     if shape.embedding is not None:
-        stages[0]["embedding"] += shape.embedding.rank_bytes(tensor=split.tensor)
+        stages[0]["embedding"] += shape.embedding.rank_bytes(tensor=split.cut)
     head = shape.head if shape.head is not None else shape.embedding
     if head is not None and (shape.head is not None or len(stages) > 1):
-        stages[-1]["head"] += head.rank_bytes(tensor=split.tensor)
+        stages[-1]["head"] += head.rank_bytes(tensor=split.cut)
     for weight in shape.others:
         if weight.part != "mtp":
             stage = stages[0] if weight.part == "vision" else stages[-1]
-            stage[weight.part] += weight.rank_bytes(tensor=split.tensor)
+            stage[weight.part] += weight.rank_bytes(tensor=split.cut)

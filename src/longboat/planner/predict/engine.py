@@ -18,6 +18,7 @@ class EngineTraits:
     hop_s: what the engine itself adds to each hop between pipeline stages
     hop_bytes: bytes of a hop, for each number of the hidden state of a token, both ways together
     returns_logits: the last stage sends all logits back to the first (llama.cpp RPC)
+    poll_steps: decode steps from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``)
     """
 
     name: str
@@ -26,6 +27,7 @@ class EngineTraits:
     hop_s: float = 0.0
     hop_bytes: float = 4.0
     returns_logits: bool = False
+    poll_steps: float = 1.0
 
 
 # vLLM sends hidden state and residual in 16 bits. llama.cpp and distributed-llama send float32 both ways; the time of a

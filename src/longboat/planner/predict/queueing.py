@@ -8,7 +8,7 @@ from __future__ import annotations
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load
 
-__all__ = ("first_token_passes", "in_step", "interference_share")
+__all__ = ("first_token_passes", "in_step", "interference_share", "polled_steps")
 
 MAX_BUSY_RATIO = 0.9
 
@@ -22,15 +22,28 @@ def first_token_passes(engine: EngineTraits, load: Load, *, running: float, busy
     """How many prefills long a request waits for its first token, its own included.
 
     running: requests that fit at once; busy_ratio: share of the time that prompts of others take
+
+    Where the engine looks for requests every so many steps, those that came since the last look are computed together.
     """
     together = _together(engine, load, running)
     if not in_step(load):
         busy = min(MAX_BUSY_RATIO, busy_ratio)
-        burst = load.concurrency / (2.0 * load.waves)
-        return 0.95 + burst + 0.05 * together + 0.5 * busy / (1.0 - busy)
+        burst = running / (2.0 * load.waves)
+        met = (running - 1.0) * (engine.poll_steps - 1.0) / load.mean_output_tokens
+        return 0.95 + burst + 0.05 * together + 0.5 * busy / (1.0 - busy) + met
     if engine.policy == "prefill_first":
-        return (load.concurrency + together) / 2.0
-    return min(load.concurrency, 2.0) + 0.6 * load.concurrency / load.waves
+        return (running + together) / 2.0
+    return min(running, 2.0) + 0.6 * running / load.waves
+
+
+def polled_steps(engine: EngineTraits, load: Load, *, running: float) -> float:
+    """Decode steps that a request waits on average until the engine looks for new ones.
+
+    None where nothing is decoding when requests come: where there is one at a time, and where all come together.
+    """
+    if in_step(load):
+        return 0.0
+    return (engine.poll_steps - 1.0) / 2.0 * min(1.0, running - 1.0)
 
 
 def interference_share(engine: EngineTraits, load: Load, *, running: float) -> float:

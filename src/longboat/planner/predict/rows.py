@@ -1,21 +1,21 @@
 """Measured rows: the CSV form that calibration and evaluation read.
 
 Columns: ``model,hardware,engine,quantization,tensor,pipeline,concurrency,prompt_tokens,output_tokens,ttft_ms,itl_ms``,
-and where they matter ``attention_data,expert,link,hop,spread``. The columns of aiconfigurator's ``silicon_sample.csv``
-are understood too. docs/concepts/prediction.md describes both.
+and where they matter ``attention_data,expert,link,hop,spread,poll_steps``. The columns of aiconfigurator's
+``silicon_sample.csv`` are understood too (``silicon``). docs/concepts/prediction.md describes both.
 """
 
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 
 from longboat.core.errors import Problem, UserInputError
+from longboat.planner.predict.silicon import SILICON_NAMES, is_repeated, is_silicon, poll_steps_of, spread_of
 
-__all__ = ("COLUMNS", "Row", "read_rows")
+__all__ = ("COLUMNS", "Row", "read_lines", "read_rows")
 
 COLUMNS = (
     "model",
@@ -30,28 +30,11 @@ COLUMNS = (
     "ttft_ms",
     "itl_ms",
 )
-SILICON_NAMES = {
-    "model_path": "model",
-    "system": "hardware",
-    "backend": "engine",
-    "precision": "quantization",
-    "tp_size": "tensor",
-    "pp_size": "pipeline",
-    "attention_dp_size": "attention_data",
-    "moe_ep_size": "expert",
-    "batch_size": "concurrency",
-    "isl": "prompt_tokens",
-    "osl": "output_tokens",
-    "silicon_ttft_ms": "ttft_ms",
-    "silicon_tpot_ms": "itl_ms",
-    "silicon_data_source": "source",
-}
-# An artefact of that file: these repeat the values of smaller degrees.
-REPEATED_TENSOR = ("16", "64")
-# Sweeps that are published daily draw lengths between 80 and 100 %; the other sources there use equal lengths.
-DRAWN_LENGTHS = re.compile(r"^db-dump/|^source_file=\d{4}-\d\d-\d\d\.csv|gap-analysis\.csv")
-DRAWN_SPREAD = 0.2
+USUAL_SPREAD = 0.2
 MAX_PROBLEMS = 10
+BYTE_ORDER_MARK = "\ufeff"
+# Beyond these a number is a mistake: tokens, requests and milliseconds; ranks.
+LEAST, MOST, MAX_DEGREE = 1e-6, 1e8, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +43,7 @@ class Row:
 
     quantization: ``""``: as the model's publisher stores it
     concurrency: of the whole replica
+    poll_steps: as in ``EngineTraits``
     link, hop: names of the links between accelerators of a stage, and between stages; ``""``: the hardware's own
     """
 
@@ -77,6 +61,7 @@ class Row:
     prompt_tokens: float
     output_tokens: float
     spread: float
+    poll_steps: float
     ttft_s: float
     itl_s: float
 
@@ -88,33 +73,72 @@ class Row:
 
 def read_rows(text: str, origin: str) -> tuple[Row, ...]:
     """The rows of a CSV file. Raises UserInputError with the lines that cannot be read."""
-    reader = csv.DictReader(StringIO(text))
-    names = {SILICON_NAMES.get(name, name) for name in reader.fieldnames or ()}
-    if missing := [name for name in COLUMNS if name not in names]:
-        raise UserInputError(
-            f"{origin} has no column {', '.join(missing)}", hint=f"the first line must name {','.join(COLUMNS)}"
-        )
-    rows: list[Row] = []
-    problems: list[Problem] = []
-    for number, line in enumerate(reader, start=2):
-        try:
-            rows += _read_line(line)
-        except ValueError as error:
-            hint = "lengths, degrees and times are positive numbers"
-            problems.append(Problem(where=f"line {number}", what=str(error), hint=hint))
+    found, problems = read_lines(text, origin)
     if problems:
-        shown = tuple(problems[:MAX_PROBLEMS])
-        raise UserInputError(f"{origin}: {shown[0]}", hint=shown[0].hint, problems=shown)
-    return tuple(rows)
+        raise _unreadable(origin, problems)
+    return tuple(row for _, row in found)
 
 
-def _read_line(line: Mapping[str, str | None]) -> Iterator[Row]:
-    silicon = "silicon_ttft_ms" in line
-    cells = {SILICON_NAMES.get(name, name): (value or "").strip() for name, value in line.items() if name}
-    if silicon and cells["tensor"] in REPEATED_TENSOR:
+def read_lines(text: str, origin: str) -> tuple[tuple[tuple[int, Row], ...], tuple[Problem, ...]]:
+    """The rows that can be read, each with its line, and the lines that cannot, with their mistakes.
+
+    Raises UserInputError where columns are missing or no line can be read.
+    """
+    reader = csv.reader(StringIO(text.removeprefix(BYTE_ORDER_MARK)))
+    rows: list[tuple[int, Row]] = []
+    problems: list[Problem] = []
+    try:
+        columns = _columns(next((line for line in reader if any(line)), []), origin)
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                _add_line(columns, cells, reader.line_num, rows, problems)
+    except csv.Error as error:
+        problems.append(Problem(where=f"line {reader.line_num}", what=str(error), hint="is it a CSV file?"))
+    if problems and not rows:
+        raise _unreadable(origin, problems)
+    return tuple(rows), tuple(problems)
+
+
+def _unreadable(origin: str, problems: Sequence[Problem]) -> UserInputError:
+    return UserInputError(f"{origin}: {problems[0]}", hint=problems[0].hint, problems=tuple(problems[:MAX_PROBLEMS]))
+
+
+def _columns(header: Sequence[str], origin: str) -> list[str]:
+    """Names of the columns, in small letters. Raises UserInputError where some that are needed are missing."""
+    columns = [name.strip().lower() for name in header]
+    names = {SILICON_NAMES.get(name, name) for name in columns}
+    if missing := [name for name in COLUMNS if name not in names]:
+        hint = f"the first line must name {','.join(COLUMNS)}"
+        if not columns:
+            raise UserInputError(f"{origin} is empty", hint=hint)
+        if len(columns) == 1 and (";" in columns[0] or "\t" in columns[0]):
+            hint = "separate the columns by commas"
+        raise UserInputError(f"{origin} has no column {', '.join(missing)}", hint=hint)
+    if twice := [name for name in COLUMNS if sum(SILICON_NAMES.get(column, column) == name for column in columns) > 1]:
+        raise UserInputError(f"{origin} has the column {', '.join(twice)} twice", hint="leave one of them out")
+    return columns
+
+
+def _add_line(
+    columns: Sequence[str], cells: Sequence[str], number: int, rows: list[tuple[int, Row]], problems: list[Problem]
+) -> None:
+    try:
+        if any(cell.strip() for cell in cells[len(columns) :]):
+            raise ValueError(f"{len(cells)} cells for {len(columns)} columns")
+        filled = [*cells, *[""] * len(columns)]
+        rows += [(number, row) for row in _read_line(dict(zip(columns, filled, strict=False)))]
+    except ValueError as error:
+        hint = "lengths, degrees and times are positive numbers"
+        problems.append(Problem(where=f"line {number}", what=str(error), hint=hint))
+
+
+def _read_line(line: Mapping[str, str]) -> Iterator[Row]:
+    silicon = is_silicon(line)
+    cells = {SILICON_NAMES.get(name, name): value.strip() for name, value in line.items()}
+    if silicon and is_repeated(cells):
         return
     groups = _count(cells, "attention_data")
-    spread = _silicon_spread(cells) if silicon else _positive(cells, "spread", DRAWN_SPREAD, zero=True)
+    concurrency = _positive(cells, "concurrency")
     yield Row(
         model=cells["model"],
         hardware=cells["hardware"],
@@ -127,20 +151,19 @@ def _read_line(line: Mapping[str, str | None]) -> Iterator[Row]:
         link=cells.get("link", ""),
         hop=cells.get("hop", ""),
         # That file counts the requests of one attention group.
-        concurrency=_positive(cells, "concurrency") * (groups if silicon else 1),
+        concurrency=concurrency * (groups if silicon else 1),
         prompt_tokens=_positive(cells, "prompt_tokens"),
         output_tokens=_positive(cells, "output_tokens"),
-        spread=spread,
+        spread=spread_of(cells) if silicon else _positive(cells, "spread", USUAL_SPREAD, zero=True),
+        poll_steps=poll_steps_of(cells, concurrency) if silicon else _positive(cells, "poll_steps", 1.0),
         ttft_s=_positive(cells, "ttft_ms") / 1e3,
         itl_s=_positive(cells, "itl_ms") / 1e3,
     )
 
 
-def _silicon_spread(cells: Mapping[str, str]) -> float:
-    return DRAWN_SPREAD if DRAWN_LENGTHS.search(cells.get("source", "")) else 0.0
-
-
-def _positive(cells: Mapping[str, str], name: str, default: float | None = None, *, zero: bool = False) -> float:
+def _positive(
+    cells: Mapping[str, str], name: str, default: float | None = None, *, zero: bool = False, most: float = MOST
+) -> float:
     text = cells.get(name, "")
     if not text and default is not None:
         return default
@@ -149,11 +172,15 @@ def _positive(cells: Mapping[str, str], name: str, default: float | None = None,
     except ValueError:
         value = -1.0
     if not (0.0 < value < float("inf") or (zero and value == 0.0)):
-        raise ValueError(f"{name} is {text!r}")
+        raise ValueError(f"{name} is {text!r}" if text else f"{name} is empty")
+    if value > most or 0.0 < value < LEAST:
+        raise ValueError(f"{name} is {text!r}, not between {LEAST:g} and {most:g}")
     return value
 
 
 def _count(cells: Mapping[str, str], name: str) -> int:
     """A degree; empty and 0 mean 1."""
-    value = _positive(cells, name, 1.0, zero=True)
+    value = _positive(cells, name, 1.0, zero=True, most=MAX_DEGREE)
+    if value != int(value):
+        raise ValueError(f"{name} is {cells[name]!r}, no whole number")
     return max(1, int(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from longboat.catalog.library import Library
 from longboat.catalog.model_shape import ModelShape
@@ -47,28 +47,30 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A row that cannot be predicted, and why."""
+    """A line that cannot be read or predicted, and why. row: None where it could not be read."""
 
-    row: Row
     reason: str
+    line: int = 0
+    row: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SampleMaker:
-    """Makes samples with one catalog."""
+    """Makes samples with one catalog. known: shapes by name and quantization, each made once."""
 
     library: Library
     shape_of: ShapeOf
+    known: dict[tuple[str, str], ModelShape] = field(default_factory=dict)
 
-    def samples(self, rows: Iterable[Row]) -> tuple[list[Sample], list[Skipped]]:
-        """A sample for each row whose model and hardware are known."""
+    def samples(self, rows: Iterable[tuple[int, Row]]) -> tuple[list[Sample], list[Skipped]]:
+        """A sample for each row (with its line in the file) whose model and hardware are known."""
         made: list[Sample] = []
         skipped: list[Skipped] = []
-        for row in rows:
+        for line, row in rows:
             try:
                 made.append(self.sample(row))
             except UserInputError as error:
-                skipped.append(Skipped(row=row, reason=error.message))
+                skipped.append(Skipped(row=row, reason=error.message, line=line))
         return made, skipped
 
     def sample(self, row: Row) -> Sample:
@@ -95,10 +97,20 @@ class SampleMaker:
     def deployment(self, row: Row) -> Deployment:
         """The replica that a row speaks of."""
         accelerator = self.library.accelerators.find(row.hardware)
-        machine, shape = machine_of(accelerator), stored_as(self.shape_of(row.model), row.quantization)
+        machine, shape = machine_of(accelerator), self._shape(row.model, row.quantization)
+        if row.pipeline > len(shape.layers):
+            raise UserInputError(
+                f"{row.pipeline} stages for the {len(shape.layers)} layers of {shape.name}", hint="is it pipeline?"
+            )
         link = self._link(row.link or accelerator.link or USUAL_BUS) if row.tensor > 1 else LOOPBACK
         hop = self._link(row.hop or row.link or accelerator.link or USUAL_BUS) if row.pipeline > 1 else LOOPBACK
         return _deployment(row, shape, machine, link, hop)
+
+    def _shape(self, model: str, quantization: str) -> ModelShape:
+        key = (model, quantization)
+        if key not in self.known:
+            self.known[key] = stored_as(self.shape_of(model), quantization)
+        return self.known[key]
 
     def _link(self, name: str) -> Fabric:
         return fabric_of(self.library.links.find(name.split(",")[0]))
@@ -107,7 +119,7 @@ class SampleMaker:
 def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop: Fabric) -> Deployment:
     return Deployment(
         shape=shape,
-        engine=engine_traits(row.engine),
+        engine=replace(engine_traits(row.engine), poll_steps=row.poll_steps),
         stages=even_stages(shape, machine, pipeline=row.pipeline, tensor=row.tensor, link=link),
         attention_data=min(row.attention_data, row.tensor),
         expert=row.expert,

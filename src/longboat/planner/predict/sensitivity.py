@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
 
-from longboat.planner.predict.queueing import interference_share
+from longboat.planner.predict.queueing import interference_share, polled_steps
 from longboat.planner.predict.sample import Sample
 from longboat.planner.predict.serving import times_of
 
@@ -30,13 +30,14 @@ def residual_of(sample: Sample, constants: Mapping[str, float]) -> Residual:
     share = interference_share(sample.engine, load, running=features.running)
     met = constants["interference"] * share * features.prompt_busy
     held_s = (load.concurrency / features.running - 1.0) * load.mean_output_tokens
-    waited_s = times.ttft_s - constants["floor"] - constants["first_steps"] * times.step_s - times.queue_s
+    first_steps = constants["first_steps"] + polled_steps(sample.engine, load, running=features.running)
+    waited_s = times.ttft_s - constants["floor"] - first_steps * times.step_s - times.queue_s
     passes = waited_s / times.prefill_s
     itl: dict[str, float] = {}
     ttft: dict[str, float] = {}
     for name, quantity in features.decode.items():
         itl[name] = constants[name] * quantity
-        ttft[name] = (constants["first_steps"] + held_s) * itl[name]
+        ttft[name] = (first_steps + held_s) * itl[name]
     for name, quantity in features.prompt.items():
         part_s = constants[name] * quantity
         itl[name] = met * part_s

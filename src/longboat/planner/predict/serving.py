@@ -12,7 +12,7 @@ from longboat.planner.predict.features import Features, features_of
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.number import Number, Provenance
-from longboat.planner.predict.queueing import first_token_passes, interference_share
+from longboat.planner.predict.queueing import first_token_passes, interference_share, polled_steps
 
 __all__ = ("Prediction", "Times", "predict", "times_of")
 
@@ -93,7 +93,8 @@ def times_of(features: Features, engine: EngineTraits, load: Load, constants: Ma
     )
     queue_s = (load.concurrency / features.running - 1.0) * decode_s
     wait_s = constants["wait"] * (prefill_s + (passes - 1.0) * busy_s)
-    ttft_s = constants["floor"] + wait_s + constants["first_steps"] * step_s + queue_s
+    first_steps = constants["first_steps"] + polled_steps(engine, load, running=features.running)
+    ttft_s = constants["floor"] + wait_s + first_steps * step_s + queue_s
     return Times(itl_s=itl_s, ttft_s=ttft_s, step_s=step_s, prefill_s=prefill_s, queue_s=queue_s)
 
 

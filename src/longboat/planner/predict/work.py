@@ -133,12 +133,18 @@ def _attention_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pa
     context = round(step.context_tokens)
     if step.decoding:
         read = _cache_read_bytes(cache, context, deployment.cache_bytes, ranks)
-        yield "read_cache", step.sequences / groups * read / machine.bandwidth_bytes_per_s
-    pairs = step.tokens * cache.attended_tokens(context) * layer.num_heads / ranks / groups
+        yield "read_cache", _fullest(step.sequences, groups) * read / machine.bandwidth_bytes_per_s
+    tokens = _fullest(step.tokens, groups) if step.decoding else step.tokens / groups
+    pairs = tokens * cache.attended_tokens(context) * layer.num_heads / ranks
     yield "attend", MULTIPLY_ADD * pairs * _pair_numbers(layer, step) / machine.flops_16
     if cache.index_dim:
         scores = step.tokens * context * cache.num_index_heads / groups
         yield "attend", MULTIPLY_ADD * scores * cache.index_dim / machine.flops_8
+
+
+def _fullest(count: float, groups: int) -> float:
+    """Of so many requests, those of the group with most: a request is not divided."""
+    return max(min(1.0, count), count / groups)
 
 
 def _pair_numbers(layer: Layer, step: Pass) -> int:

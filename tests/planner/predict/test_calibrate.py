@@ -6,9 +6,9 @@ import pytest
 from predict_builders import library, shape_of
 
 from longboat.planner.evaluate import calibrate, evaluate, evaluate_folds, folds_of
+from longboat.planner.predict.calibrate import fit_constants, ratios_of, sample_weights
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration, write_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.fit import fit_constants, ratios_of, sample_weights
 from longboat.planner.predict.linear import solve_positive
 from longboat.planner.predict.rows import Row
 from longboat.planner.predict.sample import Sample, SampleMaker
@@ -46,6 +46,7 @@ def _row(model: str, tensor: int, concurrency: float, prompt_tokens: float) -> R
         concurrency=concurrency,
         prompt_tokens=prompt_tokens,
         output_tokens=512.0,
+        poll_steps=1.0,
         spread=0.2,
         ttft_s=1.0,
         itl_s=1.0,

@@ -18,7 +18,7 @@ from longboat.planner.predict.linear import solve_positive
 from longboat.planner.predict.sample import Sample
 from longboat.planner.predict.sensitivity import residual_of
 from longboat.planner.predict.serving import times_of
-from longboat.planner.predict.terms import TERMS
+from longboat.planner.predict.terms import DECODE, PREFILL, TERMS, Term
 
 __all__ = ("fit_constants", "fit_groups", "ratios_of", "sample_weights")
 
@@ -43,12 +43,14 @@ class _Level:
     name: str
     key: Level
     stiffness: float
+    terms: tuple[Term, ...] = TERMS
 
 
+# How an engine schedules does not depend on its kernels: those have factors for the terms of a pass alone.
 LEVELS = (
     _Level("common", lambda sample: "", 0.3),
     _Level("engines", lambda sample: sample.engine.name, 1.0),
-    _Level("kernels", lambda sample: sample.kernel, 3.0),
+    _Level("kernels", lambda sample: sample.kernel, 3.0, (*DECODE, *PREFILL)),
 )
 
 
@@ -133,7 +135,7 @@ def _sweep(
     moved = 0.0
     for key, members in blocks.items():
         found = learned[level.name][key]
-        system = _System(found, penalty * level.stiffness)
+        system = _System(level.terms, found, penalty * level.stiffness)
         for index in members:
             system.add(samples[index], weights[index], _constants(samples[index], base, learned))
         for name, step in system.steps().items():
@@ -153,8 +155,8 @@ def _constants(sample: Sample, base: Calibration, learned: dict[str, Factors]) -
 class _System:
     """The normal equations of one block: penalised least squares, reweighted by the errors."""
 
-    def __init__(self, current: Mapping[str, float], penalty: float) -> None:
-        self.names = [term.name for term in TERMS]
+    def __init__(self, terms: Sequence[Term], current: Mapping[str, float], penalty: float) -> None:
+        self.names = [term.name for term in terms]
         self.places = {name: place for place, name in enumerate(self.names)}
         held = [penalty * STIFFNESS[name] for name in self.names]
         self.matrix = [[held[i] if i == j else 0.0 for j in range(len(held))] for i in range(len(held))]
@@ -166,7 +168,7 @@ class _System:
         self._add(residual.ttft, residual.ttft_slope, weight * TTFT_WEIGHT / (TTFT_NOISE**2 + residual.ttft**2))
 
     def _add(self, error: float, slope: Mapping[str, float], weight: float) -> None:
-        terms = [(self.places[name], value) for name, value in slope.items() if value]
+        terms = [(self.places[name], value) for name, value in slope.items() if value and name in self.places]
         for i, left in terms:
             row, scaled = self.matrix[i], weight * left
             self.right[i] -= scaled * error
