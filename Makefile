@@ -58,6 +58,10 @@ bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick 
 bench-prediction: venv  ## compare predictions with measured rows: DATA=ROWS.csv; writes docs/benchmarks/prediction.md
 	@$(VENV)/bin/python benchmarks/bench_prediction.py $(DATA)
 
+.PHONY: bench-plan
+bench-plan: venv engine  ## compare the planner with real engines on this machine; ARGS="--part single|network --json FILE"
+	@$(VENV)/bin/python benchmarks/bench_plan.py $(ARGS)
+
 .PHONY: what-fits
 what-fits: venv  ## write docs/guides/what-fits.md: what a guide prints, beside what the planner computes
 	@$(VENV)/bin/python tools/what_fits.py

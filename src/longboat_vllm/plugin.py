@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from longboat_vllm import lineage, resume
+from longboat_vllm import lineage, loaded, resume
 from longboat_vllm.forked import FORKED
 from longboat_vllm.resume import UnexpectedShapeError, expect
 from longboat_vllm.seeds import mend_seeded_parts_on_cpu
@@ -50,6 +50,7 @@ def register() -> None:
         _apply(mend_ranks_per_node_on_cpu)
         _apply(mend_eager_on_cpu)
         _apply(mend_seeded_parts_on_cpu)
+        _apply(tell_loaded_bytes_on_cpu)
 
 
 def _apply(mend: Callable[[], None]) -> None:
@@ -64,6 +65,11 @@ def _log(text: str) -> None:
     from vllm.logger import init_logger
 
     init_logger("vllm.longboat").info("Longboat: %s", text)
+
+
+def tell_loaded_bytes_on_cpu() -> None:
+    """Let every rank say in its log how many bytes of weights it loaded: see ``loaded``."""
+    loaded.install(_log)
 
 
 def fork_children() -> None:

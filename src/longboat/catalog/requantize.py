@@ -1,4 +1,4 @@
-"""What-if: the same model stored in another quantization, by the name that people use for it."""
+"""What-if: the same model stored in another quantization, by the name that people use for it, or in wider numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from longboat.catalog.quantized import quantize
 from longboat.catalog.weight import Weight
 from longboat.core.errors import UserInputError
 
-__all__ = ("GGUF_MIXES", "QUANTIZATIONS", "requantized")
+__all__ = ("GGUF_MIXES", "QUANTIZATIONS", "requantized", "widened")
 
 # As published files are made: groups of 128 for integers, FP8 in blocks of 128 x 128.
 METHODS = {
@@ -79,6 +79,7 @@ GGUF_HEAD = "Q6_K"
 GGUF_TIED_BITS = bits_of(GGUF_HEAD)
 WHOLE_TYPES = ("Q8_0", "Q6_K")
 FULL_BITS, NORM_BITS = 16.0, 32.0
+WIDE_BITS, WIDE_DTYPE = 32.0, "float32"
 MIN_MATRIX_PARAMS = 1024
 
 
@@ -102,6 +103,17 @@ def requantized(shape: ModelShape, name: str) -> ModelShape:
         f"no quantization is known by the name {name!r}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(QUANTIZATIONS)}",
     )
+
+
+def widened(shape: ModelShape) -> ModelShape:
+    """``shape`` as an engine holds it that computes in fp32: numbers of 16 bits take 32, quantized ones stay."""
+    if shape.dtype == WIDE_DTYPE:
+        return shape
+    return replace(_each_weight(shape, _wide), dtype=WIDE_DTYPE)
+
+
+def _wide(weight: Weight) -> Weight:
+    return replace(weight, bits=WIDE_BITS) if weight.bits == FULL_BITS else weight
 
 
 def _plain(weight: Weight) -> Weight:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.planner.processor import is_wide, processor_overhead
 from longboat.planner.split_shape import Card, Load, Split
 
 __all__ = ("DEFAULT_MEMORY_RATIO", "Budget", "budget_of", "modest_load", "overhead_of")
@@ -114,12 +115,12 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
         return {}
     if load.engine == "llama.cpp":
         return _llama_overhead(card, shape, load, last=last)
-    parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": _runtime_bytes(card)}
+    if is_wide(card, load):
+        return processor_overhead(shape, split, load)
+    parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
         parts["communicators"] = COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES)
-    if card.kind == "cpu":
-        parts.pop("communicators", None)
-    elif load.graphs:
+    if load.graphs:
         parts["graphs"] = GRAPH_BYTES * _captured_sizes(engine_sequences(load, card))
     if last:
         parts["logits"] = LOGITS_COPIES * engine_sequences(load, card) * shape.vocab_size * 4
@@ -141,10 +142,6 @@ def engine_sequences(load: Load, card: Card) -> int:
 
 def _is_large(card: Card) -> bool:
     return card.kind == "gpu" and card.memory_bytes >= LARGE_CARD_BYTES and "A100" not in card.name
-
-
-def _runtime_bytes(card: Card) -> int:
-    return CPU_RUNTIME_BYTES if card.kind == "cpu" else RUNTIME_BYTES
 
 
 def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -> int:

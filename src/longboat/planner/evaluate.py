@@ -12,6 +12,7 @@ from statistics import median
 from longboat.core.errors import UserInputError
 from longboat.planner.predict.calibrate import fit_constants, fit_groups, ratios_of
 from longboat.planner.predict.constants import Calibration, Spread
+from longboat.planner.predict.host_fit import fit_hosts
 from longboat.planner.predict.sample import Sample
 
 __all__ = (
@@ -95,13 +96,16 @@ def folds_of(samples: Iterable[Sample], salt: str = "") -> tuple[frozenset[str],
 
 
 def held_out_ratios(
-    samples: Sequence[Sample], base: Calibration, parts: Iterable[Callable[[Sample], bool]]
+    samples: Sequence[Sample],
+    base: Calibration,
+    parts: Iterable[Callable[[Sample], bool]],
+    learn: Callable[[Sequence[Sample], Calibration], Calibration] = fit_constants,
 ) -> list[tuple[Sample, Ratio]]:
     """Measured / predicted of each part (those for which it says true), predicted by constants fitted to all others."""
     found: list[tuple[Sample, Ratio]] = []
     for inside in parts:
         tested = [sample for sample in samples if inside(sample)]
-        fitted = fit_constants([sample for sample in samples if not inside(sample)], base)
+        fitted = learn([sample for sample in samples if not inside(sample)], base)
         found += zip(tested, ratios_of(tested, fitted, groups=False), strict=True)
     return found
 
@@ -128,13 +132,16 @@ def errors_by_group(pairs: Iterable[tuple[Sample, Ratio]]) -> list[Errors]:
 
 
 def calibrate(samples: Sequence[Sample], base: Calibration, *, here: bool, source: str, date: str) -> Calibration:
-    """``base`` fitted to the samples: constants, factors of their groups, intervals where there are groups enough."""
-    fitted = fit_groups(samples, fit_constants(samples, base), here=here)
+    """``base`` fitted to the samples: constants, factors of their groups, intervals where there are groups enough.
+
+    Rows that were measured here speak for their machines alone: constants that all share stay as they are.
+    """
+    fitted = fit_groups(samples, fit_hosts(samples, base) if here else fit_constants(samples, base), here=here)
     fitted = replace(fitted, source=source, date=date)
     halves = folds_of(samples)
     if sum(map(len, halves)) < MIN_GROUPS_FOR_SPREAD:
         return fitted
-    unseen = held_out_ratios(samples, base, [_inside(half) for half in halves])
+    unseen = held_out_ratios(samples, base, [_inside(half) for half in halves], fit_hosts if here else fit_constants)
     itl, ttft = _spreads([ratio for _, ratio in unseen])
     seen_itl, seen_ttft = _spreads(ratios_of(samples, fitted, groups=True))
     return replace(

@@ -13,6 +13,7 @@ from longboat.catalog.model_shape import ModelShape
 from longboat.planner.budget import budget_of, modest_load, overhead_of
 from longboat.planner.divide import Obstacle, find_obstacle
 from longboat.planner.kv_room import StageCaches, max_context, stage_caches
+from longboat.planner.processor import computed_load, computed_shape, is_wide, packed_bytes
 from longboat.planner.split_shape import Card, Load, Split
 from longboat.planner.stage_weights import stage_weights
 
@@ -134,6 +135,7 @@ def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load)
 def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
     if len(cards) != split.num_ranks:
         raise ValueError(f"{split.num_ranks} ranks need as many cards, not {len(cards)}")
+    shape, load = computed_shape(cards[0], load, shape), computed_load(cards[0], load)
     layers_only = load.engine == "llama.cpp"
     obstacle = find_obstacle(shape, tensor=split.cut, stages=split.stages, expert=split.expert, layers_only=layers_only)
     if obstacle is not None:
@@ -163,8 +165,14 @@ def _ranks(
         last = stage == split.pipeline - 1
         if (card, last) not in known:
             known[card, last] = overhead_of(card, shape, split, load, last=last)
-        ranks.append(_rank(card, split, load, index, weights[stage], known[card, last], one[stage]))
+        overhead = _with_copies(known[card, last], card, load, weights[stage])
+        ranks.append(_rank(card, split, load, index, weights[stage], overhead, one[stage]))
     return tuple(ranks)
+
+
+def _with_copies(overhead: Mapping[str, int], card: Card, load: Load, weights: Mapping[str, int]) -> Mapping[str, int]:
+    copies = packed_bytes(weights) if is_wide(card, load) else 0
+    return {**overhead, "packed copies": copies} if copies else overhead
 
 
 def _rank(

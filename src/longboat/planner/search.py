@@ -23,6 +23,8 @@ from longboat.planner.pools import Pool, pools_of
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import engine_traits
+from longboat.planner.predict.machine import machine_for
+from longboat.planner.predict.sample import computed_on
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.split_shape import EngineKind, Split, even_stages
 
@@ -198,7 +200,7 @@ def search(
 
 class _Seeker:
     def __init__(self, cluster: Cluster, demand: Demand, engine: EngineKind, calibration: Calibration) -> None:
-        self.pools = pools_of(cluster)
+        self.pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
         self.demand, self.engine, self.calibration = demand, engine, calibration
         self.traits = engine_traits(engine)
         self.rejected: list[Rejected] = []
@@ -207,12 +209,17 @@ class _Seeker:
 
     def plans(self, shape: ModelShape) -> list[Plan]:
         """For each group that fits a plan: itself, and the best for the machines that it leaves."""
+        shape = self._computed(shape)
         times = StageTimes(shape, self.traits, self.demand.traffic(1.0))
         self.weight_bytes = shape.weight_bytes
         groups = [group for layout in self._layouts(shape) if (group := self._group(shape, layout, times))]
         kept = self._worthwhile(groups)
         best = {group.layout.pools[0]: group for group in reversed(kept) if len(group.layout.pools) == 1}
         return [self._plan(group, best) for group in kept]
+
+    def _computed(self, shape: ModelShape) -> ModelShape:
+        """Its weights as the engine holds them: an engine does not mix accelerators with processors."""
+        return computed_on(self.pools[0].machine, shape)
 
     def _worthwhile(self, groups: Sequence[Group]) -> list[Group]:
         """The best few for the same machines, in order; the others are refused with their figures."""

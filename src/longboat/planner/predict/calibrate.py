@@ -106,7 +106,7 @@ def ratios_of(samples: Iterable[Sample], calibration: Calibration, *, groups: bo
     """Measured / predicted of ITL and TTFT of each sample. groups: with the factors of measured groups."""
     found = []
     for sample in samples:
-        constants = calibration.constants(engine=sample.engine.name, kernel=sample.kernel)
+        constants = calibration.constants(engine=sample.engine.name, kernel=sample.kernel, machine=sample.machine)
         times = times_of(sample.features, sample.engine, sample.load, constants)
         group = calibration.groups.get(sample.key) if groups else None
         itl_s = times.itl_s * (group.itl_factor if group else 1.0)

@@ -49,6 +49,7 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     common: dict[str, float] = {}
     engines: dict[str, dict[str, float]] = {}
     kernels: dict[str, dict[str, float]] = {}
+    hosts: dict[str, dict[str, float]] = {}
     group: tuple[Group, ...] = ()
 
 
@@ -72,6 +73,7 @@ def read_calibration(text: str, origin: str) -> Calibration:
         common=_checked(told.common, origin),
         engines={name: _checked(factors, origin) for name, factors in told.engines.items()},
         kernels={name: _checked(factors, origin) for name, factors in told.kernels.items()},
+        hosts={name: _checked(factors, origin) for name, factors in told.hosts.items()},
         machines=told.machines,
         groups={(group.model, group.machine, group.engine): _measured(group) for group in told.group},
         itl_spread=_spread(told.itl_interval),
@@ -126,6 +128,8 @@ def _lines(calibration: Calibration) -> Iterator[str]:
         yield from _table(f"engines.{_quoted(name)}", factors)
     for name, factors in sorted(calibration.kernels.items()):
         yield from _table(f"kernels.{_quoted(name)}", factors)
+    for name, factors in sorted(calibration.hosts.items()):
+        yield from _table(f"hosts.{_quoted(name)}", factors)
     for key, group in sorted(calibration.groups.items()):
         yield from _group(key, group)
 

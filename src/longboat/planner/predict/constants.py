@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from longboat.planner.predict.terms import DEFAULTS
+from longboat.planner.predict.terms import defaults_for
 
-__all__ = ("Calibration", "Measured", "Spread")
+__all__ = ("Calibration", "Measured", "Spread", "host_name")
 
 Factors = Mapping[str, float]
+
+
+def host_name(machine: str, engine: str) -> str:
+    """The key of a machine's own factors."""
+    return f"{machine} | {engine}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class Calibration:
     """Learned constants.
 
     common, engines, kernels: factors on the defaults by term; engines and kernels by name
+    hosts: the same, by machine and engine as ``host_name`` joins them, of the user's own machines
     machines: names of machines among the rows
     groups: by model, machine and engine
     itl_spread, ttft_spread: of groups that were not measured
@@ -49,6 +55,7 @@ class Calibration:
     common: Factors = field(default_factory=dict)
     engines: Mapping[str, Factors] = field(default_factory=dict)
     kernels: Mapping[str, Factors] = field(default_factory=dict)
+    hosts: Mapping[str, Factors] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
     groups: Mapping[tuple[str, str, str], Measured] = field(default_factory=dict)
     itl_spread: Spread = Spread(low=0.6, high=1.7)
@@ -59,10 +66,15 @@ class Calibration:
     source: str = ""
     date: str = ""
 
-    def constants(self, *, engine: str, kernel: str) -> dict[str, float]:
-        """Every term's constant for an engine and a kind of kernels; where one is unknown, without its factors."""
-        levels = (self.common, self.engines.get(engine, {}), self.kernels.get(kernel, {}))
-        found = dict(DEFAULTS)
+    def constants(self, *, engine: str, kernel: str, machine: str = "") -> dict[str, float]:
+        """Every term's constant for an engine, a kind of kernels and a machine; of what is unknown, without factors."""
+        levels = (
+            self.common,
+            self.engines.get(engine, {}),
+            self.kernels.get(kernel, {}),
+            self.hosts.get(host_name(machine, engine), {}),
+        )
+        found = defaults_for(kernel)
         for factors in levels:
             for name, factor in factors.items():
                 found[name] *= factor

@@ -45,7 +45,12 @@ class Deployment:
     @property
     def cache_bytes(self) -> float:
         """Bytes of one number in the cache of keys and values."""
-        return 1.0 if self.shape.kv_cache_dtype.startswith("fp8") else 2.0
+        return 1.0 if self.shape.kv_cache_dtype.startswith("fp8") else self.number_bytes
+
+    @property
+    def number_bytes(self) -> float:
+        """Bytes of one number of the hidden state."""
+        return self.stages[0].machine.number_bytes
 
     def layers_of(self, index: int) -> tuple[Layer, ...]:
         """The layers of one stage."""

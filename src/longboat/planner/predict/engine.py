@@ -16,7 +16,8 @@ class EngineTraits:
         still while prompts are computed (SGLang's default)
     chunk_tokens: prompt tokens in one pass, at most
     hop_s: what the engine itself adds to each hop between pipeline stages
-    hop_bytes: bytes of a hop, for each number of the hidden state of a token, both ways together
+    hop_bytes: bytes of a hop, for each number of the hidden state of a token, both ways together, where numbers have 16
+        bits between multiplications
     returns_logits: the last stage sends all logits back to the first (llama.cpp RPC)
     poll_steps: decode steps from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``)
     """

@@ -14,6 +14,7 @@ from longboat.planner.predict.work import Pass, stage_work
 __all__ = ("Features", "features_of")
 
 LOGIT_BYTES = 4.0
+USUAL_NUMBER_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ def _hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
     if not hops:
         return 0.0
     engine, link = deployment.engine, deployment.hop
-    carried = tokens * deployment.shape.hidden_size * engine.hop_bytes
+    carried = tokens * deployment.shape.hidden_size * engine.hop_bytes * deployment.number_bytes / USUAL_NUMBER_BYTES
     seconds = hops * (engine.hop_s + link.latency_s / 2.0 + carried / link.bandwidth_bytes_per_s)
     if engine.returns_logits:
         seconds += sequences * deployment.shape.vocab_size * LOGIT_BYTES / link.bandwidth_bytes_per_s

@@ -10,7 +10,7 @@ __all__ = ("kernel_class", "multiply_flops", "unpacks")
 
 # Formats whose numbers the hardware can multiply as they are; all others are widened to 16 bits first.
 FLOAT4 = ("nvfp4", "mxfp4")
-FULL_BITS, EIGHT_BITS = 12.0, 7.9
+WIDE_BITS, FULL_BITS, EIGHT_BITS = 30.0, 12.0, 7.9
 
 
 def multiply_flops(weight: Weight, shape: ModelShape, machine: Machine) -> float:
@@ -33,7 +33,9 @@ def kernel_class(shape: ModelShape, machine: Machine) -> str:
     Before the slash the format of the weights, after it the narrowest type that the hardware multiplies.
     """
     heaviest = max(shape.layers[-1].weights, key=lambda weight: weight.num_params)
-    if heaviest.bits > FULL_BITS:
+    if heaviest.bits > WIDE_BITS:
+        form = "32"
+    elif heaviest.bits > FULL_BITS:
         form = "16"
     elif heaviest.bits >= EIGHT_BITS:
         form = "8" if "fp8" not in shape.quantization else "fp8-block" if heaviest.row_group else "fp8"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from longboat.catalog.entries import Accelerator, Link
 
-__all__ = ("LOOPBACK", "Fabric", "Machine", "fabric_of", "machine_of")
+__all__ = ("LOOPBACK", "Fabric", "Machine", "fabric_of", "machine_for", "machine_of")
 
-Native = Literal["fp4", "fp8", "bf16"]
+Native = Literal["fp4", "fp8", "bf16", "fp32"]
+WIDE_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Machine:
     bandwidth_bytes_per_s: of the memory, as specified
     flops_16, flops_8, flops_4: dense operations a second with operands of so many bits; those of a width that the
         hardware does not multiply are the figure of the next wider one
+    flops_32: the same of 32 bits; 0 where nothing computes with them
+    processor: it is one, not an accelerator; number_bytes: of a number between two multiplications
     """
 
     name: str
@@ -28,10 +31,15 @@ class Machine:
     flops_16: float
     flops_8: float
     flops_4: float
+    flops_32: float = 0.0
+    processor: bool = False
+    number_bytes: float = 2.0
 
     @property
     def native(self) -> Native:
         """The narrowest floating-point type that it multiplies."""
+        if self.number_bytes == WIDE_BYTES:
+            return "fp32"
         if self.flops_4 > self.flops_8:
             return "fp4"
         return "fp8" if self.flops_8 > self.flops_16 else "bf16"
@@ -64,7 +72,17 @@ def machine_of(entry: Accelerator) -> Machine:
         flops_16=flops_16,
         flops_8=flops_8,
         flops_4=max(entry.tflops.get("fp4", 0.0) * 1e12, flops_8),
+        flops_32=entry.tflops.get("fp32", 0.0) * 1e12,
+        processor=entry.kind == "cpu",
     )
+
+
+def machine_for(machine: Machine, engine: str) -> Machine:
+    """The machine as an engine uses it: vLLM computes with 32 bits on processors, as Longboat starts it there."""
+    if not machine.processor or engine != "vllm":
+        return machine
+    flops = machine.flops_32 or machine.flops_16
+    return replace(machine, flops_16=flops, flops_8=flops, flops_4=flops, number_bytes=WIDE_BYTES)
 
 
 def fabric_of(link: Link) -> Fabric:

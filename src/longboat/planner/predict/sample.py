@@ -9,7 +9,7 @@ from longboat.catalog.library import Library
 from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.quantization import NVFP4, Quantization, Rule
 from longboat.catalog.quantized import quantize
-from longboat.catalog.requantize import requantized
+from longboat.catalog.requantize import requantized, widened
 from longboat.core.errors import UserInputError
 from longboat.planner.predict.capacity import sequences_that_fit
 from longboat.planner.predict.deployment import Deployment, even_stages
@@ -17,10 +17,10 @@ from longboat.planner.predict.engine import EngineTraits, engine_traits
 from longboat.planner.predict.features import Features, features_of
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.load import Load
-from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, fabric_of, machine_of
+from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, fabric_of, machine_for, machine_of
 from longboat.planner.predict.rows import Row
 
-__all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "stored_as")
+__all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "computed_on", "stored_as")
 
 ShapeOf = Callable[[str], ModelShape]
 # Where neither the row nor the catalog names a link between the accelerators of a node.
@@ -97,7 +97,8 @@ class SampleMaker:
     def deployment(self, row: Row) -> Deployment:
         """The replica that a row speaks of."""
         accelerator = self.library.accelerators.find(row.hardware)
-        machine, shape = machine_of(accelerator), self._shape(row.model, row.quantization)
+        machine = machine_for(machine_of(accelerator), engine_traits(row.engine).name)
+        shape = computed_on(machine, self._shape(row.model, row.quantization))
         if row.pipeline > len(shape.layers):
             raise UserInputError(
                 f"{row.pipeline} stages for the {len(shape.layers)} layers of {shape.name}", hint="is it pipeline?"
@@ -125,6 +126,11 @@ def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop
         expert=row.expert,
         hop=hop,
     )
+
+
+def computed_on(machine: Machine, shape: ModelShape) -> ModelShape:
+    """The weights as the engine holds them there."""
+    return widened(shape) if machine.native == "fp32" else shape
 
 
 def stored_as(shape: ModelShape, quantization: str) -> ModelShape:

@@ -58,7 +58,7 @@ def predict(
     """max_sequences: that fit into the cache at once; None: as many as are asked for."""
     machine = deployment.stages[0].machine
     kernel = kernel_class(deployment.shape, machine)
-    constants = calibration.constants(engine=deployment.engine.name, kernel=kernel)
+    constants = calibration.constants(engine=deployment.engine.name, kernel=kernel, machine=machine.name)
     features = features_of(deployment, load, max_sequences=max_sequences)
     times = times_of(features, deployment.engine, load, constants)
     group = calibration.groups.get((deployment.shape.name, machine.name, deployment.engine.name))

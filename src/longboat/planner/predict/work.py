@@ -16,7 +16,6 @@ from longboat.planner.predict.kernels import multiply_flops, unpacks
 
 __all__ = ("Pass", "expected_experts", "stage_work")
 
-ACTIVATION_BYTES = 2.0
 # Reads and writes of the hidden state in one layer, beside the multiplications: norms, residuals, rotation, conversion.
 ACTIVATION_PASSES = 10
 # An all-reduce of more ranks takes longer: measured 6.4 to 11 us for two to eight A100, 14 to 60 us over PCIe.
@@ -78,7 +77,7 @@ def _layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) 
     yield from _attention_work(deployment, stage, layer, step)
     yield from _link_work(deployment, stage, step)
     numbers = step.tokens * deployment.shape.hidden_size * ACTIVATION_PASSES
-    yield "activations", numbers * ACTIVATION_BYTES / stage.machine.bandwidth_bytes_per_s
+    yield "activations", numbers * deployment.number_bytes / stage.machine.bandwidth_bytes_per_s
     yield "layer", 1.0
     for name, present in (
         ("expert_layer", layer.num_experts > 0),
@@ -171,7 +170,7 @@ def _link_work(deployment: Deployment, stage: Stage, step: Pass) -> Iterator[tup
         return
     growth = 1.0 + LATENCY_GROWTH * (log2(ranks) - 1.0)
     yield "link_latency", REDUCES_PER_LAYER * growth * stage.link.latency_s
-    payload = step.tokens * deployment.shape.hidden_size * ACTIVATION_BYTES
+    payload = step.tokens * deployment.shape.hidden_size * deployment.number_bytes
     moved = REDUCES_PER_LAYER * 2.0 * (ranks - 1) / ranks * payload
     yield "link_bytes", moved / stage.link.bandwidth_bytes_per_s
 

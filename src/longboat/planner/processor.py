@@ -1,0 +1,81 @@
+"""vLLM on a processor, as Longboat starts it: numbers of 32 bits, and what a rank takes beside weights and cache.
+
+Measured on 2026-11-22 with vLLM 0.32.0 (CPU) on two cores of an EPYC 7003 (docs/benchmarks/planner.md): the
+proportional set size that a replica adds to that of its zygote, after its whole cache was used once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.catalog.requantize import widened
+from longboat.planner.split_shape import Card, Load, Split
+
+__all__ = ("LIBRARIES", "computed_load", "computed_shape", "is_wide", "packed_bytes", "processor_overhead")
+
+MIB = 1024**2
+NUMBER_BITS, NUMBER_BYTES = 32, 4
+LIBRARIES = "libraries"
+"""The part that all replicas of a node share with its zygote: what they have imported."""
+LIBRARY_BYTES = 600 * MIB
+# Server and engine core, what the allocator keeps, scratch memory of kernels: 40 to 95 MiB were seen for models of 12
+# to 95 million parameters.
+PROCESS_BYTES = 75 * MIB
+BATCHED_TOKENS = 2048
+
+
+def is_wide(card: Card, load: Load) -> bool:
+    """Whether the engine computes with 32 bits on this card."""
+    return card.kind == "cpu" and load.engine == "vllm"
+
+
+def computed_shape(card: Card, load: Load, shape: ModelShape) -> ModelShape:
+    """The model as the engine holds it there."""
+    return widened(shape) if is_wide(card, load) else shape
+
+
+def computed_load(card: Card, load: Load) -> Load:
+    """The load with the cache's numbers as wide as those of the model, unless they were told to be narrow."""
+    return replace(load, kv_bits=NUMBER_BITS) if is_wide(card, load) and load.kv_bits == 16 else load
+
+
+def processor_overhead(shape: ModelShape, split: Split, load: Load) -> Mapping[str, int]:
+    """Bytes by part that one rank takes beside weights and cache."""
+    return {
+        "activations": _activation_bytes(shape, split, load),
+        "tables": _table_bytes(shape),
+        "processes": PROCESS_BYTES,
+        LIBRARIES: LIBRARY_BYTES,
+    }
+
+
+def packed_bytes(weights: Mapping[str, int]) -> int:
+    """Copies of embedding and head, packed for multiplication: of all other matrices only the packed one is kept.
+
+    weights: of one rank by part. Source: ``dispatch_cpu_unquantized_gemm`` of vLLM, with ``remove_weight=False``.
+    """
+    return weights.get("embedding", 0) + weights.get("head", 0)
+
+
+def _activation_bytes(shape: ModelShape, split: Split, load: Load) -> int:
+    """The largest step: hidden state and residual, gate and up projection together, and their product."""
+    tokens = min(load.batched_tokens or BATCHED_TOKENS, load.context_tokens * load.num_sequences)
+    inner = max((_inner(layer) for layer in _kinds(shape)), default=0)
+    return NUMBER_BYTES * tokens * (2 * shape.hidden_size + 3 * inner // split.tensor)
+
+
+def _inner(layer: Layer) -> int:
+    """Rows of the widest projection of the feed-forward part."""
+    return max((weight.rows for weight in layer.weights if weight.part == "mlp" and weight.shard == "out"), default=0)
+
+
+def _table_bytes(shape: ModelShape) -> int:
+    """Cosines and sines of every position, for a head."""
+    width = max((layer.query_dim for layer in _kinds(shape)), default=0)
+    return NUMBER_BYTES * shape.max_context_tokens * width
+
+
+def _kinds(shape: ModelShape) -> list[Layer]:
+    return list({id(layer): layer for layer in shape.layers}.values())
