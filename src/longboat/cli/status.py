@@ -37,7 +37,7 @@ def run_status(*, watch: bool, as_json: bool) -> None:
 
 def wanted_replicas(report: FleetReport) -> dict[str, int]:
     """Model → replicas that the fleet file asks for."""
-    return {model.name: model.replicas for model in _fleet(report).models}
+    return {model.name: model.num_replicas for model in _fleet(report).models}
 
 
 def _fleet(report: FleetReport) -> Fleet:

@@ -72,7 +72,7 @@ class Applied:
 
     @property
     def goal(self) -> Goal:
-        wanted = {model.name: model.replicas for model in self.fleet.models}
+        wanted = {model.name: model.num_replicas for model in self.fleet.models}
         return Goal(document=self.text, wanted=wanted, digests=self.digests, outlives_failure=not self.started_fleet)
 
 
@@ -154,7 +154,7 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     change = diff(running, applied.fleet) if running else None
     deployed = session.deployed_models()
     policy = _policy(session, applied.fleet, applied.admins)
-    is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
+    is_whole = all(model.name in deployed for model in applied.fleet.models if model.num_replicas)
     told = controller_values(session.applications())
     again = told.get("taken_back", {})
     is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again

@@ -65,7 +65,7 @@ def serve_document(
     today; only their replica count is taken from the file
     others: applications on this cluster that are not Longboat's, left as they are
     """
-    running = [entry for entry in shaped if entry.spec.replicas > 0]
+    running = [entry for entry in shaped if entry.spec.num_replicas > 0]
     return {
         "proxy_location": "Disabled",
         "applications": [
@@ -92,7 +92,9 @@ def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> d
         "fleet": fleet.name,
         "text": text,
         "models": [model.name for model in fleet.models],
-        "updates": {m.name: {"replicas": m.replicas, **m.update.model_dump()} for m in fleet.models if m.replicas},
+        "updates": {
+            m.name: {"replicas": m.num_replicas, **m.update.model_dump()} for m in fleet.models if m.num_replicas
+        },
         "gateway": gateway_settings(fleet.gateway),
         "policy": plain_policy(policy),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
@@ -143,7 +145,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
     spec = entry.spec
     override = {
         "name": SUPERVISOR_DEPLOYMENT,
-        "num_replicas": spec.replicas,
+        "num_replicas": spec.num_replicas,
         "max_surge_percent": ONE_MORE if spec.update.surge else 0,
     }
     if deployed is not None:
@@ -163,7 +165,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
 
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
-    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update"})
+    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update", "load"})
     document["engine"]["options"] = spec.engine.given_options
     return document
 

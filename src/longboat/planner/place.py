@@ -79,8 +79,8 @@ def shape_gang(
         return NoShape(problems=problems)
     matching = [node for node in nodes if matches(node, model.placement.labels)]
     wish = _Wish(
-        tensor=model.split.tensor,
-        pipeline=model.split.pipeline,
+        tensor=model.ranks.tensor,
+        pipeline=model.ranks.pipeline,
         rank=rank_resources(model, environment_platform),
         rooms=tuple(amount_of_node(node) for node in matching),
     )
