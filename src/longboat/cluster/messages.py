@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from longboat.core.states import EndpointTable, ReplicaState
 
@@ -195,6 +196,7 @@ class FleetReport:
     updating: model → digest of what its replicas are being exchanged for
     taken_back: model → digest of an update that failed and was taken back, and why
     partial: the controller has just started, and there may be more than it knows
+    planned: the file as it was asked for, and what was expected of its models, as ``up`` told it
     """
 
     fleet: str
@@ -211,6 +213,7 @@ class FleetReport:
     updating: Mapping[str, str] = field(default_factory=dict)
     taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     partial: bool = False
+    planned: Mapping[str, Any] = field(default_factory=dict)
 
 
 def policy_digest(document: bytes) -> str:

@@ -56,11 +56,13 @@ def serve_document(
     text: str,
     *,
     policy: Policy = Policy(),  # noqa: B008 (frozen)
+    planned: Mapping[str, Any] = MappingProxyType({}),
     deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything Serve is to run.
 
+    planned: what the plan was, for whoever compares it with what comes of it
     deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
     today; only their replica count is taken from the file
     others: applications on this cluster that are not Longboat's, left as they are
@@ -73,7 +75,7 @@ def serve_document(
             _application(CONTROLLER_APP, "controller_app", {}, CONTROLLER_DEPLOYMENT)
             | {
                 "deployments": [
-                    {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy)}
+                    {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy, planned)}
                 ]
             },
             *(_model_application(fleet.name, entry, deployed.get(entry.spec.name)) for entry in running),
@@ -81,7 +83,12 @@ def serve_document(
     }
 
 
-def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> dict[str, Any]:  # noqa: B008 (frozen)
+def controller_document(
+    fleet: Fleet,
+    text: str,
+    policy: Policy = Policy(),  # noqa: B008 (frozen)
+    planned: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     """What the fleet controller is told (see ``FleetController.reconfigure``)."""
     warm = {
         (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
@@ -97,6 +104,7 @@ def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> d
         },
         "gateway": gateway_settings(fleet.gateway),
         "policy": plain_policy(policy),
+        "planned": dict(planned),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
     }
 

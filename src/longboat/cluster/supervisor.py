@@ -319,7 +319,7 @@ class EngineSupervisor:
         from longboat.cluster.ports import ServeController
 
         context = serve.get_replica_context()
-        gang_shape = GangShape(**{**shape, "resources": RankResources(**shape["resources"])})
+        gang_shape = _shape(shape)
         self._runner = GangRunner(
             fleet=fleet,
             model=model,
@@ -341,6 +341,12 @@ class EngineSupervisor:
         """Serve calls it when the replica is stopped."""
         if runner := getattr(self, "_runner", None):
             await runner.drain(DRAIN_S)
+
+
+def _shape(values: Mapping[str, Any]) -> GangShape:
+    """The shape that travelled as plain values."""
+    resources, layers = RankResources(**values["resources"]), tuple(values.get("layers", ()))
+    return GangShape(**{**values, "resources": resources, "layers": layers})
 
 
 def _exit_process(reason: str) -> None:

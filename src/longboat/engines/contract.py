@@ -7,11 +7,11 @@ that we do not start at all (``starts_processes`` is false).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from longboat.core.plan import GangPlan, GangShape
+from longboat.core.plan import EngineMemory, GangPlan, GangShape
 from longboat.core.states import Phase
 
 __all__ = ("EngineAdapter", "EngineEnvironment", "EngineLoad", "PortRequest", "Probe", "RankCommand", "ZygoteRequest")
@@ -122,6 +122,10 @@ class EngineAdapter(Protocol):
 
     def capacity(self, plan: GangPlan) -> int | None:
         """Requests that the engine works on at once; what comes besides waits in it. None: nobody knows."""
+        ...
+
+    def memory(self, args: Sequence[str], platform: str) -> EngineMemory | None:
+        """What the user's arguments and our defaults say about memory. None: the engine has no model in memory."""
         ...
 
     def phase_of(self, log_line: str) -> Phase | None:

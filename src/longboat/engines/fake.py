@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -63,6 +63,9 @@ class FakeAdapter:
         return number_given("--max-num-seqs", plan.extra_args) or (
             given if isinstance(given, int) else DEFAULT_CAPACITY
         )
+
+    def memory(self, args: Sequence[str], platform: str) -> None:
+        """It has no model."""
 
     def phase_of(self, log_line: str) -> Phase | None:
         found = _PHASE.match(log_line)

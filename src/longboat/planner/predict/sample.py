@@ -19,6 +19,7 @@ from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, fabric_of, machine_of
 from longboat.planner.predict.rows import Row
+from longboat.planner.processor_part import find_hardware
 
 __all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "stored_as")
 
@@ -94,7 +95,7 @@ class SampleMaker:
 
     def deployment(self, row: Row) -> Deployment:
         """The replica that a row speaks of."""
-        accelerator = self.library.accelerators.find(row.hardware)
+        accelerator = find_hardware(row.hardware, self.library)
         machine, shape = machine_of(accelerator), stored_as(self.shape_of(row.model), row.quantization)
         link = self._link(row.link or accelerator.link or USUAL_BUS) if row.tensor > 1 else LOOPBACK
         hop = self._link(row.hop or row.link or accelerator.link or USUAL_BUS) if row.pipeline > 1 else LOOPBACK
