@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from longboat.builtin import describe, is_builtin
 from longboat.catalog.hf_shape import parse_config, shape_from_config
 from longboat.catalog.library import Library, built_in_files, load_library
 from longboat.catalog.model_entry import shape_of_entry
@@ -100,6 +101,9 @@ class _Models:
         own = self._own.get(normal_name(name))
         if own is not None:
             return read_model(str(own), self._library) if own.is_dir() else _read_file(own, name)
+        if is_builtin(name):
+            told = describe(name)
+            return shape_from_config(told.config, name=told.name)
         if Path(name).exists():
             return read_model(name, self._library)
         return shape_of_entry(self._library.models.find(name))

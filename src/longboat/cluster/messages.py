@@ -47,13 +47,17 @@ class AgentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHealth:
-    """One rank at one moment, as its agent sees it. phase: newest phase named in its log (empty: none yet)."""
+    """One rank at one moment, as its agent sees it. phase: newest phase named in its log (empty: none yet).
+
+    memory_bytes: as in ``RankState``
+    """
 
     node_rank: int
     alive: bool
     phase: str
     rss_bytes: int
     cpu_s: float
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,17 @@ from pathlib import PurePath
 
 from longboat.core.plan import EngineMemory, GangPlan, GangShape, RankPlan
 from longboat.core.states import Phase
-from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand, ZygoteRequest
+from longboat.engines.contract import (
+    EngineCounters,
+    EngineEnvironment,
+    EngineLoad,
+    PortRequest,
+    Probe,
+    RankCommand,
+    ZygoteRequest,
+)
 from longboat.engines.metrics import largest_of, read_samples, total_of
+from longboat.engines.vllm_counters import read_counters
 from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, number_given, without_given
 from longboat.engines.vllm_memory import memory_of
 
@@ -118,6 +127,9 @@ class VllmAdapter:
     def phase_of(self, log_line: str) -> Phase | None:
         """Loading from the first weight, warming once weights are in memory; readiness is for the probe to say."""
         return next((phase for words, phase in _PHASES if words in log_line), None)
+
+    def counters(self, metrics_text: str) -> EngineCounters:
+        return read_counters(metrics_text)
 
     def load(self, metrics_text: str) -> EngineLoad:
         """Requests, KV use (the fullest engine's) and token totals, from ``/metrics``."""

@@ -96,9 +96,7 @@ def gangs_of(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape
     """Every split that the file allows with a gang that one replica could have, and the model written so."""
     for placed in _kinds(spec, site):
         for split in _splits(spec, site):
-            told = placed.model_copy(update={"split": split})
-            if gang := _gang(told, site):
-                yield gang
+            yield from _gangs(placed.model_copy(update={"split": split}), site)
 
 
 def room_for(spec: ModelSpec, gang: GangShape, site: Site, taken: Sequence[GangDemand]) -> int:
@@ -196,20 +194,21 @@ def _matching(spec: ModelSpec, site: Site) -> list[Node]:
     return [node for node in site.nodes if matches(node, spec.placement.labels)]
 
 
-def _gang(spec: ModelSpec, site: Site) -> tuple[ModelSpec, GangShape] | None:
-    """On as few nodes as have room: ranks of one node reach each other quickest. The file's number of nodes counts."""
+def _gangs(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
+    """On as few nodes as have room, where ranks reach each other quickest; and spread as it is where nobody chooses."""
     usual = shape_gang(spec, site.facts, site.nodes, site.platform)
     if isinstance(usual, NoShape):
-        return None
+        return
+    yield spec, usual
     ranks = usual.tensor * usual.pipeline
-    if spec.placement.nodes is None:
-        for count in (count for count in range(1, usual.num_nodes) if ranks % count == 0):
-            placement = spec.placement.model_copy(update={"nodes": count})
-            fewer = spec.model_copy(update={"placement": placement})
-            shape = shape_gang(fewer, site.facts, site.nodes, site.platform)
-            if not isinstance(shape, NoShape) and shape.ranks_per_node % shape.tensor == 0:
-                return fewer, shape
-    return spec, usual
+    if spec.placement.nodes is not None:
+        return
+    for count in (count for count in range(1, usual.num_nodes) if ranks % count == 0):
+        fewer = spec.model_copy(update={"placement": spec.placement.model_copy(update={"nodes": count})})
+        shape = shape_gang(fewer, site.facts, site.nodes, site.platform)
+        if not isinstance(shape, NoShape) and shape.ranks_per_node % shape.tensor == 0:
+            yield fewer, shape
+            return
 
 
 def _demand(spec: ModelSpec, gang: GangShape, count: int) -> GangDemand:

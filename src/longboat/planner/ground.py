@@ -18,6 +18,8 @@ from longboat.planner.split_shape import Card, card_of
 
 __all__ = ("Ground", "accelerator_of", "find_ground")
 
+# Ranks of one machine meet through its own network stack (Gloo): an estimate of ours.
+BETWEEN_PROCESSES = "10GbE"
 LABEL_HINT = "start the node with --label longboat.accelerator=RTX4090, or write numbers"
 
 
@@ -100,11 +102,13 @@ def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapp
 def _ground(card: Card, cards: Cards, library: Library, *, is_told: bool) -> Ground:
     kind = setting_of((cards,), 1, Settings(), library)
     machine = replace(machine_of(cards.entry), memory_bytes=float(card.usable_bytes))
+    on_cpu = cards.entry.kind == "cpu"
+    bus = library.links.find(BETWEEN_PROCESSES) if on_cpu else bus_of((cards,), library)
     return Ground(
         card=card,
         machine=machine,
-        bus=fabric_of(bus_of((cards,), library)),
+        bus=fabric_of(bus),
         network=fabric_of(kind.network),
-        on_cpu=cards.entry.kind == "cpu",
+        on_cpu=on_cpu,
         memory_is_told=is_told,
     )
