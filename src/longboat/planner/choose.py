@@ -101,7 +101,7 @@ def gangs_of(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape
 
 def room_for(spec: ModelSpec, gang: GangShape, site: Site, taken: Sequence[GangDemand]) -> int:
     """Replicas that find room beside what is taken, as many as are useful at most: one for each user."""
-    wanted = spec.load.users if spec.replicas == "auto" else spec.num_replicas
+    wanted = min(spec.load.users, COUNTS[-1]) if spec.replicas == "auto" else spec.num_replicas
     for count in sorted({wanted, *(count for count in COUNTS if count < wanted)}, reverse=True):
         if _packed(spec, gang, count, site, taken) is not None:
             return count
