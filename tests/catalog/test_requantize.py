@@ -42,7 +42,13 @@ def test_parameters_and_caches_stay(name: str) -> None:
     before = shape("Qwen3-30B-A3B")
     after = requantized(before, name)
     assert (after.num_params, after.kv_bytes_per_token()) == (before.num_params, before.kv_bytes_per_token())
-    assert after.weight_bytes <= before.weight_bytes * 1.001
+    assert after.weight_bytes <= before.weight_bytes * (2 if name == "fp32" else 1.001)
+
+
+def test_engines_that_compute_in_float32_hold_twice_as_much() -> None:
+    before = shape("Qwen3-8B")
+    after = requantized(before, "fp32")
+    assert (after.weight_bytes, after.dtype) == (2 * before.weight_bytes, "float32")
 
 
 def test_quantized_model_goes_back_to_sixteen_bits() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from longboat.cluster.preflight import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
-from longboat.cluster.surroundings import checked_plan, this_machine
+from longboat.cluster.surroundings import CheckedPlan, Wish, checked_plan, this_machine
 from longboat.core.errors import Problem, UserInputError
+from longboat.core.topology import Node
 from longboat.spec.load import load_fleet
 
 
@@ -69,3 +70,36 @@ def test_a_file_that_a_gateway_needs_is_missed_on_its_node(found: dict[str, str]
     (problem,) = problems("builtin:tiny", **found)
     assert problem.where == where
     assert problem.what == f"node one: {next(iter(found.values()))}"
+
+
+def checked(text: str, **wish: Any) -> CheckedPlan:
+    """Of a fleet on a node with two CPUs and 24 GiB on which all is well."""
+
+    def inspect(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+        engines = dict.fromkeys(request.engines, EngineFinding(platform="cpu"))
+        return {name: NodeFindings(hostname="one", engines=engines, memory_bytes=24 << 30) for name in node_ids}
+
+    node = Node(node_id="n", address="10.0.0.1", num_cpus=2, memory_bytes=16 << 30)
+    return checked_plan(load_fleet(text, "x"), [node], inspect, wish=Wish(**wish))
+
+
+def test_what_is_left_to_decide_has_numbers_afterwards() -> None:
+    found = checked("models: [{source: 'builtin:tiny', split: auto, replicas: auto}]")
+    assert found.fleet.models[0].num_replicas == 2
+    assert found.shapes["tiny"].reason.startswith("best of ")
+    assert found.decision.outlooks["tiny"].prediction is not None
+
+
+def test_what_cannot_fit_is_refused_and_can_be_forced() -> None:
+    text = "models: [{source: 'builtin:random-1b', context: 8192}]"
+    with pytest.raises(UserInputError, match="one request of 8192 tokens") as caught:
+        checked(text)
+    assert caught.value.problems[0].where == "models[0].context"
+    forced = checked(text, force=True)
+    assert [problem.where for problem in forced.overridden] == ["models[0].context"]
+    assert set(forced.shapes) == {"random-1b"}
+
+
+def test_what_nobody_can_decide_cannot_be_forced() -> None:
+    with pytest.raises(UserInputError, match="auto needs the model's layers"):
+        checked("models: [{source: 'hf:a/b', split: auto}]", force=True)

@@ -198,3 +198,12 @@ def test_capacity_is_the_users_word_or_the_platforms_default() -> None:
     assert adapter.capacity(gang()) == 8
     assert adapter.capacity(gang(gpus=1.0)) == 1024
     assert adapter.capacity(replace(gang(gpus=1.0), extra_args=("--max-num-seqs", "32"))) == 32
+
+
+def test_layers_of_each_stage_reach_every_rank() -> None:
+    plan = gang(pipeline=2, nodes=2)
+    uneven = replace(plan, shape=replace(plan.shape, layers=(26, 38)))
+    for rank in (0, 1):
+        command = VllmAdapter().command(uneven, rank, ENVIRONMENT, "")
+        assert command.env["VLLM_PP_LAYER_PARTITION"] == "26,38"
+        assert "VLLM_PP_LAYER_PARTITION" not in VllmAdapter().command(plan, rank, ENVIRONMENT, "").env

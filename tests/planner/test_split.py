@@ -81,3 +81,10 @@ def test_fake_engine_and_unknown_models_can_be_split_at_will() -> None:
     assert not check_split(model(engine="fake", split={"tensor": 3}), TINY)
     assert not check_split(model(split={"tensor": 3}), None)
     assert not check_split(model(split={"tensor": 3}), ModelFacts())
+
+
+def test_layers_of_stages_add_up_to_the_models() -> None:
+    assert not check_split(model(split={"pipeline": 2, "layers": [3, 1]}), TINY)
+    (problem,) = check_split(model(split={"pipeline": 2, "layers": [3, 2]}), TINY)
+    assert problem.where == "split.layers"
+    assert problem.what == "3 + 2 are 5 layers, the model has 4"

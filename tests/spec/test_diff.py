@@ -31,6 +31,12 @@ def test_diff_of_replicas_alone_leaves_running_replicas_be() -> None:
     assert change.lines() == ["~ tiny.replicas: 1 -> 3"]
 
 
+def test_diff_of_the_load_leaves_running_replicas_be() -> None:
+    (model,) = diff(fleet("builtin:tiny"), fleet("models: [{source: builtin:tiny, load: {users: 64}}]")).changed
+    assert model.only_replicas
+    assert [str(change) for change in model.changes] == ["load.users: 8 -> 64"]
+
+
 def test_diff_lists_every_changed_value_by_its_path() -> None:
     new = "models: [{source: builtin:tiny, replicas: 2, split: {pipeline: 2}, placement: {labels: {zone: a}}}]"
     (model,) = diff(fleet("builtin:tiny"), fleet(new)).changed

@@ -18,9 +18,11 @@ MODELS = st.fixed_dictionaries(
         "source": st.sampled_from(["builtin:tiny", "hf:a/b", "/models/x: y #z"]),
     },
     optional={
-        "replicas": st.integers(0, 1000),
+        "replicas": st.integers(0, 1000) | st.just("auto"),
         "context": st.none() | st.integers(1, 10**6),
-        "split": st.fixed_dictionaries({}, optional={"tensor": st.integers(1, 32), "pipeline": st.integers(1, 32)}),
+        "split": st.just("auto")
+        | st.fixed_dictionaries({}, optional={"tensor": st.integers(1, 32), "pipeline": st.integers(1, 32)}),
+        "load": st.fixed_dictionaries({}, optional={"users": st.integers(1, 99), "itl_ms": st.just(50.0)}),
         "engine": st.sampled_from(["vllm", "fake"]) | st.fixed_dictionaries({"args": st.lists(ARGUMENT, max_size=3)}),
         "resources": st.fixed_dictionaries({}, optional={"cpus": st.floats(0.01, 64), "memory": st.just("4096MiB")}),
         "placement": st.fixed_dictionaries({"labels": st.dictionaries(LABEL, LABEL, max_size=2)}),

@@ -147,3 +147,19 @@ except UserInputError as error:
 def test_hostile_files_are_refused(text: str) -> None:
     with pytest.raises(UserInputError):
         load_fleet(text, "fleet.yaml")
+
+
+def test_auto_is_kept_until_it_is_decided() -> None:
+    (model,) = load_fleet("models: [{source: builtin:tiny, split: auto, replicas: auto}]", "x").models
+    assert (model.split, model.replicas, model.is_decided) == ("auto", "auto", False)
+    with pytest.raises(ValueError, match="replicas of tiny are not decided"):
+        _ = model.num_replicas
+    with pytest.raises(ValueError, match="split of tiny is not decided"):
+        _ = model.ranks
+
+
+def test_numbers_are_decided() -> None:
+    text = "models: [{source: builtin:tiny, split: {pipeline: 2, layers: [3, 1]}, replicas: 3}]"
+    (model,) = load_fleet(text, "x").models
+    assert model.is_decided
+    assert (model.num_replicas, model.ranks.layers) == (3, (3, 1))

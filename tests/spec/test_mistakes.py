@@ -19,6 +19,36 @@ MISTAKES = {
         "no field 'replica'",
         "write replicas",
     ),
+    "replicas in quotes": (
+        "models: [{source: builtin:tiny, replicas: '2'}]",
+        "models[0].replicas",
+        "is not a whole number",
+        "write 2 without quotes",
+    ),
+    "replicas in a word": (
+        "models: [{source: builtin:tiny, replicas: many}]",
+        "models[0].replicas",
+        "is not a whole number",
+        "write a number, or auto",
+    ),
+    "a split in a word": (
+        "models: [{source: builtin:tiny, split: fast}]",
+        "models[0].split",
+        "is not a mapping",
+        "write split: {tensor: 2}, or auto",
+    ),
+    "layers for other stages": (
+        "models: [{source: builtin:tiny, split: {pipeline: 3, layers: [2, 2]}}]",
+        "models[0].split.layers",
+        "2 numbers of layers for 3 pipeline stages",
+        "write pipeline: 2",
+    ),
+    "a load of nobody": (
+        "models: [{source: builtin:tiny, load: {users: 0}}]",
+        "models[0].load.users",
+        "less than the smallest allowed, 1",
+        "write 1",
+    ),
     "unknown field of a split": (
         "models: [{source: builtin:tiny, split: {pipelin: 2}}]",
         "models[0].split.pipelin",
@@ -225,16 +255,14 @@ MISTAKES = {
 
 # text of the file, path, words in the message
 NOT_YET = {
-    "split: auto": ("models: [{source: builtin:tiny, split: auto}]", "models[0].split", "choosing a split"),
     "tensor: auto": (
         "models: [{source: builtin:tiny, split: {tensor: auto}}]",
         "models[0].split.tensor",
-        "choosing a split",
+        "choosing a part of the split",
     ),
     "data parallel": ("models: [{source: builtin:tiny, split: {data: 2}}]", "models[0].split.data", "data and expert"),
     "prefill": ("models: [{source: builtin:tiny, split: {prefill: 1}}]", "models[0].split.prefill", "prefill"),
     "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),
-    "replicas: auto": ("models: [{source: builtin:tiny, replicas: auto}]", "models[0].replicas", "autoscaling"),
     "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),
     "s3": ("models: ['s3://bucket/model']", "models[0]", "s3://"),
     "engine in short": ("models: [{source: builtin:tiny, engine: sglang}]", "models[0].engine", "sglang"),
@@ -269,7 +297,7 @@ def test_later_work_is_refused_as_not_yet(text: str, where: str, what: str) -> N
 
 
 def test_mistakes_are_all_reported_at_once() -> None:
-    models = "[{source: tiny, replicas: -1}, {source: builtin:tiny, split: auto}]"
+    models = "[{source: tiny, replicas: -1}, {source: builtin:tiny, split: fast}]"
     text = f"{{name: A, gateway: {{prot: 1, tls: x}}, models: {models}}}"
     with pytest.raises(UserInputError) as caught:
         load_fleet(text, "fleet.yaml", folder="/srv")

@@ -64,7 +64,7 @@ GGUF_MIXES = {
     "iq4_nl": ("IQ4_NL", "Q5_K"),
     "iq4_xs": ("IQ4_XS", "Q5_K"),
 }
-PLAIN = ("bf16", "fp16", "none")
+PLAIN = ("bf16", "fp16", "none", "fp32")
 SYNONYMS = {
     "q4": "q4_k_m",
     "q5": "q5_k_m",
@@ -86,10 +86,14 @@ MIN_MATRIX_PARAMS = 1024
 def requantized(shape: ModelShape, name: str) -> ModelShape:
     """``shape`` with its linear weights stored as ``name`` says (``awq``, ``q4_k_m``, ``bf16``); caches stay.
 
-    Weights that the files keep unquantized count as 16 bits, as before. Raises UserInputError for an unknown name.
+    Weights that the files keep unquantized count as 16 bits, as before; with ``fp32`` all have 32.
+
+    Raises UserInputError for an unknown name.
     """
     wanted = SYNONYMS.get(name.lower(), name.lower()).replace(" ", "_")
     plain = _each_weight(replace(shape, quantization="", kv_cache_dtype=""), _plain)
+    if wanted == "fp32":
+        return replace(_each_weight(plain, lambda weight: replace(weight, bits=WIDE_BITS)), dtype=WIDE_DTYPE)
     if wanted in PLAIN:
         return plain
     if wanted in METHODS:

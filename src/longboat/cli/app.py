@@ -63,11 +63,13 @@ def up(
     target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A fleet file, or a model (builtin:tiny).")],
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when everything is ready.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for readiness.")] = 1800.0,
+    replan: Annotated[bool, typer.Option("--replan", help="Decide `auto` anew, also for models that run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start also what the plan says cannot fit.")] = False,
 ) -> None:
-    """Serve a fleet: check it, place it, start it, and print its address."""
+    """Serve a fleet: check it, plan it, place it, start it, and print its address."""
     from longboat.cli.up import run_up
 
-    run_up(target, detach=detach, timeout_s=timeout_s)
+    run_up(target, detach=detach, timeout_s=timeout_s, replan=replan, force=force)
 
 
 @app.command()

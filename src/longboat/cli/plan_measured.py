@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from longboat.builtin import describe, is_builtin
 from longboat.catalog.hf_config import parse_config
 from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import Library, built_in_files, load_library
@@ -102,6 +103,9 @@ class _Models:
         own = self._own.get(normal_name(name))
         if own is not None:
             return read_model(str(own), self._library) if own.is_dir() else _read_file(own, name)
+        if is_builtin(name):
+            told = describe(name)
+            return shape_from_config(told.config, name=told.name)
         if Path(name).exists():
             return read_model(name, self._library)
         return named_model(name, self._library)

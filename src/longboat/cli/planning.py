@@ -28,7 +28,7 @@ from longboat.planner.reasons import explained
 from longboat.planner.search import Found, engine_for, search
 from longboat.planner.split_shape import ANY_SPLIT, AskedSplit, EngineKind
 
-__all__ = ("Asked", "Planner", "planner_for")
+__all__ = ("Asked", "Planner", "own_calibration", "planner_for", "read_shape")
 
 LIVE = "live"
 MAX_DEGREE = 64
@@ -201,7 +201,7 @@ def planner_for(asked: Asked) -> Planner:
     )
     return Planner(
         library=library,
-        calibration=_calibration(),
+        calibration=own_calibration(),
         cluster=cluster,
         base=base if asked.edits else None,
         demand=demand,
@@ -266,7 +266,17 @@ def _text(path: Path) -> str:
         raise UserInputError(f"{path} cannot be read: {error}", hint=hint) from None
 
 
-def _calibration() -> Calibration:
+def read_shape(source: str) -> ModelShape:
+    """The model as it is stored, from the hub where it must be, unless that is forbidden.
+
+    Raises UserInputError, TransferError.
+    """
+    library = read_library()
+    return read_model(source, library, None if os.environ.get(OFFLINE) else _fetch(source, library))
+
+
+def own_calibration() -> Calibration:
+    """The user's, else the built-in one. Raises UserInputError where the user's cannot be read."""
     own = home_folder() / "calibration.toml"
     return read_calibration(_text(own), str(own)) if own.is_file() else built_in_calibration()
 

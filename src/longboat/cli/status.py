@@ -10,6 +10,7 @@ from typing import Any
 
 from longboat.cli.cluster_at_hand import connect
 from longboat.cli.gateway_notes import tenants_document
+from longboat.cli.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
 from longboat.cluster.messages import FleetReport
 from longboat.cluster.session import Session
 from longboat.core.errors import ClusterError
@@ -37,13 +38,17 @@ def run_status(*, watch: bool, as_json: bool) -> None:
 
 def wanted_replicas(report: FleetReport) -> dict[str, int]:
     """Model → replicas that the fleet file asks for."""
-    return {model.name: model.replicas for model in _fleet(report).models}
+    return {model.name: model.num_replicas for model in _fleet(report).models}
 
 
 def _fleet(report: FleetReport) -> Fleet:
     from longboat.spec.load import load_fleet
 
     return load_fleet(report.document, "the running fleet")
+
+
+def _engines(report: FleetReport) -> dict[str, str]:
+    return {model.name: model.engine.kind for model in _fleet(report).models}
 
 
 def _report(session: Session) -> FleetReport:
@@ -57,6 +62,7 @@ def _show(session: Session, as_json: bool) -> None:
     from longboat.cli.tables import fleet_view, make_console, tenant_view
 
     report = _report(session)
+    kept = keep_pairs(report, _engines(report))
     if as_json:
         print(json.dumps(_document(session, report), indent=2))
         return
@@ -64,6 +70,13 @@ def _show(session: Session, as_json: bool) -> None:
     console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
     console.print(tenant_view(_fleet(report).gateway, report))
+    if pairs := pairs_of(report):
+        console.print(pair_table(pairs))
+    for line in forced_lines(report):
+        console.print(line, style="red", highlight=False, soft_wrap=True)
+    if kept is not None:
+        words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"
+        console.print(words, style="dim", highlight=False, soft_wrap=True)
 
 
 def _watch(session: Session) -> None:
@@ -96,6 +109,8 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
         "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
         "problems": list(report.problems),
+        "pairs": {model: pair.values() for model, pair in pairs_of(report).items()},
+        "planned": {"models": {}, "forced": [], **report.planned},
         "updating": dict(report.updating),
         "taken_back": {model: {"digest": digest, "why": why} for model, (digest, why) in report.taken_back.items()},
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from longboat.cli.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, wish_of
 from longboat.cli.gateway_choice import gateways_here
 from longboat.cli.gateway_notes import key_note
 from longboat.cli.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
@@ -23,12 +24,12 @@ from longboat.cluster.deployed import controller_values
 from longboat.cluster.rollout_values import with_rollouts
 from longboat.cluster.serve_config import ShapedModel, digests_in, plain_policy, serve_document
 from longboat.cluster.session import Session, require_ray
-from longboat.cluster.surroundings import checked_plan
+from longboat.cluster.surroundings import CheckedPlan, Wish, checked_plan
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.policy import AdminCredential, Policy
-from longboat.planner.check import FleetPlan
 from longboat.spec.diff import FleetDiff, diff
+from longboat.spec.dump import dump_fleet
 from longboat.spec.fleet import Fleet
 from longboat.spec.load import load_fleet
 from longboat.spec.policy import policy_of
@@ -44,10 +45,17 @@ class Applied:
     digests: model → what its replicas must have been started with to count as ready
     shapes: model → the shape that its gangs were deployed with
     admins: who may use the gateways' admin API, as the file's secrets say now
+    fleet, text: with numbers, once they are decided; asked, asked_text: as the file has it
+    planned: what the controller is told of the plan; replan, force: as ``up`` was told
     """
 
     fleet: Fleet
     text: str
+    asked: Fleet | None = None
+    asked_text: str = ""
+    planned: Mapping[str, Any] = field(default_factory=dict)
+    replan: bool = False
+    force: bool = False
     admins: tuple[AdminCredential, ...] = ()
     started_cluster: bool = False
     started_fleet: bool = False
@@ -72,13 +80,16 @@ class Applied:
 
     @property
     def goal(self) -> Goal:
-        wanted = {model.name: model.replicas for model in self.fleet.models}
+        wanted = {model.name: model.num_replicas for model in self.fleet.models}
         return Goal(document=self.text, wanted=wanted, digests=self.digests, outlives_failure=not self.started_fleet)
 
 
-def run_up(target: str, *, detach: bool, timeout_s: float) -> None:
-    """The command. Raises UserInputError (nothing was started), ClusterError or EngineError."""
-    with up_in_foreground(target, timeout_s=timeout_s, detach=detach) as (_, applied):
+def run_up(target: str, *, detach: bool, timeout_s: float, replan: bool = False, force: bool = False) -> None:
+    """The command. Raises UserInputError (nothing was started), ClusterError or EngineError.
+
+    replan: decide anew what was decided before; force: start also what is sure not to fit
+    """
+    with up_in_foreground(target, timeout_s=timeout_s, detach=detach, replan=replan, force=force) as (_, applied):
         if not detach:
             hold(applied)
 
@@ -91,22 +102,27 @@ def hold(applied: Applied) -> None:
 
 
 @contextmanager
-def up_in_foreground(target: str, *, timeout_s: float, detach: bool = False) -> Iterator[tuple[Session, Applied]]:
+def up_in_foreground(
+    target: str, *, timeout_s: float, detach: bool = False, replan: bool = False, force: bool = False
+) -> Iterator[tuple[Session, Applied]]:
     """Bring ``target`` up; leaving the block takes down what this call started, unless it is detached and came up."""
     console = make_console()
     with terminates_as_interrupt():
-        yield from _up(target, console, timeout_s, detach)
+        fleet, text = load_target(target)
+        admins = admin_credentials(fleet.gateway)
+        applied = Applied(
+            fleet=fleet, text=text, asked=fleet, asked_text=text, admins=admins, replan=replan, force=force
+        )
+        yield from _up(applied, console, timeout_s, detach)
 
 
-def _up(target: str, console: Console, timeout_s: float, detach: bool) -> Iterator[tuple[Session, Applied]]:
-    fleet, text = load_target(target)
-    applied = Applied(fleet=fleet, text=text, admins=admin_credentials(fleet.gateway))
+def _up(applied: Applied, console: Console, timeout_s: float, detach: bool) -> Iterator[tuple[Session, Applied]]:
     session = _connect(applied, console)
     stays = False
     try:
         _deploy(session, applied, console)
         wait_ready(session, applied.goal, console, timeout_s)
-        print_addresses(session, fleet, console)
+        print_addresses(session, applied.fleet, console)
         yield session, applied
         stays = detach
     finally:
@@ -134,7 +150,7 @@ def _connect(applied: Applied, console: Console) -> Session:
     with ExitStack() as on_error:
         env = cluster_env()
         if env is None:
-            checked_plan(applied.fleet, [this_machine()])
+            checked_plan(applied.fleet, [this_machine()], basis=planning_basis(console), wish=Wish(force=applied.force))
             env = _start_cluster(console)
             applied.started_cluster = True
             on_error.callback(_stop_cluster, console)
@@ -148,16 +164,16 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     """Check the fleet against the cluster, and hand it to Serve where it is not what runs."""
     with waiting(console, "asking the nodes what is on them"):
         running = _running_fleet(session, applied.fleet)
-        plan = checked_plan(applied.fleet, session.nodes(), session.inspect)
-    applied.shapes = plan.shapes
-    _show_plan(applied.fleet, plan, console)
+        told = controller_values(session.applications())
+        plan = _plan(session, applied, told, console)
+    _take_plan(applied, plan, console)
     change = diff(running, applied.fleet) if running else None
     deployed = session.deployed_models()
     policy = _policy(session, applied.fleet, applied.admins)
-    is_whole = all(model.name in deployed for model in applied.fleet.models if model.replicas)
-    told = controller_values(session.applications())
+    is_whole = all(model.name in deployed for model in applied.fleet.models if model.num_replicas)
     again = told.get("taken_back", {})
     is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again
+    is_whole = is_whole and (applied.asked is None or same_wishes(applied.asked, told))
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
@@ -166,8 +182,21 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
     applied.added = change.added if change else ()
     with waiting(console, "starting the fleet's controller"):
         kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
-        applied.digests = _put(session, applied, policy, plan.shapes, kept, told={**told, "taken_back": {}})
+        applied.digests = _put(session, applied, policy, applied.shapes, kept, told={**told, "taken_back": {}})
         session.expect(applied.text)
+
+
+def _plan(session: Session, applied: Applied, told: Mapping[str, Any], console: Console) -> CheckedPlan:
+    wish = wish_of(applied.fleet, told, replan=applied.replan, force=applied.force)
+    basis = planning_basis(console)
+    return checked_plan(applied.fleet, session.nodes(), session.inspect, basis=basis, wish=wish)
+
+
+def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:
+    """From here on the fleet has numbers."""
+    show_plan(applied.asked or applied.fleet, plan, console)
+    applied.shapes, applied.fleet, applied.text = plan.shapes, plan.fleet, dump_fleet(plan.fleet)
+    applied.planned = planned_document(applied.asked_text, plan)
 
 
 def _policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:
@@ -185,7 +214,9 @@ def _put(
 ) -> dict[str, str]:
     shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     others = session.foreign_applications()
-    document = serve_document(wanted.fleet, shaped, wanted.text, policy=policy, deployed=kept, others=others)
+    document = serve_document(
+        wanted.fleet, shaped, wanted.text, policy=policy, planned=wanted.planned, deployed=kept, others=others
+    )
     document = with_rollouts(document, told, session.deployed_models(), session.rest.url)
     with interrupt_deferred():  # Serve goes on with what it was sent, whether or not we wait: the undo comes after it
         session.rest.put(document)
@@ -221,19 +252,6 @@ def _show_change(change: FleetDiff, is_whole: bool, console: Console) -> bool:
     for line in change.lines():
         console.print(line, highlight=False)
     return True
-
-
-def _show_plan(fleet: Fleet, plan: FleetPlan, console: Console) -> None:
-    from rich.table import Table
-
-    from longboat.planner.explain import explain
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("MODEL", "SOURCE", "REPLICAS", "ENGINE", "SPLIT", "NODES", "PER NODE", "WHY"):
-        table.add_column(column)
-    for row in explain(fleet, plan.shapes):
-        table.add_row(row.model, row.source, row.replicas, row.engine, row.split, row.nodes, row.per_node, row.reason)
-    console.print(table)
 
 
 def print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
@@ -296,14 +314,12 @@ def _end_keepers(session: Session, trouble: str) -> None:
 
 
 def _remove_models(session: Session, applied: Applied) -> None:
-    from longboat.spec.dump import dump_fleet
-
     kept = tuple(model for model in applied.fleet.models if model.name not in applied.added)
     if not kept:
         end_fleet(session)
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
-    left = Applied(fleet=fleet, text=dump_fleet(fleet))
+    left = Applied(fleet=fleet, text=dump_fleet(fleet), planned=applied.planned)
     policy, told = _policy(session, fleet, applied.admins), controller_values(session.applications())
     _put(session, left, policy, applied.shapes, session.deployed_models(), told)
 

@@ -16,6 +16,7 @@ from longboat.cluster.messages import AgentFacts, RankHealth, RankLoss
 from longboat.cluster.nic import interface_of, route_source
 from longboat.cluster.proc_usage import group_usage
 from longboat.cluster.rank_life import RankLife
+from longboat.cluster.rank_memory import rank_memory_bytes
 from longboat.cluster.revision import revision_of
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
@@ -41,6 +42,8 @@ KEEPER_LEASE_S = 15.0
 KEEPER_S = 5.0
 """How long a keeper may take to end its rank by force."""
 
+MEMORY_FIRST_S, MEMORY_EVERY_S = 3.0, 15.0
+
 ZYGOTE_WAIT_S = 120.0
 """How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
 
@@ -59,6 +62,7 @@ class NodeAgent:
         self._rank: RankProcess | None = None
         self._log: Path | None = None
         self._phase = ""
+        self._memory_bytes = 0
         self._lost: asyncio.Future[RankLoss] | None = None
         self._reserved: list[socket.socket] = []
         self._beats: socket.socket | None = None
@@ -110,6 +114,7 @@ class NodeAgent:
         if self._lease_s is not None:
             self._spawn(self._watch_lease(self._lease_s))
         self._spawn(self._follow_phase(plan))
+        self._spawn(self._follow_memory(plan))
         return self._state(plan, started_by)
 
     async def renew(self) -> RankHealth:
@@ -123,6 +128,7 @@ class NodeAgent:
             phase=self._phase,
             rss_bytes=usage.rss_bytes if usage else 0,
             cpu_s=usage.cpu_s if usage else 0.0,
+            memory_bytes=self._memory_bytes,
         )
 
     async def wait_lost(self) -> RankLoss:
@@ -279,6 +285,16 @@ class NodeAgent:
                 if phase := adapter.phase_of(line):
                     self._phase = phase.value
             await asyncio.sleep(0.1 if self._phase != "ready" else 2.0)
+
+    async def _follow_memory(self, plan: GangPlan) -> None:
+        """Dear to ask, and slow to change."""
+        gpus, pause_s = plan.ranks[self._node_rank].gpu_ids, MEMORY_FIRST_S
+        while self._rank is not None:
+            await asyncio.sleep(pause_s)
+            if self._rank is not None and self._rank.keeper_pid:
+                whole = await asyncio.to_thread(rank_memory_bytes, self._rank.keeper_pid, gpus)
+                self._memory_bytes = whole // plan.shape.ranks_per_node
+            pause_s = MEMORY_EVERY_S
 
     def _report_lost(self, reason: str) -> None:
         if self._lost is not None and not self._lost.done():

@@ -101,6 +101,7 @@ class FleetController:
             num_keys=len(self._document.get("policy", {}).get("keys", ())),
             partial=self._hold_off.holds(time.monotonic()),
             updating={model: entry["digest"] for model, entry in self._document.get("rollouts", {}).items()},
+            planned=self._document.get("planned", {}),
             taken_back={model: tuple(entry) for model, entry in self._document.get("taken_back", {}).items()},
         )
 

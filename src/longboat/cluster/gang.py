@@ -178,4 +178,4 @@ def _plan(
 def _with_health(rank: RankState, health: RankHealth | None) -> RankState:
     if health is None:
         return rank
-    return dataclasses.replace(rank, rss_bytes=health.rss_bytes, cpu_s=health.cpu_s)
+    return dataclasses.replace(rank, rss_bytes=health.rss_bytes, cpu_s=health.cpu_s, memory_bytes=health.memory_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from longboat.core.states import EndpointTable, ReplicaState
 
@@ -46,13 +47,17 @@ class AgentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHealth:
-    """One rank at one moment, as its agent sees it. phase: newest phase named in its log (empty: none yet)."""
+    """One rank at one moment, as its agent sees it. phase: newest phase named in its log (empty: none yet).
+
+    memory_bytes: as in ``RankState``
+    """
 
     node_rank: int
     alive: bool
     phase: str
     rss_bytes: int
     cpu_s: float
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +200,7 @@ class FleetReport:
     updating: model → digest of what its replicas are being exchanged for
     taken_back: model → digest of an update that failed and was taken back, and why
     partial: the controller has just started, and there may be more than it knows
+    planned: the file as it was asked for, and what was expected of its models, as ``up`` told it
     """
 
     fleet: str
@@ -211,6 +217,7 @@ class FleetReport:
     updating: Mapping[str, str] = field(default_factory=dict)
     taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     partial: bool = False
+    planned: Mapping[str, Any] = field(default_factory=dict)
 
 
 def policy_digest(document: bytes) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.catalog.hf_config import read_config
+from longboat.cluster.node_hardware import accelerator_name, node_memory_bytes
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.spec.secrets import read_secret
 
@@ -60,6 +61,7 @@ class NodeFindings:
 
     host_problem, port_problem: why the gateway could not listen (empty: it could, or it does already)
     tls_problem, redis_problem: why it could not serve HTTPS, or find its Redis (empty: it could, or need not)
+    memory_bytes: that engines may have in all (0: not told); accelerator: name of the first one (empty: none is seen)
     """
 
     hostname: str
@@ -69,6 +71,8 @@ class NodeFindings:
     port_problem: str = ""
     tls_problem: str = ""
     redis_problem: str = ""
+    memory_bytes: int = 0
+    accelerator: str = ""
 
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:
@@ -82,6 +86,8 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
         port_problem=port_problem,
         tls_problem=_tls_problem(*request.tls) if request.tls else "",
         redis_problem=_redis_problem(*request.redis_url) if request.redis_url else "",
+        memory_bytes=node_memory_bytes(),
+        accelerator=accelerator_name(),
     )
 
 

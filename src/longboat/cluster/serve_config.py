@@ -56,16 +56,18 @@ def serve_document(
     text: str,
     *,
     policy: Policy = Policy(),  # noqa: B008 (frozen)
+    planned: Mapping[str, Any] = MappingProxyType({}),
     deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything Serve is to run.
 
+    planned: what the plan was, for whoever compares it with what comes of it
     deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
     today; only their replica count is taken from the file
     others: applications on this cluster that are not Longboat's, left as they are
     """
-    running = [entry for entry in shaped if entry.spec.replicas > 0]
+    running = [entry for entry in shaped if entry.spec.num_replicas > 0]
     return {
         "proxy_location": "Disabled",
         "applications": [
@@ -73,7 +75,7 @@ def serve_document(
             _application(CONTROLLER_APP, "controller_app", {}, CONTROLLER_DEPLOYMENT)
             | {
                 "deployments": [
-                    {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy)}
+                    {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy, planned)}
                 ]
             },
             *(_model_application(fleet.name, entry, deployed.get(entry.spec.name)) for entry in running),
@@ -81,7 +83,12 @@ def serve_document(
     }
 
 
-def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> dict[str, Any]:  # noqa: B008 (frozen)
+def controller_document(
+    fleet: Fleet,
+    text: str,
+    policy: Policy = Policy(),  # noqa: B008 (frozen)
+    planned: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     """What the fleet controller is told (see ``FleetController.reconfigure``)."""
     warm = {
         (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
@@ -92,9 +99,12 @@ def controller_document(fleet: Fleet, text: str, policy: Policy = Policy()) -> d
         "fleet": fleet.name,
         "text": text,
         "models": [model.name for model in fleet.models],
-        "updates": {m.name: {"replicas": m.replicas, **m.update.model_dump()} for m in fleet.models if m.replicas},
+        "updates": {
+            m.name: {"replicas": m.num_replicas, **m.update.model_dump()} for m in fleet.models if m.num_replicas
+        },
         "gateway": gateway_settings(fleet.gateway),
         "policy": plain_policy(policy),
+        "planned": dict(planned),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
     }
 
@@ -143,7 +153,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
     spec = entry.spec
     override = {
         "name": SUPERVISOR_DEPLOYMENT,
-        "num_replicas": spec.replicas,
+        "num_replicas": spec.num_replicas,
         "max_surge_percent": ONE_MORE if spec.update.surge else 0,
     }
     if deployed is not None:
@@ -163,7 +173,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
 
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
-    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update"})
+    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update", "load"})
     document["engine"]["options"] = spec.engine.given_options
     return document
 

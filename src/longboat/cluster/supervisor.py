@@ -15,6 +15,7 @@ from typing import Any
 from longboat.cluster.gang import Gang
 from longboat.cluster.leaving import DRAIN_S
 from longboat.cluster.messages import Announcement, RankLoss
+from longboat.cluster.meter import Meter
 from longboat.cluster.ports import AgentPort, ControllerPort
 from longboat.cluster.probe import ask, wait_for_token
 from longboat.core.errors import EngineError, LongboatError
@@ -29,6 +30,7 @@ __all__ = ("EngineSupervisor", "GangRunner")
 log = logging.getLogger("longboat.supervisor")
 
 ANNOUNCE_EVERY_S = 1.0
+MEASURE_EVERY_S = 5.0
 STOP_GRACE_S = 5.0
 SETTLE_S = 1.0
 """How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
@@ -79,6 +81,7 @@ class GangRunner:
         self._resume = ResumeProof(level=ResumeLevel.NONE, detail="not proved yet")
         self._changed = asyncio.Event()
         self._proved_once = asyncio.Event()
+        self._meter = Meter()
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
         self._leaving = False
         self._leave_by_s = 0.0
@@ -111,6 +114,7 @@ class GangRunner:
             raise known from error
         self._enter(Phase.READY)
         self._tasks.append(asyncio.create_task(self._end_with(loss)))
+        self._tasks.append(asyncio.create_task(self._measure()))
 
     async def _bring_up(self) -> asyncio.Task[RankLoss]:
         """The task that waits for the loss of a rank, once a token has come."""
@@ -208,14 +212,26 @@ class GangRunner:
         self._die("it was drained")
 
     async def _is_busy(self) -> bool:
+        text = await self._metrics()
+        load = self._adapter.load(text)
+        return bool((load.num_running or 0) + (load.num_waiting or 0))
+
+    async def _metrics(self) -> str:
+        """The engine's metrics; empty where it does not answer."""
         plan = self._gang.plan
         try:
             headers = {"Authorization": f"Bearer {plan.api_key}"} if plan else {}
             _, text = await ask(self.url, "/metrics", headers=headers, timeout_s=2.0)
         except (OSError, http.client.HTTPException):
-            return False
-        load = self._adapter.load(text.decode(errors="replace"))
-        return bool((load.num_running or 0) + (load.num_waiting or 0))
+            return ""
+        return text.decode(errors="replace")
+
+    async def _measure(self) -> None:
+        """What clients' requests took, for whoever compares it with the plan."""
+        while True:
+            if text := await self._metrics():
+                self._meter.see(self._adapter.counters(text), time.monotonic())
+            await asyncio.sleep(MEASURE_EVERY_S)
 
     async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
         lost = _lost(await loss)
@@ -294,6 +310,7 @@ class GangRunner:
             resume=self._resume.level,
             resume_detail=self._resume.detail,
             revision=self._gang.revision,
+            actual=self._meter.actual(max((rank.memory_bytes for rank in self._gang.states()), default=0)),
         )
         plan = self._gang.plan
         return Announcement(
@@ -319,7 +336,7 @@ class EngineSupervisor:
         from longboat.cluster.ports import ServeController
 
         context = serve.get_replica_context()
-        gang_shape = GangShape(**{**shape, "resources": RankResources(**shape["resources"])})
+        gang_shape = _shape(shape)
         self._runner = GangRunner(
             fleet=fleet,
             model=model,
@@ -341,6 +358,12 @@ class EngineSupervisor:
         """Serve calls it when the replica is stopped."""
         if runner := getattr(self, "_runner", None):
             await runner.drain(DRAIN_S)
+
+
+def _shape(values: Mapping[str, Any]) -> GangShape:
+    """The shape that travelled as plain values."""
+    resources, layers = RankResources(**values["resources"]), tuple(values.get("layers", ()))
+    return GangShape(**{**values, "resources": resources, "layers": layers})
 
 
 def _exit_process(reason: str) -> None:

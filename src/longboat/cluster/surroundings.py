@@ -5,24 +5,51 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longboat.builtin import describe, is_builtin
 from longboat.builtin.shapes import SHAPES
 from longboat.catalog.facts import ModelFacts
 from longboat.catalog.hf_config import facts_from_config, read_config
+from longboat.cluster.knowledge import Basis, built_in_basis, knowledge_of
 from longboat.cluster.preflight import NodeFindings, PreflightRequest, inspect_node
 from longboat.core.errors import ClusterError, Problem, UserInputError
+from longboat.core.plan import GangShape
 from longboat.core.topology import Node
-from longboat.planner.check import FleetPlan, PathReport, PortReport, Surroundings, plan_fleet
+from longboat.planner.check import PathReport, PortReport, Surroundings, plan_fleet
+from longboat.planner.decide import Decision, decide
 from longboat.planner.resources import matches
 from longboat.spec.fleet import Fleet, ModelSpec
 from longboat.spec.source import is_local_path
 
-__all__ = ("checked_plan", "this_machine")
+__all__ = ("CheckedPlan", "Wish", "checked_plan", "this_machine")
 
 Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
 """(node ids, request) → node id → NodeFindings, or the exception that came instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What ``up`` wants besides the file.
+
+    kept: models whose numbers were decided before, with them; running: the fleet that runs
+    force: start also what is sure not to fit
+    """
+
+    kept: Mapping[str, ModelSpec] = field(default_factory=dict)
+    running: Fleet | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPlan:
+    """fleet: with numbers everywhere; overridden: why some of it should not be started, where that was forced."""
+
+    fleet: Fleet
+    shapes: Mapping[str, GangShape]
+    decision: Decision
+    overridden: tuple[Problem, ...] = ()
 
 
 def this_machine() -> Node:
@@ -44,8 +71,17 @@ def inspect_here(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[
     return {node_id: inspect_node(request) for node_id in node_ids}
 
 
-def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect_here) -> FleetPlan:
-    """Shapes for the whole fleet on these nodes.
+def checked_plan(
+    fleet: Fleet,
+    nodes: Sequence[Node],
+    inspect: Inspect = inspect_here,
+    *,
+    basis: Basis | None = None,
+    wish: Wish = Wish(),
+) -> CheckedPlan:
+    """Numbers and shapes for the whole fleet on these nodes.
+
+    basis: of the planner; None: what comes with Longboat
 
     Raises UserInputError with every problem found, ClusterError when a node cannot be asked. Starts nothing.
     """
@@ -58,8 +94,13 @@ def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect
         redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,
     )
     findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
-    plan = plan_fleet(fleet, _surroundings(fleet, nodes, findings))
+    around = _surroundings(fleet, nodes, findings)
+    known = knowledge_of(fleet, findings, around.platforms, basis or built_in_basis())
+    decision = decide(fleet, around, known, wish.kept, wish.running)
+    fleet = decision.fleet
+    plan = plan_fleet(fleet, around)
     problems = [
+        *_undoubled(decision.problems if not wish.force else decision.undecided, plan.problems),
         *plan.problems,
         *_host_problems(findings),
         *_secret_problems(findings),
@@ -69,7 +110,23 @@ def checked_plan(fleet: Fleet, nodes: Sequence[Node], inspect: Inspect = inspect
     if problems:
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
         raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
-    return plan
+    shapes = {name: _with_reason(shape, decision.reasons.get(name, "")) for name, shape in plan.shapes.items()}
+    overridden = decision.problems if wish.force else ()
+    return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden)
+
+
+def _with_reason(shape: GangShape, reason: str) -> GangShape:
+    return replace(shape, reason=f"{reason}; {shape.reason}") if reason else shape
+
+
+def _undoubled(problems: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
+    """Without what is told of the same model in other words."""
+    told = [problem.where for problem in others]
+    return [problem for problem in problems if not any(_model_of(where) == _model_of(problem.where) for where in told)]
+
+
+def _model_of(where: str) -> str:
+    return where.partition("]")[0]
 
 
 def _paths(fleet: Fleet) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ("GangPlan", "GangShape", "RankPlan", "RankResources")
+__all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class GangShape:
     num_nodes: nodes the gang spans; tensor * pipeline is a multiple of it
     ranks_per_node: worker ranks on each node
     reason: why this shape, one sentence
+    layers: of each pipeline stage; empty: as the engine divides them
     """
 
     tensor: int
@@ -36,6 +37,7 @@ class GangShape:
     num_nodes: int
     resources: RankResources
     reason: str = ""
+    layers: tuple[int, ...] = ()
 
     @property
     def ranks_per_node(self) -> int:
@@ -44,6 +46,30 @@ class GangShape:
     @property
     def gpus_per_node(self) -> float:
         return self.resources.num_gpus * self.ranks_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """What an engine's settings say about its memory, as far as planning goes.
+
+    weight_bits: of all weights; 0: as stored. kv_bits: of a number in the cache
+    cache_bytes: that each worker rank gives to the cache; 0: what a ratio of the card leaves
+    memory_ratio: of the card that the engine takes; 0: its default
+    sequences, batched_tokens: at once, and in a step; 0: its default
+    block_tokens: of a cache block
+    graphs: whether it captures CUDA graphs
+    unknown: settings after which bytes cannot be told, as they are written
+    """
+
+    weight_bits: int = 0
+    kv_bits: int = 16
+    cache_bytes: int = 0
+    memory_ratio: float = 0.0
+    sequences: int = 0
+    batched_tokens: int = 0
+    block_tokens: int = 16
+    graphs: bool = True
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ("Endpoint", "EndpointTable", "Phase", "RankState", "ReplicaState", "ResumeLevel")
+__all__ = ("Endpoint", "EndpointTable", "EngineActual", "Phase", "RankState", "ReplicaState", "ResumeLevel")
 
 
 class Phase(enum.StrEnum):
@@ -36,7 +36,11 @@ class ResumeLevel(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """One node rank as its agent sees it. pid is None before the engine process exists and after it ended."""
+    """One node rank as its agent sees it. pid is None before the engine process exists and after it ended.
+
+    rss_bytes: counts shared pages once a process; memory_bytes: of one of its worker ranks, on its card or shared out
+    among processes, 0: not looked at yet
+    """
 
     node_rank: int
     node_id: str
@@ -47,7 +51,29 @@ class RankState:
     log_path: str = ""
     started_by: str = ""  # "zygote" | "plain"
     rss_bytes: int = 0
+    memory_bytes: int = 0
     cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineActual:
+    """What an engine turned out to be and to do since it was ready. None: it does not say.
+
+    kv_blocks, block_tokens: of its cache; rank_bytes: memory of its fullest worker rank, 0: not looked at yet
+    num_tokens: that the means are of, the first ones of answers left out
+    concurrency: mean number of requests that were decoding, over these tokens
+    itl_s, ttft_s, prompt_tokens, output_tokens: means
+    """
+
+    kv_blocks: int | None = None
+    block_tokens: int | None = None
+    rank_bytes: int = 0
+    num_tokens: int = 0
+    concurrency: float = 0.0
+    itl_s: float | None = None
+    ttft_s: float | None = None
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +84,7 @@ class ReplicaState:
     resume: what it proved when it became ready; resume_detail: why no more than that
     revision: of what changes results: weights, tokenizer, template, engine version, flags
     phase_s: seconds spent in each phase so far
+    actual: what its engine measured; None before it was asked
     """
 
     model: str
@@ -75,6 +102,7 @@ class ReplicaState:
     resume: ResumeLevel = ResumeLevel.NONE
     resume_detail: str = ""
     revision: str = ""
+    actual: EngineActual | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

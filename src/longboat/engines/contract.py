@@ -7,14 +7,23 @@ that we do not start at all (``starts_processes`` is false).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from longboat.core.plan import GangPlan, GangShape
+from longboat.core.plan import EngineMemory, GangPlan, GangShape
 from longboat.core.states import Phase
 
-__all__ = ("EngineAdapter", "EngineEnvironment", "EngineLoad", "PortRequest", "Probe", "RankCommand", "ZygoteRequest")
+__all__ = (
+    "EngineAdapter",
+    "EngineCounters",
+    "EngineEnvironment",
+    "EngineLoad",
+    "PortRequest",
+    "Probe",
+    "RankCommand",
+    "ZygoteRequest",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,23 @@ class EngineLoad:
     generation_tokens_total: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounters:
+    """What the engine's metrics add up since it started. None: the engine does not report it.
+
+    itl_s, ttft_s: sums of all times; num_itl, num_ttft: how many of them
+    """
+
+    kv_blocks: int | None = None
+    block_tokens: int | None = None
+    itl_s: float = 0.0
+    num_itl: int = 0
+    ttft_s: float = 0.0
+    num_ttft: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
 class EngineAdapter(Protocol):
     """One engine. Pure: the same plan gives the same commands.
 
@@ -124,8 +150,16 @@ class EngineAdapter(Protocol):
         """Requests that the engine works on at once; what comes besides waits in it. None: nobody knows."""
         ...
 
+    def memory(self, args: Sequence[str], platform: str) -> EngineMemory | None:
+        """What the user's arguments and our defaults say about memory. None: the engine has no model in memory."""
+        ...
+
     def phase_of(self, log_line: str) -> Phase | None:
         """The phase that this line of a rank's log tells of, if any."""
+        ...
+
+    def counters(self, metrics_text: str) -> EngineCounters:
+        """Read the same text for what was measured."""
         ...
 
     def load(self, metrics_text: str) -> EngineLoad:

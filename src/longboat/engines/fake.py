@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import orjson
 
 from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase
-from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
+from longboat.engines.contract import EngineCounters, EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
 from longboat.engines.metrics import largest_of, read_samples, total_of
+from longboat.engines.vllm_counters import read_counters
 from longboat.engines.vllm_flags import number_given
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
@@ -64,9 +65,15 @@ class FakeAdapter:
             given if isinstance(given, int) else DEFAULT_CAPACITY
         )
 
+    def memory(self, args: Sequence[str], platform: str) -> None:
+        """It has no model."""
+
     def phase_of(self, log_line: str) -> Phase | None:
         found = _PHASE.match(log_line)
         return _PHASES.get(found.group(1)) if found else None
+
+    def counters(self, metrics_text: str) -> EngineCounters:
+        return read_counters(metrics_text)
 
     def load(self, metrics_text: str) -> EngineLoad:
         samples = list(read_samples(metrics_text))

@@ -6,13 +6,24 @@ Flags and variables as of vLLM 0.32; the CPU settings were measured on two cores
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import PurePath
 
-from longboat.core.plan import GangPlan, GangShape, RankPlan
+from longboat.core.plan import EngineMemory, GangPlan, GangShape, RankPlan
 from longboat.core.states import Phase
-from longboat.engines.contract import EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand, ZygoteRequest
+from longboat.engines.contract import (
+    EngineCounters,
+    EngineEnvironment,
+    EngineLoad,
+    PortRequest,
+    Probe,
+    RankCommand,
+    ZygoteRequest,
+)
 from longboat.engines.metrics import largest_of, read_samples, total_of
+from longboat.engines.vllm_counters import read_counters
 from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, number_given, without_given
+from longboat.engines.vllm_memory import memory_of
 
 __all__ = ("OWNED_FLAGS", "VllmAdapter", "check_extra_args")
 
@@ -31,6 +42,14 @@ _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--kv-cache-memory-bytes", str(_CPU_KV_CACHE_BYTES)),
     ("--block-size", str(_CPU_BLOCK_TOKENS)),
     ("--max-num-seqs", str(_CPU_CAPACITY)),
+)
+_CPU_MEMORY = EngineMemory(
+    weight_bits=32,
+    kv_bits=32,
+    cache_bytes=_CPU_KV_CACHE_BYTES,
+    sequences=_CPU_CAPACITY,
+    block_tokens=_CPU_BLOCK_TOKENS,
+    graphs=False,
 )
 _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "builtin:tiny": (
@@ -101,9 +120,16 @@ class VllmAdapter:
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
         return number_given("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
 
+    def memory(self, args: Sequence[str], platform: str) -> EngineMemory:
+        """On CPUs our own defaults: float32, and a cache of 64 MiB on each rank."""
+        return memory_of(args, _CPU_MEMORY if platform == "cpu" else EngineMemory())
+
     def phase_of(self, log_line: str) -> Phase | None:
         """Loading from the first weight, warming once weights are in memory; readiness is for the probe to say."""
         return next((phase for words, phase in _PHASES if words in log_line), None)
+
+    def counters(self, metrics_text: str) -> EngineCounters:
+        return read_counters(metrics_text)
 
     def load(self, metrics_text: str) -> EngineLoad:
         """Requests, KV use (the fullest engine's) and token totals, from ``/metrics``."""
@@ -155,6 +181,8 @@ def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | N
         "PYTHONHOME": None,
         "VIRTUAL_ENV": None,
     }
+    if plan.shape.layers:
+        env["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, plan.shape.layers))
     if on_cpu:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else one NUMA node per local rank is required
         # More threads than cores cost an order of magnitude: the ranks of one machine share them.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from longboat.core.errors import Problem
 
-__all__ = ("OWNED_FLAGS", "check_extra_args", "flags_of", "number_given", "without_given")
+__all__ = ("OWNED_FLAGS", "check_extra_args", "flags_of", "number_given", "text_given", "without_given")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
@@ -93,12 +93,21 @@ def without_given(defaults: Sequence[tuple[str, ...]], extra_args: Sequence[str]
 def number_given(flag: str, args: Sequence[str]) -> int | None:
     """The whole number that ``args`` give for ``flag``, in the last place that names it; None where there is none."""
     number = None
+    for text in _values(flag, args):
+        number = int(text) if text.isascii() and text.isdecimal() else number
+    return number or None
+
+
+def text_given(flag: str, args: Sequence[str]) -> str:
+    """What ``args`` give for ``flag``, in the last place that names it; empty where none does."""
+    return next(reversed(list(_values(flag, args))), "")
+
+
+def _values(flag: str, args: Sequence[str]) -> Iterator[str]:
     for index, found in _positions(args):
         if found == flag:
             _, equals, value = args[index].partition("=")
-            text = value if equals else args[index + 1] if index + 1 < len(args) else ""
-            number = int(text) if text.isascii() and text.isdecimal() else number
-    return number or None
+            yield value if equals else args[index + 1] if index + 1 < len(args) else ""
 
 
 def _positions(args: Sequence[str]) -> Iterator[tuple[int, str]]:

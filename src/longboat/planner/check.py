@@ -97,7 +97,7 @@ def _platform(model: ModelSpec, around: Surroundings) -> str:
 
 
 def _demand(model: ModelSpec, shape: GangShape) -> GangDemand:
-    return GangDemand(model=model.name, shape=shape, replicas=model.replicas, labels=model.placement.labels)
+    return GangDemand(model=model.name, shape=shape, replicas=model.num_replicas, labels=model.placement.labels)
 
 
 def _at(index: int, problem: Problem) -> Problem:
@@ -155,7 +155,7 @@ def _names(nodes: Sequence[Node]) -> str:
 def _room(fleet: Fleet, shapes: Mapping[str, GangShape], packing: Packing, nodes: Sequence[Node]) -> list[Problem]:
     """Models whose replicas did not all find room. A shape says that one replica alone would."""
     placed = [(model, shapes[model.name]) for model in fleet.models if model.name in shapes]
-    needs = [shape_amount(shape) * (model.replicas * shape.num_nodes) for model, shape in placed]
+    needs = [shape_amount(shape) * (model.num_replicas * shape.num_nodes) for model, shape in placed]
     have = sum_of([amount_of_node(node) for node in nodes if node.alive])
     problems = []
     for index, model in enumerate(fleet.models):
@@ -164,7 +164,7 @@ def _room(fleet: Fleet, shapes: Mapping[str, GangShape], packing: Packing, nodes
         shape, found = shapes[model.name], len(packing.placed[model.name])
         each = f"{describe(shape_amount(shape))} on {_nodes(shape.num_nodes)}"
         what = (
-            f"{_replicas(model.replicas)} of {each} each, {found} fit; "
+            f"{_replicas(model.num_replicas)} of {each} each, {found} fit; "
             f"the fleet takes {describe(sum_of(needs))}, the cluster has {describe(have)}"
         )
         problems.append(Problem(where=f"models[{index}].replicas", what=what, hint=_fewer(found, shape)))

@@ -44,7 +44,7 @@ def _cards(node: Node, library: Library) -> Cards:
     if not name:
         raise ClusterError(
             f"{node.hostname or node.address} has {node.num_gpus:g} accelerators, and no label says which",
-            hint='start it with --label longboat.accelerator="RTX 4090", or plan with --on "1x(2xRTX4090)"',
+            hint='start it with --label longboat.accelerator=RTX4090, or plan with --on "1x(2xRTX4090)"',
         )
     (cards,) = parse_cards(name, library)
     return replace(cards, count=int(node.num_gpus))

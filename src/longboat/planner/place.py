@@ -40,6 +40,7 @@ class _Wish:
     pipeline: int
     rank: RankResources
     rooms: tuple[Amount, ...]
+    layers: tuple[int, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -63,7 +64,12 @@ class _Wish:
         if self.splits_tensor(num_nodes):
             reason += "; tensor parallel ranks talk over the network in every layer, which is slow"
         return GangShape(
-            tensor=self.tensor, pipeline=self.pipeline, num_nodes=num_nodes, resources=self.rank, reason=reason
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            num_nodes=num_nodes,
+            resources=self.rank,
+            reason=reason,
+            layers=self.layers,
         )
 
 
@@ -79,10 +85,11 @@ def shape_gang(
         return NoShape(problems=problems)
     matching = [node for node in nodes if matches(node, model.placement.labels)]
     wish = _Wish(
-        tensor=model.split.tensor,
-        pipeline=model.split.pipeline,
+        tensor=model.ranks.tensor,
+        pipeline=model.ranks.pipeline,
         rank=rank_resources(model, environment_platform),
         rooms=tuple(amount_of_node(node) for node in matching),
+        layers=model.ranks.layers or (),
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))

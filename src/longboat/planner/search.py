@@ -28,7 +28,7 @@ from longboat.planner.predict.sample import computed_on
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.split_shape import EngineKind, Split, even_stages
 
-__all__ = ("Found", "Group", "Plan", "Rejected", "engine_for", "search")
+__all__ = ("Found", "Group", "Plan", "Rejected", "engine_for", "search", "sequences_held")
 
 GIB = 1024**3
 ENGINE_KINDS: Mapping[str, EngineKind] = {"vLLM": "vllm", "SGLang": "sglang", "llama.cpp": "llama.cpp"}
@@ -333,7 +333,7 @@ class _Seeker:
             hop=layout.hop,
         )
         prediction = predict(
-            deployment, self.demand.traffic(users), self.calibration, max_sequences=_sequences(fit, self.demand)
+            deployment, self.demand.traffic(users), self.calibration, max_sequences=sequences_held(fit, self.demand)
         )
         return Group(
             layout=layout,
@@ -395,7 +395,7 @@ class _Seeker:
         self.rejected.append(Rejected(what=what + quantization, why=fit.shortage.what, hint=fit.shortage.hint, fit=fit))
 
 
-def _sequences(fit: Fit, demand: Demand) -> float:
+def sequences_held(fit: Fit, demand: Demand) -> float:
     """Requests of the mean length that the cache holds; llama.cpp keeps room for the whole context of each."""
     if fit.load.engine == "llama.cpp":
         return max(1.0, float(fit.load.num_sequences))

@@ -17,7 +17,13 @@ def check_split(model: ModelSpec, facts: ModelFacts | None) -> tuple[Problem, ..
     """Mistakes in split and context; paths start at the model. None without facts, and none with the fake engine."""
     if facts is None or model.engine.kind == "fake":
         return ()
-    found = (_tensor(model.split.tensor, facts), _pipeline(model.split.pipeline, facts), _context(model.context, facts))
+    split = model.ranks
+    found = (
+        _tensor(split.tensor, facts),
+        _pipeline(split.pipeline, facts),
+        _layers(split.layers, facts),
+        _context(model.context, facts),
+    )
     return tuple(problem for problem in found if problem is not None)
 
 
@@ -67,6 +73,13 @@ def _pipeline(stages: int, facts: ModelFacts) -> Problem | None:
         return None
     what = f"{stages} stages are more than the model's {facts.num_layers} layers"
     return Problem(where="split.pipeline", what=what, hint=f"write at most {facts.num_layers}")
+
+
+def _layers(layers: tuple[int, ...] | None, facts: ModelFacts) -> Problem | None:
+    if layers is None or facts.num_layers is None or sum(layers) == facts.num_layers:
+        return None
+    what = f"{' + '.join(map(str, layers))} are {sum(layers)} layers, the model has {facts.num_layers}"
+    return Problem(where="split.layers", what=what, hint="let them add up, or leave them out")
 
 
 def _context(tokens: int | None, facts: ModelFacts) -> Problem | None:

@@ -13,6 +13,10 @@ from longboat.spec.mistakes import shown
 __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")
 
 
+HARMLESS = ("update.", "load.")
+"""Parts of a model that its engines are not told."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueChange:
     """One value that differs. path: from the model, or from the gateway; old, new: as the user would write them."""
@@ -35,7 +39,7 @@ class ModelChange:
     @property
     def only_replicas(self) -> bool:
         """Whether running replicas can stay as they are."""
-        return all(change.path == "replicas" or change.path.startswith("update.") for change in self.changes)
+        return all(change.path == "replicas" or change.path.startswith(HARMLESS) for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

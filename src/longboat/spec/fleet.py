@@ -14,8 +14,10 @@ from longboat.spec.source import MAX_NAME, UNUSABLE, check_source
 
 __all__ = (
     "API_VERSION",
+    "Auto",
     "EngineSpec",
     "Fleet",
+    "LoadSpec",
     "ModelSpec",
     "OptionsSpec",
     "PlacementSpec",
@@ -24,6 +26,8 @@ __all__ = (
     "UpdateSpec",
 )
 
+Auto = Literal["auto"]
+"""What the planner decides when the fleet comes up."""
 API_VERSION: Final = "longboat/v1"
 MAX_REPLICAS = 1000
 MAX_MODELS = 1000
@@ -121,6 +125,16 @@ class OptionsSpec(Section):
 
 
 # Values that must agree are checked where the later one stands: a section with another mistake in it is never whole.
+def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+    stages = info.data.get("pipeline", len(layers))
+    if len(layers) != stages:
+        raise mistake(
+            f"{len(layers)} numbers of layers for {stages} pipeline stages",
+            f"write pipeline: {len(layers)}, or one each",
+        )
+    return layers
+
+
 def _no_version_besides(environment: str | None, info: ValidationInfo) -> str | None:
     if environment is not None and info.data.get("version") is not None:
         raise mistake("version and environment together: the environment has its own version", "write one of the two")
@@ -163,6 +177,10 @@ class SplitSpec(Section):
     """Worker ranks that share each layer."""
     pipeline: int = Field(default=1, ge=1, le=MAX_RANKS)
     """Stages that the layers are divided into."""
+    layers: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_stages)] | None = Field(
+        default=None, max_length=MAX_RANKS
+    )
+    """Layers of each stage; null lets the engine divide them evenly."""
 
     @model_validator(mode="after")
     def _bounded(self) -> SplitSpec:
@@ -199,6 +217,21 @@ class PlacementSpec(Section):
     """Number of nodes that one replica spans; null lets Longboat decide."""
 
 
+class LoadSpec(Section):
+    """What the model is to serve: what the planner plans for."""
+
+    users: int = Field(default=8, ge=1, le=1_000_000)
+    """Requests under way at once, over all replicas."""
+    prompt_tokens: int = Field(default=1024, ge=1, le=100_000_000)
+    """Tokens of a prompt."""
+    output_tokens: int = Field(default=256, ge=1, le=100_000_000)
+    """Tokens of an answer."""
+    ttft_ms: float | None = Field(default=None, gt=0, le=3_600_000)
+    """Milliseconds to the first token that the mean request may take; null is no limit."""
+    itl_ms: float | None = Field(default=None, gt=0, le=3_600_000)
+    """Milliseconds between tokens that the mean request may take; null is no limit."""
+
+
 class UpdateSpec(Section):
     """How running replicas are exchanged for others, and what becomes of their answers."""
 
@@ -221,10 +254,12 @@ class ModelSpec(Section):
     """builtin:NAME, a folder as the nodes see it (absolute), or hf:ORGANISATION/NAME."""
     engine: EngineSpec = EngineSpec()
     """The engine, or just its kind."""
-    replicas: int = Field(default=1, ge=0, le=MAX_REPLICAS)
-    """How many copies serve at the same time; 0 keeps the model known, but serves nothing."""
-    split: SplitSpec = SplitSpec()
-    """How one replica is split."""
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | Auto = 1
+    """Copies that serve at the same time; 0 keeps the model known, but serves nothing; auto lets the planner decide."""
+    split: SplitSpec | Auto = SplitSpec()
+    """How one replica is split; auto lets the planner decide."""
+    load: LoadSpec = LoadSpec()
+    """What it is to serve, for the planner."""
     context: int | None = Field(default=None, ge=1, le=100_000_000)
     """Longest request in tokens, prompt and answer together; null is what the model can do."""
     resources: ResourcesSpec = ResourcesSpec()
@@ -233,6 +268,25 @@ class ModelSpec(Section):
     """Where replicas may run."""
     update: UpdateSpec = UpdateSpec()
     """How running replicas are exchanged."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the planner has nothing to decide."""
+        return self.replicas != "auto" and self.split != "auto"
+
+    @property
+    def num_replicas(self) -> int:
+        """Raises ValueError where it is not decided."""
+        if self.replicas == "auto":
+            raise ValueError(f"the replicas of {self.name} are not decided")
+        return self.replicas
+
+    @property
+    def ranks(self) -> SplitSpec:
+        """The split in numbers. Raises ValueError where it is not decided."""
+        if self.split == "auto":
+            raise ValueError(f"the split of {self.name} is not decided")
+        return self.split
 
 
 class Fleet(Section):

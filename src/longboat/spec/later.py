@@ -35,25 +35,22 @@ def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[L
 
 MODEL = ("models", ANY)
 AUTO = _is("auto")
+WHOLE = "write split: auto for all of it, or a number here"
 ENGINES = _is("sglang", "llamacpp", "llama.cpp", "tgi", "external")
 
 LATER: tuple[Later, ...] = (
-    Later(path=(*MODEL, "split"), what="choosing a split", hint="write split: {tensor: 1, pipeline: 1}", applies=AUTO),
-    Later(path=(*MODEL, "split", "tensor"), what="choosing a split", hint="write a number: tensor: 1", applies=AUTO),
-    Later(
-        path=(*MODEL, "split", "pipeline"), what="choosing a split", hint="write a number: pipeline: 1", applies=AUTO
-    ),
+    Later(path=(*MODEL, "split", "tensor"), what="choosing a part of the split", hint=WHOLE, applies=AUTO),
+    Later(path=(*MODEL, "split", "pipeline"), what="choosing a part of the split", hint=WHOLE, applies=AUTO),
     *_table((*MODEL, "split"), "data and expert parallelism", "use replicas, tensor and pipeline", "data", "expert"),
     *_table((*MODEL, "split"), "separate prefill and decode", "use replicas", "decode", "prefill"),
     *_table(MODEL, "separate prefill and decode", "use replicas", "decode", "prefill"),
-    *_table(MODEL, "autoscaling", "write a fixed number: replicas: 2", "min_replicas", "max_replicas", "autoscaling"),
-    Later(path=(*MODEL, "replicas"), what="autoscaling", hint="write a fixed number: replicas: 2", applies=AUTO),
+    *_table(MODEL, "autoscaling", "write replicas: auto, or a number", "min_replicas", "max_replicas", "autoscaling"),
     *_table((), "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
     *_table(MODEL, "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
     Later(path=(*MODEL, "engine"), what="this engine", hint="write engine: vllm", applies=ENGINES),
     Later(path=(*MODEL, "engine", "kind"), what="this engine", hint="write kind: vllm", applies=ENGINES),
-    *_table((), "service levels", "leave it out", "slo"),
-    *_table(MODEL, "service levels", "leave it out", "slo"),
+    *_table((), "service levels", "write load: {ttft_ms: 500, itl_ms: 50} in a model", "slo"),
+    *_table(MODEL, "service levels", "write load: {ttft_ms: 500, itl_ms: 50}", "slo"),
     *_table(MODEL, "LoRA adapters", "serve a merged model", "lora", "adapters"),
 )
 

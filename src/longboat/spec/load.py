@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from longboat.core.errors import NotYetError, Problem, UserInputError
+from longboat.spec.branches import without_branches
 from longboat.spec.fleet import Fleet
 from longboat.spec.gateway import GatewaySpec
 from longboat.spec.gateway_checks import gateway_problems
@@ -66,7 +67,8 @@ def fleet_from(data: object, origin: str, *, folder: str) -> Fleet:
     try:
         fleet = Fleet.model_validate(values, context={"folder": folder})
     except ValidationError as error:
-        details = [detail for detail in error.errors(include_url=False) if not _is_consequence(detail, whole)]
+        errors = without_branches(error.errors(include_url=False))
+        details = [detail for detail in errors if not _is_consequence(detail, whole)]
         num_later += sum(detail["type"] == LATER for detail in details)
         problems += [problem_of(detail, spelled.sugar) for detail in details]
         problems = _without_consequences(problems)

@@ -23,6 +23,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "engine"): fleet.EngineSpec,
     ("models", "engine", "options"): fleet.OptionsSpec,
     ("models", "split"): fleet.SplitSpec,
+    ("models", "load"): fleet.LoadSpec,
     ("models", "resources"): fleet.ResourcesSpec,
     ("models", "placement"): fleet.PlacementSpec,
     ("models", "update"): fleet.UpdateSpec,
@@ -61,6 +62,10 @@ SYNONYMS: Mapping[str, str] = {
     "pp": "split.pipeline",
     "tensor_parallel_size": "split.tensor",
     "tp": "split.tensor",
+    "concurrency": "load.users",
+    "users": "load.users",
+    "prompt": "load.prompt_tokens",
+    "output": "load.output_tokens",
     "cert": "gateway.tls.certificate",
     "rate_limit": "gateway.tenants.requests_per_minute",
     "rpm": "gateway.tenants.requests_per_minute",
@@ -214,6 +219,8 @@ def _wrong_type(kind: str, value: object, path: Path, where: str) -> Problem:
         hint = "write models: [builtin:tiny], or a list of mappings that start with '- source: ...'"
     elif value is None:
         hint = f"{hint}, or leave the field out"
+    elif path[-1] in ("split", "replicas") and isinstance(value, str):
+        hint = "write split: {tensor: 2}, or auto" if path[-1] == "split" else "write a number, or auto"
     return Problem(where=where, what=f"{shown(value)} is not {expected}", hint=hint)
 
 

@@ -19,6 +19,7 @@ from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, fabric_of, machine_for, machine_of
 from longboat.planner.predict.rows import Row
+from longboat.planner.processor_part import find_hardware
 
 __all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "computed_on", "stored_as")
 
@@ -96,7 +97,7 @@ class SampleMaker:
 
     def deployment(self, row: Row) -> Deployment:
         """The replica that a row speaks of."""
-        accelerator = self.library.accelerators.find(row.hardware)
+        accelerator = find_hardware(row.hardware, self.library)
         machine = machine_for(machine_of(accelerator), engine_traits(row.engine).name)
         shape = computed_on(machine, self._shape(row.model, row.quantization))
         if row.pipeline > len(shape.layers):

@@ -1,0 +1,38 @@
+"""How much memory engines may have on this node, and what its accelerators are called."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+__all__ = ("accelerator_name", "node_memory_bytes")
+
+CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
+
+
+def node_memory_bytes() -> int:
+    """All memory of the machine, or the limit that it was given, where that is less."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([whole, *(limit for path in CGROUPS if (limit := _limit(path)))])
+
+
+def _limit(path: Path) -> int:
+    """0: none, or no such file."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdecimal() else 0
+
+
+def accelerator_name(folder: Path = NVIDIA) -> str:
+    """As NVIDIA's driver calls the first card (``NVIDIA GeForce RTX 4090``); empty where there is none."""
+    try:
+        found = sorted(folder.glob("*/information"))
+        told = MODEL.search(found[0].read_text()) if found else None
+    except OSError:
+        return ""
+    return told[1] if told else ""

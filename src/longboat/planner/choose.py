@@ -1,0 +1,251 @@
+"""Which split and how many replicas serve a model's load best, on what other models leave of the nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+from longboat.catalog.facts import ModelFacts
+from longboat.catalog.library import Library
+from longboat.core.plan import GangShape
+from longboat.core.topology import Node
+from longboat.planner.divide import tensor_degrees
+from longboat.planner.ground import Ground, accelerator_of, find_ground
+from longboat.planner.outlook import Asked, Outlook, look_ahead
+from longboat.planner.pack import GangDemand, Packing, pack
+from longboat.planner.place import NoShape, shape_gang
+from longboat.planner.predict.constants import Calibration
+from longboat.planner.resources import matches, rank_resources
+from longboat.spec.fleet import ModelSpec, SplitSpec
+
+__all__ = ("Choice", "Site", "choose", "gangs_of", "ground_of", "room_for", "smallest")
+
+COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)
+STAGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+TENSOR = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64)
+# Plans whose figures differ by less count as equal: the one with fewer ranks is better.
+EQUAL = 0.03
+# Lengths that nobody stated may be too long for a small cache.
+LENGTH_RATIOS = (1.0, 0.5, 0.25, 0.125, 0.0625)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where it is to run. memory_bytes, accelerators: what nodes told, by node; platform: of the model's engine."""
+
+    nodes: tuple[Node, ...]
+    library: Library
+    calibration: Calibration
+    memory_bytes: Mapping[str, int]
+    accelerators: Mapping[str, str]
+    facts: ModelFacts | None = None
+    platform: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """best: None where no layout finds room; it may be one that does not fit. others: that fit too, best first."""
+
+    best: Outlook | None
+    spec: ModelSpec
+    others: tuple[Outlook, ...] = ()
+    tried: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    spec: ModelSpec
+    outlook: Outlook
+
+
+def choose(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> Choice:
+    """The best layout that fits; where none does, the one that lacks least.
+
+    taken: what other models have. Raises UserInputError where nobody knows what the nodes' accelerators are.
+    """
+    tried: list[_Candidate] = []
+    for ratio in LENGTH_RATIOS if _lengths_are_free(asked.spec) else (1.0,):
+        tried = list(_candidates(replace(asked, lengths_ratio=ratio), site, taken))
+        if any(one.outlook.fit.fits for one in tried):
+            break
+    if not tried:
+        return Choice(best=None, spec=asked.spec)
+    fitting = sorted((one for one in tried if one.outlook.fit.fits), key=lambda one: _order(one.outlook))
+    best = fitting[0] if fitting else min(tried, key=lambda one: _shortage(one.outlook))
+    others = tuple(one.outlook for one in fitting[1:])
+    return Choice(best=best.outlook, spec=best.spec, others=others, tried=len(tried))
+
+
+def smallest(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> GangDemand | None:
+    """One replica of the fewest ranks that fit: what is kept free for a model that is decided later."""
+    one = replace(asked, spec=asked.spec.model_copy(update={"replicas": 1}))
+    found = sorted(gangs_of(one.spec, site), key=lambda pair: (pair[1].tensor * pair[1].pipeline, pair[1].pipeline))
+    for spec, gang in found:
+        packing = _packed(spec, gang, 1, site, taken)
+        if (
+            packing is not None
+            and look_ahead(one, gang, 1, ground_of(spec, gang, packing, site), site.calibration).fit.fits
+        ):
+            return _demand(spec, gang, 1)
+    return None
+
+
+def gangs_of(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
+    """Every split that the file allows with a gang that one replica could have, and the model written so."""
+    for placed in _kinds(spec, site):
+        for split in _splits(spec, site):
+            yield from _gangs(placed.model_copy(update={"split": split}), site)
+
+
+def room_for(spec: ModelSpec, gang: GangShape, site: Site, taken: Sequence[GangDemand]) -> int:
+    """Replicas that find room beside what is taken, as many as are useful at most: one for each user."""
+    wanted = min(spec.load.users, COUNTS[-1]) if spec.replicas == "auto" else spec.num_replicas
+    for count in sorted({wanted, *(count for count in COUNTS if count < wanted)}, reverse=True):
+        if _packed(spec, gang, count, site, taken) is not None:
+            return count
+    return 0
+
+
+def ground_of(spec: ModelSpec, gang: GangShape, packing: Packing, site: Site) -> Ground:
+    """What the gang's ranks get where ``packing`` puts them. Raises UserInputError as ``find_ground`` does."""
+    ranks: Counter[str] = Counter()
+    for nodes in packing.placed.get(spec.name, ()):
+        ranks.update({node: gang.ranks_per_node for node in nodes})
+    if not ranks:
+        ranks.update({node.node_id: gang.ranks_per_node for node in _matching(spec, site)})
+    return find_ground(
+        ranks,
+        site.nodes,
+        gang.resources,
+        site.library,
+        memory_bytes=site.memory_bytes,
+        accelerators=site.accelerators,
+    )
+
+
+def _lengths_are_free(spec: ModelSpec) -> bool:
+    return spec.context is None and not {"prompt_tokens", "output_tokens"} & spec.load.model_fields_set
+
+
+def _candidates(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> Iterator[_Candidate]:
+    degrees = set(tensor_degrees(asked.shape))
+    for spec, gang in gangs_of(asked.spec, site):
+        known = asked.spec.split != "auto" or (gang.tensor in degrees and gang.pipeline <= len(asked.shape.layers))
+        most = room_for(spec, gang, site, taken) if known else 0
+        for count in _counts(asked.spec, most):
+            packing = _packed(spec, gang, count, site, taken)
+            if packing is None:
+                continue
+            ground = ground_of(spec, gang, packing, site)
+            outlook = look_ahead(asked, gang, count, ground, site.calibration)
+            yield _Candidate(spec=_written(spec, outlook), outlook=outlook)
+
+
+def _counts(spec: ModelSpec, most: int) -> list[int]:
+    if spec.replicas != "auto":
+        return [spec.num_replicas] if most >= spec.num_replicas else []
+    return [count for count in COUNTS if count < most] + ([most] if most else [])
+
+
+def _written(spec: ModelSpec, outlook: Outlook) -> ModelSpec:
+    """The model with the numbers that were found."""
+    layers = outlook.gang.layers or outlook.layers or None
+    split = spec.ranks.model_copy(update={"layers": layers})
+    return spec.model_copy(update={"split": split, "replicas": outlook.replicas})
+
+
+def _kinds(spec: ModelSpec, site: Site) -> Iterator[ModelSpec]:
+    """The model on the nodes of each sort of accelerator that labels tell apart; where there is one sort, on all."""
+    if spec.split != "auto" and spec.replicas != "auto":
+        yield spec
+        return
+    told = [accelerator_of(node, site.accelerators) for node in _matching(spec, site) if node.num_gpus]
+    on_gpu = rank_resources(spec, site.platform).num_gpus > 0
+    kinds = dict.fromkeys(told)
+    if not on_gpu or len({name for name, _ in kinds}) < 2 or not all(label for _, label in kinds):
+        yield spec
+        return
+    for name, label in kinds:
+        labels = {**spec.placement.labels, label: name}
+        yield spec.model_copy(update={"placement": spec.placement.model_copy(update={"labels": labels})})
+
+
+def _splits(spec: ModelSpec, site: Site) -> Iterator[SplitSpec]:
+    if spec.split != "auto":
+        yield spec.ranks
+        return
+    rank = rank_resources(spec, site.platform)
+    slots = sum(_slots(node, rank.num_cpus, rank.num_gpus) for node in _matching(spec, site))
+    for tensor in TENSOR:
+        for stages in STAGES:
+            if tensor * stages <= slots:
+                yield SplitSpec(tensor=tensor, pipeline=stages)
+
+
+def _slots(node: Node, num_cpus: float, num_gpus: float) -> int:
+    counts = [int(node.num_cpus / num_cpus + 1e-9)] if num_cpus else []
+    counts += [int(node.num_gpus / num_gpus + 1e-9)] if num_gpus else []
+    return min(counts, default=0)
+
+
+def _matching(spec: ModelSpec, site: Site) -> list[Node]:
+    return [node for node in site.nodes if matches(node, spec.placement.labels)]
+
+
+def _gangs(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
+    """On as few nodes as have room, where ranks reach each other quickest; and spread as it is where nobody chooses."""
+    usual = shape_gang(spec, site.facts, site.nodes, site.platform)
+    if isinstance(usual, NoShape):
+        return
+    yield spec, usual
+    ranks = usual.tensor * usual.pipeline
+    if spec.placement.nodes is not None:
+        return
+    for count in (count for count in range(1, usual.num_nodes) if ranks % count == 0):
+        fewer = spec.model_copy(update={"placement": spec.placement.model_copy(update={"nodes": count})})
+        shape = shape_gang(fewer, site.facts, site.nodes, site.platform)
+        if not isinstance(shape, NoShape) and shape.ranks_per_node % shape.tensor == 0:
+            yield fewer, shape
+            return
+
+
+def _demand(spec: ModelSpec, gang: GangShape, count: int) -> GangDemand:
+    return GangDemand(model=spec.name, shape=gang, replicas=count, labels=spec.placement.labels)
+
+
+def _packed(spec: ModelSpec, gang: GangShape, count: int, site: Site, taken: Sequence[GangDemand]) -> Packing | None:
+    """None where they do not all find room."""
+    packing = pack([*taken, _demand(spec, gang, count)], site.nodes)
+    return packing if packing.complete else None
+
+
+def _order(outlook: Outlook) -> tuple[object, ...]:
+    """Limits first, and how far they are missed; then tokens per second, then the fewest ranks."""
+    assert outlook.prediction is not None
+    slo, told = outlook.asked.demand.slo, outlook.prediction
+    ttft_s, itl_s = told.ttft_s.value, told.itl_s.value
+    gang = outlook.gang
+    return (
+        bool(slo.missed(ttft_s, itl_s)),
+        _step(slo.excess(ttft_s, itl_s)),
+        -_step(max(1e-9, outlook.tokens_per_s)),
+        gang.tensor * gang.pipeline * outlook.replicas,
+        bool(outlook.layers),
+        gang.num_nodes,
+        -outlook.fit.max_sequences,
+    )
+
+
+def _step(value: float) -> int:
+    return round(log(value) / log(1 + EQUAL))
+
+
+def _shortage(outlook: Outlook) -> tuple[float, int]:
+    """How many times too much is needed; what cannot be divided at all comes last."""
+    short = outlook.fit.shortage
+    ranks = outlook.gang.tensor * outlook.gang.pipeline
+    if short is None or not short.available_bytes:
+        return float("inf"), ranks
+    return short.needed_bytes / short.available_bytes, ranks

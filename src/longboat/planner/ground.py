@@ -1,0 +1,114 @@
+"""What the ranks of one replica compute on: the card, its speed and its links, on the nodes that they may get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longboat.catalog.library import Library
+from longboat.core.errors import UserInputError
+from longboat.core.plan import RankResources
+from longboat.core.topology import Node
+from longboat.planner.cluster import Cards
+from longboat.planner.cluster_live import ACCELERATOR_LABELS
+from longboat.planner.cluster_text import Settings, bus_of, parse_cards, setting_of
+from longboat.planner.predict.machine import Fabric, Machine, fabric_of, machine_of
+from longboat.planner.processor_part import processor_part
+from longboat.planner.split_shape import Card, card_of
+
+__all__ = ("Ground", "accelerator_of", "find_ground")
+
+# Ranks of one machine meet through its own network stack (Gloo): an estimate of ours.
+BETWEEN_PROCESSES = "10GbE"
+LABEL_HINT = "start the node with --label longboat.accelerator=RTX4090, or write numbers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """card, machine: of one rank; bus: within a node; network: between nodes
+
+    memory_is_told: the card's memory is what the nodes told, and not what the catalog says
+    """
+
+    card: Card
+    machine: Machine
+    bus: Fabric
+    network: Fabric
+    on_cpu: bool
+    memory_is_told: bool = True
+
+
+def accelerator_of(node: Node, found: Mapping[str, str]) -> tuple[str, str]:
+    """A node's accelerator by its label, and that label; else as the node itself names it (found), and no label."""
+    for label in ACCELERATOR_LABELS:
+        if label in node.labels:
+            return node.labels[label], label
+    return found.get(node.node_id, ""), ""
+
+
+def find_ground(
+    ranks_on: Mapping[str, int],
+    nodes: Sequence[Node],
+    rank: RankResources,
+    library: Library,
+    *,
+    memory_bytes: Mapping[str, int],
+    accelerators: Mapping[str, str],
+) -> Ground:
+    """The weakest of what ranks get on the nodes that they are to be on.
+
+    ranks_on: node → ranks of this model there; memory_bytes, accelerators: what nodes told, by node
+
+    Raises UserInputError where nobody knows what an accelerator is, or ranks get parts of one.
+    """
+    used = [node for node in nodes if ranks_on.get(node.node_id)]
+    if rank.num_gpus <= 0:
+        return _on_processors(ranks_on, used, rank, library, memory_bytes)
+    if rank.num_gpus != 1:
+        raise UserInputError(
+            f"ranks that take {rank.num_gpus:g} of a GPU are not planned", hint="write resources: {gpus: 1}, or numbers"
+        )
+    return _on_accelerators(used, library, accelerators)
+
+
+def _on_processors(
+    ranks_on: Mapping[str, int],
+    nodes: Sequence[Node],
+    rank: RankResources,
+    library: Library,
+    memory_bytes: Mapping[str, int],
+) -> Ground:
+    entry = processor_part(library, rank.num_cpus)
+    told = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
+    each = min(told, default=0) or entry.memory_bytes
+    card = replace(card_of(entry, memory_bytes=each), usable_bytes=each)
+    return _ground(card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(told, default=0)))
+
+
+def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> Ground:
+    names = {accelerator_of(node, accelerators)[0] for node in nodes}
+    if "" in names:
+        unknown = next(node for node in nodes if not accelerator_of(node, accelerators)[0])
+        raise UserInputError(
+            f"nobody says which accelerators {unknown.hostname or unknown.address} has", hint=LABEL_HINT
+        )
+    found = [parse_cards(name, library)[0] for name in sorted(names)]
+    weakest = min(found, key=lambda cards: (cards.memory_bytes, cards.entry.bandwidth_gb_s))
+    card = card_of(weakest.entry, memory_bytes=weakest.memory_bytes)
+    most = max(int(node.num_gpus) for node in nodes)
+    return _ground(card, replace(weakest, count=most), library, is_told=len(found) == 1)
+
+
+def _ground(card: Card, cards: Cards, library: Library, *, is_told: bool) -> Ground:
+    kind = setting_of((cards,), 1, Settings(), library)
+    machine = replace(machine_of(cards.entry), memory_bytes=float(card.usable_bytes))
+    on_cpu = cards.entry.kind == "cpu"
+    bus = library.links.find(BETWEEN_PROCESSES) if on_cpu else bus_of((cards,), library)
+    return Ground(
+        card=card,
+        machine=machine,
+        bus=fabric_of(bus),
+        network=fabric_of(kind.network),
+        on_cpu=on_cpu,
+        memory_is_told=is_told,
+    )

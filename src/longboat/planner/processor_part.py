@@ -1,0 +1,43 @@
+"""Some CPUs of a common processor, as a rank on a node without accelerators has them, as an entry of the catalog."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from longboat.catalog.entries import Accelerator
+from longboat.catalog.library import Library
+
+__all__ = ("USUAL_PROCESSOR", "USUAL_PROCESSOR_CPUS", "find_hardware", "processor_part")
+
+USUAL_PROCESSOR = "Desktop 2ch DDR5-5600"
+USUAL_PROCESSOR_CPUS = 16
+PART = re.compile(r"(\d+(?:\.\d+)?) CPUs? of (.+)")
+
+
+def processor_part(library: Library, num_cpus: float) -> Accelerator:
+    """``2 CPUs of Desktop 2ch DDR5-5600``: their part of its operations and of its memory's speed.
+
+    What a node's processor really is, nobody is asked: measured rows put it right.
+    """
+    entry = library.accelerators.find(USUAL_PROCESSOR)
+    return _part(entry, num_cpus)
+
+
+def find_hardware(name: str, library: Library) -> Accelerator:
+    """The accelerator, or part of a processor, that a measured row names. Raises UserInputError as the catalog does."""
+    found = PART.fullmatch(name.strip())
+    if found is None:
+        return library.accelerators.find(name)
+    return _part(library.accelerators.find(found[2]), float(found[1]))
+
+
+def _part(entry: Accelerator, num_cpus: float) -> Accelerator:
+    share = min(1.0, num_cpus / USUAL_PROCESSOR_CPUS)
+    return msgspec.structs.replace(
+        entry,
+        name=f"{num_cpus:g} CPU{'' if num_cpus == 1 else 's'} of {entry.name}",
+        tflops={dtype: value * share for dtype, value in entry.tflops.items()},
+        bandwidth_gb_s=entry.bandwidth_gb_s * share,
+    )

@@ -1,0 +1,248 @@
+"""What `auto` in a fleet file becomes: numbers from facts, stable, and refused where there can be none."""
+
+from __future__ import annotations
+
+import pytest
+from planner_builders import fleet, node, nodes
+
+from longboat.builtin import describe
+from longboat.catalog.hf_config import facts_from_config
+from longboat.catalog.hf_shape import shape_from_config
+from longboat.catalog.library import built_in_library
+from longboat.catalog.model_entry import shape_of_entry
+from longboat.core.plan import EngineMemory
+from longboat.core.topology import Node
+from longboat.engines.registry import adapter_for
+from longboat.planner.check import Surroundings, plan_fleet
+from longboat.planner.decide import Decision, Knowledge, decide
+from longboat.planner.outlook_document import at_users, planned_values
+from longboat.planner.predict.calibration_file import built_in_calibration
+from longboat.planner.split_shape import even_stages
+from longboat.spec.fleet import Fleet, ModelSpec
+
+GIB = 1024**3
+LIBRARY = built_in_library()
+AUTO = "{source: builtin:tiny, split: auto, replicas: auto}"
+
+
+def decided(
+    told: Fleet | str,
+    on: tuple[Node, ...],
+    *,
+    memory_gib: float = 24,
+    accelerators: str = "",
+    kept: dict[str, ModelSpec] | None = None,
+    running: Fleet | None = None,
+) -> Decision:
+    """The fleet on CPU nodes, or on nodes with these accelerators; ``hf:`` models are those of the catalog."""
+    asked = fleet(told) if isinstance(told, str) else told
+    platform = "cuda" if any(one.num_gpus for one in on) else "cpu"
+    shapes, facts, memory = {}, {}, {}
+    for model in asked.models:
+        settings: EngineMemory | None = adapter_for(model.engine.kind).memory(model.engine.args, platform)
+        if settings is None:
+            continue
+        memory[model.name] = settings
+        if model.source.startswith("builtin:"):
+            config = describe(model.source).config
+            shapes[model.name], facts[model.name] = (
+                shape_from_config(config, name=model.name),
+                facts_from_config(config),
+            )
+        elif model.source.startswith("hf:catalog/"):
+            shapes[model.name] = shape_of_entry(LIBRARY.models.find(model.source.removeprefix("hf:catalog/")))
+    around = Surroundings(nodes=on, facts=facts, platforms=dict.fromkeys([m.name for m in asked.models], platform))
+    known = Knowledge(
+        library=LIBRARY,
+        calibration=built_in_calibration(),
+        shapes=shapes,
+        memory=memory,
+        unknown={m.name: "it is not in the catalog" for m in asked.models if m.name not in shapes},
+        memory_bytes={one.node_id: int(memory_gib * GIB) for one in on},
+        accelerators=dict.fromkeys([one.node_id for one in on], accelerators) if accelerators else {},
+    )
+    found = decide(asked, around, known, kept or {}, running)
+    if not found.problems:
+        assert not plan_fleet(found.fleet, around).problems, "what is decided finds room"
+    return found
+
+
+def numbers(found: Decision, name: str = "tiny") -> tuple[int, int, int]:
+    """Replicas, tensor, pipeline."""
+    model = found.fleet.model_named(name)
+    assert model is not None
+    return model.num_replicas, model.ranks.tensor, model.ranks.pipeline
+
+
+def test_small_model_is_replicated_as_often_as_there_is_room() -> None:
+    assert numbers(decided(f"models: [{AUTO}]", nodes(1, cpus=2))) == (2, 1, 1)
+
+
+def test_no_replica_is_without_a_user() -> None:
+    text = "models: [{source: builtin:tiny, split: {tensor: 1}, replicas: auto, load: {users: 3}}]"
+    assert numbers(decided(text, nodes(4, cpus=8))) == (3, 1, 1)
+
+
+def test_fixed_replicas_leave_the_split_to_decide() -> None:
+    found = decided("models: [{source: builtin:tiny, split: auto, replicas: 2}]", nodes(1, cpus=2))
+    assert numbers(found) == (2, 1, 1)
+
+
+def test_fixed_split_leaves_the_replicas_to_decide() -> None:
+    text = "models: [{source: builtin:tiny, split: {pipeline: 2}, replicas: auto}]"
+    assert numbers(decided(text, nodes(2, cpus=3))) == (3, 1, 2)
+
+
+def test_model_that_no_node_holds_alone_is_split_over_nodes() -> None:
+    found = decided(
+        "models: [{source: builtin:random-1b, split: auto, load: {users: 1, prompt_tokens: 64, output_tokens: 64}}]",
+        nodes(4, cpus=1),
+        memory_gib=2.4,
+    )
+    replicas, tensor, pipeline = numbers(found, "random-1b")
+    assert (replicas, tensor * pipeline) == (1, pytest.approx(3, abs=1))
+    outlook = found.outlooks["random-1b"]
+    assert outlook.fit.fits
+    assert outlook.rank_bytes <= 2.4 * GIB
+    assert outlook.gang.num_nodes == tensor * pipeline
+
+
+def test_gpus_are_known_by_label_or_by_what_the_node_says() -> None:
+    text = "models: [{source: 'hf:catalog/Qwen3-8B', name: q, split: auto, replicas: auto}]"
+    labelled = tuple(node(n, cpus=8, gpus=2, **{"longboat.accelerator": "RTX4090"}) for n in (1, 2))
+    bare = tuple(node(n, cpus=8, gpus=2) for n in (1, 2))
+    by_label, by_word = decided(text, labelled), decided(text, bare, accelerators="NVIDIA GeForce RTX 4090")
+    assert numbers(by_label, "q") == numbers(by_word, "q")
+    assert by_label.outlooks["q"].ground.card.name == "RTX 4090"
+    unknown = decided(text, bare)
+    assert "nobody says which accelerators host1 has" in unknown.problems[0].what
+    assert "longboat.accelerator" in unknown.problems[0].hint
+
+
+def test_model_on_one_sort_of_several_accelerators_is_kept_there() -> None:
+    on = (
+        node(1, cpus=8, gpus=1, **{"longboat.accelerator": "A4000"}),
+        node(2, cpus=8, gpus=1, **{"longboat.accelerator": "H100"}),
+    )
+    text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: auto, replicas: auto}]"
+    found = decided(text, on)
+    assert found.fleet.models[0].placement.labels == {"longboat.accelerator": "H100"}
+
+
+def test_uneven_stages_are_written_as_layers() -> None:
+    text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {pipeline: 2, layers: [30, 34]}}]"
+    found = decided(text, (node(1, cpus=8, gpus=2, **{"longboat.accelerator": "A100"}),))
+    assert found.outlooks["q"].fit.split.stages == (30, 34)
+    assert found.outlooks["q"].layers == (30, 34)
+    assert even_stages(64, 2) != (30, 34)
+
+
+def test_models_with_numbers_come_first_then_the_others_in_their_order() -> None:
+    text = f"""
+models:
+- {AUTO.replace("source", "name: a, source")}
+- {AUTO.replace("source", "name: b, source")}
+- {{name: c, source: builtin:tiny, replicas: 2}}
+"""
+    found = decided(text, nodes(1, cpus=6))
+    assert [numbers(found, name)[0] for name in "abc"] == [3, 1, 2]
+
+
+def test_what_was_decided_stays_when_a_node_joins() -> None:
+    asked = fleet(f"models: [{AUTO}]")
+    first = decided(asked, nodes(1, cpus=2))
+    again = decided(asked, nodes(4, cpus=2), kept={"tiny": first.fleet.models[0]}, running=first.fleet)
+    assert again.fleet == first.fleet
+    assert again.reasons["tiny"] == "decided before"
+    assert decided(asked, nodes(4, cpus=2)).fleet != first.fleet
+
+
+def test_what_was_decided_is_decided_anew_where_it_finds_no_room() -> None:
+    asked = fleet(f"models: [{AUTO}]")
+    first = decided(asked, nodes(2, cpus=2))
+    assert numbers(first)[0] == 4
+    again = decided(asked, nodes(1, cpus=2), kept={"tiny": first.fleet.models[0]}, running=first.fleet)
+    assert numbers(again) == (2, 1, 1)
+
+
+def test_limits_decide_before_tokens_per_second() -> None:
+    text = "models: [{source: 'hf:catalog/Llama-3.1-8B', name: q, split: auto, replicas: auto, load: {users: 256%s}}]"
+    on = (node(1, cpus=16, gpus=2, **{"longboat.accelerator": "RTX4090"}),)
+    free = decided(text % "", on).outlooks["q"]
+    assert free.prediction is not None
+    limit_ms = free.prediction.itl_s.value * 1e3 * 0.8
+    bound = decided(text % f", itl_ms: {limit_ms}", on).outlooks["q"]
+    assert bound.prediction is not None
+    assert bound.prediction.itl_s.value * 1e3 <= limit_ms
+    assert bound.tokens_per_s < free.tokens_per_s
+
+
+def test_fake_engine_has_a_replica_for_each_user() -> None:
+    text = "models: [{source: builtin:tiny, engine: fake, split: auto, replicas: auto, load: {users: 5}}]"
+    assert numbers(decided(text, nodes(1, cpus=8))) == (5, 1, 1)
+    assert numbers(decided(text, nodes(1, cpus=3))) == (3, 1, 1)
+
+
+def test_unknown_model_is_not_planned_and_not_refused() -> None:
+    found = decided("models: [{source: 'hf:a/b'}]", nodes(1))
+    assert found.problems == ()
+    assert found.notes["b"] == ("not planned: it is not in the catalog",)
+
+
+def test_unknown_model_cannot_be_split_automatically() -> None:
+    (problem,) = decided("models: [{source: 'hf:a/b', split: auto}]", nodes(1)).problems
+    assert problem.where == "models[0].split"
+    assert "not in the catalog" in problem.what
+    assert "write numbers" in problem.hint
+
+
+def test_weights_that_no_memory_holds_are_refused() -> None:
+    (problem,) = decided("models: [{source: builtin:random-10b}]", nodes(1)).problems
+    assert problem.where == "models[0].split"
+    assert "25.9 GiB of weights in float32" in problem.what
+    assert "24.0 GiB" in problem.what
+    assert "tensor" in problem.hint
+
+
+def test_context_that_the_cache_cannot_hold_is_refused_with_one_that_it_can() -> None:
+    text = "models: [{source: builtin:random-1b, context: %d}]"
+    (problem,) = decided(text % 8192, nodes(1)).problems
+    assert problem.where == "models[0].context"
+    assert "one request of 8192 tokens takes 1.8 GiB of cache" in problem.what
+    assert problem.hint == "write context: 288, or engine.args: [--kv-cache-memory-bytes=1879048192]"
+    assert not decided(text % 288, nodes(1)).problems
+
+
+def test_model_that_runs_is_not_refused() -> None:
+    asked = fleet("models: [{source: builtin:random-10b}]")
+    assert not decided(asked, nodes(1), running=asked).problems
+
+
+@pytest.mark.parametrize("args", ["[--quantization, fp8]", "[--cpu-offload-gb=20]"])
+def test_settings_that_change_what_it_takes_are_noted_and_not_refused(args: str) -> None:
+    text = f"models: [{{source: builtin:random-10b, engine: {{args: {args}}}}}]"
+    found = decided(text, nodes(1))
+    assert found.problems == ()
+    assert "not checked" in found.notes["random-10b"][0]
+
+
+def test_estimates_alone_refuse_nothing() -> None:
+    """Weights fit, what the engine takes besides may not: that is said, and no more."""
+    found = decided("models: [{source: builtin:random-100m}]", nodes(1), memory_gib=0.6)
+    assert found.problems == ()
+    assert "it may not fit" in found.notes["random-100m"][0]
+
+
+def test_nothing_fits_is_told_with_the_nearest() -> None:
+    (problem,) = decided("models: [{source: builtin:random-1b, split: auto, context: 8192}]", nodes(1, cpus=2)).problems
+    assert problem.where == "models[0].split"
+    assert problem.what.startswith("no layout fits; the nearest: ")
+    assert "--kv-cache-memory-bytes" in problem.hint
+
+
+def test_expected_times_lie_between_those_of_fewer_and_more_users() -> None:
+    values = planned_values(decided(f"models: [{AUTO}]", nodes(1, cpus=2)).outlooks["tiny"])
+    few, some, many = (at_users(values, users) for users in (2, 3, 4))
+    assert few and some and many
+    assert few[0] < some[0] < many[0]
+    assert at_users({}, 2) is None
