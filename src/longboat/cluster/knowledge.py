@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import PurePath
 
 from longboat.builtin import describe, is_builtin
-from longboat.catalog.hf_shape import parse_config, shape_from_config
+from longboat.catalog.hf_config import parse_config
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import Library, built_in_library
 from longboat.catalog.model_shape import ModelShape
 from longboat.cluster.preflight import NodeFindings
