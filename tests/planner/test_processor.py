@@ -37,6 +37,11 @@ def test_vllm_holds_weights_of_16_bits_in_32(tiny: ModelShape) -> None:
     assert fit(tiny).ranks[0].weight_bytes == 6_034_944  # what vLLM 0.32 counted
 
 
+def test_vllm_that_is_told_a_type_keeps_weights_as_they_are(tiny: ModelShape) -> None:
+    assert fit(tiny, replace(ASKED, weight_bits=16)).ranks[0].weight_bytes == tiny.weight_bytes
+    assert fit(tiny, replace(ASKED, weight_bits=32)).ranks[0].weight_bytes == 6_034_944
+
+
 def test_vllm_caches_in_32_bits_unless_it_is_told_otherwise(tiny: ModelShape) -> None:
     assert fit(tiny).num_kv_blocks(32) == 512  # what vLLM 0.32 made
     assert fit(tiny, replace(ASKED, kv_bits=8)).num_kv_blocks(32) == 4 * 512

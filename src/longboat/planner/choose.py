@@ -27,6 +27,8 @@ STAGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 TENSOR = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64)
 # Plans whose figures differ by less count as equal: the one with fewer ranks is better.
 EQUAL = 0.03
+# A split must bring this much more than whole replicas: what ranks cost each other is the least certain of all.
+SPLIT_WORTH = 1.1
 # Lengths that nobody stated may be too long for a small cache.
 LENGTH_RATIOS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -227,10 +229,11 @@ def _order(outlook: Outlook) -> tuple[object, ...]:
     slo, told = outlook.asked.demand.slo, outlook.prediction
     ttft_s, itl_s = told.ttft_s.value, told.itl_s.value
     gang = outlook.gang
+    worth = SPLIT_WORTH if gang.tensor * gang.pipeline > 1 else 1.0
     return (
         bool(slo.missed(ttft_s, itl_s)),
         _step(slo.excess(ttft_s, itl_s)),
-        -_step(max(1e-9, outlook.tokens_per_s)),
+        -_step(max(1e-9, outlook.tokens_per_s / worth)),
         gang.tensor * gang.pipeline * outlook.replicas,
         bool(outlook.layers),
         gang.num_nodes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import requantized
+from longboat.catalog.requantize import widened
 from longboat.core.plan import EngineMemory, GangShape
 from longboat.planner.demand import Demand, Slo
 from longboat.planner.fit import Fit, plan_fit
@@ -16,7 +16,7 @@ from longboat.planner.partition import Place, StageTimes, partitions
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import engine_traits
-from longboat.planner.predict.machine import LOOPBACK, Fabric
+from longboat.planner.predict.machine import LOOPBACK, Fabric, machine_for
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.search import sequences_held
 from longboat.planner.split_shape import EngineKind, Load, Split, even_stages
@@ -26,6 +26,7 @@ __all__ = ("Asked", "Outlook", "demand_of", "look_ahead", "with_curve")
 
 CURVE_USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ENGINE: EngineKind = "vllm"
+STORED_BITS = 16
 # Uneven stages must bring this much more than the engine's own.
 WORTH = 1.03
 
@@ -47,7 +48,7 @@ class Asked:
     def computed(self) -> ModelShape:
         """The model in the bits that the engine computes with."""
         if self.memory.weight_bits == 32:
-            return requantized(self.shape, "fp32")
+            return widened(self.shape)
         return self.shape
 
     @property
@@ -161,6 +162,7 @@ def _load(asked: Asked, ground: Ground, users: float) -> Load:
         batched_tokens=memory.batched_tokens,
         engine_sequences=memory.sequences,
         kv_bits=memory.kv_bits,
+        weight_bits=memory.weight_bits or STORED_BITS,
         # A processor has no ratio: its whole memory may be taken.
         memory_ratio=1.0 if ground.on_cpu else memory.memory_ratio,
         cache_bytes=memory.cache_bytes,
@@ -197,12 +199,14 @@ def with_curve(outlook: Outlook, calibration: Calibration) -> Outlook:
 
 
 def _at(outlook: Outlook, users: float, calibration: Calibration) -> Prediction:
-    asked, fit = outlook.asked, outlook.fit
+    asked, fit, machine = outlook.asked, outlook.fit, outlook.ground.machine
+    if asked.memory.weight_bits == 32:
+        machine = machine_for(machine, ENGINE)
     deployment = Deployment(
         shape=asked.computed,
         engine=engine_traits(ENGINE),
         stages=tuple(
-            Stage(num_layers=count, machine=outlook.ground.machine, tensor=outlook.gang.tensor, link=outlook.link)
+            Stage(num_layers=count, machine=machine, tensor=outlook.gang.tensor, link=outlook.link)
             for count in fit.split.stages
         ),
         hop=outlook.hop,

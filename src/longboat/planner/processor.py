@@ -27,8 +27,8 @@ BATCHED_TOKENS = 2048
 
 
 def is_wide(card: Card, load: Load) -> bool:
-    """Whether the engine computes with 32 bits on this card."""
-    return card.kind == "cpu" and load.engine == "vllm"
+    """Whether the engine computes with 32 bits on this card: as Longboat starts it, unless it was told otherwise."""
+    return card.kind == "cpu" and load.engine == "vllm" and load.weight_bits in (0, NUMBER_BITS)
 
 
 def computed_shape(card: Card, load: Load, shape: ModelShape) -> ModelShape:

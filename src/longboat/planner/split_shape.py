@@ -116,6 +116,7 @@ class Load:
     batched_tokens: of one step at most (vLLM's max-num-batched-tokens, SGLang's chunked prefill, llama.cpp's ubatch);
         0: the engine's own default
     engine_sequences: requests at once that the engine is started for (max-num-seqs); 0: the engine's own default
+    weight_bits: that weights of 16 bits are computed with; 0: the engine's own default
     kv_bits: of the numbers in the cache; memory_ratio: share of a card the engine takes; 0: its default
     cache_bytes: that the engine is told to give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the
         budget; 0: what the budget leaves
@@ -126,6 +127,7 @@ class Load:
     num_sequences: int = 1
     batched_tokens: int = 0
     engine_sequences: int = 0
+    weight_bits: int = 0
     kv_bits: int = 16
     memory_ratio: float = 0.0
     cache_bytes: int = 0
