@@ -86,7 +86,7 @@ def measures(options: argparse.Namespace, peers: Sequence[Target]) -> dict[str, 
     rounds, few, quick = options.rounds, min(3, options.rounds), options.quick
     return {
         "proxies": lambda: measure_proxies(peers, rounds, options.heavy_rounds, quick=quick),
-        "journal": lambda: measure_journal(rounds, quick=quick),
+        "journal": lambda: measure_journal(peers, rounds, quick=quick),
         "large": lambda: measure_large(peers, few, quick=quick),
         "memory": lambda: measure_memory(quick=quick),
         "connections": lambda: measure_connections(quick=quick),

@@ -13,7 +13,7 @@ from gateway_bench.processes import Proxy, ask, free_port, wait_for_url
 from longboat.gateway.keys import new_key
 from longboat.spec.keys_file import KeyBook, save_keys
 
-__all__ = ("TENANTS", "missing_features", "start_longboat")
+__all__ = ("LIMITS", "PLENTY", "TENANTS", "missing_features", "start_longboat")
 
 LONGBOAT = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 TENANTS = ("research", "support", "batch", "web")
