@@ -12,6 +12,7 @@ import uvloop
 from longboat.core.errors import LongboatError
 from longboat.gateway.config import GatewayConfig, decode_config
 from longboat.gateway.server import serve_until_stopped
+from longboat.gateway.short_turns import ask_for_short_turns
 from longboat.gateway.workers import follow_parent, supervise_workers
 
 __all__ = ("main",)
@@ -22,6 +23,7 @@ def main() -> int:
     try:
         config = decode_config(sys.stdin.buffer.read())
         _calm_collector()
+        ask_for_short_turns()
         if config.parent_pid is not None:
             follow_parent(config.parent_pid)
         run = supervise_workers if config.processes > 1 and config.worker_index is None else serve_until_stopped
