@@ -18,6 +18,7 @@ __all__ = ("Load", "num_resumed")
 class Load:
     """Clients that ask for one stream after the other, of different prompts, until the block is left.
 
+    apart_s: between the first requests of two clients, so that answers do not end together
     more: what requests ask for besides; those of every second client draw by a seed
     wrong: what was not as it should be; num_streams: how many were asked for
     """
@@ -27,6 +28,7 @@ class Load:
     num_clients: int = 4
     max_tokens: int = 60
     timeout_s: float = 60.0
+    apart_s: float = 0.0
     more: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
@@ -68,6 +70,7 @@ class Load:
 
     def _client(self, number: int) -> None:
         prompt = self._prompt(number)
+        self._over.wait(number * self.apart_s)
         while not self._over.is_set():
             self.num_streams += 1
             try:

@@ -67,8 +67,8 @@ class Changing:
     def digests(self) -> list[str]:
         return sorted(replica["digest"] for replica in self.lab.replicas("a"))
 
-    def load(self, max_tokens: int = 60) -> Load:
-        return Load(f"http://127.0.0.1:{self.lab.local_port}", "a", max_tokens=max_tokens)
+    def load(self, max_tokens: int = 60, apart_s: float = 0.0) -> Load:
+        return Load(f"http://127.0.0.1:{self.lab.local_port}", "a", max_tokens=max_tokens, apart_s=apart_s)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_fewer_replicas_under_load_lose_no_answer(up: Changing) -> None:
     """Answers take longer than a replica waits for them: they go on with the one that is left."""
     up.with_replicas(2)
     before = num_resumed(up.lab.local_port)
-    with up.load(max_tokens=300) as clients:
+    with up.load(max_tokens=300, apart_s=1.8) as clients:
         up.replicas = 1
         up.apply()
         wait_until("one is left", lambda: up.settled() and len(up.names()) == 1, 120)
