@@ -79,6 +79,10 @@ class Library:
     clouds: Shelf[CloudPrice]
     models: Shelf[ModelEntry]
 
+    def published_as(self, hub: str) -> ModelEntry | None:
+        """The model whose publisher's name on the hub (``owner/name``) this is, in any case of letters."""
+        return next((entry for entry in self.models.values() if entry.hub.lower() == hub.lower()), None)
+
 
 @cache
 def built_in_library() -> Library:

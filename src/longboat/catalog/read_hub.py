@@ -46,7 +46,7 @@ def read_hub_or_catalog(name: str, library: Library, fetch: Fetch | None) -> Mod
 
     Raises UserInputError or TransferError where neither helps.
     """
-    published = next((entry for entry in library.models.values() if entry.hub.lower() == name.lower()), None)
+    published = library.published_as(name)
     if fetch is None:
         known = _of_catalog(name, published, library, "there is no network to ask the hub")
         if known is None:

@@ -94,7 +94,7 @@ def _shape_of_hub(model: ModelSpec, basis: Basis) -> ModelShape:
     from longboat.catalog.model_entry import shape_of_entry
 
     name = model.source.removeprefix(HUB)
-    entry = next((entry for entry in basis.library.models.values() if entry.hub.lower() == name.lower()), None)
+    entry = basis.library.published_as(name)
     readers = [partial(shape_of_entry, entry)] if entry else []
     if not readers and basis.read_hub and not model.is_decided:
         readers = [partial(basis.read_hub, name)]

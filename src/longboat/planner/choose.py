@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
 
 from longboat.catalog.facts import ModelFacts
 from longboat.catalog.library import Library
@@ -18,6 +17,7 @@ from longboat.planner.pack import GangDemand, Packing, pack
 from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.resources import matches, rank_resources
+from longboat.planner.search import equal_step
 from longboat.spec.fleet import ModelSpec, SplitSpec
 
 __all__ = ("Choice", "Site", "choose", "gangs_of", "ground_of", "room_for", "smallest")
@@ -25,8 +25,6 @@ __all__ = ("Choice", "Site", "choose", "gangs_of", "ground_of", "room_for", "sma
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)
 STAGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 TENSOR = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64)
-# Plans whose figures differ by less count as equal: the one with fewer ranks is better.
-EQUAL = 0.03
 # A split must bring this much more than whole replicas: what ranks cost each other is the least certain of all.
 SPLIT_WORTH = 1.1
 # Lengths that nobody stated may be too long for a small cache.
@@ -232,17 +230,13 @@ def _order(outlook: Outlook) -> tuple[object, ...]:
     worth = SPLIT_WORTH if gang.tensor * gang.pipeline > 1 else 1.0
     return (
         bool(slo.missed(ttft_s, itl_s)),
-        _step(slo.excess(ttft_s, itl_s)),
-        -_step(max(1e-9, outlook.tokens_per_s / worth)),
+        equal_step(slo.excess(ttft_s, itl_s)),
+        -equal_step(max(1e-9, outlook.tokens_per_s / worth)),
         gang.tensor * gang.pipeline * outlook.replicas,
         bool(outlook.layers),
         gang.num_nodes,
         -outlook.fit.max_sequences,
     )
-
-
-def _step(value: float) -> int:
-    return round(log(value) / log(1 + EQUAL))
 
 
 def _shortage(outlook: Outlook) -> tuple[float, int]:

@@ -10,13 +10,12 @@ from longboat.core.errors import ClusterError
 from longboat.core.topology import Node
 from longboat.planner.cluster import Cards, Cluster, merged
 from longboat.planner.cluster_text import Settings, parse_cards, setting_of
+from longboat.planner.processor_part import USUAL_PROCESSOR, USUAL_PROCESSOR_CPUS
 
 __all__ = ("cluster_of_nodes",)
 
 # What Ray or whoever starts a node calls its accelerator.
 ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accelerator-type")
-UNKNOWN_PROCESSOR = "Desktop 2ch DDR5-5600"
-USUAL_PROCESSOR_CPUS = 16
 
 
 def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = "") -> Cluster:
@@ -35,7 +34,7 @@ def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = 
 
 def _cards(node: Node, library: Library) -> Cards:
     if not node.num_gpus:
-        entry = library.accelerators.find(UNKNOWN_PROCESSOR)
+        entry = library.accelerators.find(USUAL_PROCESSOR)
         share = min(1.0, node.num_cpus / USUAL_PROCESSOR_CPUS)
         slower = {dtype: value * share for dtype, value in entry.tflops.items()}
         entry = type(entry)(**{name: getattr(entry, name) for name in entry.__struct_fields__} | {"tflops": slower})

@@ -28,7 +28,7 @@ from longboat.planner.predict.sample import computed_on
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.split_shape import EngineKind, Split, even_stages
 
-__all__ = ("Found", "Group", "Plan", "Rejected", "engine_for", "search", "sequences_held")
+__all__ = ("Found", "Group", "Plan", "Rejected", "engine_for", "equal_step", "search", "sequences_held")
 
 GIB = 1024**3
 ENGINE_KINDS: Mapping[str, EngineKind] = {"vLLM": "vllm", "SGLang": "sglang", "llama.cpp": "llama.cpp"}
@@ -430,7 +430,7 @@ def _order(plan: Plan, demand: Demand) -> tuple[object, ...]:
     """Limits first, and how far they are missed; then tokens per second, then the simpler one."""
     return (
         bool(plan.missed),
-        round(log(demand.slo.excess(plan.ttft_s, plan.itl_s)) / log(1 + EQUAL)),
+        equal_step(demand.slo.excess(plan.ttft_s, plan.itl_s)),
         *_speed_order(plan.tokens_per_s),
         sum(_effort(group) for group in plan.groups),
         -plan.max_sequences,
@@ -439,7 +439,12 @@ def _order(plan: Plan, demand: Demand) -> tuple[object, ...]:
 
 
 def _speed_order(tokens_per_s: float) -> tuple[int]:
-    return (-round(log(max(1e-9, tokens_per_s)) / log(1 + EQUAL)),)
+    return (-equal_step(max(1e-9, tokens_per_s)),)
+
+
+def equal_step(value: float) -> int:
+    """The same for figures that count as equal, as they differ by less than ``EQUAL``; more for larger ones."""
+    return round(log(value) / log(1 + EQUAL))
 
 
 def _effort(group: Group) -> int:
