@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +26,16 @@ __all__ = (
     "mend_eager_on_cpu",
     "mend_pipeline_on_cpu",
     "mend_ranks_per_node_on_cpu",
+    "mend_spinning_on_cpu",
     "register",
 )
 
 SWITCH = "LONGBOAT_VLLM_PLUGIN"
+NAP_S = 2e-4
 _MENDED = "_longboat_mended"
 _RANKS_MENDED = "_longboat_mended_ranks"
 _EAGER_MENDED = "_longboat_mended_eager"
+_SPINNING_MENDED = "_longboat_mended_spinning"
 
 
 def register() -> None:
@@ -49,6 +53,7 @@ def register() -> None:
         _apply(mend_pipeline_on_cpu)
         _apply(mend_ranks_per_node_on_cpu)
         _apply(mend_eager_on_cpu)
+        _apply(mend_spinning_on_cpu)
         _apply(mend_seeded_parts_on_cpu)
         _apply(tell_loaded_bytes_on_cpu)
 
@@ -172,3 +177,28 @@ def mend_eager_on_cpu() -> None:
 
     setattr(init_device_without_compiling, _EAGER_MENDED, True)
     CPUWorker.init_device = init_device_without_compiling
+
+
+def mend_spinning_on_cpu() -> None:
+    """Let the engine core and the workers take naps while they wait for each other's messages.
+
+    For a second after each message vLLM's queue asks again and again for the next one, so that what a GPU computed is
+    not late by a wakeup. On CPU it takes the cores that compute. Naps of ``NAP_S`` keep the same promise, since a lost
+    wakeup is only noticed after seconds there. Can be dropped when vLLM lets its user choose how a reader waits.
+    """
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    wait = SpinCondition.wait
+    if hasattr(wait, _SPINNING_MENDED):
+        return
+    expect("sched_yield()" in inspect.getsource(wait), "readers of message queues do not spin")
+
+    @functools.wraps(wait)
+    def wait_in_naps(condition: Any, timeout_ms: int | None = None) -> None:
+        if time.monotonic() <= condition.last_read + condition.busy_loop_s:
+            time.sleep(NAP_S)
+        else:
+            wait(condition, timeout_ms)
+
+    setattr(wait_in_naps, _SPINNING_MENDED, True)
+    SpinCondition.wait = wait_in_naps

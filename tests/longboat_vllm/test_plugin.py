@@ -14,6 +14,20 @@ class _Logger:
     def info(self, text, *args): print(text % args)
 def init_logger(name): return _Logger()
 """
+QUEUE = """
+def sched_yield(): print("spins")
+class SpinCondition:
+    def __init__(self, last_read): self.last_read, self.busy_loop_s = last_read, 60
+    def wait(self, timeout_ms=None):
+        if __import__("time").monotonic() <= self.last_read + self.busy_loop_s: sched_yield()
+        else: print("waits", timeout_ms)
+"""
+ASK_QUEUE = """
+import time
+from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+SpinCondition(time.monotonic()).wait(7)
+SpinCondition(time.monotonic() - 61).wait(8)
+"""
 
 
 @pytest.fixture
@@ -59,6 +73,22 @@ def test_mends_stay_off_and_say_so_where_vllm_looks_otherwise(fake_vllm: Path) -
     told = run(fake_vllm, REGISTER)
     assert "Longboat: mend pipeline on cpu is off: this vLLM looks otherwise" in told
     assert "Longboat: mend ranks per node on cpu is off" in told
+
+
+def with_queue(package: Path) -> None:
+    folder = package / "distributed" / "device_communicators"
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        (place / "__init__.py").write_text("")
+    (folder / "shm_broadcast.py").write_text(QUEUE)
+
+
+@pytest.mark.parametrize(("is_cpu", "told"), [(True, ["waits 8"]), (False, ["spins", "waits 8"])])
+def test_readers_of_message_queues_spin_on_gpus_alone(fake_vllm: Path, is_cpu: bool, told: list[str]) -> None:
+    platform(fake_vllm, is_cpu=is_cpu)
+    with_queue(fake_vllm)
+    lines = run(fake_vllm, REGISTER + ASK_QUEUE, **OFF).splitlines()
+    assert [line for line in lines if not line.startswith("Longboat: ")] == told
 
 
 def test_nothing_is_mended_on_gpus(fake_vllm: Path) -> None:
