@@ -3,7 +3,8 @@
 ``single``: replicas of one rank, forked from a warm zygote. A calibration run on two models, `longboat plan calibrate`
 on its rows, and then the other models: weights, blocks and memory as predicted, and the time between tokens.
 ``network``: a model split over two hosts of the network lab, by tensor and by pipeline: step times over a link of 100
-Mbit/s against those over one of 1 Gbit/s. Ends with status 1 where a limit is missed.
+Mbit/s against those over one of 1 Gbit/s. Its calibration has rows of a smaller model, split the same ways over a link
+of 1 Gbit/s. Ends with status 1 where a limit is missed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plan_gang import GangLoad, measured
@@ -27,7 +28,7 @@ from longboat.folders import home_folder
 from longboat.planner.fit import Fit, plan_fit
 from longboat.planner.predict.calibration_file import read_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.rows import COLUMNS, Row, read_rows
+from longboat.planner.predict.rows import COLUMNS, read_rows
 from longboat.planner.predict.sample import SampleMaker
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.processor import LIBRARIES
@@ -40,13 +41,18 @@ BLOCK_TOKENS = 32
 LEARNED = ("builtin:random-10m", "builtin:random-100m")
 TESTED = ("builtin:tiny", "builtin:random-50m", "builtin:random-250m")
 SPLIT_MODEL = "builtin:random-250m"
-CONCURRENCY = (1, 4)
+SPLIT_LEARNED = "builtin:random-100m"
 CONTEXT_TOKENS, CACHE_TOKENS = 1024, 2048
-PROMPT_TOKENS, OUTPUT_TOKENS, WAVES = 64, 32, 3
+OUTPUT_TOKENS, WAVES = 32, 3
 FILLING_TOKENS = 1000
 SPLITS = {"tensor": (2, 1), "pipeline": (1, 2)}
 RATES = {"100MbE": 100_000_000, "1GbE": 1_000_000_000}
-GANG_PROMPT_TOKENS, GANG_OUTPUT_TOKENS, GANG_ROUNDS = 512, 16, 2
+LEARNED_RATE = "1GbE"
+SHORT_TOKENS, LONG_TOKENS = 64, 512
+# Requests at once and tokens of a prompt.
+ASKED = ((1, SHORT_TOKENS), (4, SHORT_TOKENS), (1, LONG_TOKENS))
+GANG_ROUNDS = 5
+HEADER = ",".join((*COLUMNS, "spread", "link"))
 MIB = 2**20
 
 
@@ -71,13 +77,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One model on one rank. answers: by concurrency; added_bytes: memory that the replica took, its cache full."""
+    """One model on one rank. answers: by ``ASKED``; added_bytes: memory that the replica took, its cache full."""
 
     source: str
     weight_bytes: int
     num_blocks: int
     added_bytes: int
-    answers: dict[int, Answer]
+    answers: dict[tuple[int, int], Answer]
 
 
 def main() -> int:
@@ -109,7 +115,10 @@ def run(
     if given is None or "single" in parts:
         with bench(folder) as node:
             if given is None:
-                calibrate(folder, [measure(node, source, fill=False) for source in LEARNED], file)
+                learned = [measure(node, source, fill=False) for source in LEARNED]
+                together = splits if "network" in parts else ()
+                gangs = {split: gang_times(SPLIT_LEARNED, split, [LEARNED_RATE]) for split in together}
+                calibrate(folder, [*rows_of(learned), *gang_rows(gangs)], file)
             if kept is not None:
                 kept.write_text(file.read_text())
             if "single" in parts:
@@ -132,17 +141,17 @@ def told(checks: Iterator[Check]) -> Iterator[Check]:
 def measure(node: Bench, source: str, *, fill: bool = True) -> Seen:
     """Start a replica, ask it, look at it. fill: use the whole cache once before memory is read."""
     with node.running(source, context_tokens=CONTEXT_TOKENS, cache_bytes=cache_bytes(source)) as engine:
-        engine.api.ask(prompt_of(PROMPT_TOKENS, 1), 4)
+        engine.api.ask(prompt_of(SHORT_TOKENS, 1), 4)
         answers = {
-            count: closed_loop(
+            (count, length): closed_loop(
                 engine.api,
                 concurrency=count,
-                prompt_tokens=PROMPT_TOKENS,
+                prompt_tokens=length,
                 output_tokens=OUTPUT_TOKENS,
                 waves=WAVES,
-                seed=100 * count,
+                seed=100 * count + 1000 * (length == LONG_TOKENS),
             )
-            for count in CONCURRENCY
+            for count, length in ASKED
         }
         for number in range(CACHE_TOKENS // FILLING_TOKENS + 1 if fill else 0):
             engine.api.ask(prompt_of(FILLING_TOKENS, 9000 + number), 1)
@@ -172,17 +181,42 @@ def fit_of(source: str) -> Fit:
     return plan_fit(shape, [card], Split(stages=(len(shape.layers),)), load)
 
 
-def calibrate(folder: Path, seen: Sequence[Seen], output: Path) -> None:
-    """Rows in the documented form, and what ``longboat plan calibrate`` makes of them."""
-    rows = folder / "rows.csv"
-    lines = [",".join((*COLUMNS, "spread"))]
+NOT_USED = Answer(ttft_s=1.0, itl_s=1.0)
+
+
+def rows_of(seen: Sequence[Seen]) -> Iterator[str]:
+    """Rows of calibration: one rank."""
     for one in seen:
-        for count, answer in one.answers.items():
-            lines.append(
-                f"{model_folder(one.source)},{HARDWARE},vllm,,1,1,{count},{PROMPT_TOKENS},{OUTPUT_TOKENS},"
-                f"{answer.ttft_s * 1e3:.3f},{answer.itl_s * 1e3:.4f},0"
-            )
-    rows.write_text("\n".join(lines) + "\n")
+        for (count, length), answer in one.answers.items():
+            yield row_text(one.source, concurrency=count, prompt_tokens=length, answer=answer)
+
+
+def gang_rows(gangs: Mapping[str, Mapping[tuple[str, int], Answer]]) -> Iterator[str]:
+    """Rows of calibration: gangs over a link."""
+    for split, times in gangs.items():
+        for (link, length), answer in times.items():
+            yield row_text(SPLIT_LEARNED, split=SPLITS[split], link=link, prompt_tokens=length, answer=answer)
+
+
+def row_text(
+    source: str,
+    *,
+    split: tuple[int, int] = (1, 1),
+    link: str = "",
+    concurrency: int = 1,
+    prompt_tokens: int = SHORT_TOKENS,
+    answer: Answer = NOT_USED,
+) -> str:
+    """A line of the documented form. answer: its times, where anybody uses them."""
+    cells = (model_folder(source), HARDWARE, "vllm", "", *split, concurrency, prompt_tokens, OUTPUT_TOKENS)
+    times = (f"{answer.ttft_s * 1e3:.3f}", f"{answer.itl_s * 1e3:.4f}")
+    return ",".join(map(str, (*cells, *times, 0, link)))
+
+
+def calibrate(folder: Path, lines: Sequence[str], output: Path) -> None:
+    """What ``longboat plan calibrate`` makes of these rows."""
+    rows = folder / "rows.csv"
+    rows.write_text("\n".join([HEADER, *lines]) + "\n")
     print(rows.read_text(), file=sys.stderr)
     words = ("plan", "calibrate", str(rows), "--output", str(output), "--source", "bench_plan.py")
     subprocess.run([*LONGBOAT, *words], check=True, timeout=120)
@@ -197,68 +231,56 @@ def single_checks(seen: Seen, calibration: Calibration) -> Iterator[Check]:
     yield Check(what=f"{name}: weights", predicted=rank.weight_bytes, actual=seen.weight_bytes, unit="bytes", limit=0.0)
     yield Check(what=f"{name}: cache", predicted=blocks, actual=seen.num_blocks, unit="blocks", limit=0.0)
     yield Check(what=f"{name}: memory", predicted=own_bytes / MIB, actual=seen.added_bytes / MIB, unit="MiB", limit=0.1)
-    for count, answer in seen.answers.items():
-        said = predicted(replace(row_of(seen.source), concurrency=float(count)), calibration)
-        what = f"{name}: ITL, {count} at once"
+    for (count, length), answer in seen.answers.items():
+        said = predicted(row_text(seen.source, concurrency=count, prompt_tokens=length), calibration)
+        what = f"{name}: ITL, {count} at once" + (f", prompts of {length}" if length != SHORT_TOKENS else "")
         yield Check(what=what, predicted=said.itl_s.value * 1e3, actual=answer.itl_s * 1e3, unit="ms", limit=0.2)
 
 
-def row_of(source: str, *, tensor: int = 1, pipeline: int = 1, link: str = "") -> Row:
-    """A deployment as a row of the documented form; its times are not used."""
-    text = (
-        f"{','.join(COLUMNS)},spread,link\n{model_folder(source)},{HARDWARE},vllm,,{tensor},{pipeline},1,"
-        f"{PROMPT_TOKENS},{OUTPUT_TOKENS},1,1,0,{link}\n"
-    )
-    return read_rows(text, "bench_plan.py")[0]
-
-
-def predicted(row: Row, calibration: Calibration) -> Prediction:
-    """What the time model says of a row."""
+def predicted(text: str, calibration: Calibration) -> Prediction:
+    """What the time model says of a row, whose own times are not used."""
+    (row,) = read_rows(f"{HEADER}\n{text}\n", "bench_plan.py")
     maker = SampleMaker(LIBRARY, lambda name: read_model(name, LIBRARY))
     return predict(maker.deployment(row), maker.sample(row).load, calibration)
 
 
+def gang_times(source: str, split: str, links: Sequence[str]) -> Mapping[tuple[str, int], Answer]:
+    """(Link, prompt tokens) → TTFT and ITL of a gang over two hosts, by the links' names."""
+    load = GangLoad(
+        source=source,
+        context_tokens=CONTEXT_TOKENS,
+        cache_bytes=cache_bytes(source),
+        prompt_tokens=(SHORT_TOKENS, LONG_TOKENS),
+        output_tokens=OUTPUT_TOKENS,
+        rounds=GANG_ROUNDS,
+    )
+    tensor, pipeline = SPLITS[split]
+    names = {RATES[link]: link for link in links}
+    seen = measured(load, tensor=tensor, pipeline=pipeline, rates_bits_per_s=list(names))
+    return {(names[rate], length): answer for (rate, length), answer in seen.items()}
+
+
 def network_checks(calibration: Calibration, splits: Sequence[str]) -> Iterator[Check]:
-    """Step times at the low rate over those at the high one, within 25 %."""
-    low, high = RATES
-    for title in splits:
-        tensor, pipeline = SPLITS[title]
-        load = GangLoad(
-            source=SPLIT_MODEL,
-            context_tokens=CONTEXT_TOKENS,
-            cache_bytes=cache_bytes(SPLIT_MODEL),
-            prompt_tokens=GANG_PROMPT_TOKENS,
-            output_tokens=GANG_OUTPUT_TOKENS,
-            rounds=GANG_ROUNDS,
-        )
-        real = measured(load, tensor=tensor, pipeline=pipeline, rates_bits_per_s=list(RATES.values()))
-        said = {}
-        for name, rate in RATES.items():
-            row = row_of(SPLIT_MODEL, tensor=tensor, pipeline=pipeline, link=name)
-            row = replace(row, prompt_tokens=float(GANG_PROMPT_TOKENS), output_tokens=float(GANG_OUTPUT_TOKENS))
-            said[name] = predicted(row, calibration)
-            pairs = (
-                ("prefill", said[name].prefill_s.value, real[rate].ttft_s),
-                ("decode", said[name].step_s.value, real[rate].itl_s),
+    """Step times at the low rate over those at the high one, within 25 %: a prompt's of 512 tokens, and a token's."""
+    for split in splits:
+        seen = gang_times(SPLIT_MODEL, split, list(RATES))
+        told = {
+            link: predicted(
+                row_text(SPLIT_MODEL, split=SPLITS[split], link=link, prompt_tokens=LONG_TOKENS), calibration
             )
-            for step, guess_s, real_s in pairs:
-                what = f"{title}, {name}: {step} step"
+            for link in RATES
+        }
+        times = {
+            "prefill": {link: (told[link].ttft_s.value, seen[link, LONG_TOKENS].ttft_s) for link in RATES},
+            "decode": {link: (told[link].itl_s.value, seen[link, LONG_TOKENS].itl_s) for link in RATES},
+        }
+        for step, pairs in times.items():
+            for link, (guess_s, real_s) in pairs.items():
+                what = f"{split}, {link}: {step} step"
                 yield Check(what=what, predicted=guess_s * 1e3, actual=real_s * 1e3, unit="ms", limit=None)
-        slow, quick = real[RATES[low]], real[RATES[high]]
-        yield Check(
-            what=f"{title}: prefill step, {low} / {high}",
-            predicted=said[low].prefill_s.value / said[high].prefill_s.value,
-            actual=slow.ttft_s / quick.ttft_s,
-            unit="times",
-            limit=0.25,
-        )
-        yield Check(
-            what=f"{title}: decode step, {low} / {high}",
-            predicted=said[low].step_s.value / said[high].step_s.value,
-            actual=slow.itl_s / quick.itl_s,
-            unit="times",
-            limit=0.25,
-        )
+            low, high = pairs.values()
+            what = f"{split}: {step} step, {' / '.join(pairs)}"
+            yield Check(what=what, predicted=low[0] / high[0], actual=low[1] / high[1], unit="times", limit=0.25)
 
 
 def show(checks: Sequence[Check]) -> None:

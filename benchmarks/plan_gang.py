@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from real_engine import Answer, Api, engine_environment, gang_plan, steps_s, wait_until_well
+from real_engine import Answer, Api, engine_environment, gang_plan, middle, prompt_of, wait_until_well
 
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.overlay import build_overlay
@@ -25,33 +26,36 @@ END_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangLoad:
-    """One request at a time. source: a built-in model; cache_bytes: on each rank."""
+    """One request at a time. source: a built-in model; cache_bytes: on each rank; prompt_tokens: one length or more."""
 
     source: str
     context_tokens: int
     cache_bytes: int
-    prompt_tokens: int
+    prompt_tokens: Sequence[int]
     output_tokens: int
     rounds: int
 
 
-def measured(load: GangLoad, *, tensor: int, pipeline: int, rates_bits_per_s: Sequence[int]) -> Mapping[int, Answer]:
-    """Rate → TTFT and ITL over a link of that rate, of one gang that stays up."""
-    found: dict[int, Answer] = {}
+def measured(
+    load: GangLoad, *, tensor: int, pipeline: int, rates_bits_per_s: Sequence[int]
+) -> Mapping[tuple[int, int], Answer]:
+    """(Rate, prompt tokens) → TTFT and ITL over a link of that rate: medians of the rounds.
+
+    One gang serves them all, and every round goes through all rates, so that what the machine does besides counts for
+    each alike.
+    """
+    seen: dict[tuple[int, int], list[Answer]] = defaultdict(list)
     with Lab(2) as lab, _gang(lab, load, tensor, pipeline) as api:
-        steps_s(api, concurrency=1, prompt_tokens=load.prompt_tokens, output_tokens=2, rounds=1, seed=1)
-        for number, rate in enumerate(rates_bits_per_s, start=1):
-            for host in lab.hosts:
-                lab.set_rate(host, rate)
-            found[rate] = steps_s(
-                api,
-                concurrency=1,
-                prompt_tokens=load.prompt_tokens,
-                output_tokens=load.output_tokens,
-                rounds=load.rounds,
-                seed=1000 * number,
-            )
-    return found
+        for length in load.prompt_tokens:
+            api.ask(prompt_of(length, length), 2)
+        for turn in range(load.rounds):
+            for number, rate in enumerate(rates_bits_per_s):
+                for host in lab.hosts:
+                    lab.set_rate(host, rate)
+                for length in load.prompt_tokens:
+                    prompt = prompt_of(length, 1000 * (turn + 1) + 100 * number + length)
+                    seen[rate, length].append(api.ask(prompt, load.output_tokens))
+    return {key: middle(answers) for key, answers in seen.items()}
 
 
 @contextmanager

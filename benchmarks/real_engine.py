@@ -104,11 +104,6 @@ class Api:
         itl_s = (times[-1] - times[0]) / (max_tokens - 1) if max_tokens > 1 else 0.0
         return Answer(ttft_s=times[0] - began_s, itl_s=itl_s)
 
-    def ask_together(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Answer]:
-        """All at once."""
-        with ThreadPoolExecutor(max_workers=len(prompts)) as pool:
-            return list(pool.map(lambda prompt: self.ask(prompt, max_tokens), prompts))
-
 
 def prompt_of(num_tokens: int, number: int) -> list[int]:
     """A prompt that begins otherwise than those of other numbers, so that nothing of it is cached."""
@@ -116,18 +111,11 @@ def prompt_of(num_tokens: int, number: int) -> list[int]:
     return [FIRST_TOKEN + (number * 7919 + place * 31 + place * place * number) % span for place in range(num_tokens)]
 
 
-def steps_s(api: Api, *, concurrency: int, prompt_tokens: int, output_tokens: int, rounds: int, seed: int) -> Answer:
-    """TTFT and ITL of ``concurrency`` requests that come together: medians over the rounds of the means."""
-    seen = []
-    for turn in range(rounds):
-        first = seed + turn * concurrency
-        prompts = [prompt_of(prompt_tokens, first + place) for place in range(concurrency)]
-        answers = api.ask_together(prompts, output_tokens)
-        ttft_s = statistics.fmean(answer.ttft_s for answer in answers)
-        seen.append(Answer(ttft_s=ttft_s, itl_s=statistics.fmean(answer.itl_s for answer in answers)))
+def middle(answers: Sequence[Answer]) -> Answer:
+    """Medians."""
     return Answer(
-        ttft_s=statistics.median(answer.ttft_s for answer in seen),
-        itl_s=statistics.median(answer.itl_s for answer in seen),
+        ttft_s=statistics.median(answer.ttft_s for answer in answers),
+        itl_s=statistics.median(answer.itl_s for answer in answers),
     )
 
 
@@ -140,10 +128,7 @@ def closed_loop(api: Api, *, concurrency: int, prompt_tokens: int, output_tokens
 
     with ThreadPoolExecutor(max_workers=concurrency) as pool:
         seen = [answer for answers in pool.map(client, range(concurrency)) for answer in answers]
-    return Answer(
-        ttft_s=statistics.median(answer.ttft_s for answer in seen),
-        itl_s=statistics.median(answer.itl_s for answer in seen),
-    )
+    return middle(seen)
 
 
 def told_weights(log: Path) -> tuple[int, int]:

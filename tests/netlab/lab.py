@@ -30,6 +30,7 @@ HostProcess = subprocess.Popen[str]
 _HERE = Path(__file__).parent
 _SUBNET = "10.77.0"
 _GATEWAY = f"{_SUBNET}.254"
+_BUCKET_S, _SMALLEST_BUCKET_BYTES = 1e-4, 1600
 _BOOT_DEADLINE_S = 20.0
 _END_DEADLINE_S = 20.0
 _PYTHON = (sys.executable, "-I", "-S")
@@ -280,10 +281,14 @@ class Lab:
         self._switch.run('ip link set "$1" master br0', host.port)
 
     def set_rate(self, host: Host, rate_bits_per_s: int) -> None:
-        """Limit a host's cable to this rate, each way (token bucket)."""
-        shape = 'tc qdisc replace dev "$1" root tbf rate "$2"bit burst 64kb latency 200ms'
-        self._switch.run(shape, host.port, str(rate_bits_per_s))
-        host._inside().run(shape, "eth0", str(rate_bits_per_s))
+        """Limit a host's cable to this rate, each way (token bucket).
+
+        The bucket is small, so that also a message of a few kilobytes takes its time.
+        """
+        shape = 'tc qdisc replace dev "$1" root tbf rate "$2"bit burst "$3"b latency 200ms'
+        bucket_bytes = max(_SMALLEST_BUCKET_BYTES, round(rate_bits_per_s / 8 * _BUCKET_S))
+        for namespaces, device in ((self._switch, host.port), (host._inside(), "eth0")):
+            namespaces.run(shape, device, str(rate_bits_per_s), str(bucket_bytes))
 
     def kill_host(self, host: Host) -> None:
         """SIGKILL all processes of a host at once; its kernel still closes their connections. ``boot`` undoes it."""

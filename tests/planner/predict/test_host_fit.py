@@ -16,13 +16,23 @@ from longboat.planner.predict.sample import Sample, SampleMaker
 from longboat.planner.predict.serving import times_of
 
 HARDWARE = "EPYC 7003"
-TRUTH = {"decode_read_weights": 2.5, "decode_layer": 0.6, "decode_step": 1.4, "prefill_multiply": 3.0}
+TRUTH = {
+    "decode_read_weights": 2.5,
+    "decode_layer": 0.6,
+    "decode_step": 1.4,
+    "decode_link_call": 4.0,
+    "prefill_multiply": 3.0,
+}
 
 
-def samples(*models: str, hardware: str = HARDWARE) -> list[Sample]:
+def samples(
+    *models: str, hardware: str = HARDWARE, split: tuple[int, int] = (1, 1), link: str = "1GbE"
+) -> list[Sample]:
     """Rows as a machine would measure them that is slower here and quicker there than the constants say."""
-    lines = [f"{model},{hardware},vllm,,1,1,{users},128,32,1,1,0" for model in models for users in (1, 4)]
-    rows = read_rows("\n".join([",".join(COLUMNS) + ",spread", *lines]), "test")
+    tensor, pipeline = split
+    ends = [f"{users},128,32,1,1,0,{link}" for users in (1, 4)]
+    lines = [f"{model},{hardware},vllm,,{tensor},{pipeline},{end}" for model in models for end in ends]
+    rows = read_rows("\n".join([",".join(COLUMNS) + ",spread,link", *lines]), "test")
     maker = SampleMaker(library(), shape_of)
     return [_measured(maker.sample(row)) for row in rows]
 
@@ -42,6 +52,16 @@ def test_two_models_teach_what_a_third_one_takes() -> None:
     learned, held_out = samples("Llama-3.1-8B", "Qwen3-32B"), samples("Qwen3-14B")
     assert worst_itl(held_out, Calibration()) > 0.5
     assert worst_itl(held_out, fit_hosts(learned, Calibration())) < 0.1
+
+
+def test_rows_of_a_split_teach_what_its_ranks_need_to_talk_over_another_link_too() -> None:
+    alone = samples("Llama-3.1-8B", "Qwen3-32B")
+    together = samples("Llama-3.1-8B", split=(4, 1), link="10GbE")
+    held_out = samples("Qwen3-14B", split=(4, 1), link="100GbE")
+    once, twice = fit_hosts(alone, Calibration()), fit_hosts([*alone, *together], Calibration())
+    assert worst_itl(held_out, once) > 0.15
+    assert worst_itl(held_out, twice) < 0.08
+    assert worst_itl(samples("Qwen3-14B"), twice) < 0.1
 
 
 def test_one_machine_says_nothing_about_another() -> None:

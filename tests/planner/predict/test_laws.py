@@ -12,6 +12,7 @@ from predict_builders import ETHERNET, H100, NVLINK, deploy, link, machine, pred
 from longboat.catalog.model_shape import ModelShape
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment
+from longboat.planner.predict.features import features_of
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
 
@@ -151,6 +152,30 @@ def test_uneven_stages_wait_for_the_slowest_only_under_load(dense: ModelShape) -
     }
     assert times[1.0] == pytest.approx(1.0, rel=0.02)
     assert times[32.0] > 1.1
+
+
+@pytest.mark.parametrize(("prompt_tokens", "slower"), [(512, False), (65536, True)])
+def test_a_prompt_waits_for_the_slowest_stage_only_if_it_has_many_chunks(
+    dense: ModelShape, prompt_tokens: int, slower: bool
+) -> None:
+    even = deploy(dense, pipeline=2)
+    stages = tuple(replace(stage, num_layers=count) for stage, count in zip(even.stages, (24, 8), strict=True))
+    load = single(prompt_tokens=prompt_tokens)
+    ratio = predicted(replace(even, stages=stages), load).prefill_s.value / predicted(even, load).prefill_s.value
+    assert (ratio > 1.2) is slower
+    assert slower or ratio == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "engine", "times"), [("EPYC 7003", "vllm", 1), ("EPYC 7003", "llama.cpp", 0)])
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
+def test_ranks_on_processors_lose_time_in_their_sockets(
+    dense: ModelShape, name: str, engine: str, times: int, tensor: int, pipeline: int
+) -> None:
+    calls = {"decode_link_call": 64 * (tensor - 1), "decode_link_hop": pipeline - 1}
+    split = deploy(dense, machine(name), tensor=tensor, pipeline=pipeline, over=ETHERNET, engine=engine)
+    found = features_of(split, single()).decode
+    assert {key: found.get(key, 0.0) for key in calls} == {key: times * count for key, count in calls.items()}
+    assert not calls.keys() & features_of(deploy(dense, tensor=tensor, pipeline=pipeline), single()).decode.keys()
 
 
 def test_a_full_cache_makes_requests_wait(dense: ModelShape) -> None:

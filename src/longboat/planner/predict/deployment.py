@@ -52,6 +52,11 @@ class Deployment:
         """Bytes of one number of the hidden state."""
         return self.stages[0].machine.number_bytes
 
+    @property
+    def host_calls(self) -> bool:
+        """Ranks talk through the sockets of their hosts."""
+        return self.engine.host_calls and self.stages[0].machine.processor
+
     def layers_of(self, index: int) -> tuple[Layer, ...]:
         """The layers of one stage."""
         start = sum(stage.num_layers for stage in self.stages[:index])

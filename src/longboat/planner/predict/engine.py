@@ -19,6 +19,7 @@ class EngineTraits:
     hop_bytes: bytes of a hop, for each number of the hidden state of a token, both ways together, where numbers have 16
         bits between multiplications
     returns_logits: the last stage sends all logits back to the first (llama.cpp RPC)
+    host_calls: on processors its ranks talk through sockets of their hosts (Gloo), which costs time for each call
     poll_steps: decode steps from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``)
     """
 
@@ -28,14 +29,15 @@ class EngineTraits:
     hop_s: float = 0.0
     hop_bytes: float = 4.0
     returns_logits: bool = False
+    host_calls: bool = False
     poll_steps: float = 1.0
 
 
 # vLLM sends hidden state and residual in 16 bits. llama.cpp and distributed-llama send float32 both ways; the time of a
 # synchronous hop is derived from a pair of DGX Spark (2.6 ms) and from Macs on 2.5 GbE (6-9 ms).
 ENGINES = {
-    "vllm": EngineTraits(name="vllm", hop_s=5e-5),
-    "sglang": EngineTraits(name="sglang", policy="prefill_first", hop_s=5e-5, hop_bytes=2.0),
+    "vllm": EngineTraits(name="vllm", hop_s=5e-5, host_calls=True),
+    "sglang": EngineTraits(name="sglang", policy="prefill_first", hop_s=5e-5, hop_bytes=2.0, host_calls=True),
     "tensorrt-llm": EngineTraits(name="tensorrt-llm", hop_s=5e-5, hop_bytes=2.0),
     "llama.cpp": EngineTraits(name="llama.cpp", chunk_tokens=512, hop_s=2.6e-3, hop_bytes=8.0, returns_logits=True),
     "mlx": EngineTraits(name="mlx", chunk_tokens=2048, hop_s=2e-4, hop_bytes=2.0),

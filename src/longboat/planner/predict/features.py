@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from longboat.planner.predict.deployment import Deployment
@@ -40,16 +40,19 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     depth = len(deployment.stages)
     batch = max(1.0, running / depth)
     context = load.mean_prompt_tokens + load.mean_output_tokens / 2.0
-    decode = _round(deployment, Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True), running)
+    step = Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True)
     chunks = max(1.0, -(-load.mean_prompt_tokens // deployment.engine.chunk_tokens))
     tokens = load.mean_prompt_tokens / chunks
     half = load.mean_prompt_tokens / 2.0
-    prefill = _slowest(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=half, decoding=False))
+    chunk = _works(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=half, decoding=False))
+    slowest = max(chunk, key=_usual_s)
+    prompt = _sum([*chunk, {name: (chunks - 1.0) * value for name, value in slowest.items()}])
+    hops = {"link_hop": depth - 1.0} if depth > 1 and deployment.host_calls else {}
     return Features(
-        decode=decode,
+        decode=_round(deployment, step, running) | {f"decode_{name}": count for name, count in hops.items()},
         decode_hops_s=_hops_s(deployment, batch, batch),
-        prompt={name: (chunks + depth - 1) * value for name, value in prefill.items()},
-        prompt_busy=chunks / (chunks + depth - 1),
+        prompt=prompt | {f"prefill_{name}": count for name, count in hops.items()},
+        prompt_busy=chunks * _usual_s(slowest) / _usual_s(prompt),
         prompt_hops_s=_hops_s(deployment, tokens, 1.0),
         running=running,
     )
@@ -61,17 +64,17 @@ def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, floa
     There are as many batches under way as stages, or as requests where those are fewer.
     """
     stages = _works(deployment, step)
-    passing: dict[str, float] = defaultdict(float)
-    for work in stages:
-        for name, value in work.items():
-            passing[name] += value
+    passing = _sum(stages)
     batches, slowest = min(running, len(stages)), max(stages, key=_usual_s)
     return max(passing, {name: batches * value for name, value in slowest.items()}, key=_usual_s)
 
 
-def _slowest(deployment: Deployment, step: Pass) -> dict[str, float]:
-    """Work of the stage that takes longest: the others wait for it."""
-    return max(_works(deployment, step), key=_usual_s)
+def _sum(works: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for work in works:
+        for name, value in work.items():
+            found[name] += value
+    return dict(found)
 
 
 def _works(deployment: Deployment, step: Pass) -> list[dict[str, float]]:

@@ -30,7 +30,7 @@ SHARED_PRIOR = 0.1
 NAMES = tuple(term.name for term in (*DECODE, *PREFILL, *LOAD))
 # Terms of waiting are the engine's, not the machine's.
 HELD = {"interference": SHARED_PRIOR, "wait": SHARED_PRIOR}
-# Links are none of the machine's: rows of one rank say nothing about them.
+# Rows of one rank say nothing about links: what those need moves by rows that cross one.
 DECODE_NAMES = frozenset(term.name for term in DECODE if "_link_" not in term.name)
 PREFILL_NAMES = frozenset(term.name for term in PREFILL if "_link_" not in term.name)
 
@@ -59,9 +59,12 @@ def _host(samples: Sequence[Sample], base: Calibration) -> Factors:
 
 
 def _shifts(samples: Sequence[Sample], base: Calibration) -> list[float]:
-    """For each term the logarithm of measured / predicted, in the middle of the rows: of ITL, or of TTFT."""
-    pairs = []
-    for sample in samples:
+    """For each term the logarithm of measured / predicted, in the middle of the rows: of ITL, or of TTFT.
+
+    Rows that cross no link are asked alone where there are any.
+    """
+    pairs, alone = [], [sample for sample in samples if sample.row.tensor * sample.row.pipeline == 1]
+    for sample in alone or samples:
         times = times_of(sample.features, sample.engine, sample.load, _constants(sample, base, {}))
         pairs.append((log(sample.row.itl_s / times.itl_s), log(sample.row.ttft_s / times.ttft_s)))
     itl, ttft = (median(column) for column in zip(*pairs, strict=True))

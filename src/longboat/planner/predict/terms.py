@@ -8,7 +8,8 @@ tokens and to the compute roof for many, and loses up to half of the speed where
 Sources of the defaults: GEMM and all-reduce timings of ai-dynamo/aiconfigurator (vLLM 0.24 kernels on A100, H100, H200,
 B200, L40S, RTX PRO 6000: 0.73-0.81 of the memory bandwidth, 0.56-0.85 of the peak), serving residuals of 43 us a layer
 (vLLM and SGLang, 8B on H100); the rest are our estimates from the number of kernels in a layer, at 5 us each under a
-CUDA graph and 10 us without.
+CUDA graph and 10 us without. What ranks on processors need for a call or a hop beside the link's own latency is our
+measurement with Gloo (docs/benchmarks/planner.md).
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ DECODE = (
     Term("decode_indexer_layer", 60e-6),
     Term("decode_link_latency", 1.0),
     Term("decode_link_bytes", 2.0),
+    Term("decode_link_call", 5e-4),
+    Term("decode_link_hop", 2e-3),
     Term("decode_step", 5e-4),
     Term("decode_sequence", 1e-5),
 )
@@ -63,6 +66,8 @@ PREFILL = (
     Term("prefill_indexer_layer", 100e-6),
     Term("prefill_link_latency", 1.0, 15.0),
     Term("prefill_link_bytes", 1.5, 15.0),
+    Term("prefill_link_call", 5e-4),
+    Term("prefill_link_hop", 2e-3),
 )
 # Under load: how much of other requests' prefill a token waits for, and of what the first token waits for.
 LOAD = (

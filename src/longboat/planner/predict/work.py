@@ -170,6 +170,8 @@ def _link_work(deployment: Deployment, stage: Stage, step: Pass) -> Iterator[tup
         return
     growth = 1.0 + LATENCY_GROWTH * (log2(ranks) - 1.0)
     yield "link_latency", REDUCES_PER_LAYER * growth * stage.link.latency_s
+    if deployment.host_calls:
+        yield "link_call", REDUCES_PER_LAYER * growth
     payload = step.tokens * deployment.shape.hidden_size * deployment.number_bytes
     moved = REDUCES_PER_LAYER * 2.0 * (ranks - 1) / ranks * payload
     yield "link_bytes", moved / stage.link.bandwidth_bytes_per_s
