@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plan_gang import GangLoad, measured
-from real_engine import Answer, Bench, bench, closed_loop, machine_facts, prompt_of, told_weights
+from real_engine import SPREAD, Answer, Bench, bench, closed_loop, machine_facts, prompt_of, told_weights
 
 from longboat.builtin.models import ensure
 from longboat.catalog.library import built_in_library
@@ -43,7 +43,7 @@ TESTED = ("builtin:tiny", "builtin:random-50m", "builtin:random-250m")
 SPLIT_MODEL = "builtin:random-250m"
 SPLIT_LEARNED = "builtin:random-100m"
 CONTEXT_TOKENS, CACHE_TOKENS = 1024, 2048
-OUTPUT_TOKENS, WAVES = 32, 3
+OUTPUT_TOKENS, WAVES = 32, 6
 FILLING_TOKENS = 1000
 SPLITS = {"tensor": (2, 1), "pipeline": (1, 2)}
 RATES = {"100MbE": 100_000_000, "1GbE": 1_000_000_000}
@@ -210,7 +210,7 @@ def row_text(
     """A line of the documented form. answer: its times, where anybody uses them."""
     cells = (model_folder(source), HARDWARE, "vllm", "", *split, concurrency, prompt_tokens, OUTPUT_TOKENS)
     times = (f"{answer.ttft_s * 1e3:.3f}", f"{answer.itl_s * 1e3:.4f}")
-    return ",".join(map(str, (*cells, *times, 0, link)))
+    return ",".join(map(str, (*cells, *times, 0 if link else SPREAD, link)))
 
 
 def calibrate(folder: Path, lines: Sequence[str], output: Path) -> None:

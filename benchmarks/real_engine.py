@@ -37,6 +37,7 @@ MIB = 2**20
 IMPORT_DEADLINE_S, READY_DEADLINE_S, END_DEADLINE_S, ANSWER_DEADLINE_S = 240.0, 400.0, 60.0, 600.0
 TOLD_WEIGHTS = re.compile(r"Longboat: weights: (\d+) bytes in (\d+) tensors, tables: (\d+) bytes")
 VOCABULARY = 4096
+SPREAD = 0.2
 # Tokens that no prompt of these benchmarks holds: end of text and the like are among the first.
 FIRST_TOKEN = 64
 
@@ -120,15 +121,24 @@ def middle(answers: Sequence[Answer]) -> Answer:
 
 
 def closed_loop(api: Api, *, concurrency: int, prompt_tokens: int, output_tokens: int, waves: int, seed: int) -> Answer:
-    """TTFT and ITL, in the middle of all answers; each client sends ``waves`` requests, one after the other."""
+    """Mean TTFT and ITL of all answers; each client sends ``waves`` requests, one after the other.
+
+    Lengths are at most those given, and less by up to ``SPREAD``: else all clients stay in step.
+    """
+
+    def ask(number: int) -> Answer:
+        prompt_share, output_share = (1.0 - SPREAD * (number * step % 1.0) for step in (0.618034, 0.754878))
+        return api.ask(prompt_of(round(prompt_tokens * prompt_share), number), round(output_tokens * output_share))
 
     def client(place: int) -> list[Answer]:
-        numbers = range(seed + place * waves, seed + (place + 1) * waves)
-        return [api.ask(prompt_of(prompt_tokens, number), output_tokens) for number in numbers]
+        return [ask(seed + place * waves + turn) for turn in range(waves)]
 
     with ThreadPoolExecutor(max_workers=concurrency) as pool:
         seen = [answer for answers in pool.map(client, range(concurrency)) for answer in answers]
-    return middle(seen)
+    return Answer(
+        ttft_s=statistics.fmean(answer.ttft_s for answer in seen),
+        itl_s=statistics.fmean(answer.itl_s for answer in seen),
+    )
 
 
 def told_weights(log: Path) -> tuple[int, int]:
