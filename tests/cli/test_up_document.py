@@ -48,6 +48,12 @@ def test_what_was_decided_has_its_numbers_and_reasons() -> None:
     assert placed.startswith("one rank on one node")
 
 
+def test_a_part_of_the_split_that_was_decided_is_named() -> None:
+    model = told("models: [{source: 'builtin:tiny', split: {tensor: auto, pipeline: 2}}]")["models"]["tiny"]
+    assert model["auto"] == ["split.tensor"]
+    assert (model["split"]["tensor"], model["split"]["pipeline"]) == (1, 2)
+
+
 def test_what_the_file_says_is_not_called_decided() -> None:
     model = told("models: [{source: 'builtin:tiny', split: {pipeline: 2}}]")["models"]["tiny"]
     assert model["auto"] == []

@@ -22,6 +22,7 @@ from longboat.spec.fleet import Fleet, ModelSpec
 
 GIB = 1024**3
 LIBRARY = built_in_library()
+FOUR_CARDS = (node(1, cpus=16, gpus=4, **{"longboat.accelerator": "RTX4090"}),)
 AUTO = "{source: builtin:tiny, split: auto, replicas: auto}"
 
 
@@ -91,6 +92,48 @@ def test_fixed_replicas_leave_the_split_to_decide() -> None:
 def test_fixed_split_leaves_the_replicas_to_decide() -> None:
     text = "models: [{source: builtin:tiny, split: {pipeline: 2}, replicas: auto}]"
     assert numbers(decided(text, nodes(2, cpus=3))) == (3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("split", "found"),
+    [
+        ("{tensor: auto, pipeline: 2}", (1, 2, 2)),
+        ("{tensor: 2, pipeline: auto}", (1, 2, 2)),
+        ("{tensor: auto}", (1, 4, 1)),
+        ("{pipeline: auto}", (1, 1, 4)),
+        ("{tensor: auto, pipeline: auto}", (1, 4, 1)),
+    ],
+)
+def test_part_of_a_split_that_is_a_number_is_held(split: str, found: tuple[int, int, int]) -> None:
+    """64 GB of weights on four cards of 24: all of them are needed, and the number says in which way."""
+    text = f"models: [{{source: 'hf:catalog/Qwen3-32B', name: q, split: {split}, replicas: auto}}]"
+    assert numbers(decided(text, FOUR_CARDS), "q") == found
+
+
+def test_layers_are_the_planners_where_the_number_of_stages_is() -> None:
+    text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {pipeline: %s, tensor: %s}}]"
+    uneven = decided(text % ("auto", 1), FOUR_CARDS).fleet.models[0].ranks.layers
+    assert uneven is not None
+    assert uneven != even_stages(64, 4)
+    assert decided(text % (4, "auto"), FOUR_CARDS).fleet.models[0].ranks.layers is None
+    told = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {tensor: auto, pipeline: 2, layers: [30, 34]}}]"
+    assert decided(told, FOUR_CARDS).fleet.models[0].ranks.layers == (30, 34)
+
+
+def test_part_of_a_split_that_cannot_be_is_refused_at_its_place() -> None:
+    (problem,) = decided("models: [{source: builtin:tiny, split: {tensor: 3, pipeline: auto}}]", nodes(2)).problems
+    assert (problem.where, problem.what) == ("models[0].split.tensor", "3 does not divide 8 attention heads")
+    text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {tensor: %s, pipeline: %s}}]"
+    (unknown,) = decided(text % (3, "auto"), FOUR_CARDS).problems
+    assert "64 attention heads are no multiple of tensor 3" in unknown.what
+    (room,) = decided(text % (8, "auto"), FOUR_CARDS).problems
+    assert "8 GPUs" in room.what
+    assert "at most 4 worker ranks" in room.hint
+
+
+def test_fake_engine_is_split_as_far_as_it_is_told() -> None:
+    text = "models: [{source: builtin:tiny, engine: fake, split: {tensor: 2, pipeline: auto}}]"
+    assert numbers(decided(text, nodes(1, cpus=8))) == (1, 2, 1)
 
 
 def test_model_that_no_node_holds_alone_is_split_over_nodes() -> None:

@@ -71,7 +71,7 @@ def _model(
     return {
         "source": model.source,
         "engine": model.engine.model_dump(mode="json", include={"kind", "version", "environment"}),
-        "auto": [name for name in ("split", "replicas") if asked and getattr(asked, name) == "auto"],
+        "auto": _left_open(asked) if asked else [],
         "replicas": model.num_replicas,
         "split": {
             "tensor": shape.tensor,
@@ -86,6 +86,13 @@ def _model(
         "warnings": list(plan.decision.notes.get(model.name, ())),
         "running": [_running(state) for state in replicas if state.model == model.name],
     }
+
+
+def _left_open(asked: ModelSpec) -> list[str]:
+    """What the file leaves to decide."""
+    parts = [f"split.{name}" for name in ("tensor", "pipeline") if getattr(asked.parts, name) == "auto"]
+    split = ["split"] if asked.split == "auto" else parts
+    return [*split, "replicas"] if asked.replicas == "auto" else split
 
 
 def _reasons(shape: GangShape, decided: str) -> list[str]:

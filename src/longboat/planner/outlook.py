@@ -174,7 +174,7 @@ def _load(asked: Asked, ground: Ground, users: float) -> Load:
 def _stages(asked: Asked, gang: GangShape, ground: Ground, link: Fabric, load: Load) -> tuple[tuple[int, ...], ...]:
     num_layers = len(asked.shape.layers)
     even = even_stages(num_layers, gang.pipeline)
-    if gang.layers or gang.pipeline == 1 or asked.spec.split != "auto" or min(even) < 1:
+    if gang.layers or gang.pipeline == 1 or asked.spec.parts.pipeline != "auto" or min(even) < 1:
         return (gang.layers or even,)
     places = [Place(pool=0, card=ground.card, machine=ground.machine, link=link)] * gang.pipeline
     times = StageTimes(asked.computed, engine_traits(ENGINE), asked.demand.traffic(1.0))
