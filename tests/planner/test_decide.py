@@ -16,7 +16,10 @@ from longboat.engines.registry import adapter_for
 from longboat.planner.check import Surroundings, plan_fleet
 from longboat.planner.decide import Decision, Knowledge, decide
 from longboat.planner.outlook_document import at_users, planned_values
+from longboat.planner.partition import Place, StageTimes
 from longboat.planner.predict.calibration_file import built_in_calibration
+from longboat.planner.predict.engine import engine_traits
+from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for
 from longboat.planner.split_shape import even_stages
 from longboat.spec.fleet import Fleet, ModelSpec
 
@@ -178,6 +181,30 @@ def test_uneven_stages_are_written_as_layers() -> None:
     assert found.outlooks["q"].fit.split.stages == (30, 34)
     assert found.outlooks["q"].layers == (30, 34)
     assert even_stages(64, 2) != (30, 34)
+
+
+def test_stages_on_processors_are_balanced_with_the_speed_of_32_bits() -> None:
+    """The slowest stage is as quick as it can be on the machine as vLLM uses it there; with 16 bits another one is."""
+    load, cache = "{users: 8, prompt_tokens: 1024, output_tokens: 256}", 4 * GIB
+    text = f"""
+models:
+- {{source: 'hf:catalog/Qwen3-0.6B', name: q, split: {{tensor: 1, pipeline: auto}}, placement: {{nodes: 2}},
+    engine: {{args: ["--kv-cache-memory-bytes={cache}"]}}, load: {load}}}
+"""
+    outlook = decided(text, nodes(2, cpus=1)).outlooks["q"]
+    model, ground = outlook.asked.computed, outlook.ground
+    times = StageTimes(model, engine_traits("vllm"), outlook.asked.demand.traffic(1.0))
+
+    def best(machine: Machine) -> tuple[int, int]:
+        place = Place(pool=0, card=ground.card, machine=machine, link=LOOPBACK)
+        layer_s = times.layer_s(model.layers[0], place, 1, 1, 4.0)
+        head_s = times.head_s(place, 1, 1, 4.0)
+        num_layers = len(model.layers)
+        first = min(range(1, num_layers), key=lambda count: max(count, num_layers - count + head_s / layer_s))
+        return first, num_layers - first
+
+    assert outlook.fit.split.stages == best(machine_for(ground.machine, "vllm"))
+    assert best(ground.machine) != best(machine_for(ground.machine, "vllm"))
 
 
 def test_models_with_numbers_come_first_then_the_others_in_their_order() -> None:
