@@ -11,15 +11,19 @@ from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.core.plan import EngineMemory
+from longboat.core.states import EngineActual
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
 from longboat.planner.check import Surroundings, plan_fleet
 from longboat.planner.decide import Decision, Knowledge, decide
+from longboat.planner.measured import merged_rows, pair_of, row_of
 from longboat.planner.outlook_document import at_users, planned_values
 from longboat.planner.partition import Place, StageTimes
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for
+from longboat.planner.predict.rows import read_rows
+from longboat.planner.predict.sample import SampleMaker
 from longboat.planner.split_shape import even_stages
 from longboat.spec.fleet import Fleet, ModelSpec
 
@@ -308,6 +312,23 @@ def test_nothing_fits_is_told_with_the_nearest() -> None:
     assert problem.where == "models[0].split"
     assert problem.what.startswith("no layout fits; the nearest: ")
     assert "--kv-cache-memory-bytes" in problem.hint
+
+
+@pytest.mark.parametrize(("model", "form"), [("gpt-oss-20b", "mxfp4"), ("Qwen3-0.6B", "fp32")])
+def test_a_kept_row_is_read_as_the_form_that_was_planned(model: str, form: str) -> None:
+    """On processors: a quantized model stays one, of which only the other weights are widened."""
+    text = f"models: [{{source: 'hf:catalog/{model}', name: q, load: {{prompt_tokens: 64, output_tokens: 64}}}}]"
+    outlook = decided(text, nodes(1, cpus=2), memory_gib=60).outlooks["q"]
+    measured = EngineActual(
+        num_tokens=900, concurrency=2.0, itl_s=0.004, ttft_s=0.03, prompt_tokens=60.0, output_tokens=60.0
+    )
+    planned = planned_values(outlook)
+    line = row_of(planned, pair_of(planned, [measured]), engine="vllm", deployed="d")
+    assert line is not None
+    (row,) = read_rows(merged_rows("", [line]), "measured.csv")
+    assert row.quantization == form
+    maker = SampleMaker(library=LIBRARY, shape_of=lambda name: shape_of_entry(LIBRARY.models.find(name)))
+    assert maker.deployment(row).shape == outlook.asked.computed
 
 
 def test_expected_times_lie_between_those_of_fewer_and_more_users() -> None:
