@@ -60,6 +60,12 @@ def test_replicas_that_were_a_number_are_decided_with_the_split_that_runs() -> N
     assert kept(AUTO % "", before) == {"tiny": ("auto", 2)}
 
 
+def test_part_that_was_decided_is_kept() -> None:
+    part = "models: [{source: 'builtin:tiny', split: {tensor: auto, pipeline: 1}, replicas: 3}]"
+    assert kept(part, told(asked=part)) == {"tiny": (3, 2)}
+    assert kept(part.replace("pipeline: 1", "pipeline: 2"), told(asked=part)) == {}
+
+
 def test_numbers_that_become_auto_are_a_new_wish() -> None:
     assert kept(AUTO % "", told(asked=DECIDED)) == {}
     assert not same_wishes(load_fleet(AUTO % "", "x"), told(asked=DECIDED))

@@ -11,7 +11,9 @@ import pytest
 import typer.main
 
 from longboat.cli.app import app
+from longboat.cli.error_text import print_error
 from longboat.cli.gateway_notes import LIMITS
+from longboat.core.errors import UserInputError
 from longboat.routing.tickets import RejectedReason
 from longboat.spec.load import load_fleet
 
@@ -20,6 +22,14 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *DOCS.rglob("*.md")])
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 MAX_DECISION_LINES = 60
+
+# The file of which the README shows what `longboat up fleet.yaml` says.
+WRONG_FLEET = """
+models:
+  - {source: builtin:tiny, split: {tensor: 2, data: 2}, replica: 2}
+  - {source: 'hf:Qwen/Qwen3-0.6B', engine: {version: 0.32}, replicas: '2'}
+gateway: {port: 99999}
+"""
 
 _FLEET = re.compile(r"^```yaml\n((?:apiVersion|models):.*?)^```", re.MULTILINE | re.DOTALL)
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -170,6 +180,14 @@ def test_readme_names_two_make_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     named = {word for line in code_lines(readme) for word in re.findall(r"\bmake ([a-z][\w-]*)", line)}
     assert named == {"demo", "test"}
+
+
+def test_readme_shows_what_is_said_of_a_wrong_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserInputError) as caught:
+        load_fleet(WRONG_FLEET, "fleet.yaml")
+    print_error(caught.value)
+    (shown,) = re.findall(r"^```\n\$ longboat up fleet\.yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert shown == capsys.readouterr().err
 
 
 def test_make_targets_that_pages_name_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_an_unchanged_file_is_a_no_op(up: FleetLab) -> None:
     before = sorted(replica["replica"] for replica in up.replicas())
     assert "nothing to change" in up.must("up", up.write(TWO), "--detach")
     assert sorted(replica["replica"] for replica in up.replicas()) == before
+
+
+def test_json_is_one_document_on_stdout_and_the_rest_is_on_stderr(up: FleetLab) -> None:
+    done = up.cli("up", up.write(TWO), "--detach", "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["action"], document["changes"]) == (0, "unchanged", [])
+    assert document["addresses"] == [f"http://127.0.0.1:{up.port}/v1"]
+    running = document["models"]["a"]["running"]
+    assert sorted(one["replica"] for one in running) == sorted(_names(up))
+    assert all(one["phase"] == "ready" and one["nodes"] for one in running)
+    assert "nothing to change" in done.stderr
 
 
 def test_a_fleet_of_another_name_is_refused(up: FleetLab) -> None:
@@ -142,9 +154,10 @@ def test_a_gateway_that_died_is_started_again(up: FleetLab) -> None:
 
 def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing(up: FleetLab) -> None:
     broken = WITH_B.replace("engine: fake, resources", "engine: {kind: fake, args: [--nonsense]}, resources")
-    done = up.cli("up", up.write(broken, "broken.yaml"), "--detach")
+    done = up.cli("up", up.write(broken, "broken.yaml"), "--detach", "--json")
     assert done.returncode == 4
     assert "nonsense" in done.stderr
+    assert any("nonsense" in line for line in json.loads(done.stdout)["error"]["log_tail"])
     assert "longboat logs b" in done.stderr
     wait_until("b is taken out again", lambda: up.ask("b")[0] == 404, 60)
     assert up.answers("a")

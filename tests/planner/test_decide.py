@@ -11,17 +11,25 @@ from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.core.plan import EngineMemory
+from longboat.core.states import EngineActual
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
 from longboat.planner.check import Surroundings, plan_fleet
 from longboat.planner.decide import Decision, Knowledge, decide
+from longboat.planner.measured import merged_rows, pair_of, row_of
 from longboat.planner.outlook_document import at_users, planned_values
+from longboat.planner.partition import Place, StageTimes
 from longboat.planner.predict.calibration_file import built_in_calibration
+from longboat.planner.predict.engine import engine_traits
+from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for
+from longboat.planner.predict.rows import read_rows
+from longboat.planner.predict.sample import SampleMaker
 from longboat.planner.split_shape import even_stages
 from longboat.spec.fleet import Fleet, ModelSpec
 
 GIB = 1024**3
 LIBRARY = built_in_library()
+FOUR_CARDS = (node(1, cpus=16, gpus=4, **{"longboat.accelerator": "RTX4090"}),)
 AUTO = "{source: builtin:tiny, split: auto, replicas: auto}"
 
 
@@ -93,6 +101,48 @@ def test_fixed_split_leaves_the_replicas_to_decide() -> None:
     assert numbers(decided(text, nodes(2, cpus=3))) == (3, 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("split", "found"),
+    [
+        ("{tensor: auto, pipeline: 2}", (1, 2, 2)),
+        ("{tensor: 2, pipeline: auto}", (1, 2, 2)),
+        ("{tensor: auto}", (1, 4, 1)),
+        ("{pipeline: auto}", (1, 1, 4)),
+        ("{tensor: auto, pipeline: auto}", (1, 4, 1)),
+    ],
+)
+def test_part_of_a_split_that_is_a_number_is_held(split: str, found: tuple[int, int, int]) -> None:
+    """64 GB of weights on four cards of 24: all of them are needed, and the number says in which way."""
+    text = f"models: [{{source: 'hf:catalog/Qwen3-32B', name: q, split: {split}, replicas: auto}}]"
+    assert numbers(decided(text, FOUR_CARDS), "q") == found
+
+
+def test_layers_are_the_planners_where_the_number_of_stages_is() -> None:
+    text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {pipeline: %s, tensor: %s}}]"
+    uneven = decided(text % ("auto", 1), FOUR_CARDS).fleet.models[0].ranks.layers
+    assert uneven is not None
+    assert uneven != even_stages(64, 4)
+    assert decided(text % (4, "auto"), FOUR_CARDS).fleet.models[0].ranks.layers is None
+    told = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {tensor: auto, pipeline: 2, layers: [30, 34]}}]"
+    assert decided(told, FOUR_CARDS).fleet.models[0].ranks.layers == (30, 34)
+
+
+def test_part_of_a_split_that_cannot_be_is_refused_at_its_place() -> None:
+    (problem,) = decided("models: [{source: builtin:tiny, split: {tensor: 3, pipeline: auto}}]", nodes(2)).problems
+    assert (problem.where, problem.what) == ("models[0].split.tensor", "3 does not divide 8 attention heads")
+    text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {tensor: %s, pipeline: %s}}]"
+    (unknown,) = decided(text % (3, "auto"), FOUR_CARDS).problems
+    assert "64 attention heads are no multiple of tensor 3" in unknown.what
+    (room,) = decided(text % (8, "auto"), FOUR_CARDS).problems
+    assert "8 GPUs" in room.what
+    assert "at most 4 worker ranks" in room.hint
+
+
+def test_fake_engine_is_split_as_far_as_it_is_told() -> None:
+    text = "models: [{source: builtin:tiny, engine: fake, split: {tensor: 2, pipeline: auto}}]"
+    assert numbers(decided(text, nodes(1, cpus=8))) == (1, 2, 1)
+
+
 def test_model_that_no_node_holds_alone_is_split_over_nodes() -> None:
     found = decided(
         "models: [{source: builtin:random-1b, split: auto, load: {users: 1, prompt_tokens: 64, output_tokens: 64}}]",
@@ -135,6 +185,30 @@ def test_uneven_stages_are_written_as_layers() -> None:
     assert found.outlooks["q"].fit.split.stages == (30, 34)
     assert found.outlooks["q"].layers == (30, 34)
     assert even_stages(64, 2) != (30, 34)
+
+
+def test_stages_on_processors_are_balanced_with_the_speed_of_32_bits() -> None:
+    """The slowest stage is as quick as it can be on the machine as vLLM uses it there; with 16 bits another one is."""
+    load, cache = "{users: 8, prompt_tokens: 1024, output_tokens: 256}", 4 * GIB
+    text = f"""
+models:
+- {{source: 'hf:catalog/Qwen3-0.6B', name: q, split: {{tensor: 1, pipeline: auto}}, placement: {{nodes: 2}},
+    engine: {{args: ["--kv-cache-memory-bytes={cache}"]}}, load: {load}}}
+"""
+    outlook = decided(text, nodes(2, cpus=1)).outlooks["q"]
+    model, ground = outlook.asked.computed, outlook.ground
+    times = StageTimes(model, engine_traits("vllm"), outlook.asked.demand.traffic(1.0))
+
+    def best(machine: Machine) -> tuple[int, int]:
+        place = Place(pool=0, card=ground.card, machine=machine, link=LOOPBACK)
+        layer_s = times.layer_s(model.layers[0], place, 1, 1, 4.0)
+        head_s = times.head_s(place, 1, 1, 4.0)
+        num_layers = len(model.layers)
+        first = min(range(1, num_layers), key=lambda count: max(count, num_layers - count + head_s / layer_s))
+        return first, num_layers - first
+
+    assert outlook.fit.split.stages == best(machine_for(ground.machine, "vllm"))
+    assert best(ground.machine) != best(machine_for(ground.machine, "vllm"))
 
 
 def test_models_with_numbers_come_first_then_the_others_in_their_order() -> None:
@@ -238,6 +312,23 @@ def test_nothing_fits_is_told_with_the_nearest() -> None:
     assert problem.where == "models[0].split"
     assert problem.what.startswith("no layout fits; the nearest: ")
     assert "--kv-cache-memory-bytes" in problem.hint
+
+
+@pytest.mark.parametrize(("model", "form"), [("gpt-oss-20b", "mxfp4"), ("Qwen3-0.6B", "fp32")])
+def test_a_kept_row_is_read_as_the_form_that_was_planned(model: str, form: str) -> None:
+    """On processors: a quantized model stays one, of which only the other weights are widened."""
+    text = f"models: [{{source: 'hf:catalog/{model}', name: q, load: {{prompt_tokens: 64, output_tokens: 64}}}}]"
+    outlook = decided(text, nodes(1, cpus=2), memory_gib=60).outlooks["q"]
+    measured = EngineActual(
+        num_tokens=900, concurrency=2.0, itl_s=0.004, ttft_s=0.03, prompt_tokens=60.0, output_tokens=60.0
+    )
+    planned = planned_values(outlook)
+    line = row_of(planned, pair_of(planned, [measured]), engine="vllm", deployed="d")
+    assert line is not None
+    (row,) = read_rows(merged_rows("", [line]), "measured.csv")
+    assert row.quantization == form
+    maker = SampleMaker(library=LIBRARY, shape_of=lambda name: shape_of_entry(LIBRARY.models.find(name)))
+    assert maker.deployment(row).shape == outlook.asked.computed
 
 
 def test_expected_times_lie_between_those_of_fewer_and_more_users() -> None:

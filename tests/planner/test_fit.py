@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catalog.shape_builders import make_shape
@@ -325,13 +325,31 @@ def test_stages_add_up_to_the_model(name: str, pipeline: int) -> None:
     assert sum(sum(parts.values()) for parts in stages) == model.weight_bytes + twice
 
 
+def settings_used(found: Fit) -> Load:
+    """What the engine is told beside lengths and requests."""
+    return replace(found.load, context_tokens=1, num_sequences=1)
+
+
+@example(("DeepSeek-R1", "fp8", 2, 3, "vllm", 11_906, 26), 131)  # one request of 64,018 tokens has smaller steps
 @settings(max_examples=60, deadline=None)
 @given(PLANS, MEMORY)
 def test_largest_context_is_the_largest(plan: tuple[str, str, int, int, EngineKind, int, int], memory_gib: int) -> None:
+    """With the settings that were planned: smaller ones, for longer requests, are another plan."""
     found = planned(plan, memory_gib)
     longest = found.max_context_tokens
-    if found.ranks and longest:
-        for tokens, fits in ((longest, True), (longest + 1, False)):
-            one = planned((*plan[:5], tokens, 1), memory_gib)
-            if plan[4] != "llama.cpp":  # its buffers grow with the context
-                assert one.fits == fits
+    if not found.ranks or not longest or plan[4] == "llama.cpp":  # its buffers grow with the context
+        return
+    assert planned((*plan[:5], longest, 1), memory_gib).fits
+    longer = planned((*plan[:5], longest + 1, 1), memory_gib)
+    assert not longer.fits or settings_used(longer) != settings_used(found)
+
+
+def test_what_does_not_fit_is_told_with_the_settings_that_allow_most() -> None:
+    """SGLang's own reserve on this card leaves less than a smaller one, which does not do either."""
+    plan: tuple[str, str, int, int, EngineKind, int, int] = ("Gemma-3-27B", "awq", 1, 1, "sglang", 20_968, 1)
+    found = planned(plan, 21)
+    assert not found.fits
+    assert found.load.memory_ratio > 0
+    (change,) = [change for change in nearest_changes(found, [found.ranks[0].card]) if change.kind == "context"]
+    assert change.fit.load.context_tokens == found.max_context_tokens
+    assert not planned((*plan[:5], found.max_context_tokens + 1, 1), 21).fits

@@ -12,6 +12,7 @@ from longboat.spec.load import fleet_from, load_fleet
 
 ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
 LABEL = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,8}[A-Za-z0-9])?", fullmatch=True)
+DEGREE = st.integers(1, 32) | st.just("auto")
 MODELS = st.fixed_dictionaries(
     {
         "name": st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True),
@@ -20,8 +21,7 @@ MODELS = st.fixed_dictionaries(
     optional={
         "replicas": st.integers(0, 1000) | st.just("auto"),
         "context": st.none() | st.integers(1, 10**6),
-        "split": st.just("auto")
-        | st.fixed_dictionaries({}, optional={"tensor": st.integers(1, 32), "pipeline": st.integers(1, 32)}),
+        "split": st.just("auto") | st.fixed_dictionaries({}, optional={"tensor": DEGREE, "pipeline": DEGREE}),
         "load": st.fixed_dictionaries({}, optional={"users": st.integers(1, 99), "itl_ms": st.just(50.0)}),
         "engine": st.sampled_from(["vllm", "fake"]) | st.fixed_dictionaries({"args": st.lists(ARGUMENT, max_size=3)}),
         "resources": st.fixed_dictionaries({}, optional={"cpus": st.floats(0.01, 64), "memory": st.just("4096MiB")}),

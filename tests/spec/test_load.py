@@ -158,6 +158,15 @@ def test_auto_is_kept_until_it_is_decided() -> None:
         _ = model.ranks
 
 
+@pytest.mark.parametrize("split", ["{tensor: auto}", "{tensor: 2, pipeline: auto}", "{pipeline: 2, tensor: auto}"])
+def test_auto_in_a_part_of_the_split_leaves_it_undecided(split: str) -> None:
+    (model,) = load_fleet(f"models: [{{source: builtin:tiny, split: {split}}}]", "x").models
+    assert not model.is_decided
+    assert not model.split_is_decided
+    with pytest.raises(ValueError, match="split of tiny is not decided"):
+        _ = model.ranks
+
+
 def test_numbers_are_decided() -> None:
     text = "models: [{source: builtin:tiny, split: {pipeline: 2, layers: [3, 1]}, replicas: 3}]"
     (model,) = load_fleet(text, "x").models

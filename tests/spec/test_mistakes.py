@@ -37,6 +37,18 @@ MISTAKES = {
         "is not a mapping",
         "write split: {tensor: 2}, or auto",
     ),
+    "a part of a split in a word": (
+        "models: [{source: builtin:tiny, split: {tensor: fast}}]",
+        "models[0].split.tensor",
+        "is not a whole number",
+        "write a number, or auto",
+    ),
+    "layers for stages that are left to decide": (
+        "models: [{source: builtin:tiny, split: {pipeline: auto, layers: [2, 2]}}]",
+        "models[0].split.layers",
+        "layers of each stage, and pipeline: auto",
+        "write pipeline: 2, or no layers",
+    ),
     "layers for other stages": (
         "models: [{source: builtin:tiny, split: {pipeline: 3, layers: [2, 2]}}]",
         "models[0].split.layers",
@@ -255,11 +267,6 @@ MISTAKES = {
 
 # text of the file, path, words in the message
 NOT_YET = {
-    "tensor: auto": (
-        "models: [{source: builtin:tiny, split: {tensor: auto}}]",
-        "models[0].split.tensor",
-        "choosing a part of the split",
-    ),
     "data parallel": ("models: [{source: builtin:tiny, split: {data: 2}}]", "models[0].split.data", "data and expert"),
     "prefill": ("models: [{source: builtin:tiny, split: {prefill: 1}}]", "models[0].split.prefill", "prefill"),
     "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),

@@ -65,11 +65,12 @@ def up(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for readiness.")] = 1800.0,
     replan: Annotated[bool, typer.Option("--replan", help="Decide `auto` anew, also for models that run.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start also what the plan says cannot fit.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Serve a fleet: check it, plan it, place it, start it, and print its address."""
     from longboat.cli.up import run_up
 
-    run_up(target, detach=detach, timeout_s=timeout_s, replan=replan, force=force)
+    run_up(target, detach=detach, timeout_s=timeout_s, replan=replan, force=force, as_json=as_json)
 
 
 @app.command()

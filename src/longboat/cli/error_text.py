@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
+from typing import Any
 
 from longboat.core.errors import LongboatError, UserInputError
 
-__all__ = ("print_error",)
+__all__ = ("error_values", "print_error")
 
 
 def print_error(error: LongboatError) -> None:
@@ -25,3 +27,14 @@ def print_error(error: LongboatError) -> None:
         print(f"  | {line}", file=out)
     if error.hint:
         print(f"  → {error.hint}", file=out)
+
+
+def error_values(error: LongboatError) -> dict[str, Any]:
+    """The same as plain values."""
+    return {
+        "message": error.message,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+        "problems": [asdict(problem) for problem in error.problems] if isinstance(error, UserInputError) else [],
+        "log_tail": list(getattr(error, "log_tail", ())),
+    }

@@ -71,7 +71,7 @@ def _engines(model: ModelSpec) -> Mapping[str, Any]:
 
 def _with_numbers(model: ModelSpec, now: ModelSpec, asked: ModelSpec) -> ModelSpec:
     """``model`` with the split that runs, and the replicas that run where their number was left to decide before."""
-    numbers: dict[str, Any] = {"split": now.split, "placement": now.placement} if model.split == "auto" else {}
+    numbers: dict[str, Any] = {} if model.split_is_decided else {"split": now.split, "placement": now.placement}
     if model.replicas == "auto" and asked.replicas == "auto":
         numbers["replicas"] = now.replicas
     return model.model_copy(update=numbers)
@@ -116,7 +116,7 @@ def _layout_table(asked: Fleet, plan: CheckedPlan) -> Any:
     for row in explain(plan.fleet, plan.shapes):
         told = asked.model_named(row.model)
         replicas = _marked(row.replicas, told is not None and told.replicas == "auto")
-        split = _marked(row.split, told is not None and told.split == "auto")
+        split = _marked(row.split, told is not None and not told.split_is_decided)
         table.add_row(row.model, row.source, replicas, row.engine, split, row.nodes, row.per_node, row.reason)
     return table
 

@@ -27,10 +27,10 @@ COLOURS = {
 WIDTH_WITHOUT_TERMINAL = 200
 
 
-def make_console() -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """A console that does not fold tables when nobody sees it live."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)
 
 
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
+from longboat.cli.error_text import error_values
 from longboat.cli.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, wish_of
 from longboat.cli.gateway_choice import gateways_here
 from longboat.cli.gateway_notes import key_note
@@ -19,6 +21,7 @@ from longboat.cli.key_store import fleet_key_book
 from longboat.cli.readiness import Goal, wait_ready
 from longboat.cli.tables import make_console
 from longboat.cli.target import load_target
+from longboat.cli.up_document import Action, up_values
 from longboat.cli.waiting import waiting
 from longboat.cluster.deployed import controller_values
 from longboat.cluster.rollout_values import with_rollouts
@@ -46,13 +49,15 @@ class Applied:
     shapes: model → the shape that its gangs were deployed with
     admins: who may use the gateways' admin API, as the file's secrets say now
     fleet, text: with numbers, once they are decided; asked, asked_text: as the file has it
-    planned: what the controller is told of the plan; replan, force: as ``up`` was told
+    plan: how the numbers were found; planned: what the controller is told of it; replan, force: as ``up`` was told
+    changes: from what ran before, in lines
     """
 
     fleet: Fleet
     text: str
     asked: Fleet | None = None
     asked_text: str = ""
+    plan: CheckedPlan | None = None
     planned: Mapping[str, Any] = field(default_factory=dict)
     replan: bool = False
     force: bool = False
@@ -60,6 +65,8 @@ class Applied:
     started_cluster: bool = False
     started_fleet: bool = False
     added: tuple[str, ...] = ()
+    action: Action = "unchanged"
+    changes: tuple[str, ...] = ()
     digests: dict[str, str] = field(default_factory=dict)
     shapes: Mapping[str, GangShape] = field(default_factory=dict)
 
@@ -84,29 +91,70 @@ class Applied:
         return Goal(document=self.text, wanted=wanted, digests=self.digests, outlives_failure=not self.started_fleet)
 
 
-def run_up(target: str, *, detach: bool, timeout_s: float, replan: bool = False, force: bool = False) -> None:
+def run_up(
+    target: str, *, detach: bool, timeout_s: float, replan: bool = False, force: bool = False, as_json: bool = False
+) -> None:
     """The command. Raises UserInputError (nothing was started), ClusterError or EngineError.
 
     replan: decide anew what was decided before; force: start also what is sure not to fit
+    as_json: one document on stdout, when all is ready or with the error that it ends with; the rest on stderr
     """
-    with up_in_foreground(target, timeout_s=timeout_s, detach=detach, replan=replan, force=force) as (_, applied):
-        if not detach:
-            hold(applied)
+    told, out = False, sys.stderr if as_json else sys.stdout
+    wishes = {"detach": detach, "replan": replan, "force": force}
+    try:
+        with up_in_foreground(target, timeout_s=timeout_s, console=make_console(stderr=as_json), **wishes) as found:
+            if as_json:
+                _print_json(_document(*found))
+                told = True
+            if not detach:
+                hold(found[1], out)
+    except LongboatError as error:
+        if as_json and not told:
+            _print_json({"error": error_values(error)})
+        raise
 
 
-def hold(applied: Applied) -> None:
-    """Stay until interrupted, if this ``up`` started anything. The fleet does not need us; we only hold its end."""
-    print(f"\n{applied.fate}", flush=True)
+def _document(session: Session, applied: Applied) -> dict[str, Any]:
+    assert applied.plan is not None
+    return up_values(
+        applied.asked or applied.fleet,
+        applied.plan,
+        session.try_report(),
+        action=applied.action,
+        changes=applied.changes,
+        started_cluster=applied.started_cluster,
+    )
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    print(json.dumps(document, indent=2), flush=True)
+
+
+def hold(applied: Applied, out: TextIO | None = None) -> None:
+    """Stay until interrupted, if this ``up`` started anything. The fleet does not need us; we only hold its end.
+
+    out: where that is said; None: on stdout
+    """
+    print(f"\n{applied.fate}", file=out, flush=True)
     while applied.holds_something:
         time.sleep(3600)
 
 
 @contextmanager
 def up_in_foreground(
-    target: str, *, timeout_s: float, detach: bool = False, replan: bool = False, force: bool = False
+    target: str,
+    *,
+    timeout_s: float,
+    detach: bool = False,
+    replan: bool = False,
+    force: bool = False,
+    console: Console | None = None,
 ) -> Iterator[tuple[Session, Applied]]:
-    """Bring ``target`` up; leaving the block takes down what this call started, unless it is detached and came up."""
-    console = make_console()
+    """Bring ``target`` up; leaving the block takes down what this call started, unless it is detached and came up.
+
+    console: where it is shown; None: on stdout
+    """
+    console = console or make_console()
     with terminates_as_interrupt():
         fleet, text = load_target(target)
         admins = admin_credentials(fleet.gateway)
@@ -180,6 +228,7 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
         return
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
+    applied.action, applied.changes = ("changed", tuple(change.lines())) if change else ("started", ())
     with waiting(console, "starting the fleet's controller"):
         kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
         applied.digests = _put(session, applied, policy, applied.shapes, kept, told={**told, "taken_back": {}})
@@ -196,7 +245,7 @@ def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:
     """From here on the fleet has numbers."""
     show_plan(applied.asked or applied.fleet, plan, console)
     applied.shapes, applied.fleet, applied.text = plan.shapes, plan.fleet, dump_fleet(plan.fleet)
-    applied.planned = planned_document(applied.asked_text, plan)
+    applied.plan, applied.planned = plan, planned_document(applied.asked_text, plan)
 
 
 def _policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:

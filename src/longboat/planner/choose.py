@@ -18,7 +18,7 @@ from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.resources import matches, rank_resources
 from longboat.planner.search import equal_step
-from longboat.spec.fleet import ModelSpec, SplitSpec
+from longboat.spec.fleet import MAX_RANKS, ModelSpec, SplitSpec
 
 __all__ = ("Choice", "Site", "choose", "gangs_of", "ground_of", "room_for", "smallest")
 
@@ -130,9 +130,10 @@ def _lengths_are_free(spec: ModelSpec) -> bool:
 
 
 def _candidates(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> Iterator[_Candidate]:
-    degrees = set(tensor_degrees(asked.shape))
+    degrees, parts = set(tensor_degrees(asked.shape)), asked.spec.parts
     for spec, gang in gangs_of(asked.spec, site):
-        known = asked.spec.split != "auto" or (gang.tensor in degrees and gang.pipeline <= len(asked.shape.layers))
+        known = parts.tensor != "auto" or gang.tensor in degrees
+        known &= parts.pipeline != "auto" or gang.pipeline <= len(asked.shape.layers)
         most = room_for(spec, gang, site, taken) if known else 0
         for count in _counts(asked.spec, most):
             packing = _packed(spec, gang, count, site, taken)
@@ -152,13 +153,13 @@ def _counts(spec: ModelSpec, most: int) -> list[int]:
 def _written(spec: ModelSpec, outlook: Outlook) -> ModelSpec:
     """The model with the numbers that were found."""
     layers = outlook.gang.layers or outlook.layers or None
-    split = spec.ranks.model_copy(update={"layers": layers})
+    split = SplitSpec(tensor=spec.ranks.tensor, pipeline=spec.ranks.pipeline, layers=layers)
     return spec.model_copy(update={"split": split, "replicas": outlook.replicas})
 
 
 def _kinds(spec: ModelSpec, site: Site) -> Iterator[ModelSpec]:
     """The model on the nodes of each sort of accelerator that labels tell apart; where there is one sort, on all."""
-    if spec.split != "auto" and spec.replicas != "auto":
+    if spec.is_decided:
         yield spec
         return
     told = [accelerator_of(node, site.accelerators) for node in _matching(spec, site) if node.num_gpus]
@@ -173,15 +174,17 @@ def _kinds(spec: ModelSpec, site: Site) -> Iterator[ModelSpec]:
 
 
 def _splits(spec: ModelSpec, site: Site) -> Iterator[SplitSpec]:
-    if spec.split != "auto":
-        yield spec.ranks
+    """A part that is a number is held."""
+    parts = spec.parts
+    if parts.ranks is not None:
+        yield parts
         return
     rank = rank_resources(spec, site.platform)
     slots = sum(_slots(node, rank.num_cpus, rank.num_gpus) for node in _matching(spec, site))
-    for tensor in TENSOR:
-        for stages in STAGES:
-            if tensor * stages <= slots:
-                yield SplitSpec(tensor=tensor, pipeline=stages)
+    for tensor in TENSOR if parts.tensor == "auto" else (parts.tensor,):
+        for stages in STAGES if parts.pipeline == "auto" else (parts.pipeline,):
+            if tensor * stages <= min(slots, MAX_RANKS):
+                yield SplitSpec(tensor=tensor, pipeline=stages, layers=parts.layers)
 
 
 def _slots(node: Node, num_cpus: float, num_gpus: float) -> int:

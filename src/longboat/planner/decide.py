@@ -157,7 +157,7 @@ class _Decider:
 
     def _choose_plainly(self, model: ModelSpec, taken: Sequence[GangDemand]) -> Problem | None:
         """Without a model of memory: no split, and a replica for each user as far as there is room."""
-        if model.split == "auto" and model.engine.kind != "fake":
+        if not model.split_is_decided and model.engine.kind != "fake":
             why = self.known.unknown.get(model.name, "nothing is known of it")
             return Problem(where="split", what=f"auto needs the model's layers and weights: {why}", hint=NUMBERS)
         count = room_plainly(model, self._site(model), taken)

@@ -9,7 +9,7 @@ from longboat.planner.choose import Choice, Site, room_for
 from longboat.planner.outlook import Outlook
 from longboat.planner.pack import GangDemand
 from longboat.planner.place import NoShape, shape_gang
-from longboat.spec.fleet import ModelSpec, SplitSpec
+from longboat.spec.fleet import ModelSpec
 
 __all__ = ("NUMBERS", "no_room", "plain", "reason_of", "room_plainly")
 
@@ -18,7 +18,8 @@ NUMBERS = "write numbers: split: {tensor: 1, pipeline: 1}, replicas: 1"
 
 def plain(model: ModelSpec, replicas: int) -> ModelSpec:
     """So many replicas, not split where that was to be decided."""
-    split = SplitSpec() if model.split == "auto" else model.split
+    numbers = {name: 1 for name in ("tensor", "pipeline") if getattr(model.parts, name) == "auto"}
+    split = model.parts.model_copy(update=numbers)
     return model.model_copy(update={"split": split, "replicas": replicas})
 
 
@@ -39,7 +40,7 @@ def no_room(model: ModelSpec, site: Site) -> Problem:
     if isinstance(found, NoShape):
         return found.problems[0]
     return Problem(
-        where="split" if model.split == "auto" else "replicas",
+        where="replicas" if model.split_is_decided else "split",
         what="no layout finds room beside the other models",
         hint="give other models fewer replicas, ask for less in resources, or add nodes",
     )

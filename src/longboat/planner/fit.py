@@ -86,7 +86,8 @@ class Fit:
     load: as it was asked, with the settings that the engine must be started with where its defaults do not do
     fits: the engine starts with the load's context; holds: and keeps all sequences of the load at once
     num_kv_tokens: that the replica keeps, the least over its ranks; max_sequences: of the load's context at once
-    max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have
+    max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have;
+        both with the settings of ``load``: a plan that is asked for longer ones may find smaller settings for them
     shortage: what is broken where it does not fit; caches: of each stage
     """
 
@@ -129,7 +130,9 @@ def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load)
     if modest is None:
         return first
     second = _plan(shape, cards, split, modest)
-    return second if second.holds or second.fits > first.fits else first
+    if first.fits or second.fits:
+        return second if second.holds or not first.fits else first
+    return max(first, second, key=lambda fit: fit.max_context_tokens)
 
 
 def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:

@@ -16,7 +16,7 @@ from longboat.planner.partition import Place, StageTimes, partitions
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import engine_traits
-from longboat.planner.predict.machine import LOOPBACK, Fabric, machine_for
+from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, machine_for
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.search import sequences_held
 from longboat.planner.split_shape import EngineKind, Load, Split, even_stages
@@ -174,12 +174,17 @@ def _load(asked: Asked, ground: Ground, users: float) -> Load:
 def _stages(asked: Asked, gang: GangShape, ground: Ground, link: Fabric, load: Load) -> tuple[tuple[int, ...], ...]:
     num_layers = len(asked.shape.layers)
     even = even_stages(num_layers, gang.pipeline)
-    if gang.layers or gang.pipeline == 1 or asked.spec.split != "auto" or min(even) < 1:
+    if gang.layers or gang.pipeline == 1 or asked.spec.parts.pipeline != "auto" or min(even) < 1:
         return (gang.layers or even,)
-    places = [Place(pool=0, card=ground.card, machine=ground.machine, link=link)] * gang.pipeline
+    places = [Place(pool=0, card=ground.card, machine=_used(asked, ground.machine), link=link)] * gang.pipeline
     times = StageTimes(asked.computed, engine_traits(ENGINE), asked.demand.traffic(1.0))
     found = partitions(asked.computed, places, load, times, tensor=gang.tensor, expert_parallel=False)
     return tuple(dict.fromkeys((even, *found)))
+
+
+def _used(asked: Asked, machine: Machine) -> Machine:
+    """The machine as the engine uses it with the model's settings."""
+    return machine_for(machine, ENGINE) if asked.memory.weight_bits == 32 else machine
 
 
 def _predicted(outlook: Outlook, calibration: Calibration) -> Outlook:
@@ -199,9 +204,8 @@ def with_curve(outlook: Outlook, calibration: Calibration) -> Outlook:
 
 
 def _at(outlook: Outlook, users: float, calibration: Calibration) -> Prediction:
-    asked, fit, machine = outlook.asked, outlook.fit, outlook.ground.machine
-    if asked.memory.weight_bits == 32:
-        machine = machine_for(machine, ENGINE)
+    asked, fit = outlook.asked, outlook.fit
+    machine = _used(asked, outlook.ground.machine)
     deployment = Deployment(
         shape=asked.computed,
         engine=engine_traits(ENGINE),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import log
 from typing import Any
 
-from longboat.planner.outlook import Outlook
+from longboat.planner.outlook import Asked, Outlook
 
 __all__ = ("at_users", "planned_values")
 
@@ -18,7 +18,7 @@ def planned_values(outlook: Outlook) -> dict[str, Any]:
         "model": asked.shape.name,
         "source": asked.spec.source,
         "hardware": outlook.ground.card.name,
-        "quantization": "fp32" if asked.memory.weight_bits == 32 else asked.shape.quantization,
+        "quantization": _form(asked),
         "tensor": gang.tensor,
         "pipeline": gang.pipeline,
         "link": outlook.link.name if gang.tensor > 1 else "",
@@ -37,6 +37,11 @@ def planned_values(outlook: Outlook) -> dict[str, Any]:
         "provenance": told.itl_s.provenance if told else "",
         "curve": [list(point) for point in outlook.curve],
     }
+
+
+def _form(asked: Asked) -> str:
+    """As measured rows name it: of a quantized model on a processor only the other weights have 32 bits there."""
+    return asked.shape.quantization or ("fp32" if asked.memory.weight_bits == 32 else "")
 
 
 def at_users(planned: Mapping[str, Any], users: float) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -21,6 +22,7 @@ __all__ = (
     "ModelSpec",
     "OptionsSpec",
     "PlacementSpec",
+    "Ranks",
     "ResourcesSpec",
     "SplitSpec",
     "UpdateSpec",
@@ -127,6 +129,8 @@ class OptionsSpec(Section):
 # Values that must agree are checked where the later one stands: a section with another mistake in it is never whole.
 def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
     stages = info.data.get("pipeline", len(layers))
+    if stages == "auto":
+        raise mistake("layers of each stage, and pipeline: auto", f"write pipeline: {len(layers)}, or no layers")
     if len(layers) != stages:
         raise mistake(
             f"{len(layers)} numbers of layers for {stages} pipeline stages",
@@ -170,13 +174,22 @@ class EngineSpec(Section):
         return self.options.model_dump(exclude_none=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """A split in numbers. layers: of each stage; None: as the engine divides them."""
+
+    tensor: int
+    pipeline: int
+    layers: tuple[int, ...] | None = None
+
+
 class SplitSpec(Section):
     """How one replica is split over worker ranks: tensor * pipeline of them."""
 
-    tensor: int = Field(default=1, ge=1, le=MAX_RANKS)
-    """Worker ranks that share each layer."""
-    pipeline: int = Field(default=1, ge=1, le=MAX_RANKS)
-    """Stages that the layers are divided into."""
+    tensor: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
+    """Worker ranks that share each layer; auto lets the planner decide."""
+    pipeline: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
+    """Stages that the layers are divided into; auto lets the planner decide, and their layers."""
     layers: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_stages)] | None = Field(
         default=None, max_length=MAX_RANKS
     )
@@ -184,12 +197,18 @@ class SplitSpec(Section):
 
     @model_validator(mode="after")
     def _bounded(self) -> SplitSpec:
-        if self.tensor * self.pipeline > MAX_RANKS:
-            ranks = self.tensor * self.pipeline
+        if self.ranks is not None and (ranks := self.ranks.tensor * self.ranks.pipeline) > MAX_RANKS:
             raise mistake(
                 f"{self.tensor} x {self.pipeline} are {ranks} worker ranks, the limit is {MAX_RANKS}", "split less"
             )
         return self
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """In numbers; None where a part is left to decide."""
+        if self.tensor == "auto" or self.pipeline == "auto":
+            return None
+        return Ranks(tensor=self.tensor, pipeline=self.pipeline, layers=self.layers)
 
 
 class ResourcesSpec(Section):
@@ -272,7 +291,17 @@ class ModelSpec(Section):
     @property
     def is_decided(self) -> bool:
         """Whether the planner has nothing to decide."""
-        return self.replicas != "auto" and self.split != "auto"
+        return self.replicas != "auto" and self.split_is_decided
+
+    @property
+    def split_is_decided(self) -> bool:
+        """Whether each part of the split is a number."""
+        return self.parts.ranks is not None
+
+    @property
+    def parts(self) -> SplitSpec:
+        """The split part by part: where all of it is left to decide, each of them is."""
+        return SplitSpec(tensor="auto", pipeline="auto") if self.split == "auto" else self.split
 
     @property
     def num_replicas(self) -> int:
@@ -282,11 +311,11 @@ class ModelSpec(Section):
         return self.replicas
 
     @property
-    def ranks(self) -> SplitSpec:
+    def ranks(self) -> Ranks:
         """The split in numbers. Raises ValueError where it is not decided."""
-        if self.split == "auto":
+        if (found := self.parts.ranks) is None:
             raise ValueError(f"the split of {self.name} is not decided")
-        return self.split
+        return found
 
 
 class Fleet(Section):

@@ -34,13 +34,9 @@ def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[L
 
 
 MODEL = ("models", ANY)
-AUTO = _is("auto")
-WHOLE = "write split: auto for all of it, or a number here"
 ENGINES = _is("sglang", "llamacpp", "llama.cpp", "tgi", "external")
 
 LATER: tuple[Later, ...] = (
-    Later(path=(*MODEL, "split", "tensor"), what="choosing a part of the split", hint=WHOLE, applies=AUTO),
-    Later(path=(*MODEL, "split", "pipeline"), what="choosing a part of the split", hint=WHOLE, applies=AUTO),
     *_table((*MODEL, "split"), "data and expert parallelism", "use replicas, tensor and pipeline", "data", "expert"),
     *_table((*MODEL, "split"), "separate prefill and decode", "use replicas", "decode", "prefill"),
     *_table(MODEL, "separate prefill and decode", "use replicas", "decode", "prefill"),
