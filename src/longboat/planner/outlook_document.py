@@ -17,7 +17,7 @@ def planned_values(outlook: Outlook) -> dict[str, Any]:
     return {
         "model": asked.shape.name,
         "source": asked.spec.source,
-        "hardware": outlook.ground.card.name,
+        "hardware": outlook.ground.title,
         "quantization": "fp32" if asked.memory.weight_bits == 32 else asked.shape.quantization,
         "tensor": gang.tensor,
         "pipeline": gang.pipeline,

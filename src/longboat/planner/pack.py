@@ -28,7 +28,7 @@ class GangDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """model → node ids of each replica that found room, and how many did not."""
+    """model → node ids of each replica that found room, one for each node rank, and how many did not."""
 
     placed: Mapping[str, tuple[tuple[str, ...], ...]]
     unplaced: Mapping[str, int]
@@ -45,7 +45,7 @@ def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
     placed: dict[str, tuple[tuple[str, ...], ...]] = {}
     unplaced: dict[str, int] = {}
     for demand in sorted(demands, key=_size, reverse=True):
-        candidates = [node.node_id for node in nodes if matches(node, demand.labels)]
+        candidates = [node for node in nodes if matches(node, demand.labels)]
         gangs: list[tuple[str, ...]] = []
         while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, rooms)):
             gangs.append(chosen)
@@ -60,10 +60,27 @@ def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
     return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, len(demand.labels)
 
 
-def _place(shape: GangShape, candidates: Sequence[str], rooms: dict[str, Amount]) -> tuple[str, ...]:
+def _placed_by_stage(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:
+    """The node of each stage, taken out of ``rooms``; empty where one finds none. The choosiest stages go first."""
+    need, left, chosen = shape_amount(shape), dict(rooms), dict[int, str]()
+    able = [[node.node_id for node in candidates if matches(node, labels)] for labels in shape.stages]
+    for stage in sorted(range(len(able)), key=lambda stage: (len(able[stage]), stage)):
+        taken = () if shape.shares_nodes else tuple(chosen.values())
+        node = next((one for one in able[stage] if one not in taken and fits(need, left[one])), None)
+        if node is None:
+            return ()
+        chosen[stage] = node
+        left[node] -= need
+    rooms.update(left)
+    return tuple(chosen[stage] for stage in range(len(able)))
+
+
+def _place(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:
     """Nodes of one gang, taken out of ``rooms``; empty where there is no room."""
+    if shape.stages:
+        return _placed_by_stage(shape, candidates, rooms)
     need = shape_amount(shape)
-    able = [node_id for node_id in candidates if fits(need, rooms[node_id])]
+    able = [node.node_id for node in candidates if fits(need, rooms[node.node_id])]
     if len(able) < shape.num_nodes:
         return ()
     if shape.num_nodes > 1:  # gangs need pairs of different nodes: taking from the emptiest keeps most of them open
