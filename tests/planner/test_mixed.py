@@ -264,7 +264,7 @@ def test_two_replicas_of_two_sorts_each() -> None:
     assert {frozenset(gang) for gang in one.placed} == {frozenset(("n1", "n3")), frozenset(("n2", "n4"))}
 
 
-CARDS = ("RTX-A4000", "RTX-A5000", "RTX3090", "RTX4090", "RTX-A2000")
+CARDS = ("RTX-A4000", "RTX-A5000", "RTX3090", "RTX4090", "L4")
 MACHINES = st.lists(st.tuples(st.sampled_from(CARDS), st.integers(1, 3)), min_size=1, max_size=4)
 
 

@@ -155,9 +155,10 @@ class _Decider:
             return self._without_room(asked, taken)
         self._take(choice.spec)
         self.outlooks[model.name], self.reasons[model.name] = choice.best, reason_of(choice)
+        if problem := _misfit(choice.best):
+            return self._unmixed(asked, taken, problem)
         self._note_bindings(choice.spec)
-        problem = _misfit(choice.best)
-        return self._unmixed(asked, taken, problem) if problem else None
+        return None
 
     def _note_bindings(self, spec: ModelSpec) -> None:
         if any(NODE_ID in labels for labels in spec.placement.stages or ()):

@@ -24,9 +24,9 @@ RAY = "ray.io/"
 SAME_MEMORY = 0.9
 TENSOR = (1, 2, 4, 8, 16)
 MAX_STAGES = 64
-# More ways to take stages from each sort than this, and only powers of two and all of them are tried.
+# More ways to take stages from each sort than this, and only all of them, half of all, a quarter and so on are tried.
 MAX_WAYS = 36
-FEW_DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+PARTS = (1, 2, 4, 8, 16, 32, 64)
 # With more sorts, only neighbours in speed are mixed, and all.
 MAX_SORTS = 4
 
@@ -168,9 +168,9 @@ def _subsets(sorts: Sequence[Sort]) -> Iterator[tuple[Sort, ...]]:
 
 def _depths(most: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """How many stages each sort takes."""
-    ways = [range(1, count + 1) for count in most]
-    few = [sorted({*(depth for depth in FEW_DEPTHS if depth < count), count}) for count in most]
-    for depths in product(*(ways if prod(most) <= MAX_WAYS else few)):
+    every = product(*(range(1, count + 1) for count in most)) if prod(most) <= MAX_WAYS else ()
+    parts = (tuple(max(1, count // part) for count in most) for part in PARTS)
+    for depths in dict.fromkeys(every or parts):
         if 2 <= sum(depths) <= MAX_STAGES:
             yield depths
 

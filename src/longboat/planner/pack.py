@@ -40,7 +40,10 @@ class Packing:
 
 
 def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
-    """Place the largest gangs first, each on the first node with room; nodes of one gang are all different."""
+    """Place the largest gangs first, each on the first node with room.
+
+    Nodes of one gang are all different, unless its stages may share them.
+    """
     rooms = {node.node_id: amount_of_node(node) for node in nodes if node.alive}
     placed: dict[str, tuple[tuple[str, ...], ...]] = {}
     unplaced: dict[str, int] = {}
@@ -57,7 +60,8 @@ def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
 def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
     """Large first; among equals, those with the fewest nodes to choose from."""
     need = shape_amount(demand.shape)
-    return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, len(demand.labels)
+    num_labels = len(demand.labels) + sum(len(labels) for labels in demand.shape.stages)
+    return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, num_labels
 
 
 def _placed_by_stage(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:

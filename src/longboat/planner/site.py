@@ -56,10 +56,8 @@ def ground_of(spec: ModelSpec, gang: GangShape, packing: Packing, site: Site) ->
     """What the gang's ranks get where ``packing`` puts them. Raises UserInputError as ``find_ground`` does."""
     ranks: Counter[str] = Counter()
     for nodes in packing.placed.get(spec.name, ()):
-        if gang.stages:
-            ranks.update({node: gang.ranks_per_node * count for node, count in Counter(nodes).items()})
-        else:
-            ranks.update({node: gang.ranks_per_node for node in nodes})
+        for node in nodes:
+            ranks[node] += gang.ranks_per_node
     if gang.stages:
         return ground_by_stage([_ground_of_stage(spec, gang, labels, ranks, site) for labels in gang.stages])
     if not ranks:
