@@ -79,3 +79,12 @@ def test_a_fleet_of_an_older_version_has_only_numbers() -> None:
     values = {"text": told()["text"]}
     assert kept(AUTO % "", values) == {}
     assert same_wishes(load_fleet(DECIDED, "x"), values)
+
+
+def test_stages_that_are_bound_to_nodes_are_kept_with_their_layers() -> None:
+    decided = """models: [{source: 'builtin:tiny', replicas: 1, split: {pipeline: 2, layers: [3, 1]},
+        placement: {nodes: 2, stages: [{host: b}, {host: a}]}}]"""
+    found = wish_of(load_fleet(AUTO % "", "x"), told(decided=decided), replan=False, force=False).kept["tiny"]
+    assert found.ranks.layers == (3, 1)
+    assert found.placement.stages == ({"host": "b"}, {"host": "a"})
+    assert found.is_decided

@@ -141,7 +141,7 @@ def _outlook_rows(plan: CheckedPlan) -> Iterator[tuple[str, ...]]:
     for model, outlook in plan.decision.outlooks.items():
         told, demand = outlook.prediction, outlook.asked.demand
         memory = f"{outlook.rank_bytes / GIB:.2f} GiB" if outlook.fit.ranks else "-"
-        start = (model, outlook.ground.card.name, memory)
+        start = (model, outlook.ground.title, memory)
         users = f"{demand.users} x {demand.prompt_tokens}+{demand.output_tokens}"
         if told is None:
             yield (*start, "-", users, "-", "-", "-", "does not fit")

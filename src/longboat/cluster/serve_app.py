@@ -9,6 +9,7 @@ from ray import serve
 
 from longboat.cluster.fleet_controller import FleetController
 from longboat.cluster.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
+from longboat.cluster.serve_config import bundle_labels
 from longboat.cluster.supervisor import EngineSupervisor
 
 __all__ = ("controller_app", "model_app")
@@ -20,8 +21,8 @@ LONGEST_END_S = 3700.0
 
 
 def model_app(args: Mapping[str, Any]) -> serve.Application:
-    """``args``: fleet, model (its entry in the fleet file), shape, bundles, strategy, labels, digest."""
-    labels = [dict(args["labels"])] * len(args["bundles"]) if args["labels"] else None
+    """``args``: fleet, model (its entry in the fleet file), shape, bundles, strategy, labels, stages, digest."""
+    labels = bundle_labels(args)
     deployment = serve.deployment(EngineSupervisor).options(
         name=SUPERVISOR_DEPLOYMENT,
         ray_actor_options={"num_cpus": 0, "num_gpus": args["bundles"][0].get("GPU", 0)},

@@ -29,6 +29,7 @@ from longboat.spec.gateway import GatewaySpec
 
 __all__ = (
     "ShapedModel",
+    "bundle_labels",
     "controller_document",
     "digests_in",
     "gateway_settings",
@@ -144,6 +145,12 @@ def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What the node of each bundle must carry: labels of every node, and of its stage; empty where nothing is asked."""
+    labels = [{**args["labels"], **stage} for stage in args.get("stages") or [{}] * len(args["bundles"])]
+    return labels if any(labels) else []
+
+
 def is_ours(app_name: str) -> bool:
     """Whether a Serve application belongs to Longboat."""
     return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
@@ -166,6 +173,8 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
         "strategy": strategy(entry.shape),
         "labels": dict(spec.placement.labels),
     }
+    if entry.shape.stages:
+        args["stages"] = [dict(labels) for labels in entry.shape.stages]
     args["digest"] = hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:16]
     return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {
         "deployments": [override]

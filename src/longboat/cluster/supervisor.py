@@ -362,8 +362,8 @@ class EngineSupervisor:
 
 def _shape(values: Mapping[str, Any]) -> GangShape:
     """The shape that travelled as plain values."""
-    resources, layers = RankResources(**values["resources"]), tuple(values.get("layers", ()))
-    return GangShape(**{**values, "resources": resources, "layers": layers})
+    lists = {name: tuple(values.get(name, ())) for name in ("layers", "stages")}
+    return GangShape(**{**values, **lists, "resources": RankResources(**values["resources"])})
 
 
 def _exit_process(reason: str) -> None:

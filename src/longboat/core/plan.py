@@ -26,10 +26,12 @@ class GangShape:
     """How a gang spreads, before anyone chose the nodes.
 
     tensor, pipeline: degrees of parallelism
-    num_nodes: nodes the gang spans; tensor * pipeline is a multiple of it
+    num_nodes: nodes the gang spans, with a node rank on each; tensor * pipeline is a multiple of it
     ranks_per_node: worker ranks on each node
     reason: why this shape, one sentence
     layers: of each pipeline stage; empty: as the engine divides them
+    stages: labels of the node of each pipeline stage; empty: any node may have any. With them each stage is a node rank
+    shares_nodes: several node ranks may be on one node (only with ``stages``); num_nodes counts node ranks then
     """
 
     tensor: int
@@ -38,6 +40,8 @@ class GangShape:
     resources: RankResources
     reason: str = ""
     layers: tuple[int, ...] = ()
+    stages: tuple[Mapping[str, str], ...] = ()
+    shares_nodes: bool = False
 
     @property
     def ranks_per_node(self) -> int:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from longboat.catalog.facts import ModelFacts
-from longboat.catalog.library import Library
 from longboat.core.plan import GangShape
-from longboat.core.topology import Node
 from longboat.planner.divide import tensor_degrees
-from longboat.planner.ground import Ground, accelerator_of, find_ground
+from longboat.planner.ground import accelerator_of
+from longboat.planner.mixed import mixed_gangs
 from longboat.planner.outlook import Asked, Outlook, look_ahead
 from longboat.planner.pack import GangDemand, Packing, pack
 from longboat.planner.place import NoShape, shape_gang
-from longboat.planner.predict.constants import Calibration
-from longboat.planner.resources import matches, rank_resources
 from longboat.planner.search import equal_step
+from longboat.planner.site import Site, ground_of, matching_nodes, slots_of
 from longboat.spec.fleet import MAX_RANKS, ModelSpec, SplitSpec
 
-__all__ = ("Choice", "Site", "choose", "gangs_of", "ground_of", "room_for", "smallest")
+__all__ = ("Choice", "choose", "gangs_of", "room_for", "smallest", "suffices")
 
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)
 STAGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -32,26 +28,17 @@ LENGTH_RATIOS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Where it is to run. memory_bytes, accelerators: what nodes told, by node; platform: of the model's engine."""
-
-    nodes: tuple[Node, ...]
-    library: Library
-    calibration: Calibration
-    memory_bytes: Mapping[str, int]
-    accelerators: Mapping[str, str]
-    facts: ModelFacts | None = None
-    platform: str = "cpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """best: None where no layout finds room; it may be one that does not fit. others: that fit too, best first."""
+    """best: None where no layout finds room; it may be one that does not fit. others: that fit too, best first.
+
+    equal: where the best has stages on several sorts of nodes, the best without; None where none of those fits
+    """
 
     best: Outlook | None
     spec: ModelSpec
     others: tuple[Outlook, ...] = ()
     tried: int = 0
+    equal: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +50,57 @@ class _Candidate:
 def choose(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> Choice:
     """The best layout that fits; where none does, the one that lacks least.
 
+    Stages on several sorts of nodes are tried where no layout on equal ones holds the load within its limits.
     taken: what other models have. Raises UserInputError where nobody knows what the nodes' accelerators are.
     """
     tried: list[_Candidate] = []
     for ratio in LENGTH_RATIOS if _lengths_are_free(asked.spec) else (1.0,):
-        tried = list(_candidates(replace(asked, lengths_ratio=ratio), site, taken))
-        if any(one.outlook.fit.fits for one in tried):
-            break
+        now = replace(asked, lengths_ratio=ratio)
+        tried = list(_candidates(now, gangs_of(now.spec, site), site, taken))
+        equal = _ranked(tried)
+        if equal and suffices(equal[0].outlook):
+            return _chosen(equal, len(tried))
+        apart = list(_candidates(now, mixed_gangs(now.spec, site), site, taken))
+        tried += apart
+        mixed = _ranked(apart)
+        if mixed and (not equal or _beats(mixed[0].outlook, equal[0].outlook)):
+            found = _chosen([mixed[0], *equal, *mixed[1:]], len(tried))
+            return replace(found, equal=equal[0].outlook if equal else None)
+        if equal:
+            return _chosen([*equal, *mixed], len(tried))
     if not tried:
         return Choice(best=None, spec=asked.spec)
-    fitting = sorted((one for one in tried if one.outlook.fit.fits), key=lambda one: _order(one.outlook))
-    best = fitting[0] if fitting else min(tried, key=lambda one: _shortage(one.outlook))
-    others = tuple(one.outlook for one in fitting[1:])
-    return Choice(best=best.outlook, spec=best.spec, others=others, tried=len(tried))
+    nearest = min(tried, key=lambda one: _shortage(one.outlook))
+    return Choice(best=nearest.outlook, spec=nearest.spec, tried=len(tried))
+
+
+def suffices(outlook: Outlook) -> bool:
+    """Whether it holds all requests of the load at once, within the limits."""
+    slo, told = outlook.asked.demand.slo, outlook.prediction
+    return outlook.fit.holds and told is not None and not slo.missed(told.ttft_s.value, told.itl_s.value)
+
+
+def _beats(mixed: Outlook, equal: Outlook) -> bool:
+    """Holding the load, and as quick, is worth stages on several sorts of nodes; else it must be better."""
+    if suffices(mixed) and equal_step(mixed.tokens_per_s) >= equal_step(equal.tokens_per_s):
+        return True
+    return _order(mixed) < _order(equal)
+
+
+def _ranked(tried: Sequence[_Candidate]) -> list[_Candidate]:
+    return sorted((one for one in tried if one.outlook.fit.fits), key=lambda one: _order(one.outlook))
+
+
+def _chosen(ranked: Sequence[_Candidate], tried: int) -> Choice:
+    best, *others = ranked
+    return Choice(best=best.outlook, spec=best.spec, others=tuple(one.outlook for one in others), tried=tried)
 
 
 def smallest(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> GangDemand | None:
     """One replica of the fewest ranks that fit: what is kept free for a model that is decided later."""
     one = replace(asked, spec=asked.spec.model_copy(update={"replicas": 1}))
-    found = sorted(gangs_of(one.spec, site), key=lambda pair: (pair[1].tensor * pair[1].pipeline, pair[1].pipeline))
-    for spec, gang in found:
+    equal, mixed = (sorted(found, key=_size) for found in (gangs_of(one.spec, site), mixed_gangs(one.spec, site)))
+    for spec, gang in (*equal, *mixed):
         packing = _packed(spec, gang, 1, site, taken)
         if (
             packing is not None
@@ -92,8 +110,16 @@ def smallest(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> GangDeman
     return None
 
 
+def _size(found: tuple[ModelSpec, GangShape]) -> tuple[int, int]:
+    gang = found[1]
+    return gang.tensor * gang.pipeline, gang.pipeline
+
+
 def gangs_of(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
-    """Every split that the file allows with a gang that one replica could have, and the model written so."""
+    """Every split that the file allows with a gang that one replica could have, and the model written so.
+
+    Ranks are on nodes of one sort, or on whichever of them: the weakest counts.
+    """
     for placed in _kinds(spec, site):
         for split in _splits(spec, site):
             yield from _gangs(placed.model_copy(update={"split": split}), site)
@@ -108,30 +134,15 @@ def room_for(spec: ModelSpec, gang: GangShape, site: Site, taken: Sequence[GangD
     return 0
 
 
-def ground_of(spec: ModelSpec, gang: GangShape, packing: Packing, site: Site) -> Ground:
-    """What the gang's ranks get where ``packing`` puts them. Raises UserInputError as ``find_ground`` does."""
-    ranks: Counter[str] = Counter()
-    for nodes in packing.placed.get(spec.name, ()):
-        ranks.update({node: gang.ranks_per_node for node in nodes})
-    if not ranks:
-        ranks.update({node.node_id: gang.ranks_per_node for node in _matching(spec, site)})
-    return find_ground(
-        ranks,
-        site.nodes,
-        gang.resources,
-        site.library,
-        memory_bytes=site.memory_bytes,
-        accelerators=site.accelerators,
-    )
-
-
 def _lengths_are_free(spec: ModelSpec) -> bool:
     return spec.context is None and not {"prompt_tokens", "output_tokens"} & spec.load.model_fields_set
 
 
-def _candidates(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> Iterator[_Candidate]:
+def _candidates(
+    asked: Asked, gangs: Iterable[tuple[ModelSpec, GangShape]], site: Site, taken: Sequence[GangDemand]
+) -> Iterator[_Candidate]:
     degrees, parts = set(tensor_degrees(asked.shape)), asked.spec.parts
-    for spec, gang in gangs_of(asked.spec, site):
+    for spec, gang in gangs:
         known = parts.tensor != "auto" or gang.tensor in degrees
         known &= parts.pipeline != "auto" or gang.pipeline <= len(asked.shape.layers)
         most = room_for(spec, gang, site, taken) if known else 0
@@ -159,11 +170,11 @@ def _written(spec: ModelSpec, outlook: Outlook) -> ModelSpec:
 
 def _kinds(spec: ModelSpec, site: Site) -> Iterator[ModelSpec]:
     """The model on the nodes of each sort of accelerator that labels tell apart; where there is one sort, on all."""
-    if spec.is_decided:
+    if spec.placement.stages is not None or spec.is_decided:
         yield spec
         return
-    told = [accelerator_of(node, site.accelerators) for node in _matching(spec, site) if node.num_gpus]
-    on_gpu = rank_resources(spec, site.platform).num_gpus > 0
+    told = [accelerator_of(node, site.accelerators) for node in matching_nodes(spec, site) if node.num_gpus]
+    on_gpu = site.rank(spec).num_gpus > 0
     kinds = dict.fromkeys(told)
     if not on_gpu or len({name for name, _ in kinds}) < 2 or not all(label for _, label in kinds):
         yield spec
@@ -179,22 +190,12 @@ def _splits(spec: ModelSpec, site: Site) -> Iterator[SplitSpec]:
     if parts.ranks is not None:
         yield parts
         return
-    rank = rank_resources(spec, site.platform)
-    slots = sum(_slots(node, rank.num_cpus, rank.num_gpus) for node in _matching(spec, site))
+    rank = site.rank(spec)
+    slots = sum(slots_of(node, rank) for node in matching_nodes(spec, site))
     for tensor in TENSOR if parts.tensor == "auto" else (parts.tensor,):
         for stages in STAGES if parts.pipeline == "auto" else (parts.pipeline,):
             if tensor * stages <= min(slots, MAX_RANKS):
                 yield SplitSpec(tensor=tensor, pipeline=stages, layers=parts.layers)
-
-
-def _slots(node: Node, num_cpus: float, num_gpus: float) -> int:
-    counts = [int(node.num_cpus / num_cpus + 1e-9)] if num_cpus else []
-    counts += [int(node.num_gpus / num_gpus + 1e-9)] if num_gpus else []
-    return min(counts, default=0)
-
-
-def _matching(spec: ModelSpec, site: Site) -> list[Node]:
-    return [node for node in site.nodes if matches(node, spec.placement.labels)]
 
 
 def _gangs(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
@@ -204,7 +205,7 @@ def _gangs(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]
         return
     yield spec, usual
     ranks = usual.tensor * usual.pipeline
-    if spec.placement.nodes is not None:
+    if spec.placement.nodes is not None or spec.placement.stages is not None:
         return
     for count in (count for count in range(1, usual.num_nodes) if ranks % count == 0):
         fewer = spec.model_copy(update={"placement": spec.placement.model_copy(update={"nodes": count})})

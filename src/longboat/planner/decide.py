@@ -7,19 +7,21 @@ leaving room for one replica of those after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from longboat.catalog.library import Library
 from longboat.catalog.model_shape import ModelShape
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.plan import EngineMemory, GangShape
 from longboat.planner.check import Surroundings
-from longboat.planner.choose import Site, choose, ground_of, smallest
+from longboat.planner.choose import choose, smallest
 from longboat.planner.decide_plainly import NUMBERS, no_room, plain, reason_of, room_plainly
+from longboat.planner.mixed import NODE_ID, why_unmixed
 from longboat.planner.outlook import Asked, Outlook, look_ahead, with_curve
 from longboat.planner.pack import GangDemand, pack
 from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.predict.constants import Calibration
+from longboat.planner.site import Site, ground_of
 from longboat.planner.verdict import judge
 from longboat.spec.fleet import Fleet, ModelSpec
 
@@ -150,10 +152,45 @@ class _Decider:
         except UserInputError as error:
             return Problem(where="split", what=error.message, hint=error.hint)
         if choice.best is None:
-            return no_room(model, self._site(model))
+            return self._without_room(asked, taken)
         self._take(choice.spec)
         self.outlooks[model.name], self.reasons[model.name] = choice.best, reason_of(choice)
-        return _misfit(choice.best)
+        if problem := _misfit(choice.best):
+            return self._unmixed(asked, taken, problem)
+        self._note_bindings(choice.spec)
+        return None
+
+    def _note_bindings(self, spec: ModelSpec) -> None:
+        if any(NODE_ID in labels for labels in spec.placement.stages or ()):
+            note = "stages are bound to nodes by ids, which change when a node starts again: start them with --label"
+            self.notes.setdefault(spec.name, []).append(note)
+
+    def _unmixed(self, asked: Asked, taken: Sequence[GangDemand], problem: Problem) -> Problem:
+        """The same problem, with why stages were not put on several sorts of nodes, and what would fit so."""
+        site = self._site(asked.spec)
+        why = why_unmixed(asked.spec, site)
+        if not why:
+            return problem
+        placement = asked.spec.placement.model_copy(update={"nodes": None, "stages": None})
+        free = choose(replace(asked, spec=asked.spec.model_copy(update={"placement": placement})), site, taken)
+        hint = problem.hint
+        if free.best is not None and free.best.fit.fits and free.spec.placement.stages:
+            layers = " + ".join(map(str, free.best.fit.split.stages))
+            hint = f"leave it out: {layers} layers on {free.best.ground.title} would fit"
+        return replace(problem, what=f"{problem.what}; not tried: several sorts of nodes, as {why}", hint=hint)
+
+    def _without_room(self, asked: Asked, taken: Sequence[GangDemand]) -> Problem:
+        """Why not one layout finds room, with the number of replicas for which one does and fits."""
+        spec, site = asked.spec, self._site(asked.spec)
+        problem = no_room(spec, site)
+        if spec.replicas in ("auto", 1):
+            return problem
+        fewer = choose(replace(asked, spec=spec.model_copy(update={"replicas": "auto"})), site, taken).best
+        if fewer is None or not fewer.fit.fits:
+            return problem
+        what = f"{spec.num_replicas} replicas find no room, whatever their split; {fewer.replicas} on "
+        what += f"{fewer.ground.title} would"
+        return Problem(where="replicas", what=what, hint=f"write replicas: {fewer.replicas}, or add nodes")
 
     def _choose_plainly(self, model: ModelSpec, taken: Sequence[GangDemand]) -> Problem | None:
         """Without a model of memory: no split, and a replica for each user as far as there is room."""

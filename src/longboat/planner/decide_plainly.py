@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longboat.core.errors import Problem
-from longboat.planner.choose import Choice, Site, room_for
+from longboat.planner.choose import Choice, room_for
 from longboat.planner.outlook import Outlook
 from longboat.planner.pack import GangDemand
 from longboat.planner.place import NoShape, shape_gang
+from longboat.planner.site import Site
 from longboat.spec.fleet import ModelSpec
 
 __all__ = ("NUMBERS", "no_room", "plain", "reason_of", "room_plainly")
@@ -50,6 +51,8 @@ def reason_of(choice: Choice) -> str:
     """Why this one, with the figures of the next that is of another shape."""
     best = choice.best
     assert best is not None
+    if best.fit.fits and best.gang.stages and best.asked.spec.placement.stages is None:
+        return f"{_of_equal_nodes(choice)}; best of {choice.tried} layouts: {_figures(best)}"
     if not choice.others:
         fits = f"the only one of {choice.tried} layouts that fits" if choice.tried > 1 else "the only layout with room"
         return fits if best.fit.fits else f"the nearest of {choice.tried} layouts, of which none fits"
@@ -57,6 +60,16 @@ def reason_of(choice: Choice) -> str:
     unlike = (one for one in choice.others if (one.gang.tensor, one.gang.pipeline) != shape)
     other = next(unlike, choice.others[0])
     return f"best of {choice.tried} layouts: {_figures(best)}; {_title(other)}: {_figures(other)}"
+
+
+def _of_equal_nodes(choice: Choice) -> str:
+    """Why stages are on several sorts of nodes."""
+    equal = choice.equal
+    if equal is None:
+        return "no layout on equal nodes fits"
+    what = f"on equal nodes, {_title(equal)} on {equal.ground.title}: {_figures(equal)}"
+    kept, wanted = equal.fit.max_sequences, equal.fit.load.num_sequences
+    return f"{what}, keeps {kept} of {wanted} requests at once" if kept < wanted else what
 
 
 def _title(outlook: Outlook) -> str:

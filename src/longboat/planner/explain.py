@@ -38,7 +38,7 @@ def _row(model: ModelSpec, shape: GangShape) -> PlanRow:
         replicas=str(model.replicas),
         engine=_engine(model.engine),
         split=_split(shape),
-        nodes=str(shape.num_nodes),
+        nodes=f"up to {shape.num_nodes}" if shape.shares_nodes else str(shape.num_nodes),
         per_node=describe(shape_amount(shape)),
         reason=shape.reason,
     )

@@ -16,7 +16,7 @@ from longboat.planner.predict.machine import Fabric, Machine, fabric_of, machine
 from longboat.planner.processor_part import processor_part
 from longboat.planner.split_shape import Card, card_of
 
-__all__ = ("Ground", "accelerator_of", "find_ground")
+__all__ = ("Ground", "Seat", "accelerator_of", "find_ground", "ground_by_stage")
 
 # Ranks of one machine meet through its own network stack (Gloo): an estimate of ours.
 BETWEEN_PROCESSES = "10GbE"
@@ -24,10 +24,20 @@ LABEL_HINT = "start the node with --label longboat.accelerator=RTX4090, or write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What each rank of one stage computes on; bus: to the other ranks of the stage."""
+
+    card: Card
+    machine: Machine
+    bus: Fabric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
     """card, machine: of one rank; bus: within a node; network: between nodes
 
     memory_is_told: the card's memory is what the nodes told, and not what the catalog says
+    seats: of each stage, where stages are bound to nodes; card, machine and bus are then those of the weakest
     """
 
     card: Card
@@ -36,6 +46,16 @@ class Ground:
     network: Fabric
     on_cpu: bool
     memory_is_told: bool = True
+    seats: tuple[Seat, ...] = ()
+
+    def seat(self, stage: int) -> Seat:
+        """What the ranks of a stage compute on."""
+        return self.seats[stage] if self.seats else Seat(card=self.card, machine=self.machine, bus=self.bus)
+
+    @property
+    def title(self) -> str:
+        """The card's name; where stages have several sorts of them, each name once, in their order."""
+        return " + ".join(dict.fromkeys(seat.card.name for seat in self.seats)) or self.card.name
 
 
 def accelerator_of(node: Node, found: Mapping[str, str]) -> tuple[str, str]:
@@ -69,6 +89,17 @@ def find_ground(
             f"ranks that take {rank.num_gpus:g} of a GPU are not planned", hint="write resources: {gpus: 1}, or numbers"
         )
     return _on_accelerators(used, library, accelerators)
+
+
+def ground_by_stage(stages: Sequence[Ground]) -> Ground:
+    """What a gang gets whose stages each have their own ground; between them counts the slowest network."""
+    weakest = min(stages, key=lambda one: (one.card.usable_bytes, one.machine.bandwidth_bytes_per_s))
+    return replace(
+        weakest,
+        network=min((one.network for one in stages), key=lambda link: link.bandwidth_bytes_per_s),
+        memory_is_told=all(one.memory_is_told for one in stages),
+        seats=tuple(Seat(card=one.card, machine=one.machine, bus=one.bus) for one in stages),
+    )
 
 
 def _on_processors(

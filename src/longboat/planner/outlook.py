@@ -19,7 +19,7 @@ from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, machine_for
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.search import sequences_held
-from longboat.planner.split_shape import EngineKind, Load, Split, even_stages
+from longboat.planner.split_shape import Card, EngineKind, Load, Split, even_stages
 from longboat.spec.fleet import LoadSpec, ModelSpec
 
 __all__ = ("Asked", "Outlook", "demand_of", "look_ahead", "with_curve")
@@ -80,6 +80,11 @@ class Outlook:
     curve: tuple[tuple[int, float, float], ...] = ()
 
     @property
+    def cards(self) -> list[Card]:
+        """Of each rank, stage by stage."""
+        return _cards(self.gang, self.ground)
+
+    @property
     def busy(self) -> int:
         """Replicas that have a user."""
         return max(1, min(self.replicas, self.asked.spec.load.users))
@@ -132,8 +137,8 @@ def look_ahead(asked: Asked, gang: GangShape, replicas: int, ground: Ground, cal
     link, hop = _links(gang, ground)
     load = _load(asked, ground, users)
     found: list[Outlook] = []
-    for stages in _stages(asked, gang, ground, link, load):
-        fit = plan_fit(asked.computed, [ground.card] * (gang.tensor * gang.pipeline), _split(gang, stages), load)
+    for stages in _stages(asked, gang, ground, load):
+        fit = plan_fit(asked.computed, _cards(gang, ground), _split(gang, stages), load)
         one = Outlook(
             asked=asked, gang=gang, replicas=replicas, ground=ground, fit=fit, users=users, link=link, hop=hop
         )
@@ -171,12 +176,22 @@ def _load(asked: Asked, ground: Ground, users: float) -> Load:
     )
 
 
-def _stages(asked: Asked, gang: GangShape, ground: Ground, link: Fabric, load: Load) -> tuple[tuple[int, ...], ...]:
+def _cards(gang: GangShape, ground: Ground) -> list[Card]:
+    return [ground.seat(stage).card for stage in range(gang.pipeline) for _ in range(gang.tensor)]
+
+
+def _stage_link(gang: GangShape, ground: Ground, stage: int) -> Fabric:
+    """Between the ranks of one stage: of a bound stage they are within a node."""
+    return ground.seat(stage).bus if ground.seats and gang.tensor > 1 else _links(gang, ground)[0]
+
+
+def _stages(asked: Asked, gang: GangShape, ground: Ground, load: Load) -> tuple[tuple[int, ...], ...]:
     num_layers = len(asked.shape.layers)
     even = even_stages(num_layers, gang.pipeline)
     if gang.layers or gang.pipeline == 1 or asked.spec.parts.pipeline != "auto" or min(even) < 1:
         return (gang.layers or even,)
-    places = [Place(pool=0, card=ground.card, machine=_used(asked, ground.machine), link=link)] * gang.pipeline
+    seats = [(ground.seat(stage), _stage_link(gang, ground, stage)) for stage in range(gang.pipeline)]
+    places = [Place(pool=0, card=seat.card, machine=_used(asked, seat.machine), link=link) for seat, link in seats]
     times = StageTimes(asked.computed, engine_traits(ENGINE), asked.demand.traffic(1.0))
     found = partitions(asked.computed, places, load, times, tensor=gang.tensor, expert_parallel=False)
     return tuple(dict.fromkeys((even, *found)))
@@ -204,14 +219,14 @@ def with_curve(outlook: Outlook, calibration: Calibration) -> Outlook:
 
 
 def _at(outlook: Outlook, users: float, calibration: Calibration) -> Prediction:
-    asked, fit = outlook.asked, outlook.fit
-    machine = _used(asked, outlook.ground.machine)
+    asked, fit, gang, ground = outlook.asked, outlook.fit, outlook.gang, outlook.ground
+    machines = [_used(asked, ground.seat(stage).machine) for stage in range(gang.pipeline)]
     deployment = Deployment(
         shape=asked.computed,
         engine=engine_traits(ENGINE),
         stages=tuple(
-            Stage(num_layers=count, machine=machine, tensor=outlook.gang.tensor, link=outlook.link)
-            for count in fit.split.stages
+            Stage(num_layers=count, machine=machine, tensor=gang.tensor, link=_stage_link(gang, ground, stage))
+            for stage, (count, machine) in enumerate(zip(fit.split.stages, machines, strict=True))
         ),
         hop=outlook.hop,
     )

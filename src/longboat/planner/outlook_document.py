@@ -17,7 +17,7 @@ def planned_values(outlook: Outlook) -> dict[str, Any]:
     return {
         "model": asked.shape.name,
         "source": asked.spec.source,
-        "hardware": outlook.ground.card.name,
+        "hardware": outlook.ground.title,
         "quantization": _form(asked),
         "tensor": gang.tensor,
         "pipeline": gang.pipeline,

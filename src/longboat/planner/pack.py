@@ -28,7 +28,7 @@ class GangDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """model → node ids of each replica that found room, and how many did not."""
+    """model → node ids of each replica that found room, one for each node rank, and how many did not."""
 
     placed: Mapping[str, tuple[tuple[str, ...], ...]]
     unplaced: Mapping[str, int]
@@ -40,12 +40,15 @@ class Packing:
 
 
 def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
-    """Place the largest gangs first, each on the first node with room; nodes of one gang are all different."""
+    """Place the largest gangs first, each on the first node with room.
+
+    Nodes of one gang are all different, unless its stages may share them.
+    """
     rooms = {node.node_id: amount_of_node(node) for node in nodes if node.alive}
     placed: dict[str, tuple[tuple[str, ...], ...]] = {}
     unplaced: dict[str, int] = {}
     for demand in sorted(demands, key=_size, reverse=True):
-        candidates = [node.node_id for node in nodes if matches(node, demand.labels)]
+        candidates = [node for node in nodes if matches(node, demand.labels)]
         gangs: list[tuple[str, ...]] = []
         while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, rooms)):
             gangs.append(chosen)
@@ -57,13 +60,31 @@ def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
 def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
     """Large first; among equals, those with the fewest nodes to choose from."""
     need = shape_amount(demand.shape)
-    return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, len(demand.labels)
+    num_labels = len(demand.labels) + sum(len(labels) for labels in demand.shape.stages)
+    return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, num_labels
 
 
-def _place(shape: GangShape, candidates: Sequence[str], rooms: dict[str, Amount]) -> tuple[str, ...]:
+def _placed_by_stage(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:
+    """The node of each stage, taken out of ``rooms``; empty where one finds none. The choosiest stages go first."""
+    need, left, chosen = shape_amount(shape), dict(rooms), dict[int, str]()
+    able = [[node.node_id for node in candidates if matches(node, labels)] for labels in shape.stages]
+    for stage in sorted(range(len(able)), key=lambda stage: (len(able[stage]), stage)):
+        taken = () if shape.shares_nodes else tuple(chosen.values())
+        node = next((one for one in able[stage] if one not in taken and fits(need, left[one])), None)
+        if node is None:
+            return ()
+        chosen[stage] = node
+        left[node] -= need
+    rooms.update(left)
+    return tuple(chosen[stage] for stage in range(len(able)))
+
+
+def _place(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:
     """Nodes of one gang, taken out of ``rooms``; empty where there is no room."""
+    if shape.stages:
+        return _placed_by_stage(shape, candidates, rooms)
     need = shape_amount(shape)
-    able = [node_id for node_id in candidates if fits(need, rooms[node_id])]
+    able = [node.node_id for node in candidates if fits(need, rooms[node.node_id])]
     if len(able) < shape.num_nodes:
         return ()
     if shape.num_nodes > 1:  # gangs need pairs of different nodes: taking from the emptiest keeps most of them open

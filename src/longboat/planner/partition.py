@@ -15,6 +15,7 @@ from longboat.planner.predict.load import Load as Traffic
 from longboat.planner.predict.machine import Fabric, Machine
 from longboat.planner.predict.terms import DEFAULTS
 from longboat.planner.predict.work import Pass, stage_work
+from longboat.planner.processor import is_wide, packed_bytes
 from longboat.planner.split_shape import Card, Load, Split, even_stages
 from longboat.planner.stage_weights import stage_weights
 
@@ -121,14 +122,16 @@ class _Shelf:
             - sum(overhead_of(card, shape, split, load, last=is_last).values())
             for card, is_last in {(place.card, index == last) for index, place in enumerate(places)}
         }
-        self.caps = [known[place.card, index == last] for index, place in enumerate(places)]
+        # A cache whose size is told takes the same of every place, however many layers it is for.
+        self.caps = [known[place.card, index == last] - load.cache_bytes for index, place in enumerate(places)]
         first_bytes, last_bytes = _end_bytes(shape, split)
-        self.caps[0] -= first_bytes
-        self.caps[last] -= last_bytes
+        first_copies, last_copies = _end_copies(shape, split)
+        self.caps[0] -= first_bytes + (first_copies if is_wide(places[0].card, load) else 0)
+        self.caps[last] -= last_bytes + (last_copies if is_wide(places[last].card, load) else 0)
         self.head_s = times.head_s(places[last], tensor, split.expert, batch)
         kinds = {id(layer): layer for layer in shape.layers}
         weight = {key: layer.rank_bytes(tensor=tensor, expert=split.expert) for key, layer in kinds.items()}
-        cache = {key: _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
+        cache = {key: 0.0 if load.cache_bytes else _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
         self.weight_bytes = _sums(weight[id(layer)] for layer in shape.layers)
         self.cache_bytes = _sums(cache[id(layer)] for layer in shape.layers)
         self.known: tuple[float, list[float]] = (0.0, self.weight_bytes)
@@ -218,6 +221,12 @@ def _sums(values: Iterable[float]) -> list[float]:
 
 def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
     return layer.cache.bytes_of(load.context_tokens, load.kv_bytes) / layer.cache.tensor_shards(tensor)
+
+
+def _end_copies(shape: ModelShape, split: Split) -> tuple[int, int]:
+    """Copies of embedding and head that a processor's rank of the first and of the last stage packs."""
+    counted = stage_weights(shape, split)
+    return packed_bytes(counted[0]), packed_bytes(counted[-1])
 
 
 def _end_bytes(shape: ModelShape, split: Split) -> tuple[int, int]:

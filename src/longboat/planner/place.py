@@ -9,6 +9,7 @@ from longboat.catalog.facts import ModelFacts
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
+from longboat.planner.place_stages import shape_by_stage
 from longboat.planner.resources import (
     Amount,
     amount_of_node,
@@ -93,6 +94,9 @@ def shape_gang(
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
+    if model.placement.stages is not None:
+        found = shape_by_stage(model, wish.rank, nodes)
+        return NoShape(problems=(found,)) if isinstance(found, Problem) else found
     if model.placement.nodes is not None:
         return _asked(wish, model.placement.nodes)
     return _best(wish)
@@ -227,12 +231,14 @@ def _ranks(count: int) -> str:
 
 
 def bundles(shape: GangShape) -> list[dict[str, float]]:
-    """Bundles of the gang's placement group: one for each node, in Ray's names for resources."""
+    """Bundles of the gang's placement group: one for each node rank, in Ray's names for resources."""
     rank, per_node = shape.resources, shape.ranks_per_node
     amounts = {"CPU": rank.num_cpus, "GPU": rank.num_gpus, "memory": float(rank.memory_bytes)}
     return [{name: value * per_node for name, value in amounts.items() if value} for _ in range(shape.num_nodes)]
 
 
 def strategy(shape: GangShape) -> str:
-    """Strategy of the gang's placement group: every node of a gang is another one."""
+    """Strategy of the gang's placement group: every node of a gang is another one, unless stages may share them."""
+    if shape.shares_nodes:
+        return "PACK"
     return "STRICT_SPREAD" if shape.num_nodes > 1 else "STRICT_PACK"

@@ -103,8 +103,8 @@ def _changes(outlook: Outlook) -> str:
 
 def _tried(outlook: Outlook) -> Iterator[str]:
     fit = outlook.fit
-    cards = [outlook.ground.card] * fit.split.num_ranks
-    for change in nearest_changes(replace(fit, load=replace(fit.load, num_sequences=1), holds=False), cards):
+    alone = replace(fit, load=replace(fit.load, num_sequences=1), holds=False)
+    for change in nearest_changes(alone, outlook.cards):
         if not (outlook.ground.on_cpu and change.kind in ("ratio", "quantization", "kv")):
             yield change.what
 

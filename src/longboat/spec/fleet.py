@@ -234,6 +234,10 @@ class PlacementSpec(Section):
     """Labels that a node must carry to be chosen."""
     nodes: int | None = Field(default=None, ge=1, le=MAX_RANKS)
     """Number of nodes that one replica spans; null lets Longboat decide."""
+    stages: tuple[Annotated[dict[str, str], AfterValidator(_labels)], ...] | None = Field(
+        default=None, min_length=1, max_length=MAX_RANKS
+    )
+    """Labels that the node of each pipeline stage must carry, from the first; null lets any node have any stage."""
 
 
 class LoadSpec(Section):
