@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -144,12 +145,46 @@ def test_every_group_has_a_deadline_for_its_tests() -> None:
 
 def test_summary_tells_the_time_and_what_it_was_spent_on() -> None:
     run_tests = tool("run_tests")
-    outcomes = [run_tests.Outcome("quick", True, 100.0), run_tests.Outcome("ray", True, 440.0)]
-    assert (
-        run_tests.time_line(outcomes, 600.0)
-        == f"time: 10.0 of {run_tests.BUDGET_S / 60:.0f} minutes, 60 s of them for set-up"
-    )
-    assert "OVER" in run_tests.time_line(outcomes, run_tests.BUDGET_S + 1)
+    told = run_tests.time_line(600.0, 60.0)
+    assert told == f"time: 10.0 of {run_tests.BUDGET_S / 60:.0f} minutes, 60 s of them for set-up"
+    assert "OVER" in run_tests.time_line(run_tests.BUDGET_S + 1, 60.0)
+
+
+def test_every_group_that_needs_something_is_in_one_row() -> None:
+    run_tests = tool("run_tests")
+    in_rows = sorted(group for row in run_tests.ROWS for group in row)
+    assert in_rows == sorted(set(run_tests.TESTS) - set(run_tests.NEEDS_NOTHING))
+
+
+def test_rows_hold_what_is_chosen_and_can_run() -> None:
+    rows_of = tool("run_tests").rows_of
+    assert rows_of(["engine", "ray", "net", "slow"], {}) == [["engine", "ray"], ["slow", "net"]]
+    assert rows_of(["engine", "ray", "net", "slow"], {"net": "no namespaces"}) == [["engine", "ray"], ["slow"]]
+    assert rows_of(["ray"], {}) == [["ray"]]
+    assert rows_of([], {}) == []
+
+
+def test_rows_run_at_the_same_time_and_each_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tests = tool("run_tests")
+    both, order = threading.Barrier(2), []
+
+    def run(group: str, *_: object, is_alone: bool) -> object:
+        if group in ("a", "c"):
+            both.wait(30)  # breaks unless the other row's first group runs now
+        order.append(group)
+        return run_tests.Outcome(group, not is_alone, 1.0)
+
+    monkeypatch.setattr(run_tests, "run_tests", run)
+    outcomes = run_tests.run_rows([["a", "b"], ["c"]], {})
+    assert [(outcome.group, outcome.passed) for outcome in outcomes] == [("a", True), ("b", True), ("c", True)]
+    assert order.index("a") < order.index("b")
+
+
+def test_output_of_groups_side_by_side_comes_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_tests = tool("run_tests")
+    words = ["--version", "--version", "-p", "no:cacheprovider"]
+    assert run_tests.run_quietly("ray", words, os.environ) == 0
+    assert re.match(r"\n── ray\n(.*\n)*.*pytest", capfd.readouterr().out)
 
 
 def test_reasons_of_skipped_tests_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,6 +195,6 @@ def test_reasons_of_skipped_tests_are_told(tmp_path: Path, capsys: pytest.Captur
     report.write_text(f"<testsuite>{skipped}{skipped}{case.format('')}</testsuite>")
     outcome = run_tests.Outcome("quick", True, 1.0)
     run_tests.count(report, outcome)
-    run_tests.tell([outcome], {}, 1.0)
+    run_tests.tell([outcome], {}, 1.0, 0.0)
     assert (outcome.num_passed, outcome.num_skipped) == (1, 2)
     assert "SKIPPED 2 of quick: curl is not installed" in capsys.readouterr().out.splitlines()

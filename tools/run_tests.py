@@ -1,8 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
 Each group is a process of its own, so that a cluster or an engine of one cannot linger in the next. What cannot run
-here is told in one line with the reason. What needs nothing comes first, then an engine environment is installed. The
-last line adds all groups up, as pytest does for one.
+here is told in one line with the reason. What needs nothing comes first, then an engine environment is installed, then
+come two rows of groups side by side. The last line adds all groups up, as pytest does for one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,13 +48,18 @@ TESTS = {
 TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
 SIDE_BY_SIDE = {"quick": 2}
-"""Processes that a group's files are divided among; one where the group is not named. Engines and clusters need the
-machine for themselves; quick tests wait about half of their time."""
+"""Processes that a group's files are divided among; one where the group is not named. Quick tests wait about half of
+their time."""
 NEEDS_NOTHING = (*CHECKS, "quick")
+ROWS = (("engine", "ray"), ("slow", "net"))
+"""Groups that need something: rows run side by side, the groups of a row in turn. Tests of clusters wait for much of
+their time. Clusters of the second row are in networks of their own, so that they take no port from those of the first;
+its engines, which are not, have ended when the first row comes to clusters."""
 BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
+PRINTING = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -85,12 +92,15 @@ def main(groups: list[str]) -> int:
     started_s = time.monotonic()
     outcomes = run_groups(first, {})
     missing: dict[str, str] = {}
+    set_up_began_s = time.monotonic()
     try:
         missing = what_is_missing(then)
-        outcomes += run_groups(then, missing)
     except subprocess.CalledProcessError as error:
         outcomes.append(Outcome("set-up", False, 0.0, failures=[str(error)]))
-    tell(outcomes, missing, time.monotonic() - started_s)
+        then = []
+    set_up_s = time.monotonic() - set_up_began_s
+    outcomes += run_rows(rows_of(then, missing), missing)
+    tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
@@ -120,16 +130,35 @@ def why_no_engine() -> str:
     return ""
 
 
-def run_groups(chosen: list[str], missing: Mapping[str, str]) -> list[Outcome]:
-    """Every chosen group in turn; a failure does not stop the others."""
+def rows_of(chosen: Sequence[str], missing: Mapping[str, str]) -> list[list[str]]:
+    """What is chosen and can run, in rows; none is empty."""
+    rows = ([group for group in row if group in chosen and group not in missing] for row in ROWS)
+    return [row for row in rows if row]
+
+
+def run_rows(rows: Sequence[Sequence[str]], missing: Mapping[str, str]) -> list[Outcome]:
+    """All groups, the rows side by side."""
+    if len(rows) > 1:
+        print(f"\n── side by side, each told when it has ended: {' | '.join(map(', '.join, rows))}", flush=True)
+    with ThreadPoolExecutor(max(1, len(rows))) as threads:
+        running = [threads.submit(run_groups, row, missing, is_alone=len(rows) == 1) for row in rows]
+    return [outcome for row in running for outcome in row.result()]
+
+
+def run_groups(chosen: Sequence[str], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
+    """Every group in turn; a failure does not stop the others.
+
+    is_alone: what tests print appears at once, and not when their group has ended
+    """
     run = tempfile.mkdtemp(prefix="longboat-test-")
     env = {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
     outcomes = []
     try:
         for group in chosen:
-            if group not in missing:
-                print(f"\n── {group}", flush=True)
-                outcomes.append(run_checks(group) if group in CHECKS else run_tests(group, missing, env))
+            if group in CHECKS:
+                outcomes.append(run_checks(group))
+            else:
+                outcomes.append(run_tests(group, missing, env, is_alone=is_alone))
     finally:
         shutil.rmtree(run, ignore_errors=True)
     return outcomes
@@ -148,6 +177,7 @@ def engine_variables(missing: Mapping[str, str]) -> dict[str, str]:
 
 def run_checks(group: str) -> Outcome:
     """The commands of a check, all of them."""
+    print(headline(group), flush=True)
     started_s = time.monotonic()
     failures = [" ".join(words) for words in CHECKS[group] if not succeeds(words)]
     return Outcome(group, not failures, time.monotonic() - started_s, failures=failures)
@@ -158,7 +188,7 @@ def succeeds(words: tuple[str, ...]) -> bool:
     return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode == 0
 
 
-def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) -> Outcome:
+def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str], *, is_alone: bool) -> Outcome:
     """One run of pytest."""
     marks = " and ".join([f"({TESTS[group]})", *(f"not {mark}" for mark in missing)])
     started_s = time.monotonic()
@@ -166,13 +196,35 @@ def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str]) ->
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={TEST_DEADLINE_S[group]}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *side_by_side(group)]
-        code = subprocess.run([BIN / "pytest", *words], check=False, env=dict(env)).returncode
+        code = (run_shown if is_alone else run_quietly)(group, words, env)
         outcome = Outcome(group, code in (0, NO_TESTS), time.monotonic() - started_s)
         if report.exists():
             count(report, outcome)
     if not outcome.passed and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {code}")
     return outcome
+
+
+def run_shown(group: str, words: Sequence[str], env: Mapping[str, str]) -> int:
+    """pytest's exit status; its output passes through."""
+    print(headline(group), flush=True)
+    return subprocess.run([BIN / "pytest", *words], check=False, env=dict(env)).returncode
+
+
+def run_quietly(group: str, words: Sequence[str], env: Mapping[str, str]) -> int:
+    """pytest's exit status; its output comes in one piece when it has ended, so that no other group's is in between."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        argv = [BIN / "pytest", *words]
+        code = subprocess.run(argv, check=False, env=dict(env), stdout=output, stderr=output).returncode
+        output.seek(0)
+        with PRINTING:
+            print(f"{headline(group)}\n{output.read()}", flush=True)
+    return code
+
+
+def headline(group: str) -> str:
+    """What stands over a group's output."""
+    return f"\n── {group}"
 
 
 def side_by_side(group: str) -> list[str]:
@@ -192,14 +244,14 @@ def count(report: Path, outcome: Outcome) -> None:
             outcome.num_passed += 1
 
 
-def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) -> None:
+def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, set_up_s: float) -> None:
     """The table, the time, a line for each group and each reason that was skipped, every failure, and the sum."""
     print("\ngroup     result  passed skipped failed   seconds")
     for item in outcomes:
         result = "ok" if item.passed else "FAILED"
         counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
         print(f"{item.group:9} {result:7} {counts} {item.seconds:9.1f}")
-    print(time_line(outcomes, seconds))
+    print(time_line(seconds, set_up_s))
     for group, why in missing.items():
         print(f"SKIPPED group {group}: {why}")
     for item in outcomes:
@@ -217,11 +269,10 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float) ->
     print(f" {words} in {seconds:.2f}s ".center(80, "="), flush=True)
 
 
-def time_line(outcomes: list[Outcome], seconds: float) -> str:
-    """How much of the budget was spent, and on what beside the groups."""
-    beside = seconds - sum(outcome.seconds for outcome in outcomes)
+def time_line(seconds: float, set_up_s: float) -> str:
+    """How much of the budget was spent; groups side by side take less than the sum of their times."""
     over = "" if seconds <= BUDGET_S else ": OVER THE BUDGET"
-    return f"time: {seconds / 60:.1f} of {BUDGET_S / 60:.0f} minutes, {beside:.0f} s of them for set-up{over}"
+    return f"time: {seconds / 60:.1f} of {BUDGET_S / 60:.0f} minutes, {set_up_s:.0f} s of them for set-up{over}"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from longboat.cluster.node_record import load_record
+
 __all__ = ("COMMAND", "FleetLab", "free_port", "wait_until")
 
 COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
@@ -152,8 +154,10 @@ class FleetLab:
             self._watcher = None
 
     def end(self) -> None:
-        """Stop everything of this run folder, whatever state it is in."""
+        """Stop everything of this run folder, whatever state it is in. Not gently: Ray would take up to ten seconds."""
         self.stop_watching()
+        if (record := load_record(self.folder)) is not None and record.is_kept:
+            os.kill(record.runner_pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.cli("node", "stop", timeout_s=60.0)
         for pid in self.processes():

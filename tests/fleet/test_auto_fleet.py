@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ TOKENS = 200
 
 
 @pytest.fixture(scope="module")
-def up(lab: FleetLab) -> Iterator[tuple[FleetLab, str]]:
+def up(lab: FleetLab) -> tuple[FleetLab, str]:
     """The fleet with a home folder of its own, and what `up` printed."""
     if not os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON"):
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
@@ -33,9 +32,7 @@ def up(lab: FleetLab) -> Iterator[tuple[FleetLab, str]]:
     home.mkdir()
     (home / "engines").symlink_to(home_folder() / "engines")
     lab.env["LONGBOAT_HOME"] = str(home)
-    yield lab, lab.must("up", lab.write(FLEET % CPUS), "--detach", timeout_s=600)
-    lab.stop_watching()
-    lab.cli("down", timeout_s=240)
+    return lab, lab.must("up", lab.write(FLEET % CPUS), "--detach", timeout_s=600)
 
 
 def test_the_plan_is_printed_and_served(up: tuple[FleetLab, str]) -> None:

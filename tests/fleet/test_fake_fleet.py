@@ -149,7 +149,7 @@ def test_a_gateway_that_died_is_started_again(up: FleetLab) -> None:
     gateway = up.status()["gateways"][0]
     kill(gateway["pid"])
     wait_until("the gateway answers again", lambda: up.answers("a"), 60)
-    assert up.status()["gateways"][0]["pid"] != gateway["pid"]
+    wait_until("status names another process", lambda: up.status()["gateways"][0]["pid"] != gateway["pid"], 60)
 
 
 def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing(up: FleetLab) -> None:
