@@ -1,7 +1,7 @@
 """How far the planner is from real vLLM on this machine's processor: bytes, cache blocks, memory, times.
 
-``single``: replicas of one rank, forked from a warm zygote. A calibration run on two models, `longboat plan calibrate`
-on its rows, and then the other models: weights, blocks and memory as predicted, and the time between tokens.
+``single``: replicas of one rank, forked from a warm zygote. A calibration run on three models, `longboat plan
+calibrate` on its rows, and then other models: weights, blocks and memory as predicted, and the time between tokens.
 ``network``: a model split over two hosts of the network lab, by tensor and by pipeline: step times over a link of 100
 Mbit/s against those over one of 1 Gbit/s. Its calibration has rows of a smaller model, split the same ways over a link
 of 1 Gbit/s. Ends with status 1 where a limit is missed.
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plan_gang import GangLoad, measured
-from real_engine import SPREAD, Answer, Bench, bench, closed_loop, machine_facts, prompt_of, told_weights
+from real_engine import SPREAD, Answer, Api, Bench, bench, closed_loop, machine_facts, prompt_of, told_weights
 
 from longboat.builtin.models import ensure
 from longboat.catalog.library import built_in_library
@@ -38,12 +38,12 @@ LONGBOAT = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 LIBRARY = built_in_library()
 HARDWARE = "EPYC 7003 core"
 BLOCK_TOKENS = 32
-LEARNED = ("builtin:random-10m", "builtin:random-100m")
+LEARNED = ("builtin:random-2m", "builtin:random-10m", "builtin:random-100m")
 TESTED = ("builtin:tiny", "builtin:random-50m", "builtin:random-250m")
 SPLIT_MODEL = "builtin:random-250m"
 SPLIT_LEARNED = "builtin:random-100m"
 CONTEXT_TOKENS, CACHE_TOKENS = 1024, 2048
-OUTPUT_TOKENS, WAVES = 32, 6
+OUTPUT_TOKENS, WAVES, LEAST_S = 32, 6, 4.0
 FILLING_TOKENS = 1000
 SPLITS = {"tensor": (2, 1), "pipeline": (1, 2)}
 RATES = {"100MbE": 100_000_000, "1GbE": 1_000_000_000}
@@ -91,7 +91,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("single", "network"), action="append", help="only this; may be given again")
     parser.add_argument("--split", choices=SPLITS, action="append", help="of network, only this; may be given again")
-    parser.add_argument("--calibration", type=Path, help="a calibration to use; the run on two models is left out")
+    parser.add_argument("--calibration", type=Path, help="a calibration to use; the run on three models is left out")
     parser.add_argument("--keep-calibration", type=Path, help="write the calibration here too")
     parser.add_argument("--json", type=Path, help="write all figures here")
     options = parser.parse_args()
@@ -142,6 +142,9 @@ def measure(node: Bench, source: str, *, fill: bool = True) -> Seen:
     """Start a replica, ask it, look at it. fill: use the whole cache once before memory is read."""
     with node.running(source, context_tokens=CONTEXT_TOKENS, cache_bytes=cache_bytes(source)) as engine:
         engine.api.ask(prompt_of(SHORT_TOKENS, 1), 4)
+        if fill:
+            use_whole_cache(engine.api)
+        added_bytes = engine.added_bytes()
         answers = {
             (count, length): closed_loop(
                 engine.api,
@@ -149,20 +152,35 @@ def measure(node: Bench, source: str, *, fill: bool = True) -> Seen:
                 prompt_tokens=length,
                 output_tokens=OUTPUT_TOKENS,
                 waves=WAVES,
-                seed=100 * count + 1000 * (length == LONG_TOKENS),
+                seed=10_000 * count + 1_000_000 * (length == LONG_TOKENS),
+                least_s=LEAST_S,
             )
             for count, length in ASKED
         }
-        for number in range(CACHE_TOKENS // FILLING_TOKENS + 1 if fill else 0):
-            engine.api.ask(prompt_of(FILLING_TOKENS, 9000 + number), 1)
         weight_bytes, _ = told_weights(engine.log)
         return Seen(
             source=source,
             weight_bytes=weight_bytes,
             num_blocks=engine.api.num_blocks(),
-            added_bytes=engine.added_bytes(),
+            added_bytes=added_bytes,
             answers=answers,
         )
+
+
+def use_whole_cache(api: Api) -> None:
+    """Requests as they are measured afterwards, and prompts that fill every block."""
+    for count, length in ASKED:
+        closed_loop(
+            api,
+            concurrency=count,
+            prompt_tokens=length,
+            output_tokens=OUTPUT_TOKENS,
+            waves=3,
+            seed=500 * count + length,
+            spread=0.0,
+        )
+    for number in range(CACHE_TOKENS // FILLING_TOKENS + 1):
+        api.ask(prompt_of(FILLING_TOKENS, 9000 + number), 1)
 
 
 def model_folder(source: str) -> str:

@@ -38,6 +38,7 @@ IMPORT_DEADLINE_S, READY_DEADLINE_S, END_DEADLINE_S, ANSWER_DEADLINE_S = 240.0, 
 TOLD_WEIGHTS = re.compile(r"Longboat: weights: (\d+) bytes in (\d+) tensors, tables: (\d+) bytes")
 VOCABULARY = 4096
 SPREAD = 0.2
+WRITTEN = ("Pss_Anon", "Pss_Shmem")
 # Tokens that no prompt of these benchmarks holds: end of text and the like are among the first.
 FIRST_TOKEN = 64
 
@@ -120,19 +121,34 @@ def middle(answers: Sequence[Answer]) -> Answer:
     )
 
 
-def closed_loop(api: Api, *, concurrency: int, prompt_tokens: int, output_tokens: int, waves: int, seed: int) -> Answer:
-    """Mean TTFT and ITL of all answers; each client sends ``waves`` requests, one after the other.
+def closed_loop(
+    api: Api,
+    *,
+    concurrency: int,
+    prompt_tokens: int,
+    output_tokens: int,
+    waves: int,
+    seed: int,
+    spread: float = SPREAD,
+    least_s: float = 0.0,
+) -> Answer:
+    """Mean TTFT and ITL of all answers; each client sends ``waves`` requests, one after the other, and goes on so.
 
-    Lengths are at most those given, and less by up to ``SPREAD``: else all clients stay in step.
+    spread: by how much lengths are less than those given, at most, as a fraction; with 0 all clients stay in step
+    least_s: no client ends before that
     """
 
     def ask(number: int) -> Answer:
-        prompt_share, output_share = (1.0 - SPREAD * (number * step % 1.0) for step in (0.618034, 0.754878))
+        prompt_share, output_share = (1.0 - spread * (number * step % 1.0) for step in (0.618034, 0.754878))
         return api.ask(prompt_of(round(prompt_tokens * prompt_share), number), round(output_tokens * output_share))
 
     def client(place: int) -> list[Answer]:
-        return [ask(seed + place * waves + turn) for turn in range(waves)]
+        answers: list[Answer] = []
+        while not answers or len(answers) % waves or time.monotonic() < until_s:
+            answers.append(ask(seed + place + concurrency * len(answers)))
+        return answers
 
+    until_s = time.monotonic() + least_s
     with ThreadPoolExecutor(max_workers=concurrency) as pool:
         seen = [answer for answers in pool.map(client, range(concurrency)) for answer in answers]
     return Answer(
@@ -160,12 +176,12 @@ def processes_of(pid: int) -> list[int]:
     return found
 
 
-def pss_bytes(pids: Sequence[int]) -> int:
-    """Proportional set size of processes: pages that several have count in parts."""
+def memory_bytes(pids: Sequence[int], kinds: Sequence[str]) -> int:
+    """Sum over processes of what ``/proc`` tells of their memory, by its names (``Pss_Anon``, ``Private_Clean`` …)."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.partition(":")[0] in kinds:
                 total += int(line.split()[1]) * 1024
     return total
 
@@ -180,13 +196,23 @@ class Engine:
     node: Bench
 
     def added_bytes(self) -> int:
-        """Memory that the replica added: PSS of its processes and of the zygote, less that of the zygote alone."""
-        return pss_bytes([*processes_of(self.pid), self.node.zygote_pid]) - self.node.zygote_pss_bytes
+        """Memory that the replica added: PSS of its processes and of the zygote, less that of the zygote alone.
+
+        Of files (libraries) only pages count that nobody else maps: of others each has a part, which changes when a
+        stranger ends.
+        """
+        own = processes_of(self.pid)
+        written = memory_bytes([*own, self.node.zygote_pid], WRITTEN) - self.node.zygote_written_bytes
+        return written + memory_bytes(own, ("Private_Clean",))
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An engine environment with its zygote. folder: for logs and sockets; zygote_pss_bytes: before its first fork."""
+    """An engine environment with its zygote.
+
+    folder: for logs and sockets
+    zygote_written_bytes: before its first fork
+    """
 
     folder: Path
     environment: EngineEnvironment
@@ -194,7 +220,7 @@ class Bench:
     adapter: VllmAdapter
     zygote: ZygoteClient
     zygote_pid: int
-    zygote_pss_bytes: int
+    zygote_written_bytes: int
 
     @contextmanager
     def running(self, source: str, *, context_tokens: int, cache_bytes: int) -> Iterator[Engine]:
@@ -229,7 +255,7 @@ def bench(folder: Path) -> Iterator[Bench]:
         if zygote is None:
             raise SystemExit("the zygote takes too long to import vLLM")
         pid = asyncio.run(zygote.ping()).pid
-        yield Bench(folder, environment, overlay, adapter, zygote, pid, pss_bytes([pid]))
+        yield Bench(folder, environment, overlay, adapter, zygote, pid, memory_bytes([pid], WRITTEN))
     finally:
         stop_all(folder)
 

@@ -20,9 +20,9 @@ NUMBER_BITS, NUMBER_BYTES = 32, 4
 LIBRARIES = "libraries"
 """The part that all replicas of a node share with its zygote: what they have imported."""
 LIBRARY_BYTES = 600 * MIB
-# Server and engine core, what the allocator keeps, scratch memory of kernels: 40 to 95 MiB were seen for models of 12
-# to 95 million parameters.
-PROCESS_BYTES = 75 * MIB
+# Server and engine core, what the allocator keeps, scratch memory of kernels: 70 to 105 MiB were seen after some
+# requests of few different lengths. Each length of a prompt adds kernels of its own, up to about 100 MiB more.
+PROCESS_BYTES = 85 * MIB
 BATCHED_TOKENS = 2048
 
 
