@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cli.cli_builders import gateway, replica, report
 from cli.cli_process import Done
+from longboat.cli.fleet_plan import show_plan
 from longboat.cli.up_document import up_values
 from longboat.cluster.messages import FleetReport
 from longboat.cluster.preflight import EngineFinding, NodeFindings, PreflightRequest
-from longboat.cluster.surroundings import Wish, checked_plan
+from longboat.cluster.surroundings import CheckedPlan, Wish, checked_plan
 from longboat.core.states import RankState
 from longboat.core.topology import Node
 from longboat.spec.load import load_fleet
@@ -23,17 +26,21 @@ Longboat = Callable[..., Done]
 AUTO = "models: [{source: 'builtin:tiny', split: auto, replicas: auto}]"
 
 
-def told(text: str, seen: FleetReport | None = None, *, force: bool = False, cpus: int = 2) -> dict[str, Any]:
-    """The document of a fleet on one node of 24 GiB, as a reader of JSON gets it."""
+def planned(text: str, *, force: bool = False) -> CheckedPlan:
+    """A fleet on one node of two CPUs and 24 GiB."""
 
     def inspect(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         engines = dict.fromkeys(request.engines, EngineFinding(platform="cpu"))
         return {name: NodeFindings(hostname="one", engines=engines, memory_bytes=24 << 30) for name in node_ids}
 
-    asked = load_fleet(text, "x")
-    node = Node(node_id="n", address="10.0.0.1", num_cpus=cpus, memory_bytes=16 << 30)
-    plan = checked_plan(asked, [node], inspect, wish=Wish(force=force))
-    values = up_values(asked, plan, seen, action="started", changes=(), started_cluster=True)
+    node = Node(node_id="n", address="10.0.0.1", num_cpus=2, memory_bytes=16 << 30)
+    return checked_plan(load_fleet(text, "x"), [node], inspect, wish=Wish(force=force))
+
+
+def told(text: str, seen: FleetReport | None = None, *, force: bool = False) -> dict[str, Any]:
+    """The fleet's document as a reader of JSON gets it."""
+    plan = planned(text, force=force)
+    values = up_values(load_fleet(text, "x"), plan, seen, action="started", started_cluster=True)
     document: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
     return document
 
@@ -52,6 +59,22 @@ def test_a_part_of_the_split_that_was_decided_is_named() -> None:
     model = told("models: [{source: 'builtin:tiny', split: {tensor: auto, pipeline: 2}}]")["models"]["tiny"]
     assert model["auto"] == ["split.tensor"]
     assert (model["split"]["tensor"], model["split"]["pipeline"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("split", "shown"),
+    [
+        ("auto", "none (auto)"),
+        ("{tensor: auto, pipeline: 2}", "pipeline 2 (tensor auto)"),
+        ("{tensor: 2, pipeline: auto}", "tensor 2 (pipeline auto)"),
+        ("{pipeline: 2}", "pipeline 2  "),
+    ],
+)
+def test_the_table_says_which_part_of_the_split_was_decided(split: str, shown: str) -> None:
+    text = f"models: [{{source: 'builtin:tiny', split: {split}, load: {{users: 1}}}}]"
+    out = io.StringIO()
+    show_plan(load_fleet(text, "x"), planned(text), Console(file=out, width=250))
+    assert shown in out.getvalue()
 
 
 def test_what_the_file_says_is_not_called_decided() -> None:

@@ -174,6 +174,80 @@ def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:
     assert load_record(run) is None
 
 
+def _racing(monkeypatch: pytest.MonkeyPatch, taken: list[socket.socket], *, races: int) -> None:
+    """Ray does not start where another process takes the port first; that happens ``races`` times."""
+
+    def spawn(options: RayOptions, record: ClusterRecord) -> subprocess.Popen[bytes]:
+        host, _, port = options.gcs_address.rpartition(":")
+        lost = len(taken) < races
+        if lost:
+            taken.append(socket.create_server((host, int(port))))
+            Path(options.storage).mkdir(parents=True)
+        save_record(replace(record, phase="failed", detail="Failed to start GCS") if lost else record)
+        if not lost:
+            save_record(replace(record, phase="up"))
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    monkeypatch.setattr("longboat.cluster.ray_node._spawn_runner", spawn)
+
+
+@pytest.fixture
+def taken() -> Iterator[list[socket.socket]]:
+    """Ports that others took."""
+    found: list[socket.socket] = []
+    yield found
+    for server in found:
+        server.close()
+
+
+def test_port_that_another_process_took_meanwhile_is_left_for_another(
+    run: Path, monkeypatch: pytest.MonkeyPatch, taken: list[socket.socket]
+) -> None:
+    _racing(monkeypatch, taken, races=1)
+    said: list[str] = []
+    record = start_local(run, said.append)
+    (port,) = [server.getsockname()[1] for server in taken]
+    assert record.gcs_address != f"127.0.0.1:{port}"
+    assert f"another process took port {port}: trying again with others" in said
+    assert not list((run / "gcs").glob("*"))
+
+
+def test_port_that_is_asked_for_and_taken_meanwhile_is_refused_by_its_number(
+    run: Path, monkeypatch: pytest.MonkeyPatch, taken: list[socket.socket]
+) -> None:
+    _racing(monkeypatch, taken, races=1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(UserInputError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use") as caught:
+        start_node(NodeRequest(is_local=True, port=port), run)
+    assert "another --port" in caught.value.hint
+
+
+def test_ports_that_are_always_taken_are_told_in_the_end(
+    run: Path, monkeypatch: pytest.MonkeyPatch, taken: list[socket.socket]
+) -> None:
+    _racing(monkeypatch, taken, races=9)
+    with pytest.raises(ClusterError, match=r"Failed to start GCS \(another process listens on 127\.0\.0\.1:") as caught:
+        start_local(run)
+    assert "ss -ltnp" in caught.value.hint
+    assert len(taken) == 3
+    assert load_record(run) is None
+
+
+def test_failure_with_free_ports_is_not_tried_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[str] = []
+
+    def spawn(options: RayOptions, record: ClusterRecord) -> subprocess.Popen[bytes]:
+        starts.append(options.gcs_address)
+        save_record(replace(record, phase="failed", detail="RuntimeError: Version mismatch"))
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    monkeypatch.setattr("longboat.cluster.ray_node._spawn_runner", spawn)
+    with pytest.raises(ClusterError, match="Version mismatch"):
+        start_local(run)
+    assert len(starts) == 1
+
+
 def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

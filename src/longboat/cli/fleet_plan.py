@@ -115,14 +115,20 @@ def _layout_table(asked: Fleet, plan: CheckedPlan) -> Any:
         table.add_column(column)
     for row in explain(plan.fleet, plan.shapes):
         told = asked.model_named(row.model)
-        replicas = _marked(row.replicas, told is not None and told.replicas == "auto")
-        split = _marked(row.split, told is not None and not told.split_is_decided)
+        replicas = _marked(row.replicas, "auto" if told is not None and told.replicas == "auto" else "")
+        split = _marked(row.split, _open_parts(told) if told is not None else "")
         table.add_row(row.model, row.source, replicas, row.engine, split, row.nodes, row.per_node, row.reason)
     return table
 
 
-def _marked(text: str, is_auto: bool) -> str:
-    return f"{text} (auto)" if is_auto else text
+def _open_parts(told: ModelSpec) -> str:
+    """What of the split the file left to decide."""
+    names = [name for name in ("tensor", "pipeline") if getattr(told.parts, name) == "auto"]
+    return "auto" if len(names) == 2 else "".join(f"{name} auto" for name in names)
+
+
+def _marked(text: str, mark: str) -> str:
+    return f"{text} ({mark})" if mark else text
 
 
 def _outlook_table(plan: CheckedPlan) -> Any:

@@ -16,7 +16,7 @@ from longboat.cluster.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.folders import home_folder
 
-__all__ = ("DEFAULT_PORT", "NodeRequest", "decide", "token_path")
+__all__ = ("DEFAULT_PORT", "NodeRequest", "decide", "taken_ports", "token_path")
 
 DEFAULT_PORT = 6379
 _PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265, "client": 10001}
@@ -77,6 +77,20 @@ def decide(request: NodeRequest, run: Path) -> RayOptions:
         num_gpus=request.num_gpus,
         is_local=request.is_local,
     )
+
+
+def taken_ports(options: RayOptions) -> tuple[int, ...]:
+    """Those of a node's ports that somebody listens on now, in the order of their numbers."""
+    own = [int(options.gcs_address.rpartition(":")[2])] if options.role == "head" else []
+    return tuple(port for port in sorted([*own, *options.ports.values()]) if not _is_free(options.address, port))
+
+
+def _is_free(address: str, port: int) -> bool:
+    try:
+        socket.create_server((address, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def _addresses(request: NodeRequest) -> tuple[str, str, str]:

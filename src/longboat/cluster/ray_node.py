@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from longboat.cluster.nic import interface_of
-from longboat.cluster.node_choices import NodeRequest, decide, token_path
+from longboat.cluster.node_choices import NodeRequest, decide, taken_ports, token_path
 from longboat.cluster.node_record import ClusterRecord, connect_env, load_record, local_cluster, save_record
 from longboat.cluster.ray_command import NODE_MARK, RayOptions, ray_argv, ray_env
 from longboat.cluster.ray_processes import end_processes_of_ray
@@ -36,6 +36,7 @@ __all__ = (
 _START_DEADLINE_S = 300.0
 _STOP_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
+_PORT_TRIES = 3
 
 
 def start_node(
@@ -43,12 +44,29 @@ def start_node(
 ) -> ClusterRecord:
     """Start Ray here and return when the node is up; a runner process keeps it from then on.
 
+    Ports are found free before Ray takes them: where another process was quicker, others are tried.
+
     on_progress: told what is being waited for, now and then
     Raises UserInputError (nothing was started) and ClusterError (with the last words of Ray).
     """
     run = run or run_folder()
     _refuse_second(run)
-    options = decide(request, run)
+    for _ in range(_PORT_TRIES - 1):
+        options = decide(request, run)
+        is_new = not Path(options.storage).exists()
+        try:
+            return _start(options, run, request, on_progress)
+        except ClusterError:
+            if not (taken := taken_ports(options)):
+                raise
+            if options.role == "head" and is_new:
+                shutil.rmtree(options.storage, ignore_errors=True)
+            on_progress(f"another process took port {', '.join(map(str, taken))}: trying again with others")
+    return _start(decide(request, run), run, request, on_progress)
+
+
+def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
+    """Raises ClusterError, and leaves nothing, where Ray does not come up."""
     record = ClusterRecord(
         role=options.role,
         address=options.address,
@@ -63,7 +81,13 @@ def start_node(
         started_by_up=request.started_by_up,
     )
     runner = _spawn_runner(options, record)
-    return _wait_until_up(run, runner, on_progress)
+    try:
+        return _wait_until_up(run, runner, on_progress)
+    except ClusterError as error:
+        if taken := taken_ports(options):
+            told = f"{error.message} (another process listens on {options.address}:{taken[0]})"
+            raise ClusterError(told, hint="run it again when that one is up; ss -ltnp shows who it is") from error
+        raise
 
 
 def start_local(run: Path | None = None, on_progress: Callable[[str], None] = lambda _text: None) -> ClusterRecord:
