@@ -81,6 +81,14 @@ def test_machines_come_from_a_file(tmp_path: Path) -> None:
     assert found["cluster"]["accelerators"] == 8
 
 
+@pytest.mark.parametrize(
+    ("source", "model"), [("builtin:random-250m", "random-250m"), ("hf:Qwen/Qwen3-32B", "Qwen3-32B")]
+)
+def test_names_of_the_fleet_file_are_planned_too(monkeypatch: pytest.MonkeyPatch, source: str, model: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert document("plan", source, "--on", TWO, "-q", "awq")["model"] == model
+
+
 def test_a_name_with_its_quantization_is_planned_and_marked_as_computed() -> None:
     found = document("plan", "Qwen3-32B-AWQ", "--on", TWO, "--context", "4096")
     plain = document("plan", "Qwen3-32B", "--on", TWO, "-q", "awq", "--context", "4096")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from longboat.builtin import describe, is_builtin
+from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import Library
 from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.names import nearest_names
@@ -31,6 +33,7 @@ from longboat.planner.split_shape import ANY_SPLIT, AskedSplit, EngineKind
 __all__ = ("Asked", "Planner", "own_calibration", "planner_for", "read_shape")
 
 LIVE = "live"
+HUB_PREFIX = "hf:"
 MAX_DEGREE = 64
 OFFLINE = "HF_HUB_OFFLINE"
 DEFAULT_ON = "give machines: --on '4x(2xRTX4090), net=10GbE', --on cluster.yaml or --on live"
@@ -79,7 +82,7 @@ class Planner:
 
     def read(self, source: str) -> ModelShape:
         """The model as it is stored. Raises UserInputError, TransferError."""
-        return read_model(source, self.library, None if self.offline else _fetch(source, self.library))
+        return _shape_of(source, self.library, offline=self.offline)
 
     def plan(self, shape: ModelShape, *, fewer_bits: bool = True) -> Found:
         """Plans, in the quantizations that are asked for; else as stored, or in fewer bits where only that fits.
@@ -271,8 +274,16 @@ def read_shape(source: str) -> ModelShape:
 
     Raises UserInputError, TransferError.
     """
-    library = read_library()
-    return read_model(source, library, None if os.environ.get(OFFLINE) else _fetch(source, library))
+    return _shape_of(source, read_library(), offline=bool(os.environ.get(OFFLINE)))
+
+
+def _shape_of(source: str, library: Library, *, offline: bool) -> ModelShape:
+    """By the names of the catalog and the hub, and by those that a fleet file has for them."""
+    if is_builtin(source):
+        told = describe(source)
+        return shape_from_config(told.config, name=told.name)
+    name = source.removeprefix(HUB_PREFIX)
+    return read_model(name, library, None if offline else _fetch(name, library))
 
 
 def own_calibration() -> Calibration:
