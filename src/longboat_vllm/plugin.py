@@ -1,8 +1,9 @@
 """The vLLM plugin: mends of vLLM's CPU runner, children forked after a zygote's fork, and answers resumed exactly.
 
 vLLM loads it in each of its processes (entry point group ``vllm.general_plugins``); loading it again changes nothing.
-``LONGBOAT_VLLM_PLUGIN=0`` turns it off. A mend is applied only on the CPU platform, only while vLLM still looks the way
-it was written for (0.32); else it stays off and says so in the log. How answers are resumed: see ``resume``.
+``LONGBOAT_VLLM_PLUGIN=0`` turns it off. A mend is applied only while vLLM still looks the way it was written for
+(0.32); else it stays off and says so in the log. Most are for the CPU platform alone. How answers are resumed: see
+``resume``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import functools
 import inspect
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from longboat_vllm import lineage, loaded, resume
 from longboat_vllm.forked import FORKED
+from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
 from longboat_vllm.resume import UnexpectedShapeError, expect
 from longboat_vllm.seeds import mend_seeded_parts_on_cpu
 
@@ -26,16 +27,13 @@ __all__ = (
     "mend_eager_on_cpu",
     "mend_pipeline_on_cpu",
     "mend_ranks_per_node_on_cpu",
-    "mend_spinning_on_cpu",
     "register",
 )
 
 SWITCH = "LONGBOAT_VLLM_PLUGIN"
-NAP_S = 2e-4
 _MENDED = "_longboat_mended"
 _RANKS_MENDED = "_longboat_mended_ranks"
 _EAGER_MENDED = "_longboat_mended_eager"
-_SPINNING_MENDED = "_longboat_mended_spinning"
 
 
 def register() -> None:
@@ -47,6 +45,7 @@ def register() -> None:
     if os.environ.get(FORKED) == "1":
         fork_children()
     resume.install(_log)
+    _apply(mend_memory_left_behind)
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
@@ -177,28 +176,3 @@ def mend_eager_on_cpu() -> None:
 
     setattr(init_device_without_compiling, _EAGER_MENDED, True)
     CPUWorker.init_device = init_device_without_compiling
-
-
-def mend_spinning_on_cpu() -> None:
-    """Let the engine core and the workers take naps while they wait for each other's messages.
-
-    For a second after each message vLLM's queue asks again and again for the next one, so that what a GPU computed is
-    not late by a wakeup. On CPU it takes the cores that compute. Naps of ``NAP_S`` keep the same promise, since a lost
-    wakeup is only noticed after seconds there. Can be dropped when vLLM lets its user choose how a reader waits.
-    """
-    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
-
-    wait = SpinCondition.wait
-    if hasattr(wait, _SPINNING_MENDED):
-        return
-    expect("sched_yield()" in inspect.getsource(wait), "readers of message queues do not spin")
-
-    @functools.wraps(wait)
-    def wait_in_naps(condition: Any, timeout_ms: int | None = None) -> None:
-        if time.monotonic() <= condition.last_read + condition.busy_loop_s:
-            time.sleep(NAP_S)
-        else:
-            wait(condition, timeout_ms)
-
-    setattr(wait_in_naps, _SPINNING_MENDED, True)
-    SpinCondition.wait = wait_in_naps

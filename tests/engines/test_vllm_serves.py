@@ -104,6 +104,14 @@ def wait_until_ready(plan: GangPlan, processes: list[subprocess.Popen[bytes]], l
         time.sleep(0.5)
 
 
+def shared_memory_of(pid: int) -> list[str]:
+    """Queues in shared memory that a process and its children map, as the kernel writes their names."""
+    found = [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/psm_" in line]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [line for child in task.read_text().split() for line in shared_memory_of(int(child))]
+    return found
+
+
 @pytest.mark.parametrize(("pipeline", "num_nodes"), [(1, 1), (2, 2)], ids=["alone", "two-nodes"])
 def test_gang_answers_and_its_log_and_metrics_are_read(tmp_path: Path, pipeline: int, num_nodes: int) -> None:
     environment = environment_at("vllm", Path(ENGINE_PYTHON))
@@ -118,6 +126,9 @@ def test_gang_answers_and_its_log_and_metrics_are_read(tmp_path: Path, pipeline:
         wait_until_ready(plan, processes, logs)
         with urllib.request.urlopen(f"http://127.0.0.1:{plan.head.ports['api']}/metrics", timeout=30) as response:
             load = ADAPTER.load(response.read().decode())
+        mapped = [line for process in processes for line in shared_memory_of(process.pid)]
+    assert bool(mapped) is (num_nodes > 1)
+    assert all(line.endswith("(deleted)") for line in mapped), "a killed gang leaves memory behind"
     assert load.num_running == 0
     assert load.num_waiting == 0
     assert load.kv_cache_used_ratio is not None

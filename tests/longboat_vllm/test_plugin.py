@@ -21,6 +21,29 @@ class SpinCondition:
     def wait(self, timeout_ms=None):
         if __import__("time").monotonic() <= self.last_read + self.busy_loop_s: sched_yield()
         else: print("waits", timeout_ms)
+class Memory:
+    def close(self): print("closed")
+    def unlink(self): print("unlinked")
+class ShmRingBuffer:
+    is_creator, shared_memory = True, Memory()
+    def __del__(self):
+        self.shared_memory.close()
+        if self.is_creator:
+            self.shared_memory.unlink()
+class MessageQueue:
+    def __init__(self, is_writer): self._is_writer, self.buffer = is_writer, ShmRingBuffer() if is_writer else None
+    def wait_until_ready(self): print("ready")
+    @staticmethod
+    def create_from_handle(handle, rank):
+        buffer = ShmRingBuffer(); socket.connect()
+"""
+ASK_MEMORY = """
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+MessageQueue(False).wait_until_ready()
+queue = MessageQueue(True)
+queue.wait_until_ready()
+print("serves")
+del queue
 """
 ASK_QUEUE = """
 import time
@@ -37,7 +60,16 @@ def fake_vllm(tmp_path: Path) -> Path:
     (package / "__init__.py").write_text("")
     (package / "logger.py").write_text(LOGGER)
     (package / "envs.py").write_text("environment_variables = {}\n")
+    folder = queue_file(package).parent
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        (place / "__init__.py").write_text("")
+    queue_file(package).write_text(QUEUE)
     return package
+
+
+def queue_file(package: Path) -> Path:
+    return package / "distributed" / "device_communicators" / "shm_broadcast.py"
 
 
 def platform(package: Path, *, is_cpu: bool) -> None:
@@ -75,25 +107,32 @@ def test_mends_stay_off_and_say_so_where_vllm_looks_otherwise(fake_vllm: Path) -
     assert "Longboat: mend ranks per node on cpu is off" in told
 
 
-def with_queue(package: Path) -> None:
-    folder = package / "distributed" / "device_communicators"
-    folder.mkdir(parents=True)
-    for place in (folder.parent, folder):
-        (place / "__init__.py").write_text("")
-    (folder / "shm_broadcast.py").write_text(QUEUE)
-
-
 @pytest.mark.parametrize(("is_cpu", "told"), [(True, ["waits 8"]), (False, ["spins", "waits 8"])])
 def test_readers_of_message_queues_spin_on_gpus_alone(fake_vllm: Path, is_cpu: bool, told: list[str]) -> None:
     platform(fake_vllm, is_cpu=is_cpu)
-    with_queue(fake_vllm)
     lines = run(fake_vllm, REGISTER + ASK_QUEUE, **OFF).splitlines()
     assert [line for line in lines if not line.startswith("Longboat: ")] == told
 
 
-def test_nothing_is_mended_on_gpus(fake_vllm: Path) -> None:
+def test_memory_of_a_queue_that_all_have_loses_its_name_once(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
-    assert run(fake_vllm, REGISTER, LONGBOAT_VLLM_RESUME="0") == ""
+    told = run(fake_vllm, REGISTER + ASK_MEMORY, **OFF).split()
+    assert told == ["ready", "ready", "unlinked", "serves", "closed"]
+
+
+def test_memory_keeps_its_name_where_readers_are_told_ready_without_it(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    queue_file(fake_vllm).write_text(
+        QUEUE.replace("buffer = ShmRingBuffer(); socket.connect()", "socket.connect(); ShmRingBuffer()")
+    )
+    told = run(fake_vllm, REGISTER + ASK_MEMORY, **OFF)
+    assert "mend memory left behind is off: this vLLM looks otherwise" in told
+    assert told.split()[-5:] == ["ready", "ready", "serves", "closed", "unlinked"]
+
+
+def test_mends_of_the_cpu_runner_leave_gpus_alone(fake_vllm: Path) -> None:
+    platform(fake_vllm, is_cpu=False)
+    assert run(fake_vllm, REGISTER, **OFF) == ""
 
 
 def test_resuming_stays_off_and_says_so_where_vllm_looks_otherwise(fake_vllm: Path) -> None:
