@@ -49,8 +49,9 @@ def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
     unplaced: dict[str, int] = {}
     for demand in sorted(demands, key=_size, reverse=True):
         candidates = [node for node in nodes if matches(node, demand.labels)]
+        able = _able(demand.shape, candidates)
         gangs: list[tuple[str, ...]] = []
-        while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, rooms)):
+        while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, able, rooms)):
             gangs.append(chosen)
         placed[demand.model] = tuple(gangs)
         unplaced[demand.model] = demand.replicas - len(gangs)
@@ -64,10 +65,16 @@ def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
     return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, num_labels
 
 
-def _placed_by_stage(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:
+def _able(shape: GangShape, candidates: Sequence[Node]) -> list[Sequence[str]]:
+    """Nodes that each bound stage may be on, by their labels alone."""
+    keys = [frozenset(labels.items()) for labels in shape.stages]
+    known = {key: [node.node_id for node in candidates if matches(node, dict(key))] for key in set(keys)}
+    return [known[key] for key in keys]
+
+
+def _placed_by_stage(shape: GangShape, able: Sequence[Sequence[str]], rooms: dict[str, Amount]) -> tuple[str, ...]:
     """The node of each stage, taken out of ``rooms``; empty where one finds none. The choosiest stages go first."""
     need, left, chosen = shape_amount(shape), dict(rooms), dict[int, str]()
-    able = [[node.node_id for node in candidates if matches(node, labels)] for labels in shape.stages]
     for stage in sorted(range(len(able)), key=lambda stage: (len(able[stage]), stage)):
         taken = () if shape.shares_nodes else tuple(chosen.values())
         node = next((one for one in able[stage] if one not in taken and fits(need, left[one])), None)
@@ -79,17 +86,19 @@ def _placed_by_stage(shape: GangShape, candidates: Sequence[Node], rooms: dict[s
     return tuple(chosen[stage] for stage in range(len(able)))
 
 
-def _place(shape: GangShape, candidates: Sequence[Node], rooms: dict[str, Amount]) -> tuple[str, ...]:
-    """Nodes of one gang, taken out of ``rooms``; empty where there is no room."""
+def _place(
+    shape: GangShape, candidates: Sequence[Node], able: Sequence[Sequence[str]], rooms: dict[str, Amount]
+) -> tuple[str, ...]:
+    """Nodes of one gang, taken out of ``rooms``; empty where there is no room. able: of each bound stage."""
     if shape.stages:
-        return _placed_by_stage(shape, candidates, rooms)
+        return _placed_by_stage(shape, able, rooms)
     need = shape_amount(shape)
-    able = [node.node_id for node in candidates if fits(need, rooms[node.node_id])]
-    if len(able) < shape.num_nodes:
+    free = [node.node_id for node in candidates if fits(need, rooms[node.node_id])]
+    if len(free) < shape.num_nodes:
         return ()
     if shape.num_nodes > 1:  # gangs need pairs of different nodes: taking from the emptiest keeps most of them open
-        able.sort(key=lambda node_id: (rooms[node_id].gpus, rooms[node_id].cpus), reverse=True)
-    chosen = able[: shape.num_nodes]
+        free.sort(key=lambda node_id: (rooms[node_id].gpus, rooms[node_id].cpus), reverse=True)
+    chosen = free[: shape.num_nodes]
     for node_id in chosen:
         rooms[node_id] -= need
     return tuple(chosen)
