@@ -101,6 +101,17 @@ def test_limits_count_before_speed() -> None:
     assert found.plans[0].ttft_s <= 0.75
 
 
+def test_few_more_tokens_are_not_worth_users_whose_answers_take_long() -> None:
+    """Tensor parallelism over 1 GbE would serve one of eight users, ten times as slowly as the others."""
+    demand = Demand(users=8)
+    best, *others = plan("Qwen3-0.6B", "3x(1xRTX3060) + 1x(4xL40S), net=1GbE", demand=demand).plans
+    assert not any(group.layout.over_network for group in best.groups)
+    laggard = next(one for one in others if any(group.layout.over_network for group in one.groups))
+    assert best.tokens_per_s < laggard.tokens_per_s < 1.1 * best.tokens_per_s
+    assert laggard.answer_s(demand) > 2 * best.answer_s(demand)
+    assert any("its slowest replica takes" in reason for reason in laggard.reasons)
+
+
 def test_every_refused_layout_has_its_reason() -> None:
     found = plan("Llama-3.1-70B", "4x(3xRTX4090), net=10GbE")
     assert found.rejected

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from longboat.planner.demand import Demand
-from longboat.planner.search import Found, Group, Plan
+from longboat.planner.search import LAGGARD, Found, Group, Plan
 
 __all__ = ("explained", "settings_of")
 
@@ -133,4 +133,7 @@ def _shortcomings(plan: Plan, demand: Demand) -> Iterator[str]:
 
 def _beside(plan: Plan, best: Plan, demand: Demand) -> Iterator[str]:
     yield f"{plan.tokens_per_s / best.tokens_per_s - 1:+.0%} tokens/s against the best"
+    slow, quick = plan.answer_s(demand), best.answer_s(demand)
+    if plan.tokens_per_s > best.tokens_per_s and slow > LAGGARD * quick:
+        yield f"its slowest replica takes {slow:.1f} s for an answer, not {quick:.1f}"
     yield from _shortcomings(plan, demand)

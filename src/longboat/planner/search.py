@@ -35,6 +35,8 @@ ENGINE_KINDS: Mapping[str, EngineKind] = {"vLLM": "vllm", "SGLang": "sglang", "l
 VARIABLES = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION", "llama.cpp": "--tensor-split"}
 # Plans whose tokens per second differ by less count as equal: the simpler one is better.
 EQUAL = 0.03
+# Where some users' answers take so many times as long as they must, so many times the tokens per second make up for it.
+LAGGARD, LAGGARD_WORTH = 2.0, 1.1
 MAX_PLANS = 12
 # For the same machines, where there are several kinds of them.
 MAX_GROUPS = 3
@@ -111,6 +113,10 @@ class Plan:
     def itl_s(self) -> float:
         """Of the slowest group that has users."""
         return max(group.prediction.itl_s.value for group in self.groups if group.busy)
+
+    def answer_s(self, demand: Demand) -> float:
+        """A mean answer of the slowest group that has users, from the request to its last token."""
+        return self.ttft_s + self.itl_s * demand.traffic(1.0).mean_output_tokens
 
     @property
     def max_sequences(self) -> int:
@@ -194,7 +200,7 @@ def search(
     for shape in shapes:
         plans += seeker.plans(shape)
     plans.sort(key=lambda plan: _order(plan, demand))
-    kept = _different(plans)
+    kept = _without_laggards(_different(plans), demand)
     return Found(cluster=cluster, demand=demand, plans=tuple(kept[:MAX_PLANS]), rejected=tuple(seeker.rejected))
 
 
@@ -452,6 +458,17 @@ def _effort(group: Group) -> int:
     layout = group.layout
     unusual = 4 * bool(group.layer_setting) + 16 * layout.over_network
     return layout.num_ranks + unusual + 2 * layout.expert_parallel + 4 * layout.data_attention
+
+
+def _without_laggards(plans: list[Plan], demand: Demand) -> list[Plan]:
+    """Few more tokens per second are not worth users whose answers take much longer than they must."""
+    if not plans:
+        return plans
+    best = plans[0]
+    enough, quick_s = best.tokens_per_s / LAGGARD_WORTH, best.answer_s(demand) / LAGGARD
+    able = (plan for plan in plans if not plan.missed and plan.tokens_per_s >= enough)
+    first = next((plan for plan in able if plan.answer_s(demand) <= quick_s), best)
+    return [first, *(plan for plan in plans if plan is not first)]
 
 
 def _different(plans: Sequence[Plan]) -> list[Plan]:
