@@ -44,8 +44,8 @@ def mend_spinning_on_cpu() -> None:
 def mend_memory_left_behind() -> None:
     """Take the name from a queue's shared memory as soon as its writer and all readers have it.
 
-    The memory then ends with the last of them, however that ends; else a killed gang leaves up to 160 MiB of the
-    machine's memory behind for each queue. Can be dropped when vLLM does so itself.
+    The memory then ends with the last of them, however that ends. Else a gang whose keeper is killed with it leaves up
+    to 160 MiB of the machine's memory behind for each queue. Can be dropped when vLLM does so itself.
     """
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, ShmRingBuffer
 

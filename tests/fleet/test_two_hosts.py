@@ -155,7 +155,7 @@ def test_a_gang_that_lost_a_part_is_replaced(two: TwoHosts, part: str) -> None:
     kill(two, rank, pid)
     wait_until("no process of the old gang is left", lambda: not two.gang_processes("pipeline", victim["replica"]), 40)
     wait_until("the gang answers again", lambda: two.fleet.answers("pipeline"), 120)
-    assert only(two, "pipeline")["replica"] != victim["replica"]
+    wait_until("the old gang is known to be gone", lambda: _replaced(two, victim["replica"]), 30)
     wait_until("no more memory and files are left than before", lambda: leftovers(two) <= before, 30)
 
 
