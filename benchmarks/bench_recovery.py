@@ -16,12 +16,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from fleet.fleet_lab import COMMAND, FleetLab, wait_until  # noqa: E402
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until  # noqa: E402
 from netlab.lab import Lab, why_unavailable  # noqa: E402
 
 PARTS = ("rank 0", "rank 1", "agent of rank 1", "supervisor")
 LIMIT_S = 10.0
-GATEWAY_PORT = 8000
 FLEET = """name: bench
 models:
   - {name: m, source: 'builtin:tiny', context: 512, split: {pipeline: 2}, placement: {nodes: 2}}
@@ -51,13 +50,7 @@ def start(lab: Lab) -> FleetLab:
     common = ("--num-cpus", "4", "--token-file", str(lab.folder / "token"))
     first.run([*COMMAND, "node", "start", "--head", *common], timeout=240)
     second.run([*COMMAND, "node", "start", "--join", first.address, *common], timeout=240)
-    fleet = FleetLab(
-        Path(first.env["LONGBOAT_RUN"]),
-        port=GATEWAY_PORT,
-        env=first.env,
-        way_in=tuple(first._inside().way_in()),
-        local_port=lab.forward(first, GATEWAY_PORT, "127.0.0.1"),
-    )
+    fleet = fleet_at(lab, first)
     path = fleet.folder / "bench.yaml"
     path.write_text(FLEET)
     fleet.must("up", str(path), "--detach", timeout_s=600)

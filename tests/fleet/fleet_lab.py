@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from longboat.cluster.node_record import load_record
+from netlab.lab import Host, Lab
 
 __all__ = ("COMMAND", "FleetLab", "free_port", "wait_until")
 
 COMMAND = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 DEADLINE_S = 120.0
+GATEWAY_PORT = 8000
+"""Of fleets in the network lab."""
 
 
 def free_port() -> int:
@@ -176,3 +179,14 @@ def _environments() -> Iterator[tuple[int, set[str]]]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 yield int(entry.name), set((entry / "environ").read_bytes().decode(errors="replace").split("\0"))
+
+
+def fleet_at(lab: Lab, host: Host) -> FleetLab:
+    """The fleet as one host of the network lab has it."""
+    return FleetLab(
+        Path(host.env["LONGBOAT_RUN"]),
+        port=GATEWAY_PORT,
+        env=host.env,
+        way_in=tuple(host._inside().way_in()),
+        local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
+    )

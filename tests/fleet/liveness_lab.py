@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
 from netlab.lab import Host, Lab
 
 __all__ = ("LivenessLab", "gateway_state", "liveness_lab", "run_of")
 
-GATEWAY_PORT = 8000
 POLL_S = 0.02
 LOST_S = 60.0
 
@@ -108,13 +107,7 @@ def liveness_lab(models: Sequence[str]) -> Iterator[LivenessLab]:
         common = ("--num-cpus", "4", "--token-file", str(lab.folder / "token"))
         first.run([*COMMAND, "node", "start", "--head", "--label", "host=a", *common], timeout=240)
         second.run([*COMMAND, "node", "start", "--join", first.address, "--label", "host=b", *common], timeout=240)
-        fleet = FleetLab(
-            Path(first.env["LONGBOAT_RUN"]),
-            port=GATEWAY_PORT,
-            env=first.env,
-            way_in=tuple(first._inside().way_in()),
-            local_port=lab.forward(first, GATEWAY_PORT, "127.0.0.1"),
-        )
+        fleet = fleet_at(lab, first)
         made = LivenessLab(lab, fleet)
         try:
             made.up(models)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(900)]
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
-GATEWAY_PORT = 8000
 MIB = 1024**2
 # Half of the model is too much for the small one, all of it for the large one. Ray's head is on the small one.
 MEMORY_MIB = {"small": 1229, "large": 1536}
@@ -88,17 +87,7 @@ def mixed() -> Iterator[Mixed]:
             words = ["node", "start", *way, "--label", f"host={name}", "--num-cpus", cpus, *common]
             host.run([*COMMAND, *words], timeout=240)
             limit_memory(host, MEMORY_MIB[name])
-        yield Mixed(_fleet_at(lab, hosts["small"]), hosts)
-
-
-def _fleet_at(lab: Lab, host: Host) -> FleetLab:
-    return FleetLab(
-        Path(host.env["LONGBOAT_RUN"]),
-        port=GATEWAY_PORT,
-        env=host.env,
-        way_in=tuple(host._inside().way_in()),
-        local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
-    )
+        yield Mixed(fleet_at(lab, hosts["small"]), hosts)
 
 
 def test_stages_are_on_the_hosts_that_they_were_computed_for(mixed: Mixed) -> None:

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
 from fleet.load import Load
-from netlab.lab import Host, Lab, why_unavailable
+from netlab.lab import Lab, why_unavailable
 
 AWAY_S = float(os.environ.get("LONGBOAT_TEST_HEAD_AWAY_S", "75"))
 """Longer than Ray waits by itself, and than a gateway lives that nobody speaks to; ten minutes hold too."""
 
 pytestmark = [pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(600 + AWAY_S)]
 
-GATEWAY_PORT = 8000
 FLEET = """name: t
 models:
   - name: a
@@ -45,16 +44,6 @@ class HeadApart:
     def start_head(self) -> list[str]:
         words = ["node", "start", "--head", "--label", "role=head", "--num-cpus", "1"]
         return [*COMMAND, *words, "--token-file", str(self.lab.folder / "token")]
-
-
-def fleet_at(lab: Lab, host: Host) -> FleetLab:
-    return FleetLab(
-        Path(host.env["LONGBOAT_RUN"]),
-        port=GATEWAY_PORT,
-        env=host.env,
-        way_in=tuple(host._inside().way_in()),
-        local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
-    )
 
 
 @pytest.fixture(scope="module")

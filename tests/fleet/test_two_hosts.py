@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import COMMAND, FleetLab, wait_until
+from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(600)]
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
-GATEWAY_PORT = 8000
 
 
 def model(name: str, more: str) -> str:
@@ -70,18 +69,7 @@ def two() -> Iterator[TwoHosts]:
         common = ("--num-cpus", "4", "--token-file", str(token))
         first.run([*COMMAND, "node", "start", "--head", "--label", "host=a", *common], timeout=240)
         second.run([*COMMAND, "node", "start", "--join", first.address, "--label", "host=b", *common], timeout=240)
-        yield TwoHosts(lab, *(_fleet_at(lab, host) for host in lab.hosts))
-
-
-def _fleet_at(lab: Lab, host: Host) -> FleetLab:
-    fleet = FleetLab(
-        Path(host.env["LONGBOAT_RUN"]),
-        port=GATEWAY_PORT,
-        env=host.env,
-        way_in=tuple(host._inside().way_in()),
-        local_port=lab.forward(host, GATEWAY_PORT, "127.0.0.1"),
-    )
-    return fleet
+        yield TwoHosts(lab, *(fleet_at(lab, host) for host in lab.hosts))
 
 
 def tokens(fleet: FleetLab, name: str, prompt: str) -> list[int]:

@@ -123,7 +123,7 @@ def _layout_table(asked: Fleet, plan: CheckedPlan) -> Any:
 
 def _open_parts(told: ModelSpec) -> str:
     """What of the split the file left to decide."""
-    names = [name for name in ("tensor", "pipeline") if getattr(told.parts, name) == "auto"]
+    names = told.parts.open_parts
     return "auto" if len(names) == 2 else "".join(f"{name} auto" for name in names)
 
 

@@ -90,8 +90,7 @@ def _model(
 
 def _left_open(asked: ModelSpec) -> list[str]:
     """What the file leaves to decide."""
-    parts = [f"split.{name}" for name in ("tensor", "pipeline") if getattr(asked.parts, name) == "auto"]
-    split = ["split"] if asked.split == "auto" else parts
+    split = ["split"] if asked.split == "auto" else [f"split.{name}" for name in asked.parts.open_parts]
     return [*split, "replicas"] if asked.replicas == "auto" else split
 
 

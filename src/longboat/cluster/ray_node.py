@@ -51,18 +51,22 @@ def start_node(
     """
     run = run or run_folder()
     _refuse_second(run)
-    for _ in range(_PORT_TRIES - 1):
+    left = _PORT_TRIES
+    while True:
         options = decide(request, run)
         is_new = not Path(options.storage).exists()
         try:
             return _start(options, run, request, on_progress)
-        except ClusterError:
+        except ClusterError as error:
             if not (taken := taken_ports(options)):
                 raise
-            if options.role == "head" and is_new:
-                shutil.rmtree(options.storage, ignore_errors=True)
-            on_progress(f"another process took port {', '.join(map(str, taken))}: trying again with others")
-    return _start(decide(request, run), run, request, on_progress)
+            left -= 1
+            if not left:
+                told = f"{error.message} (another process listens on {options.address}:{taken[0]})"
+                raise ClusterError(told, hint="run it again when that one is up; ss -ltnp shows who it is") from error
+        if options.role == "head" and is_new:
+            shutil.rmtree(options.storage, ignore_errors=True)
+        on_progress(f"another process took port {', '.join(map(str, taken))}: trying again with others")
 
 
 def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
@@ -81,13 +85,7 @@ def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Ca
         started_by_up=request.started_by_up,
     )
     runner = _spawn_runner(options, record)
-    try:
-        return _wait_until_up(run, runner, on_progress)
-    except ClusterError as error:
-        if taken := taken_ports(options):
-            told = f"{error.message} (another process listens on {options.address}:{taken[0]})"
-            raise ClusterError(told, hint="run it again when that one is up; ss -ltnp shows who it is") from error
-        raise
+    return _wait_until_up(run, runner, on_progress)
 
 
 def start_local(run: Path | None = None, on_progress: Callable[[str], None] = lambda _text: None) -> ClusterRecord:

@@ -19,8 +19,7 @@ NUMBERS = "write numbers: split: {tensor: 1, pipeline: 1}, replicas: 1"
 
 def plain(model: ModelSpec, replicas: int) -> ModelSpec:
     """So many replicas, not split where that was to be decided."""
-    numbers = {name: 1 for name in ("tensor", "pipeline") if getattr(model.parts, name) == "auto"}
-    split = model.parts.model_copy(update=numbers)
+    split = model.parts.model_copy(update=dict.fromkeys(model.parts.open_parts, 1))
     return model.model_copy(update={"split": split, "replicas": replicas})
 
 

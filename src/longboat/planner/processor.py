@@ -21,7 +21,7 @@ LIBRARIES = "libraries"
 """The part that all replicas of a node share with its zygote: what they have imported."""
 LIBRARY_BYTES = 600 * MIB
 # Server and engine core, what the allocator keeps, scratch memory of kernels: 70 to 105 MiB were seen after some
-# requests of few different lengths. Each length of a prompt adds kernels of its own, up to about 100 MiB more.
+# requests of few different lengths. Each length of a prompt adds kernels of its own, up to about 140 MiB more.
 PROCESS_BYTES = 85 * MIB
 BATCHED_TOKENS = 2048
 

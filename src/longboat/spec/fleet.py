@@ -204,6 +204,11 @@ class SplitSpec(Section):
         return self
 
     @property
+    def open_parts(self) -> tuple[str, ...]:
+        """Names of the parts that are left to decide."""
+        return tuple(name for name in ("tensor", "pipeline") if getattr(self, name) == "auto")
+
+    @property
     def ranks(self) -> Ranks | None:
         """In numbers; None where a part is left to decide."""
         if self.tensor == "auto" or self.pipeline == "auto":
