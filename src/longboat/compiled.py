@@ -67,7 +67,7 @@ def _install() -> bool:
     files = _fresh_files()
     if not files or not all(file.exists() for file in files.values()):
         return False
-    sys.meta_path.insert(0, _CompiledFinder(files))  # type: ignore[arg-type]  # the protocol of finders
+    sys.meta_path.insert(0, _CompiledFinder(files))
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from fake_upstream import until_closed
 from gateway_lab import RawClient, eventually, post_bytes, settled
 
@@ -164,18 +165,18 @@ async def test_defect_in_a_decision_is_a_500_for_this_request_only(
     assert len(reported) == 1
 
 
-def defect() -> int:
+def defect(*_: Any, **__: Any) -> bytes:
     raise RuntimeError("a defect")
 
 
 async def test_defect_on_the_way_to_an_engine_is_a_500_and_closes_the_account(
-    make_upstream: Any, make_gateway: Any, connect: Any
+    make_upstream: Any, make_gateway: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = await make_gateway(await make_upstream())
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     (upstream,) = gateway.state.table.upstreams()
-    gateway.state.next_turn = defect
+    monkeypatch.setattr("longboat.gateway.requests.upstream_request.splice", defect)
     response = await (await connect(gateway)).post(ASK)
     assert (response.status, response.code) == (500, "gateway_failed")
     assert reported
