@@ -255,7 +255,7 @@ PAGE_TEXT = """\
 # What fits
 
 This page compares the figures of a widely read guide of 2026 with the output of `longboat plan`. `make what-fits`
-writes the page; do not edit it. [Planning](../concepts/planning.md) and [prediction](../concepts/prediction.md) describe
+writes the page; do not edit it. [Planning](../concepts/planning.md) and [prediction](../concepts/prediction.md) say
 what the planner counts.
 
 ## Memory of the weights
