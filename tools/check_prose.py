@@ -1,7 +1,7 @@
 """Check of the project's English: ``tools/check_prose.py [PATH …]``.
 
-Prints file, line, phrase and suggestion for each banned phrase (CONTRIBUTING.md), and exits with 1 if there is one. Code
-in Markdown pages is not checked. In Python files, docstrings, comments and (except in tests) strings are checked.
+Prints file, line, phrase and suggestion for each phrase that CONTRIBUTING.md bans, and exits with 1 if there is one.
+Code in Markdown pages is not checked. In Python files, docstrings, comments and (except in tests) strings are checked.
 """
 
 from __future__ import annotations
