@@ -34,8 +34,8 @@ HEAD = """\
 # Prediction: results
 
 Repeat it with `make bench-prediction DATA=ROWS.csv` on your own rows. [Prediction](../concepts/prediction.md) describes
-the method. Errors are medians of |predicted / measured - 1| over rows; bias is the median of predicted / measured. ITL is
-the mean time between tokens under load, so it includes the prompts of other requests; TTFT includes the wait.
+the method. Errors are medians of |predicted / measured - 1| over rows; bias is the median of predicted / measured. ITL
+is the mean time between tokens under load, so it includes the prompts of other requests; TTFT includes the wait.
 """
 
 

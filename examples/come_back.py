@@ -3,7 +3,7 @@
 python examples/come_back.py "What is Longboat?" http://10.0.0.1:8000 http://10.0.0.2:8000
 
 The arguments are the prompt and the addresses of the fleet's gateways. One address is enough if that gateway restarts.
-The program needs httpx, and reads a key from LONGBOAT_API_KEY.
+The program needs httpx, and reads an optional key from LONGBOAT_API_KEY.
 """
 
 from __future__ import annotations
