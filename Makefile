@@ -25,7 +25,7 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 	@printf '%s\n' "$(CURDIR)" > $@
 
 # What a request runs through is compiled when Longboat is installed, and here when a source is newer.
-$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/_native.c gateway/*.py routing/*.py))
+$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/_native.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
 	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
 	@touch $@
 
@@ -119,7 +119,7 @@ tiny-model: venv engine  ## train the built-in tiny model again
 
 .PHONY: clean
 clean:  ## remove .venv and caches; engine environments stay
-	rm -rf $(VENV) src/longboat/gateway/*.so build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) src/longboat/gateway/native/*.so src/longboat/_compiled build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help

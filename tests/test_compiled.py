@@ -14,7 +14,10 @@ import pytest
 from longboat import compiled
 
 needs_compiled = pytest.mark.skipif(not compiled.IS_COMPILED, reason="nothing is compiled (no C compiler or headers)")
-SAYS = "import longboat.compiled as c, longboat.gateway.call as m; print(c.IS_COMPILED, m.__file__.endswith('.py'))"
+SAYS = (
+    "import longboat.compiled as c, longboat.gateway.requests.model_request as m;"
+    "print(c.IS_COMPILED, m.__file__.endswith('.py'))"
+)
 
 
 def says(source: Path, **variables: str) -> str:
@@ -42,7 +45,7 @@ def test_compiled_modules_are_used_unless_they_are_turned_off(copy: Path) -> Non
 
 @needs_compiled
 def test_an_edited_source_turns_all_of_them_off(copy: Path) -> None:
-    edited = copy / "longboat/routing/quota.py"
+    edited = copy / "longboat/routing/capacity/quota.py"
     edited.write_text(edited.read_text() + "\n")
     assert says(copy) == "False True"
 
@@ -66,5 +69,14 @@ def test_those_of_another_python_are_not_used(copy: Path) -> None:
 @needs_compiled
 def test_times_say_nothing(copy: Path) -> None:
     """An installed wheel has those of its installation."""
-    os.utime(copy / "longboat/routing/quota.py")
+    os.utime(copy / "longboat/routing/capacity/quota.py")
     assert says(copy) == "True False"
+
+
+@needs_compiled
+def test_every_compiled_module_can_be_imported() -> None:
+    names = json.loads((compiled.FOLDER / compiled.MANIFEST).read_bytes())["sources"]
+    modules = [f"longboat.{name.removesuffix('.py').replace('/', '.')}" for name in names]
+    program = f"import importlib\nfor name in {modules}: importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

