@@ -1,1 +1,1 @@
-"""An engine without a model, for tests: real APIs, known tokens, faults on request. Independent of ``longboat``."""
+"""An engine without a model, for tests: real APIs, known tokens, faults on request. It imports only ``longboat.core``."""
