@@ -80,7 +80,7 @@ quick: venv  ## the tests that need no engine, no cluster and no root
 	@$(VENV)/bin/pytest
 
 .PHONY: lint types
-lint types: venv  ## ruff and the import contracts; mypy
+lint types: venv  ## ruff, the import contracts and the prose; mypy
 	@$(VENV)/bin/python tools/run_tests.py $@
 
 .PHONY: chaos

@@ -33,10 +33,9 @@ OTHER_DIVISIONS = "abcdef"
 HEAD = """\
 # Prediction: results
 
-How to repeat it: `make bench-prediction DATA=ROWS.csv`, on rows that you have; what is predicted and how:
-[prediction](../concepts/prediction.md). Errors are medians of |predicted / measured - 1| over rows; bias is the median
-of predicted / measured. ITL is the mean time between tokens under load, so it holds what prompts of others take; TTFT
-holds the waiting.
+Repeat it with `make bench-prediction DATA=ROWS.csv` on your own rows. [Prediction](../concepts/prediction.md) describes
+the method. Errors are medians of |predicted / measured - 1| over rows; bias is the median of predicted / measured. ITL
+is the mean time between tokens under load, so it includes the prompts of other requests; TTFT includes the wait.
 """
 
 
@@ -59,22 +58,22 @@ def _document(samples: Sequence[Sample]) -> Iterator[str]:
         "from ai-dynamo/aiconfigurator's `silicon_sample.csv` (Apache-2.0), without the rows for 16 and 64 "
         "accelerators, which repeat others.\n"
     )
-    yield "## Groups that were not seen\n"
+    yield "## Unseen groups\n"
     yield (
-        "The groups are divided in two halves by the SHA-256 of their names (`model|hardware|engine`, smaller "
-        "hashes first). Constants are fitted to one half and predict the other. They start from the defaults, "
-        "not from the built-in calibration, which has seen all.\n"
+        "The SHA-256 of the groups' names (`model|hardware|engine`, smaller hashes first) divides the groups into two "
+        "halves. Constants are fitted to one half and predict the other. They start from the defaults, not from the "
+        "built-in calibration, which is fitted to all groups.\n"
     )
     yield from _limits(folds.folds, folds.total)
     yield from _table((*folds.folds, folds.total))
     yield ""
     yield from _table(folds.groups)
-    yield "\nThe same with other divisions: a letter before each name, then hashed.\n"
+    yield "\nThe next table uses other divisions, with a letter in front of each name before hashing.\n"
     yield from _table(list(_other_divisions(samples)))
     yield "\n## One left out at a time\n"
     yield from _table(list(_left_out(samples)))
-    yield "\n## Groups that were seen\n"
-    yield "The built-in calibration, with the factor of each group: what a calibration of one's own gives.\n"
+    yield "\n## Known groups\n"
+    yield "The built-in calibration uses the factor of each group, like a calibration on your own rows.\n"
     seen = evaluate(samples, built_in_calibration())
     yield from _table((seen.total, *seen.groups))
     yield from _published()
@@ -129,9 +128,8 @@ def _is(key: Callable[[Sample], str], name: str) -> Callable[[Sample], bool]:
 def _published() -> Iterator[str]:
     yield "\n## Published speeds\n"
     yield (
-        "Figures of others that can be expressed, predicted with the built-in calibration, which saw none of them. "
-        "Output tokens a second of all requests while they decode; prompts of 512 and outputs of 128 tokens where "
-        "nothing is said.\n"
+        "The built-in calibration predicts published figures to which it is not fitted. Figures are output tokens per "
+        "second of all requests during decoding, with prompts of 512 and outputs of 128 tokens by default.\n"
     )
     yield "| model | hardware | engine, split | requests | published | predicted | ratio | source |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"

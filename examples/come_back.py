@@ -1,9 +1,9 @@
-"""Stream a chat, and go on exactly where it was when the gateway dies in the middle of the answer.
+"""Stream a chat, and resume the stream exactly if its gateway dies.
 
 python examples/come_back.py "What is Longboat?" http://10.0.0.1:8000 http://10.0.0.2:8000
 
-The addresses are those of the fleet's gateways; one is enough where it is started again. Needs httpx. Where a key is
-asked for, it is taken from LONGBOAT_API_KEY.
+The arguments are the prompt and the addresses of the fleet's gateways. One address is enough if that gateway restarts.
+The program needs httpx, and reads an optional key from LONGBOAT_API_KEY.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_NOW = (429, 502, 503, 504)
 
 
 def stream_chat(gateways: Sequence[str], body: bytes) -> Iterator[dict[str, Any]]:
-    """The chunks of the answer, each once. body: sent again byte for byte, since the token belongs to it."""
+    """Yield each chunk of the response once. body: sent again unchanged, because the resume token is bound to it."""
     key = os.environ.get("LONGBOAT_API_KEY", "none")
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     last_id = token = ""
@@ -35,7 +35,7 @@ def stream_chat(gateways: Sequence[str], body: bytes) -> Iterator[dict[str, Any]
             if last_id and token:
                 headers |= {"last-event-id": last_id, "x-longboat-resume": token}
             elif anything:
-                raise RuntimeError("the answer broke off, and its engine keeps no journal")
+                raise RuntimeError("the response broke off, and its engine keeps no journal")
             try:
                 with client.stream("POST", url, content=body, headers=headers) as answer:
                     if answer.status_code == 200:
@@ -51,13 +51,13 @@ def stream_chat(gateways: Sequence[str], body: bytes) -> Iterator[dict[str, Any]
                     elif answer.status_code not in NOT_NOW:
                         raise RuntimeError(answer.read().decode())
             except httpx.TransportError:
-                pass  # it has gone: the next one knows how to go on
+                pass  # this gateway is gone: the next one can resume the stream
             time.sleep(PAUSE_S)
-    raise RuntimeError("no gateway answers")
+    raise RuntimeError("no gateway responds")
 
 
 def events(pieces: Iterator[bytes]) -> Iterator[dict[str, str]]:
-    """Fields of each whole event. A stream that had to wait for an engine tells its token in a comment."""
+    """Yield the fields of each complete event. A stream that waited for an engine sends its token in a comment."""
     held, event = b"", {}
     for piece in pieces:
         *lines, held = (held + piece).split(b"\n")
@@ -73,7 +73,7 @@ def events(pieces: Iterator[bytes]) -> Iterator[dict[str, str]]:
 
 
 def main() -> None:
-    """Print the answer as it comes."""
+    """Print the response as it arrives."""
     prompt, *gateways = sys.argv[1:]
     request = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "stream": True, "temperature": 0}
     for chunk in stream_chat(gateways or ["http://127.0.0.1:8000"], json.dumps(request).encode()):

@@ -35,7 +35,12 @@ BIN = Path(sys.executable).parent
 CODE = ("src", "tests", "tools", "benchmarks")
 
 CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "lint": (("ruff", "check", "--quiet", *CODE), ("ruff", "format", "--quiet", "--check", *CODE), ("lint-imports",)),
+    "lint": (
+        ("ruff", "check", "--quiet", *CODE),
+        ("ruff", "format", "--quiet", "--check", *CODE),
+        ("lint-imports",),
+        ("python", "tools/check_prose.py"),
+    ),
     "types": (("mypy",),),
 }
 TESTS = {

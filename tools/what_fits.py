@@ -131,7 +131,7 @@ def memory_notes() -> Iterator[str]:
                 continue
             if name == "FP16":
                 yield (
-                    f"- **{size.model}, FP16**: {params / 1e9:.1f}B parameters of 2 bytes are {ours:.0f} GB. "
+                    f"- **{size.model}, FP16**: {params / 1e9:.1f}B parameters of 2 bytes take {ours:.0f} GB. "
                     f"{guide} GB would be {guide / 2:.0f}B parameters."
                 )
             else:
@@ -141,13 +141,13 @@ def memory_notes() -> Iterator[str]:
 def _q4_note(size: Size, guide: float, ours: float, params: int) -> str:
     bits, own = guide * GB * 8 / params, ours * GB * 8 / params
     if _off(size.fp16_gb, shape(size.model).weight_bytes / GB):
-        return f"- **{size.model}, Q4**: counted for {size.fp16_gb / 2:.0f}B parameters too; Q4_K_M is {ours:.0f} GB."
+        return f"- **{size.model}, Q4**: also counted for {size.fp16_gb / 2:.0f}B parameters; Q4_K_M is {ours:.0f} GB."
     why = (
-        "the guide may count buffers and a cache besides"
+        "the guide may also count buffers and a cache"
         if guide > ours
-        else "values, down projections and the head get more than 4"
+        else "values, down projections and the head use more than 4"
     )
-    return f"- **{size.model}, Q4**: {guide} GB are {bits:.2f} bits a parameter, Q4_K_M takes {own:.2f}: {why}."
+    return f"- **{size.model}, Q4**: {guide} GB is {bits:.2f} bits per parameter; Q4_K_M uses {own:.2f}: {why}."
 
 
 def card_rows() -> Iterator[str]:
@@ -177,10 +177,10 @@ def card_notes() -> Iterator[str]:
             weights = shape(size.model, "q4_k_m").weight_bytes / GB
             where = f"- **{size.model} on {count}x {card}**: {weights:.0f} GB of weights, {usable:.0f} GB of memory"
             if least is None or least > count:
-                short = "the weights alone are more" if weights > usable else "buffers and the cache do not fit besides"
-                yield f"{where}: {short}, {_cards(least, card)} do."
+                short = "the weights alone exceed it" if weights > usable else "buffers and the cache do not fit too"
+                yield f"{where}: {short}, {_cards(least, card)} suffice."
             else:
-                yield f"{where}: {_cards(least, card)} {'does' if least == 1 else 'do'}."
+                yield f"{where}: {_cards(least, card)} {'suffices' if least == 1 else 'suffice'}."
 
 
 def speed_rows() -> Iterator[str]:
@@ -213,13 +213,13 @@ def speed_notes() -> Iterator[str]:
         bound = _bound(best)
         yield (
             f"- **{title}, {quantization}**: a token reads the weights of each stage once; memory alone allows "
-            f"{bound:.0f} tokens/s with this split. The guide's {speed} are {_verdict(speed, low, high, bound)}."
+            f"{bound:.0f} tokens/s with this split. The guide's {speed} is {_verdict(speed, low, high, bound)}."
         )
 
 
 def _verdict(speed: float, low: float, high: float, bound: float) -> str:
     if speed > bound:
-        return "more than that; only another split, speculative decoding or several requests could give them"
+        return "above that limit; only another split, speculative decoding or several requests could reach it"
     return "within the interval" if low <= speed <= high else f"{'above' if speed > high else 'below'} the interval"
 
 
@@ -254,14 +254,14 @@ def cost_rows() -> Iterator[str]:
 PAGE_TEXT = """\
 # What fits
 
-Figures that a widely read guide of 2026 prints, and what `longboat plan` computes. Written by `make what-fits`; do not
-edit. What the planner counts and what it does not: [planning](../concepts/planning.md),
-[prediction](../concepts/prediction.md).
+This page compares the figures of a widely read guide of 2026 with the output of `longboat plan`. `make what-fits`
+writes the page; do not edit it. [Planning](../concepts/planning.md) and [prediction](../concepts/prediction.md) say
+what the planner counts.
 
 ## Memory of the weights
 
-GB of 10^9 bytes. AWQ is 4 bits in groups of 128, with embedding and head in 16 bits. A percentage says by how much the
-figure differs from the guide's, where that is 5 % or more.
+A GB is 10^9 bytes. AWQ uses 4 bits in groups of 128, with embedding and head in 16 bits. A percentage is the difference
+from the guide's figure, if it is 5 % or more.
 
 {memory_rows}
 
@@ -269,9 +269,9 @@ figure differs from the guide's, where that is 5 % or more.
 
 ## Cards
 
-The fewest cards on which an engine starts and holds one request of 4,096 tokens, KV in 16 bits: nodes of up to eight
-cards at 100 GbE, layers divided unevenly where that helps. vLLM takes 0.92 of a card, llama.cpp what it needs. The
-guide names cards for Q4.
+The table shows the fewest cards on which an engine starts and holds one request of 4,096 tokens, with the KV cache in
+16 bits. Nodes have up to eight cards and 100 GbE; layers are divided unevenly if that helps. vLLM uses 0.92 of a card,
+llama.cpp only what it needs. The guide's card counts are for Q4.
 
 {card_rows}
 
@@ -279,8 +279,8 @@ guide names cards for Q4.
 
 ## Speed of Llama 3.1 70B
 
-One request at a time, {prompt} tokens in, {output} out, vLLM, no speculative decoding. In brackets: where 8 of 10
-measurements are expected. The guide does not say what its figures assume.
+The planner assumes one request at a time, {prompt} prompt tokens, {output} output tokens, vLLM, and no speculative
+decoding. The range in brackets is expected to contain 8 of 10 measurements. The guide does not state its assumptions.
 
 {speed_rows}
 
@@ -288,14 +288,14 @@ measurements are expected. The guide does not say what its figures assume.
 
 ## Cost against an API at 0.03 USD per 1,000 tokens
 
-Purchase and power are the guide's. 100,000 tokens a day cost 91 USD a month at that price: less than the power alone.
-So none of the machines ever pays at this load. The last column is Llama 3.1 70B in AWQ, {users} requests at once of
-{prompt} + {output} tokens, prompts counted.
+Purchase and power prices are the guide's. At the API's price, 100,000 tokens a day cost 91 USD a month, less than the
+power alone. No machine pays for itself at this load. The last column is for Llama 3.1 70B in AWQ with {users}
+concurrent requests of {prompt} + {output} tokens; prompt tokens count.
 
 {cost_rows}
 
-Hosted 70B models cost about a hundredth of that price now: `longboat cost` with `--api` compares with any price of the
-catalog. A purchase for the price alone needs a hundred times the load then.
+Hosted 70B models now cost about a hundredth of that price; `longboat cost` with `--api` compares any price in the
+catalog. A purchase that must pay for itself then needs a hundred times the load.
 """
 
 
