@@ -2,7 +2,7 @@
 
 Two things, each left out with one line that says why where it cannot be made; everything works without them, slower:
 
-- ``gateway/_native.c``, beside its source; needs a C compiler and Python's headers
+- ``gateway/native/_native.c``, beside its source; needs a C compiler and Python's headers
 - the modules of ``MODULES``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``); needs mypy too
 """
 
@@ -28,7 +28,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "src/longboat"
-SOURCE = PACKAGE / "gateway/_native.c"
+SOURCE = PACKAGE / "gateway/native/_native.c"
 FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120

@@ -18,7 +18,7 @@ from published_speeds import PUBLISHED, Published
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.cli.plan_measured import read_samples
+from longboat.cli.plan.plan_measured import read_samples
 from longboat.planner.evaluate import Errors, evaluate, evaluate_folds, held_out_ratios, total_errors
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration

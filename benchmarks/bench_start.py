@@ -130,9 +130,9 @@ def rounds_by(run: Callable[[list[str]], str], case: Case, startup: str, num_run
 
 def measure_here(file: str, num_runs: int) -> None:
     """On a host of the cluster: bring one replica up, then time the second, again and again."""
-    from longboat.cli.cluster_at_hand import connect
-    from longboat.cli.target import load_target
-    from longboat.cluster.surroundings import checked_plan
+    from longboat.cli.fleet.target import load_target
+    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cluster.preflight.surroundings import checked_plan
 
     subprocess.run([*LONGBOAT, "up", file, "--detach"], check=True, timeout=600, stdout=subprocess.DEVNULL)
     fleet, _ = load_target(file)
@@ -145,8 +145,8 @@ def measure_here(file: str, num_runs: int) -> None:
 
 def scaler(session, fleet, plan):  # type: ignore[no-untyped-def]
     """A function that changes the replica count of the only model."""
-    from longboat.cluster.serve_config import ShapedModel, serve_document
-    from longboat.spec.dump import dump_fleet
+    from longboat.cluster.fleet.serve_config import ShapedModel, serve_document
+    from longboat.spec.files.dump import dump_fleet
 
     def scale_to(count: int) -> None:
         (model,) = fleet.models

@@ -13,8 +13,8 @@ from typing import Any
 from real_engine import Answer, Api, engine_environment, gang_plan, middle, prompt_of, wait_until_well
 
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
-from longboat.engines.overlay import build_overlay
-from longboat.engines.vllm import VllmAdapter
+from longboat.engines.launch.overlay import build_overlay
+from longboat.engines.vllm.adapter import VllmAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 

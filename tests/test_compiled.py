@@ -14,7 +14,7 @@ import pytest
 from longboat import compiled
 
 needs_compiled = pytest.mark.skipif(not compiled.IS_COMPILED, reason="nothing is compiled (no C compiler or headers)")
-SAYS = "import longboat.compiled as c, longboat.gateway.call as m; print(c.IS_COMPILED, m.__file__.endswith('.py'))"
+SAYS = "import longboat.compiled as c, longboat.gateway.requests.model_request as m; print(c.IS_COMPILED, m.__file__.endswith('.py'))"
 
 
 def says(source: Path, **variables: str) -> str:
@@ -42,7 +42,7 @@ def test_compiled_modules_are_used_unless_they_are_turned_off(copy: Path) -> Non
 
 @needs_compiled
 def test_an_edited_source_turns_all_of_them_off(copy: Path) -> None:
-    edited = copy / "longboat/routing/quota.py"
+    edited = copy / "longboat/routing/capacity/quota.py"
     edited.write_text(edited.read_text() + "\n")
     assert says(copy) == "False True"
 
@@ -66,5 +66,5 @@ def test_those_of_another_python_are_not_used(copy: Path) -> None:
 @needs_compiled
 def test_times_say_nothing(copy: Path) -> None:
     """An installed wheel has those of its installation."""
-    os.utime(copy / "longboat/routing/quota.py")
+    os.utime(copy / "longboat/routing/capacity/quota.py")
     assert says(copy) == "True False"

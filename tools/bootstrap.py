@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from longboat.engines.package_sources import package_sources  # noqa: E402
+from longboat.engines.environments.package_sources import package_sources  # noqa: E402
 
 REQUIREMENTS = ROOT / "requirements"
 

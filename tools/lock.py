@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from longboat.engines.engine_lock import LOCKS, TORCH_CPU_VARIABLE, Uv, resolve  # noqa: E402
-from longboat.engines.installer import DEFAULT_VERSIONS  # noqa: E402
-from longboat.engines.package_sources import package_sources  # noqa: E402
+from longboat.engines.environments.engine_lock import LOCKS, TORCH_CPU_VARIABLE, Uv, resolve  # noqa: E402
+from longboat.engines.environments.installer import DEFAULT_VERSIONS  # noqa: E402
+from longboat.engines.environments.package_sources import package_sources  # noqa: E402
 
 EXTRAS = ("cluster", "kv-events", "redis", "tracing")
 REQUIREMENTS = {

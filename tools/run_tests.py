@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.core.errors import LongboatError, UserInputError
-from longboat.engines.environment import default_platform, find_environment
-from longboat.engines.installer import DEFAULT_VERSIONS
+from longboat.engines.environments.environment import default_platform, find_environment
+from longboat.engines.environments.installer import DEFAULT_VERSIONS
 from longboat.folders import home_folder
 
 ROOT = Path(__file__).resolve().parent.parent

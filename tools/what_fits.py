@@ -14,8 +14,8 @@ from pathlib import Path
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.cost import break_even_months, even_tokens_per_day
 from longboat.planner.demand import Demand

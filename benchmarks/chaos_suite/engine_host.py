@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from longboat.cluster.beat_door import BeatDoor, door_socket
-from longboat.cluster.rank_life import RankLife
+from longboat.cluster.host.rank_life import RankLife
 from longboat.engines.contract import EngineEnvironment, RankCommand, ZygoteRequest
-from longboat.engines.process import RankProcess, start_rank
-from longboat.engines.zygote_client import ZygoteClient, ensure_zygote
-from longboat.gateway.beat_wire import door_word
-from longboat.routing.liveness import Beat, Life, RankBeat
+from longboat.engines.launch.process import RankProcess, start_rank
+from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
+from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.wire import door_word
+from longboat.routing.health.liveness import Beat, Life, RankBeat
 
 LOOK_EVERY_S = 0.05
 STEPS_EVERY_S = 0.25

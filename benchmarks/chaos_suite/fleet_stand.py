@@ -19,7 +19,7 @@ from chaos_suite.places import FAST_BITS_PER_S, SLOW_BITS_PER_S
 from chaos_suite.resume_counts import ResumeCounts
 from fleet.fleet_lab import COMMAND, FleetLab, wait_until
 from fleet.liveness_lab import gateway_state, run_of
-from longboat.gateway.control_client import GatewayControl
+from longboat.gateway.admin.control_client import GatewayControl
 from netlab.lab import Host, Lab
 
 __all__ = ("FleetStand", "fleet_file")
@@ -110,7 +110,7 @@ class FleetStand:
     def zygotes(self, host: Host) -> list[int]:
         """As the host sees them. What is forked from one has its command line, until it gives itself another name."""
         inner = _processes_in(host)
-        alike = {outer for outer in inner if b"longboat_vllm.zygote" in _read(outer, "cmdline")}
+        alike = {outer for outer in inner if b"longboat_vllm.process.zygote" in _read(outer, "cmdline")}
         return [inner[outer] for outer in alike if _parent(outer) not in alike]
 
     def gateway_pid(self) -> int | None:

@@ -18,8 +18,8 @@ from chaos_suite.resume_counts import ResumeCounts
 from longboat.core.errors import ClusterError
 from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
 from longboat.engines.contract import RankCommand
+from longboat.gateway.admin.control_client import GatewayControl, gateway_command, gateway_stdin
 from longboat.gateway.config import GatewayConfig
-from longboat.gateway.control_client import GatewayControl, gateway_command, gateway_stdin
 
 __all__ = ("EngineOrder", "EnginePart", "GatewayPart")
 

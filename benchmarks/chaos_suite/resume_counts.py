@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 
 from longboat.core.errors import ClusterError
-from longboat.gateway.control_client import GatewayControl
+from longboat.gateway.admin.control_client import GatewayControl
 
 __all__ = ("ResumeCounts",)
 

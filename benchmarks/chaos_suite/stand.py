@@ -41,7 +41,7 @@ def fake_commands(itl_ms: float, ttft_ms: float, start_s: float) -> Commands:
 
     def command(number: int, address: str, port: int, key: str, folder: Path) -> EngineOrder:
         resume = ResumeLevel.REPLAY if number == REPLAYING else ResumeLevel.CARRIED
-        argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", MODEL, "--host", address]
+        argv = [sys.executable, "-m", "longboat_fake", "--model", MODEL, "--host", address]
         argv += ["--port", str(port), "--itl-ms", f"{itl_ms:g}", "--ttft-ms", f"{ttft_ms:g}"]
         argv += ["--start-s", f"{start_s:g}", "--resume", resume]
         return EngineOrder(

@@ -10,9 +10,9 @@ from chaos_suite.parts import MODEL, EngineOrder
 from chaos_suite.stand import Commands
 from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
-from longboat.engines.environment import environment_at, find_environment
-from longboat.engines.overlay import build_overlay
-from longboat.engines.vllm import VllmAdapter
+from longboat.engines.environments.environment import environment_at, find_environment
+from longboat.engines.launch.overlay import build_overlay
+from longboat.engines.vllm.adapter import VllmAdapter
 from longboat.folders import home_folder
 
 __all__ = ("vllm_commands",)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway_bench.targets import Target, installed_version, peer_folder
-from longboat.engines.package_sources import package_sources
+from longboat.engines.environments.package_sources import package_sources
 
 __all__ = ("install_peers",)
 

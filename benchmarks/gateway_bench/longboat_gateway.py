@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway_bench.processes import Proxy, ask, free_port, wait_for_url
-from longboat.gateway.keys import new_key
-from longboat.spec.keys_file import KeyBook, save_keys
+from longboat.gateway.limits.keys import new_key
+from longboat.spec.files.keys_file import KeyBook, save_keys
 
 __all__ = ("LIMITS", "PLENTY", "TENANTS", "missing_features", "start_longboat")
 

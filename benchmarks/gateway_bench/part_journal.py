@@ -18,9 +18,9 @@ from gateway_bench.stand import Stand, say
 from gateway_bench.targets import Running, Target
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
+from longboat.gateway.admin.control_client import GatewayControl, gateway_command, gateway_stdin
 from longboat.gateway.config import GatewayConfig
-from longboat.gateway.control_client import GatewayControl, gateway_command, gateway_stdin
-from longboat.gateway.keys import new_key
+from longboat.gateway.limits.keys import new_key
 
 __all__ = ("measure_journal",)
 

@@ -51,7 +51,7 @@ class Stand:
 
     def fake_engines(self, *words: str, count: int = 2) -> None:
         """Longboat's fake engine: it schedules, and makes requests wait when it is full."""
-        command = [sys.executable, "-m", "longboat.engines.fake_server", "--model", "mock", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "longboat_fake", "--model", "mock", "--host", "127.0.0.1"]
         self._engines([*command, *words], count)
 
     def _engines(self, argv: Sequence[str], count: int) -> None:

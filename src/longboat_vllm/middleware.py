@@ -14,7 +14,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from longboat_vllm.carry import (
+from longboat_vllm.quiet_log import hush
+from longboat_vllm.resume.carry import (
     CURRENT,
     BadCarryError,
     CarriedRequest,
@@ -25,9 +26,8 @@ from longboat_vllm.carry import (
     repeats_logprobs,
     unsupported,
 )
-from longboat_vllm.journal_lines import JournalLines, ids_lines, steps_line
-from longboat_vllm.quiet_log import hush
-from longboat_vllm.resume import STATE, ResumeState
+from longboat_vllm.resume.install import STATE, ResumeState
+from longboat_vllm.resume.journal_lines import JournalLines, ids_lines, steps_line
 from longboat_vllm.steps import STEPS, Steps
 
 __all__ = ("ResumeMiddleware",)

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from longboat_vllm import lineage, loaded, resume
-from longboat_vllm.forked import FORKED
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
-from longboat_vllm.resume import UnexpectedShapeError, expect
-from longboat_vllm.seeds import mend_seeded_parts_on_cpu
+from longboat_vllm.process import lineage, loaded
+from longboat_vllm.process.forked import FORKED
+from longboat_vllm.resume import install as resume
+from longboat_vllm.resume.install import UnexpectedShapeError, expect
+from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
 
 __all__ = (
     "SWITCH",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from longboat.catalog.cache import Cache
-from longboat.catalog.model_shape import Layer, ModelShape, share_equal_layers
-from longboat.catalog.weight import Weight
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.model_shape import Layer, ModelShape, share_equal_layers
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("make_layer", "make_shape")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.catalog.gguf_types import GGUF_TYPES, bits_of
+from longboat.catalog.formats.gguf_types import GGUF_TYPES, bits_of
 
 BITS = {
     "F32": 32, "F16": 16, "BF16": 16, "F64": 64, "I8": 8, "I16": 16, "I32": 32, "I64": 64,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.catalog.facts import ModelFacts
-from longboat.catalog.hf_config import facts_from_config, read_config
+from longboat.catalog.formats.hf_config import facts_from_config, read_config
+from longboat.catalog.formats.model_facts import ModelFacts
 from longboat.core.errors import UserInputError
 
 DENSE: dict[str, object] = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.catalog.hf_config import parse_config
-from longboat.catalog.hf_shape import shape_from_config
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.formats.hf_config import parse_config
+from longboat.catalog.readers.hf_shape import shape_from_config
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 
 DENSE: dict[str, object] = {

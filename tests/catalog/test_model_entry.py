@@ -7,7 +7,7 @@ import pytest
 from longboat.catalog.entries import ModelEntry
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import config_of, shape_of_entry
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 
 MODELS = built_in_library().models
 PUBLISHED = [entry for entry in MODELS.values() if entry.published_params]

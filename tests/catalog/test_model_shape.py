@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.shape_builders import make_layer, make_shape
-from longboat.catalog.cache import NO_CACHE, Cache
-from longboat.catalog.model_shape import Layer
-from longboat.catalog.weight import Weight
+from longboat.catalog.shape.cache import NO_CACHE, Cache
+from longboat.catalog.shape.model_shape import Layer
+from longboat.catalog.shape.weight import Weight
 
 FULL = Cache(kind="full", num_kv_heads=8, key_dim=128, value_dim=128)
 CACHES = (

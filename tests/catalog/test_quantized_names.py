@@ -6,9 +6,9 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
+from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.quantized_names import named_model, quantized_name
 from longboat.catalog.read_model import read_model
-from longboat.catalog.requantize import requantized
 from longboat.core.errors import UserInputError
 
 LIBRARY = built_in_library()

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import longboat.builtin
 from catalog.file_builders import gguf_header, safetensors_header, write_model
-from longboat.catalog.from_tensors import shape_from_tensors
-from longboat.catalog.hf_shape import shape_from_config
+from longboat.catalog.formats.safetensors import read_header
 from longboat.catalog.library import built_in_library
-from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.read_model import Fetch, read_model
-from longboat.catalog.safetensors import read_header
+from longboat.catalog.readers.hf_shape import shape_from_config
+from longboat.catalog.shape.from_tensors import shape_from_tensors
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import TransferError, UserInputError
 
 LIBRARY = built_in_library()

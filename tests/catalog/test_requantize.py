@@ -6,8 +6,8 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import QUANTIZATIONS, requantized
+from longboat.catalog.quantization.requantize import QUANTIZATIONS, requantized
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 
 MODELS = built_in_library().models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.cluster.messages import Announcement, FleetReport, GatewayReport
+from longboat.cluster.protocol.messages import Announcement, FleetReport, GatewayReport
 from longboat.core.states import Phase, RankState, ReplicaState
 
 __all__ = ("failure", "gateway", "replica", "report")

@@ -8,8 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from longboat.cluster.names import CONTROLLER_APP, keeper_name
-from longboat.cluster.session import Session
+from longboat.cluster.protocol.names import CONTROLLER_APP, keeper_name
+from longboat.cluster.ray.session import Session
 
 __all__ = ("FakeRay", "FakeServe", "FakeSession", "application")
 

@@ -55,7 +55,7 @@ def test_an_unexpected_error_is_raised_for_who_debugs(longboat: Longboat, monkey
 
 
 def test_a_missing_package_says_how_to_get_it(longboat: Longboat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "longboat.cli.down", None)  # its import fails from now on
+    monkeypatch.setitem(sys.modules, "longboat.cli.fleet.down", None)  # its import fails from now on
     done = longboat("down")
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
@@ -82,4 +82,4 @@ def fail_in_down(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr("longboat.cli.down.run_down", fail)
+    monkeypatch.setattr("longboat.cli.fleet.down.run_down", fail)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longboat.catalog.library import built_in_library
-from longboat.cli.catalog_files import read_library
+from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import UserInputError
 
 CARD = """

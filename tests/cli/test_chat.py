@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.cli.chat import stream_chat
-from longboat.cli.lasting_answer import LastingAnswer, ServerEvent, events_in
+from longboat.cli.chat.command import stream_chat
+from longboat.cli.chat.lasting_answer import LastingAnswer, ServerEvent, events_in
 from longboat.core.errors import ClusterError, EngineError
 from longboat.core.policy import Policy
 from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
+from longboat.gateway.admin.control_client import GatewayControl, gateway_command, gateway_stdin
 from longboat.gateway.config import GatewayConfig
-from longboat.gateway.control_client import GatewayControl, gateway_command, gateway_stdin
 
 DEADLINE_S = 30.0
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "come_back.py"
@@ -78,7 +78,7 @@ class Gateway:
 @pytest.fixture(scope="module")
 def engine_url() -> Iterator[str]:
     url = f"http://127.0.0.1:{free_port()}"
-    argv = ["-m", "longboat.engines.fake_server", "--model", "tiny", "--port", url.rpartition(":")[2], "--itl-ms", "20"]
+    argv = ["-m", "longboat_fake", "--model", "tiny", "--port", url.rpartition(":")[2], "--itl-ms", "20"]
     env = {**os.environ, "LONGBOAT_ENGINE_API_KEY": KEY}
     process = subprocess.Popen([sys.executable, *argv], env=env, stdout=subprocess.DEVNULL)
     until(lambda: is_there(f"{url}/health"), "the engine serves")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.cli import cluster_at_hand
+from longboat.cli.shared import cluster_at_hand
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from longboat.cli.fleet_plan import same_wishes, wish_of
-from longboat.spec.dump import dump_fleet
-from longboat.spec.load import load_fleet
+from longboat.cli.fleet.fleet_plan import same_wishes, wish_of
+from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.load import load_fleet
 
 AUTO = "models: [{source: 'builtin:tiny', split: auto, replicas: auto%s}]"
 DECIDED = "models: [{source: 'builtin:tiny', split: {tensor: 2}, replicas: 3}]"

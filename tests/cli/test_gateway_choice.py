@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.cli_builders import gateway
-from longboat.cli.gateway_choice import gateway_here, in_reach
+from longboat.cli.shared.gateway_choice import gateway_here, in_reach
 from longboat.core.errors import ClusterError
 
 LOOPBACK = "http://127.0.0.1:8000"

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from cli.cli_builders import gateway, report
-from longboat.cli.gateway_notes import auth_line, key_note, limits_line, tenants_document
-from longboat.cli.tables import tenant_view
-from longboat.spec.fleet import Fleet
-from longboat.spec.load import load_fleet
+from longboat.cli.shared.gateway_notes import auth_line, key_note, limits_line, tenants_document
+from longboat.cli.shared.tables import tenant_view
+from longboat.spec.files.load import load_fleet
+from longboat.spec.types.fleet import Fleet
 
 KEYS = "auth: keys, tenants: [{name: a, requests_per_minute: 60}]"
 

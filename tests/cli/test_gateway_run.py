@@ -22,8 +22,8 @@ import pytest
 
 from cli.cli_process import Done
 from cli.test_import_budget import HEAVY, cost_of
-from longboat.gateway.keys import new_key
-from longboat.spec.keys_file import KeyBook, save_keys
+from longboat.gateway.limits.keys import new_key
+from longboat.spec.files.keys_file import KeyBook, save_keys
 
 DEADLINE_S = 30.0
 ENGINE = "--upstream=tiny=http://127.0.0.1:1"
@@ -281,7 +281,7 @@ def test_unknown_field_of_an_upstream_names_the_nearest(longboat: Callable[..., 
 
 
 def test_run_loads_nothing_heavy() -> None:
-    loaded = set(cost_of("import longboat.cli.gateway_run, longboat.gateway.__main__")["loaded"])
+    loaded = set(cost_of("import longboat.cli.gateway.run, longboat.gateway.__main__")["loaded"])
     assert "longboat" in loaded
     assert not loaded & HEAVY
 

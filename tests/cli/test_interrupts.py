@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from longboat.cli.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
+from longboat.cli.shared.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -14,16 +14,16 @@ import pytest
 from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
-from longboat.cli import cluster_at_hand
-from longboat.cli.key_store import fleet_key_book, keys_path
-from longboat.cluster.deployed import controller_values, document_with, key_book_in
-from longboat.cluster.messages import FleetReport
-from longboat.cluster.names import CONTROLLER_APP
-from longboat.cluster.serve_config import serve_document
+from longboat.cli.keys.key_store import fleet_key_book, keys_path
+from longboat.cli.shared import cluster_at_hand
+from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in
+from longboat.cluster.fleet.serve_config import serve_document
+from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.core.policy import KeyRecord
-from longboat.spec.dump import dump_fleet
-from longboat.spec.keys_file import KeyBook, load_keys, save_keys
-from longboat.spec.load import load_fleet
+from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.keys_file import KeyBook, load_keys, save_keys
+from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
 
 FLEET = load_fleet("{models: [builtin:tiny], gateway: {auth: keys, tenants: [{name: search}, {name: batch}]}}", "x")

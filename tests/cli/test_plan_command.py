@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.test_import_budget import cost_of_longboat
-from longboat.cli import cluster_at_hand
 from longboat.cli.app import app
+from longboat.cli.shared import cluster_at_hand
 from longboat.core.errors import ClusterError, UserInputError
 
 TWO = "A5000 + A4000, net=1GbE"

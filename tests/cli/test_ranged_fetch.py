@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from longboat.cli.ranged_fetch import ranged_fetch
+from longboat.cli.plan.ranged_fetch import ranged_fetch
 from longboat.core.errors import TransferError
 
 DATA = bytes(range(256)) * 4

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from cli.cli_builders import DOCUMENT, failure, gateway, replica, report
-from longboat.cli.readiness import Goal, Watch, is_ready, wait_ready
-from longboat.cluster.messages import FleetReport
+from longboat.cli.fleet.readiness import Goal, Watch, is_ready, wait_ready
+from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.errors import ClusterError, EngineError
 from longboat.core.states import Phase
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.cli_builders import replica
-from longboat.cli.tables import phase_times, resume_lines
+from longboat.cli.shared.tables import phase_times, resume_lines
 from longboat.core.states import Phase, ResumeLevel
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.cli.down import ends_with
-from longboat.cli.up import Applied, hold
-from longboat.cluster.node_record import ClusterRecord
-from longboat.spec.load import load_fleet
+from longboat.cli.fleet.down import ends_with
+from longboat.cli.fleet.up import Applied, hold
+from longboat.cluster.host.record import ClusterRecord
+from longboat.spec.files.load import load_fleet
 
 FLEET = load_fleet("builtin:tiny", "x")
 

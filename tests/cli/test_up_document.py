@@ -13,14 +13,14 @@ from rich.console import Console
 
 from cli.cli_builders import gateway, replica, report
 from cli.cli_process import Done
-from longboat.cli.fleet_plan import show_plan
-from longboat.cli.up_document import up_values
-from longboat.cluster.messages import FleetReport
-from longboat.cluster.preflight import EngineFinding, NodeFindings, PreflightRequest
-from longboat.cluster.surroundings import CheckedPlan, Wish, checked_plan
+from longboat.cli.fleet.fleet_plan import show_plan
+from longboat.cli.fleet.up_document import up_values
+from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PreflightRequest
+from longboat.cluster.preflight.surroundings import CheckedPlan, Wish, checked_plan
+from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.states import RankState
 from longboat.core.topology import Node
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 
 Longboat = Callable[..., Done]
 AUTO = "models: [{source: 'builtin:tiny', split: auto, replicas: auto}]"

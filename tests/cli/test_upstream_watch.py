@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from longboat.cli.upstream_watch import LATE_IN_A_ROW, UpstreamWatch, Watched
+from longboat.cli.gateway.upstream_watch import LATE_IN_A_ROW, UpstreamWatch, Watched
 from longboat.core.states import Endpoint
-from longboat.spec.alone import HealthSpec
+from longboat.spec.files.standalone_gateway import HealthSpec
 
 DEADLINE_S = 20.0
 QUICK = HealthSpec(every_s=0.1, timeout_s=0.1)

@@ -12,9 +12,9 @@ import pytest
 from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
-from longboat.cli import usage
-from longboat.cli.usage import added_up
-from longboat.cluster.messages import FleetReport
+from longboat.cli.fleet import usage
+from longboat.cli.fleet.usage import added_up
+from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.errors import ClusterError
 
 TODAY = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from longboat.cluster.serve_config import ShapedModel, bundle_labels, serve_document
-from longboat.cluster.supervisor import _shape
+from longboat.cluster.fleet.serve_config import ShapedModel, bundle_labels, serve_document
+from longboat.cluster.gang.supervisor import _shape
 from longboat.core.topology import Node
 from longboat.planner.place import NoShape, shape_gang
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 
 NODES = tuple(Node(node_id=name, address=name, num_cpus=4, labels={"host": name, "zone": "z"}) for name in "ab")
 MODEL = "models: [{source: 'builtin:tiny', engine: fake, resources: {cpus: 2}, %s}]"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.deployed import controller_values, document_with, key_book_in, values_with_keys
-from longboat.cluster.names import CONTROLLER_APP, model_app_name
-from longboat.cluster.serve_config import controller_document, serve_document
+from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
+from longboat.cluster.fleet.serve_config import controller_document, serve_document
+from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
 from longboat.core.errors import ClusterError
 from longboat.core.policy import KeyRecord
-from longboat.spec.keys_file import KeyBook
-from longboat.spec.load import load_fleet
+from longboat.spec.files.keys_file import KeyBook
+from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
 
 FLEET = load_fleet("{models: [builtin:tiny], gateway: {auth: keys}}", "x")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.cluster.drains import Drains, read_drains, values_with_drains
+from longboat.cluster.fleet.drains import Drains, read_drains, values_with_drains
 from longboat.core.states import Phase, RankState, ReplicaState
 
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from longboat.cluster.beat_door import BeatDoor, door_socket
-from longboat.cluster.gang_pulse import DOOR, GangPulse
-from longboat.cluster.rank_life import RankLife
+from longboat.cluster.gang.heartbeat_publisher import DOOR, GangPulse
+from longboat.cluster.host.rank_life import RankLife
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
-from longboat.gateway.beat_reader import listen
-from longboat.gateway.beat_wire import door_word
-from longboat.routing.liveness import Beat, Life, RankBeat
+from longboat.heartbeat.listener import listen
+from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.wire import door_word
+from longboat.routing.health.liveness import Beat, Life, RankBeat
 
 DEADLINE_S = 30.0
 KEY = "secret"

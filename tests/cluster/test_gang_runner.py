@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster import gang as gang_module
-from longboat.cluster import supervisor as supervisor_module
-from longboat.cluster.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
-from longboat.cluster.supervisor import GangRunner
+from longboat.cluster.gang import gang as gang_module
+from longboat.cluster.gang import supervisor as supervisor_module
+from longboat.cluster.gang.supervisor import GangRunner
+from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import Phase, RankState, ResumeLevel

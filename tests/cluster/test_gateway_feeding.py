@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.gateway_process import GatewayProcess
-from longboat.cluster.messages import GatewaySettings, NodeOrder, policy_digest
+from longboat.cluster.node.gateway_process import GatewayProcess
+from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
 
@@ -63,7 +63,7 @@ class Node(GatewayProcess):
         return self.gateway or Gone()
 
     async def _start(self, order: NodeOrder, redis_url: str | None) -> dict[str, Any]:
-        from longboat.cluster.gateway_process import _digest
+        from longboat.cluster.node.gateway_process import _digest
 
         record = {"socket": "s", "token": "t", "digest": _digest(order, redis_url), "port": 1}
         self.starts.append(self._config(order, record, redis_url))
@@ -195,7 +195,7 @@ async def test_a_gateway_that_is_busy_is_left_alone_and_one_that_hangs_is_ended(
     with pytest.raises(ClusterError, match="busy"):
         await node.ensure(order())
     assert process.poll() is None and len(node.starts) == 1
-    monkeypatch.setattr("longboat.cluster.gateway_process.HANG_S", 0.0)
+    monkeypatch.setattr("longboat.cluster.node.gateway_process.HANG_S", 0.0)
     await node.ensure(order())
     assert process.wait(timeout=30) == -signal.SIGKILL
     assert len(node.starts) == 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from longboat.cluster.gateway_orders import SlotShares, policy_document
-from longboat.cluster.messages import GatewaySettings, NodeOrder, policy_digest
-from longboat.cluster.serve_config import gateway_settings, plain_policy
+from longboat.cluster.fleet.gateway_orders import SlotShares, policy_document
+from longboat.cluster.fleet.serve_config import gateway_settings, plain_policy
+from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.policy import KeyRecord, Policy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 
 POLICY = Policy(
     auth="keys",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.cluster.gateway_process import _url
-from longboat.cluster.messages import GatewaySettings
+from longboat.cluster.node.gateway_process import _url
+from longboat.cluster.protocol.messages import GatewaySettings
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from longboat.cluster.hold_off import AFTER_FIRST_S, AT_MOST_S, HoldOff
-from longboat.cluster.ports import ServeController
-from longboat.cluster.supervisor import ANNOUNCE_EVERY_S
+from longboat.cluster.fleet.startup_grace import AFTER_FIRST_S, AT_MOST_S, HoldOff
+from longboat.cluster.gang.supervisor import ANNOUNCE_EVERY_S
+from longboat.cluster.protocol.ports import ServeController
 
 
 def test_it_holds_until_all_had_their_time_after_the_first_was_heard() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.cluster.leaving import MOVE_S, LeaveRules, Leaving, Stay
+from longboat.cluster.gang.drain_tracker import MOVE_S, LeaveRules, Leaving, Stay
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
 
 RULES = LeaveRules(drain_s=20.0, limit_s=600.0)

@@ -7,8 +7,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.cluster.membership import FORGET_S, ORDERS_KEPT, SILENCE_S, Membership
-from longboat.cluster.messages import Announcement
+from longboat.cluster.fleet.membership import FORGET_S, ORDERS_KEPT, SILENCE_S, Membership
+from longboat.cluster.protocol.messages import Announcement
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from longboat.cluster.meter import Meter
+from longboat.cluster.gang.meter import Meter
 from longboat.engines.contract import EngineCounters
 
 READY = EngineCounters(kv_blocks=512, block_tokens=32, itl_s=1.0, num_itl=50, ttft_s=2.0, num_ttft=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.cluster import nic
+from longboat.cluster.host import nic
 from longboat.core.errors import ClusterError, UserInputError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from longboat.cluster.preflight import NodeFindings, PathFinding, PreflightRequest, inspect_node
+from longboat.cluster.preflight.checks import NodeFindings, PathFinding, PreflightRequest, inspect_node
 
 
 @pytest.fixture

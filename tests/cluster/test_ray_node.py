@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from longboat.cluster import node_choices
-from longboat.cluster.node_record import ClusterRecord, connect_env, load_record, local_cluster, save_record
-from longboat.cluster.node_runner import backoff_s, is_final, last_words
-from longboat.cluster.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
-from longboat.cluster.ray_node import NodeRequest, start_local, start_node, stop_node
+from longboat.cluster.host import choices as node_choices
+from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
+from longboat.cluster.host.ray_node import NodeRequest, start_local, start_node, stop_node
+from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
+from longboat.cluster.host.runner import backoff_s, is_final, last_words
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from netlab.lab import Host
 from netlab.plugin import MakeLab
@@ -188,7 +188,7 @@ def _racing(monkeypatch: pytest.MonkeyPatch, taken: list[socket.socket], *, race
             save_record(replace(record, phase="up"))
         return subprocess.Popen([sys.executable, "-c", ""])
 
-    monkeypatch.setattr("longboat.cluster.ray_node._spawn_runner", spawn)
+    monkeypatch.setattr("longboat.cluster.host.ray_node._spawn_runner", spawn)
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_failure_with_free_ports_is_not_tried_again(run: Path, monkeypatch: pyte
         save_record(replace(record, phase="failed", detail="RuntimeError: Version mismatch"))
         return subprocess.Popen([sys.executable, "-c", ""])
 
-    monkeypatch.setattr("longboat.cluster.ray_node._spawn_runner", spawn)
+    monkeypatch.setattr("longboat.cluster.host.ray_node._spawn_runner", spawn)
     with pytest.raises(ClusterError, match="Version mismatch"):
         start_local(run)
     assert len(starts) == 1

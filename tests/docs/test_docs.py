@@ -11,11 +11,11 @@ import pytest
 import typer.main
 
 from longboat.cli.app import app
-from longboat.cli.error_text import print_error
-from longboat.cli.gateway_notes import LIMITS
+from longboat.cli.shared.error_text import print_error
+from longboat.cli.shared.gateway_notes import LIMITS
 from longboat.core.errors import UserInputError
-from longboat.routing.tickets import RejectedReason
-from longboat.spec.load import load_fleet
+from longboat.routing.queue.queue_entry import RejectedReason
+from longboat.spec.files.load import load_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from longboat_vllm.carry import CURRENT, CarriedRequest
 from longboat_vllm.middleware import ResumeMiddleware
-from longboat_vllm.resume import ResumeState
+from longboat_vllm.resume.carry import CURRENT, CarriedRequest
+from longboat_vllm.resume.install import ResumeState
 
 __all__ = ("KEY", "Call", "Recorder", "installed", "post")
 

@@ -45,7 +45,7 @@ def free_port() -> int:
 def spawn_fake(*flags: str, port: int | None = None, key: str = "") -> FakeProcess:
     """Start an engine process, without waiting for it."""
     port = port or free_port()
-    argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", "m", "--port", str(port), *flags]
+    argv = [sys.executable, "-m", "longboat_fake", "--model", "m", "--port", str(port), *flags]
     env = {**os.environ, "LONGBOAT_ENGINE_API_KEY": key}
     process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return FakeProcess(process, f"http://127.0.0.1:{port}")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.engine_lock import LOCKS, Uv, check_torch_cpu, num_packages, resolve, shipped_lock
-from longboat.engines.installer import DEFAULT_VERSIONS
-from longboat.engines.package_sources import PackageSources
+from longboat.engines.environments.engine_lock import LOCKS, Uv, check_torch_cpu, num_packages, resolve, shipped_lock
+from longboat.engines.environments.installer import DEFAULT_VERSIONS
+from longboat.engines.environments.package_sources import PackageSources
 
 SHIPPED = sorted(LOCKS.glob("*.txt"))
 

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from longboat.core.errors import UserInputError
-from longboat.engines import environment as subject
-from longboat.engines.environment import MARKER, environment_at, find_environment, installed_environments, version_key
+from longboat.engines.environments import environment as subject
+from longboat.engines.environments.environment import (
+    MARKER,
+    environment_at,
+    find_environment,
+    installed_environments,
+    version_key,
+)
 
 
 def make_environment(folder: Path, *distributions: str, marked: bool = True) -> Path:

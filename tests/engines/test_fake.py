@@ -10,8 +10,8 @@ import orjson
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.fake import FakeAdapter
-from longboat.engines.fake_metrics import EngineMetrics
-from longboat.engines.fake_server import _parser
+from longboat_fake.__main__ import _parser
+from longboat_fake.engine.metrics import EngineMetrics
 
 
 def _plan(num_nodes: int = 1, **changes: Any) -> GangPlan:
@@ -43,7 +43,7 @@ def test_ports_have_a_master_only_for_several_nodes() -> None:
 def test_command_of_the_head_is_understood_by_the_server() -> None:
     options = {"ttft_ms": 5, "itl_ms": 1.5, "max_num_seqs": 3, "kv_blocks": 64, "start_s": 0.1}
     command = FakeAdapter().command(_plan(2, options=options, context_tokens=512), 0, None, "")
-    assert command.argv[:3] == (sys.executable, "-m", "longboat.engines.fake_server")
+    assert command.argv[:3] == (sys.executable, "-m", "longboat_fake")
     parsed = _parser().parse_args(command.argv[3:])
     assert (parsed.host, parsed.port, parsed.nnodes, parsed.node_rank, parsed.headless) == ("10.0.0.1", 81, 2, 0, False)
     assert (parsed.ttft_ms, parsed.itl_ms, parsed.max_num_seqs, parsed.kv_blocks) == (5, 1.5, 3, 64)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.engines.fake_blocks import BlockPool, BlockStored, KvEvent, Reservation, block_hashes
+from longboat_fake.engine.blocks import BlockPool, BlockStored, KvEvent, Reservation, block_hashes
 
 
 def test_hashes_follow_the_published_recipe() -> None:

@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from engines.fake_process import FakeProcess, fake_engine
-from longboat.engines.fake_blocks import block_hashes
+from longboat_fake.engine.blocks import block_hashes
 
 BLOCK_TOKENS = 4
 DEADLINE_MS = 10_000
@@ -183,7 +183,7 @@ def test_a_replay_request_of_another_form_harms_nobody(engine: FakeProcess) -> N
 def test_a_missing_library_is_an_error_with_a_way_out(missing: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from longboat.engines.fake_server import main\n"
+        "from longboat_fake.__main__ import main\n"
         "sys.exit(main(['--model', 'm', '--port', '0', '--kv-events', 'tcp://127.0.0.1:0']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)

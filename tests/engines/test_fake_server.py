@@ -252,7 +252,7 @@ def test_log_tells_the_phases_in_order() -> None:
 
 
 def test_process_imports_only_what_starts_fast() -> None:
-    code = "import longboat.engines.fake_server, sys; print(*sys.modules)"
+    code = "import longboat_fake.__main__, sys; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )

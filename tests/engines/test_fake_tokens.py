@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.engines.fake_tokens import VOCABULARY, StopFilter, encode, natural_length, piece, prompt_digest, token_at
+from longboat_fake.engine.tokens import VOCABULARY, StopFilter, encode, natural_length, piece, prompt_digest, token_at
 
 
 def test_tokens_depend_on_prompt_position_and_choice() -> None:

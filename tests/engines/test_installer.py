@@ -11,9 +11,9 @@ import pytest
 import uv as uv_package
 
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.environment import MARKER, find_environment, installed_environments
-from longboat.engines.installer import InstallRequest, install, parse_engine, request_for
-from longboat.engines.package_sources import PackageSources
+from longboat.engines.environments.environment import MARKER, find_environment, installed_environments
+from longboat.engines.environments.installer import InstallRequest, install, parse_engine, request_for
+from longboat.engines.environments.package_sources import PackageSources
 
 FAKE_UV = """#!/bin/sh
 echo "$@" >> {log}

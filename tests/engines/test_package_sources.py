@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from longboat.engines.package_sources import PackageSources, package_sources, parse_pip_config
+from longboat.engines.environments.package_sources import PackageSources, package_sources, parse_pip_config
 
 
 def test_configuration_is_read_with_pips_precedence() -> None:

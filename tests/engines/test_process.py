@@ -15,7 +15,7 @@ import pytest
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import RankCommand
-from longboat.engines.process import RankExit, RankProcess, reap, start_rank
+from longboat.engines.launch.process import RankExit, RankProcess, reap, start_rank
 
 DEADLINE_S = 20.0
 WITH_CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"

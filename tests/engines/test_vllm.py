@@ -15,7 +15,7 @@ import pytest
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment, EngineLoad
-from longboat.engines.vllm import VllmAdapter
+from longboat.engines.vllm.adapter import VllmAdapter
 
 GOLDEN = Path(__file__).parent / "golden"
 ENVIRONMENT = EngineEnvironment(

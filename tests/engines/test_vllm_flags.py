@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.engines.vllm_flags import OWNED_FLAGS, check_extra_args, flags_of, number_given, without_given
+from longboat.engines.vllm.flags import OWNED_FLAGS, check_extra_args, flags_of, number_given, without_given
 
 
 @pytest.mark.parametrize(

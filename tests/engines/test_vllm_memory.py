@@ -6,7 +6,7 @@ import pytest
 
 from longboat.core.plan import EngineMemory
 from longboat.engines.contract import EngineCounters
-from longboat.engines.vllm import VllmAdapter
+from longboat.engines.vllm.adapter import VllmAdapter
 
 MIB = 1024**2
 METRICS = """

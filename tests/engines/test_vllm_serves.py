@@ -19,9 +19,9 @@ from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import RankCommand
-from longboat.engines.environment import environment_at
-from longboat.engines.overlay import build_overlay
-from longboat.engines.vllm import VllmAdapter
+from longboat.engines.environments.environment import environment_at
+from longboat.engines.launch.overlay import build_overlay
+from longboat.engines.vllm.adapter import VllmAdapter
 
 ENGINE_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 ADAPTER = VllmAdapter()

@@ -19,8 +19,8 @@ import pytest
 
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, RankCommand, ZygoteRequest
-from longboat.engines.process import RankExit, RankProcess, start_rank
-from longboat.engines.zygote_client import ZygoteClient, ensure_zygote, list_all, stop_all
+from longboat.engines.launch.process import RankExit, RankProcess, start_rank
+from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, list_all, stop_all
 
 DEADLINE_S = 30.0
 ENTRY = """

@@ -17,11 +17,11 @@ import pytest
 from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan
 from longboat.engines.contract import EngineEnvironment
-from longboat.engines.environment import environment_at
-from longboat.engines.overlay import build_overlay
-from longboat.engines.process import RankProcess, start_rank
-from longboat.engines.vllm import VllmAdapter
-from longboat.engines.zygote_client import ZygoteClient, ensure_zygote, stop_all
+from longboat.engines.environments.environment import environment_at
+from longboat.engines.launch.overlay import build_overlay
+from longboat.engines.launch.process import RankProcess, start_rank
+from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, stop_all
+from longboat.engines.vllm.adapter import VllmAdapter
 
 __all__ = ("ENGINE_PYTHON", "VllmNode", "vllm_node")
 

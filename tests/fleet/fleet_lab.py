@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from longboat.cluster.node_record import load_record
+from longboat.cluster.host.record import load_record
 from netlab.lab import Host, Lab
 
 __all__ = ("COMMAND", "FleetLab", "free_port", "wait_until")

@@ -12,7 +12,7 @@ from engine_lab import Engine
 from fake_upstream import FakeUpstream, Script, answer_json
 from gateway_lab import RawClient, started_gateway
 
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 MakeUpstream = Callable[..., Awaitable[FakeUpstream]]
 MakeGateway = Callable[..., Awaitable[Gateway]]

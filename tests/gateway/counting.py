@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.counters import Counters
+from longboat.gateway.limits.counters import Counters
 
 START_S = 1_700_006_400.0  # the middle of a UTC day
 

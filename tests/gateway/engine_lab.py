@@ -20,7 +20,7 @@ from gateway_lab import API_KEY, endpoint, post_bytes
 
 from engines.fake_process import PLAIN
 from longboat.core.states import Endpoint, ResumeLevel
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 Json = dict[str, Any]
 
@@ -81,7 +81,7 @@ class Engine:
 
     def start(self) -> None:
         """Returns when it serves."""
-        argv = ["-m", "longboat.engines.fake_server", "--model", "tiny", "--port", str(self.port), *self.options]
+        argv = ["-m", "longboat_fake", "--model", "tiny", "--port", str(self.port), *self.options]
         env = {**os.environ, "LONGBOAT_ENGINE_API_KEY": API_KEY}
         self.process = subprocess.Popen([sys.executable, *argv], env=env, stdout=subprocess.DEVNULL)
         end_s = time.monotonic() + DEADLINE_S

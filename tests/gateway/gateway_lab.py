@@ -15,9 +15,9 @@ from fake_upstream import DEADLINE_S, FakeUpstream
 from longboat.core.policy import Policy, ResumePolicy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayConfig, GatewayLimits
-from longboat.gateway.keys import new_key
-from longboat.gateway.server import Gateway
-from longboat.gateway.state import GatewayState
+from longboat.gateway.limits.keys import new_key
+from longboat.gateway.process.server import Gateway
+from longboat.gateway.requests.state import GatewayState
 
 API_KEY = "engine-secret"
 

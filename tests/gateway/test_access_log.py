@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from test_recent import record
 
-from longboat.gateway.access_log import AccessLog, RotatingFile, access_record
-from longboat.gateway.recent import Attempt
+from longboat.gateway.records.access_log import AccessLog, RotatingFile, access_record
+from longboat.gateway.records.recent import Attempt
 
 WRITER = """
 import sys
-from longboat.gateway.access_log import RotatingFile
+from longboat.gateway.records.access_log import RotatingFile
 path, name, num_blocks, max_bytes, keep = sys.argv[1:]
 file = RotatingFile(path, max_bytes=int(max_bytes), keep=int(keep))
 print("ready", flush=True)

@@ -15,16 +15,16 @@ from gateway_lab import config, endpoint, table
 
 from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
 from longboat.core.states import EndpointTable
-from longboat.gateway.answer_head import AnswerHead
-from longboat.gateway.answers import Refusal
-from longboat.gateway.call import Call
-from longboat.gateway.exchange import Exchange
-from longboat.gateway.native import ChunkPath
-from longboat.gateway.recent import RecentRequests
-from longboat.gateway.request import Request
-from longboat.gateway.routes import decide
-from longboat.gateway.state import GatewayState
-from longboat.gateway.upstream import Upstream
+from longboat.gateway.http.request import Request
+from longboat.gateway.http.response_head import AnswerHead
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.native.leaf_work import ChunkPath
+from longboat.gateway.records.recent import RecentRequests
+from longboat.gateway.requests.dispatch import decide
+from longboat.gateway.requests.exchange import Exchange
+from longboat.gateway.requests.model_request import Call
+from longboat.gateway.requests.state import GatewayState
+from longboat.gateway.upstreams.upstream import Upstream
 
 NUM_REQUESTS = 10_000
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 3

@@ -9,11 +9,11 @@ from test_recent import record
 
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
-from longboat.gateway.admin import AdminAnswer, answer, is_admin_path
-from longboat.gateway.answers import Refusal
-from longboat.gateway.keys import KeyRing, new_admin_key, new_key
-from longboat.gateway.metrics import Metrics
-from longboat.gateway.recent import RecentRequests, summary, timeline
+from longboat.gateway.admin.admin_api import AdminAnswer, answer, is_admin_path
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.limits.keys import KeyRing, new_admin_key, new_key
+from longboat.gateway.records.metrics import Metrics
+from longboat.gateway.records.recent import RecentRequests, summary, timeline
 
 LOCAL, REMOTE = "127.0.0.1", "10.1.2.3"
 VIEWER, VIEWER_RECORD = new_admin_key("eye", "viewer")

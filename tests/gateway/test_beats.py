@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from gateway_lab import API_KEY, endpoint, eventually, table
 
-from longboat.cluster.beat_door import BeatDoor, door_socket
-from longboat.gateway.beat_wire import decode_beat, door_word, encode_beat
-from longboat.gateway.upstream import Upstream
-from longboat.routing.liveness import Beat, Life, RankBeat
+from longboat.gateway.upstreams.upstream import Upstream
+from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.wire import decode_beat, door_word, encode_beat
+from longboat.routing.health.liveness import Beat, Life, RankBeat
 
 
 class Gang:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longboat.gateway.body import BodyError, BodyKind, Facts, read_facts, splice
-from longboat.gateway.strict_json import MAX_DEPTH, decode_object
+from longboat.gateway.api.body import BodyError, BodyKind, Facts, read_facts, splice
+from longboat.gateway.http.strict_json import MAX_DEPTH, decode_object
 
 SPACES = st.text(" \t\n\r", max_size=2)
 AWKWARD = st.sampled_from(['"', "\\", '":', '\\":', '" :', ":", " :", "a", "é", "\n", "{", "[", ",", "😀", "model"])

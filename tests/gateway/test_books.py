@@ -13,15 +13,15 @@ import pytest
 from gateway_lab import config, eventually, post_bytes
 
 from longboat.core.policy import Policy, TenantPolicy
-from longboat.gateway import refusals
-from longboat.gateway.answers import Refusal
-from longboat.gateway.api import APIS
-from longboat.gateway.body import BodyKind, read_facts
-from longboat.gateway.call import Call
-from longboat.gateway.recent import Attempt
-from longboat.gateway.request import Request
-from longboat.gateway.state import GatewayState
-from longboat.routing.quota import Denied
+from longboat.gateway.api.apis import APIS
+from longboat.gateway.api.body import BodyKind, read_facts
+from longboat.gateway.http import error_responses
+from longboat.gateway.http.request import Request
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.records.recent import Attempt
+from longboat.gateway.requests.model_request import Call
+from longboat.gateway.requests.state import GatewayState
+from longboat.routing.capacity.quota import Denied
 
 ASK = {"model": "tiny", "messages": []}
 BODY = b'{"model":"tiny","messages":[{"role":"user","content":"hello"}]}'
@@ -201,7 +201,7 @@ def test_log_keeps_the_order_of_answers_and_refusals(logging_office: Office) -> 
             office.answered(str(number))
         else:
             request.request_id = str(number)
-            office.books.refused(request, refusals.no_key())
+            office.books.refused(request, error_responses.no_key())
     office.books.settle()
     assert office.logged() == [str(number) for number in range(20)]
     assert office.ids == [str(number) for number in range(20) if number % 3]

@@ -14,9 +14,9 @@ from fake_upstream import DEADLINE_S, until_closed
 from gateway_lab import config, endpoint, eventually, post_bytes, table
 
 from longboat.core.errors import ClusterError, UserInputError
-from longboat.gateway.control import ControlServer
-from longboat.gateway.control_client import GatewayControl
-from longboat.gateway.server import Gateway
+from longboat.gateway.admin.control_client import GatewayControl
+from longboat.gateway.admin.control_socket import ControlServer
+from longboat.gateway.process.server import Gateway
 
 URL = "http://127.0.0.1:1"
 

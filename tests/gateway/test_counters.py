@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.counters import LocalCounters
+from longboat.gateway.limits.counters import LocalCounters
 
 FREE = TenantPolicy(name="free")
 LIMITED = TenantPolicy(

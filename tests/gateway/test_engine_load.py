@@ -10,7 +10,7 @@ import pytest
 from fake_upstream import Seen
 from gateway_lab import endpoint, eventually
 
-from longboat.gateway.engine_load import follow_load
+from longboat.gateway.upstreams.engine_load import follow_load
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from fake_upstream import until_closed
 from gateway_lab import RawClient, eventually, post_bytes, settled
 
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.server import Gateway
-from longboat.routing.quota import Denied
+from longboat.gateway.process.server import Gateway
+from longboat.routing.capacity.quota import Denied
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -176,7 +176,7 @@ async def test_defect_on_the_way_to_an_engine_is_a_500_and_closes_the_account(
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     (upstream,) = gateway.state.table.upstreams()
-    monkeypatch.setattr("longboat.gateway.outgoing.splice", defect)
+    monkeypatch.setattr("longboat.gateway.requests.upstream_request.splice", defect)
     response = await (await connect(gateway)).post(ASK)
     assert (response.status, response.code) == (500, "gateway_failed")
     assert reported

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from longboat.core.policy import ANONYMOUS, Policy, TenantPolicy
-from longboat.gateway.keys import (
+from longboat.gateway.limits.keys import (
     KeyRing,
     digest_of,
     key_id_of,

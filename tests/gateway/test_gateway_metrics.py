@@ -11,8 +11,17 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from longboat.gateway.metrics import ITL_BOUNDS_S, OTHER, OUTCOMES, REQUEST_BOUNDS_S, LoopLag, Metrics, Series, merge
-from longboat.gateway.metrics_text import render
+from longboat.gateway.records.metrics import (
+    ITL_BOUNDS_S,
+    OTHER,
+    OUTCOMES,
+    REQUEST_BOUNDS_S,
+    LoopLag,
+    Metrics,
+    Series,
+    merge,
+)
+from longboat.gateway.records.metrics_text import render
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

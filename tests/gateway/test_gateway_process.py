@@ -18,8 +18,8 @@ from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_clo
 from gateway_lab import RawClient, config, endpoint, eventually, keyed, post_bytes, table
 
 from longboat.core.policy import TenantPolicy
+from longboat.gateway.admin.control_client import GatewayControl, gateway_command, gateway_stdin
 from longboat.gateway.config import GatewayConfig
-from longboat.gateway.control_client import GatewayControl, gateway_command, gateway_stdin
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "a very private prompt"}]}
 

@@ -11,12 +11,12 @@ from gateway_lab import config
 from test_recent import record
 
 from longboat.core.errors import ClusterError
-from longboat.gateway.gathered import GatheredAnswers
-from longboat.gateway.metrics import Metrics
-from longboat.gateway.metrics_text import render
-from longboat.gateway.node import LocalAnswers, LocalNode, ParentNode, node_of
-from longboat.gateway.owners import Owner
-from longboat.gateway.recent import RecentRequests
+from longboat.gateway.admin.node_aggregate import GatheredAnswers
+from longboat.gateway.admin.node_view import LocalAnswers, LocalNode, ParentNode, node_of
+from longboat.gateway.records.metrics import Metrics
+from longboat.gateway.records.metrics_text import render
+from longboat.gateway.records.recent import RecentRequests
+from longboat.gateway.upstreams.response_affinity import Owner
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from longboat.gateway.health import LateError, is_there
+from longboat.gateway.upstreams.health import LateError, is_there
 
 TIMEOUT_S = 20.0
 Answering = Callable[[bytes], Awaitable[str]]

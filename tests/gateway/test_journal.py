@@ -12,8 +12,8 @@ from message_streams import message
 from response_streams import response
 from stream_scripts import chat_scripts
 
-from longboat.gateway.journal import PACK_BYTES, Journal
-from longboat.gateway.usage import AnswerKind
+from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.resume.journal import PACK_BYTES, Journal
 
 CHAT = AnswerKind.OPENAI_EVENTS
 

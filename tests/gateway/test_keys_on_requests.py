@@ -10,7 +10,7 @@ import pytest
 from gateway_lab import endpoint, keyed, push_policy
 
 from longboat.core.policy import Alias, Policy, TenantPolicy, WeightedPool
-from longboat.gateway.keys import new_key
+from longboat.gateway.limits.keys import new_key
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 

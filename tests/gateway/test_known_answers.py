@@ -15,13 +15,13 @@ from gateway_lab import endpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.gateway.answer_head import AnswerHead, AnswerHeadError, answer_head
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.known_answers import known_answer, learn_answer
-from longboat.gateway.native import whole_chunks
-from longboat.gateway.upstream import Upstream
-from longboat.gateway.upstream_connection import UpstreamConnection
-from longboat.gateway.wire import Framing
+from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, answer_head
+from longboat.gateway.http.wire import Framing
+from longboat.gateway.native.leaf_work import whole_chunks
+from longboat.gateway.upstreams.connection import UpstreamConnection
+from longboat.gateway.upstreams.response_head_cache import known_answer, learn_answer
+from longboat.gateway.upstreams.upstream import Upstream
 
 _numbers = itertools.count()
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.gateway.body import BodyError
-from longboat.gateway.multipart import Form, read_form, splice_form
+from longboat.gateway.api.body import BodyError
+from longboat.gateway.api.multipart import Form, read_form, splice_form
 
 TYPE = b"multipart/form-data; boundary=XyZ"
 Parts = list[tuple[str, str | None, bytes]]

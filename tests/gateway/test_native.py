@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.gateway import native, native_twin
-from longboat.gateway.access_log import access_record
-from longboat.gateway.body import BodyError, BodyKind, read_facts
-from longboat.gateway.metrics import ITL_BOUNDS_S
-from longboat.gateway.recent import Attempt, Record
+from longboat.gateway.api.body import BodyError, BodyKind, read_facts
+from longboat.gateway.native import leaf_work as native
+from longboat.gateway.native import native_twin
+from longboat.gateway.records.access_log import access_record
+from longboat.gateway.records.metrics import ITL_BOUNDS_S
+from longboat.gateway.records.recent import Attempt, Record
 
 if native.IS_NATIVE:
-    from longboat.gateway import _native
+    from longboat.gateway.native import _native
 needs_native = pytest.mark.skipif(not native.IS_NATIVE, reason="no compiled module (no C compiler or Python headers)")
 
 MAKERS: list[Any] = [native_twin, pytest.param(_native if native.IS_NATIVE else None, marks=needs_native)]

@@ -10,7 +10,7 @@ import openai
 import pytest
 from fake_upstream import STREAM_HEAD, Seen, chunk
 
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 WORDS = ["Many", " rowers", ", one", " boat", " 🚣"]
 MESSAGES: Any = [{"role": "user", "content": "motto?"}]

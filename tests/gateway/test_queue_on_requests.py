@@ -12,7 +12,7 @@ from fake_upstream import FakeUpstream, Seen
 from gateway_lab import RawClient, endpoint, eventually, keyed, post_bytes, settled, table
 
 from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

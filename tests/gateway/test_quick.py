@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from test_native import AWKWARD, ORDINARY, STYLES, awkward_objects, needs_native
 
 from longboat.core.policy import Alias, Policy, RouteRule, TenantPolicy, WeightedPool
-from longboat.gateway.answers import Refusal
-from longboat.gateway.body import Facts
-from longboat.gateway.call import Call
-from longboat.gateway.keys import new_key
-from longboat.gateway.known_heads import KnownHead, KnownHeads
-from longboat.gateway.outgoing import body_for
-from longboat.gateway.quick import quick_call
-from longboat.gateway.request import Request
-from longboat.gateway.routes import Later, decide
-from longboat.gateway.state import GatewayState
+from longboat.gateway.api.body import Facts
+from longboat.gateway.http.request import Request
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.limits.keys import new_key
+from longboat.gateway.requests.dispatch import Later, decide
+from longboat.gateway.requests.fast_path import quick_call
+from longboat.gateway.requests.head_cache import KnownHead, KnownHeads
+from longboat.gateway.requests.model_request import Call
+from longboat.gateway.requests.state import GatewayState
+from longboat.gateway.requests.upstream_request import body_for
 
 CHAT, COMPLETIONS = b"/v1/chat/completions", b"/v1/completions"
 MODELS = ("tiny", "org/llama", "other")

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from longboat.gateway.recent import Attempt, RecentRequests, Record, summary, timeline
+from longboat.gateway.records.recent import Attempt, RecentRequests, Record, summary, timeline
 
 
 def record(request_id: str = "req-1", tenant: str = "a", **changes: Any) -> Record:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longboat.gateway.event_ids import Point
-from longboat.gateway.numbering import Numbering
-from longboat.gateway.reconnect import CrossedError, Identity, ItemIds, Rest, ResumeToken, identity_of
+from longboat.gateway.resume.event_ids import Point
+from longboat.gateway.resume.numbering import Numbering
+from longboat.gateway.resume.reconnect import CrossedError, Identity, ItemIds, Rest, ResumeToken, identity_of
 
 TOKEN = ResumeToken("tiny", "abc", 7, "f00d", "chatcmpl-1", "99", 1000)
 DONE = b"data: [DONE]\n\n"

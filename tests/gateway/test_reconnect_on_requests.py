@@ -12,7 +12,7 @@ from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
 from gateway_lab import post_bytes, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 POLICY = Policy(resume=ResumePolicy(seeds=False), salt="pepper")
 TWO: tuple[str, Json] = ("/v1/chat/completions", {**CHAT, "seed": 5, "n": 2, "max_tokens": 40, "logprobs": True})

@@ -14,9 +14,9 @@ from counting import START_S
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import TenantPolicy
-from longboat.gateway import redis_counters, redis_script
-from longboat.gateway.counters import LocalCounters
-from longboat.gateway.redis_counters import RedisCounters
+from longboat.gateway.limits import redis_counters, redis_script
+from longboat.gateway.limits.counters import LocalCounters
+from longboat.gateway.limits.redis_counters import RedisCounters
 
 pytest.importorskip("redis", reason="the package redis is not installed")
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.gateway.relay import Relay
-from longboat.gateway.wire import Framing
+from longboat.gateway.http.response_framing import Relay
+from longboat.gateway.http.wire import Framing
 
 HEAD = b"HEAD\r\n\r\n"
 BODIES = st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r\n\r\n", b": c", b"\r"]), max_size=30).map(

@@ -15,7 +15,7 @@ from gateway_lab import RawClient, Response, endpoint, eventually, settled, tabl
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 UNSEEDED = Policy(resume=ResumePolicy(seeds=False))
 """The fake engine's answer is then the same each time."""

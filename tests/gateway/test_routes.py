@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gateway_lab import config, endpoint, table
 
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 CHAT = "/v1/chat/completions"
 

@@ -15,10 +15,10 @@ from counting import START_S, RandomTraffic
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import TenantPolicy
-from longboat.gateway import shared_grid
-from longboat.gateway.counters import Counters, LocalCounters
-from longboat.gateway.shared_counters import SharedCounters, open_counters
-from longboat.gateway.shared_grid import SharedGrid
+from longboat.gateway.limits import shared_grid
+from longboat.gateway.limits.counters import Counters, LocalCounters
+from longboat.gateway.limits.shared_counters import SharedCounters, open_counters
+from longboat.gateway.limits.shared_grid import SharedGrid
 
 ANN = TenantPolicy(name="ann")
 LIMITED = TenantPolicy(
@@ -29,7 +29,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.shared_counters import open_counters
+from longboat.gateway.limits.shared_counters import open_counters
 counters = open_counters(Path(sys.argv[1]))
 tenant = TenantPolicy(name="ann", requests_per_minute=int(sys.argv[2]))
 sys.stdin.readline()

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from longboat.gateway.short_turns import turn_ns
+from longboat.gateway.process.time_slice import turn_ns
 
 pytestmark = pytest.mark.skipif(turn_ns() is None, reason="this system tells nothing of turns")
 
 ASK = """
 import os, threading
-from longboat.gateway.short_turns import ask_for_short_turns, turn_ns
+from longboat.gateway.process.time_slice import ask_for_short_turns, turn_ns
 os.nice(3)
 before = turn_ns()
 print(ask_for_short_turns(), before, turn_ns(), os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0))

@@ -15,9 +15,9 @@ from response_streams import read_response, response
 from stream_clients import read_openai, without_own_ids
 from stream_scripts import chat_scripts, completion_scripts, long_script, single_scripts
 
-from longboat.gateway.journal import Journal
-from longboat.gateway.stitch import Stitcher
-from longboat.gateway.usage import AnswerKind
+from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.resume.journal import Journal
+from longboat.gateway.resume.remainder import Stitcher
 
 Build = Callable[[Script, Engine], list[bytes]]
 

@@ -16,9 +16,9 @@ from response_streams import read_response, response
 from stream_clients import read_openai, without_own_ids
 from stream_scripts import long_script
 
-from longboat.gateway.journal import Journal
-from longboat.gateway.stitch import Stitcher, StitchError
-from longboat.gateway.usage import AnswerKind
+from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.resume.journal import Journal
+from longboat.gateway.resume.remainder import Stitcher, StitchError
 
 KINDS = {message: AnswerKind.ANTHROPIC_EVENTS, response: AnswerKind.RESPONSES_EVENTS}
 APIS = [chat, completion, message, response]

@@ -12,9 +12,9 @@ from message_streams import read_message
 from response_streams import read_response
 from stream_clients import read_openai, without_own_ids
 
-from longboat.gateway.journal import Journal
-from longboat.gateway.stitch import Stitcher
-from longboat.gateway.usage import AnswerKind
+from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.resume.journal import Journal
+from longboat.gateway.resume.remainder import Stitcher
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("recorded_streams.json").read_text("utf-8"))
 KINDS = {"/v1/messages": AnswerKind.ANTHROPIC_EVENTS, "/v1/responses": AnswerKind.RESPONSES_EVENTS}

@@ -13,11 +13,11 @@ from message_streams import message
 from response_streams import response
 from stream_scripts import long_script
 
-from longboat.gateway.stitch_choices import ReceivedChoices
-from longboat.gateway.stitch_messages import ReceivedMessage
-from longboat.gateway.stitch_parts import Event, Received, events_of
-from longboat.gateway.stitch_responses import ReceivedResponse
-from longboat.gateway.stitch_runs import condensed
+from longboat.gateway.resume.continuation.choices import ReceivedChoices
+from longboat.gateway.resume.continuation.messages import ReceivedMessage
+from longboat.gateway.resume.continuation.parts import Event, Received, events_of
+from longboat.gateway.resume.continuation.responses import ReceivedResponse
+from longboat.gateway.resume.continuation.runs import condensed
 
 APIS: dict[Any, type[Received]] = {
     chat: ReceivedChoices,

@@ -11,8 +11,8 @@ from gateway_lab import endpoint, table
 from longboat.core.errors import UserInputError
 from longboat.core.states import ResumeLevel
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.table import LiveTable
-from longboat.gateway.table_document import decode_table, encode_table
+from longboat.gateway.upstreams.table import LiveTable
+from longboat.gateway.upstreams.table_document import decode_table, encode_table
 
 URL = "http://10.0.0.1:8000"
 

@@ -15,8 +15,8 @@ from fake_upstream import DEADLINE_S, STREAM_HEAD, FakeUpstream, Seen, chunk, ev
 from gateway_lab import RawClient, config, endpoint, eventually, table
 
 from longboat.core.errors import UserInputError
-from longboat.gateway.server import Gateway
-from longboat.gateway.tls import ServerTls
+from longboat.gateway.http.tls import ServerTls
+from longboat.gateway.process.server import Gateway
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from test_recent import record
 
-from longboat.gateway.recent import Attempt
-from longboat.gateway.tracing import FinishedSpan, Tracer, parse_traceparent, passed_on
+from longboat.gateway.records.recent import Attempt
+from longboat.gateway.records.tracing import FinishedSpan, Tracer, parse_traceparent, passed_on
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
@@ -137,9 +137,7 @@ def test_spans_that_nobody_takes_are_counted(capsys: pytest.CaptureFixture[str])
 
 
 def test_gateway_without_tracing_loads_no_opentelemetry() -> None:
-    program = (
-        "import sys, longboat.gateway.tracing, longboat.gateway.__main__; sys.exit('opentelemetry' in sys.modules)"
-    )
+    program = "import sys, longboat.gateway.records.tracing, longboat.gateway.__main__; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
@@ -148,7 +146,7 @@ def test_tracing_that_is_not_installed_says_what_to_install() -> None:
 import sys
 sys.modules["opentelemetry"] = None
 from longboat.core.errors import UserInputError
-from longboat.gateway.tracing import Tracer
+from longboat.gateway.records.tracing import Tracer
 try:
     Tracer("http://127.0.0.1:4318")
 except UserInputError as error:

@@ -13,7 +13,7 @@ from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event, until_clo
 from gateway_lab import endpoint, eventually, keyed, post_bytes, push_policy, settled
 
 from longboat.core.policy import Policy, TenantPolicy
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 ASK_STREAM = {**ASK, "stream": True}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.gateway.answers import ErrorStyle, Refusal, error_event
-from longboat.gateway.usage import AnswerKind, Usage, UsageReader
+from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
+from longboat.gateway.http.responses import ErrorStyle, Refusal, error_event
 
 COUNTS = {"prompt_tokens": 11, "total_tokens": 18, "completion_tokens": 7}
 KNOWN = Usage(prompt_tokens=11, completion_tokens=7)

@@ -14,15 +14,15 @@ import pytest
 from counting import START_S
 
 from longboat.core.errors import UserInputError
-from longboat.gateway.counters import LocalCounters
-from longboat.gateway.usage_store import UsageStore, day_of
+from longboat.gateway.limits.counters import LocalCounters
+from longboat.gateway.records.usage_store import UsageStore, day_of
 
 DAY_S = 86_400
 
 CHILD = """
 import sys
 from pathlib import Path
-from longboat.gateway.usage_store import UsageStore
+from longboat.gateway.records.usage_store import UsageStore
 store = UsageStore(Path(sys.argv[1]))
 store.open()
 for turn in range(20):

@@ -13,8 +13,8 @@ from gateway_lab import RawClient, Response, endpoint, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
-from longboat.gateway.server import Gateway
-from longboat.gateway.whole_journal import WholeJournal
+from longboat.gateway.process.server import Gateway
+from longboat.gateway.resume.unstreamed_journal import WholeJournal
 
 LONG: Json = {"stream": False, "max_tokens": 256, "temperature": 0}
 WHOLE: dict[str, tuple[str, Json]] = {

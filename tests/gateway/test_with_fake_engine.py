@@ -34,7 +34,7 @@ class EngineProcess:
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        argv = ["-m", "longboat.engines.fake_server", "--model", "tiny", "--port", str(self.port), "--itl-ms", "20"]
+        argv = ["-m", "longboat_fake", "--model", "tiny", "--port", str(self.port), "--itl-ms", "20"]
         env = {**os.environ, "LONGBOAT_ENGINE_API_KEY": API_KEY}
         self.process = await asyncio.create_subprocess_exec(sys.executable, *argv, env=env)
         async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient() as client:

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_gateway_process import ASK, Running, Start, came_true, start
 
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
-from longboat.gateway.control_client import GatewayControl
-from longboat.gateway.keys import new_admin_key, new_key
+from longboat.gateway.admin.control_client import GatewayControl
+from longboat.gateway.limits.keys import new_admin_key, new_key
 
 __all__ = ("start",)  # the fixture
 

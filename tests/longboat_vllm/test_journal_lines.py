@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from longboat_vllm.carry import CarriedRequest
-from longboat_vllm.journal_lines import JournalLines
+from longboat_vllm.resume.carry import CarriedRequest
+from longboat_vllm.resume.journal_lines import JournalLines
 
 
 def chat(choice: int, text: str) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat_vllm import keeper
+from longboat_vllm.process import keeper
 
 KEEPER = keeper.__file__
 DEADLINE_S = 20.0

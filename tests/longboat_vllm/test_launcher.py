@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ASK = (
-    "import importlib.metadata as m; from longboat_vllm.launcher import answer_for_vllm; answer_for_vllm();"
+    "import importlib.metadata as m; from longboat_vllm.process.launcher import answer_for_vllm; answer_for_vllm();"
     " print(m.version('vllm'))"
 )
 
@@ -41,5 +41,5 @@ def test_launcher_runs_vllms_command_line_under_its_own_name(tmp_path: Path) -> 
     for folder in (cli, cli.parent, cli.parent.parent):
         (folder / "__init__.py").write_text("")
     (cli / "main.py").write_text("import sys\ndef main(): print(sys.argv)\n")
-    code = "from longboat_vllm.launcher import main; main()"
+    code = "from longboat_vllm.process.launcher import main; main()"
     assert ask(tmp_path, code, "serve", "model") == "['vllm', 'serve', 'model']"

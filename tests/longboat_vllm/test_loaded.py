@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from longboat_vllm import loaded
-from longboat_vllm.resume import UnexpectedShapeError
+from longboat_vllm.process import loaded
+from longboat_vllm.resume.install import UnexpectedShapeError
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engines.asgi_app import Recorder, installed, post
-from longboat_vllm.carry import CURRENT
-from longboat_vllm.resume import ResumeState
+from longboat_vllm.resume.carry import CURRENT
+from longboat_vllm.resume.install import ResumeState
 from longboat_vllm.steps import Steps
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'

@@ -137,7 +137,7 @@ def test_mends_of_the_cpu_runner_leave_gpus_alone(fake_vllm: Path) -> None:
 
 def test_resuming_stays_off_and_says_so_where_vllm_looks_otherwise(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
-    told = run(fake_vllm, REGISTER + "; from longboat_vllm.resume import STATE; print(STATE.told())")
+    told = run(fake_vllm, REGISTER + "; from longboat_vllm.resume.install import STATE; print(STATE.told())")
     assert "carrying answers of other engines is off: this vLLM looks otherwise" in told
     assert "replaying answers of other engines is off: this vLLM looks otherwise" in told
     assert "'carried': False, 'replay': False" in told
@@ -146,7 +146,9 @@ def test_resuming_stays_off_and_says_so_where_vllm_looks_otherwise(fake_vllm: Pa
 def test_resuming_switched_off_says_by_what(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
     told = run(
-        fake_vllm, REGISTER + "; from longboat_vllm.resume import STATE; print(STATE.told(), STATE.journal)", **OFF
+        fake_vllm,
+        REGISTER + "; from longboat_vllm.resume.install import STATE; print(STATE.told(), STATE.journal)",
+        **OFF,
     )
     assert "'carried': False, 'replay': False, 'detail': 'carried is off: LONGBOAT_VLLM_RESUME=0" in told
     assert told.strip().endswith("False")

@@ -18,7 +18,7 @@ import pytest
 
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
-from longboat.engines.process import RankProcess
+from longboat.engines.launch.process import RankProcess
 
 READY_DEADLINE_S = 240.0
 NUM_TOKENS = 24

@@ -14,7 +14,7 @@ from longboat.planner.cluster_edits import Edits, edited
 from longboat.planner.cluster_file import cluster_of_file
 from longboat.planner.cluster_live import cluster_of_nodes
 from longboat.planner.cluster_text import parse_cluster
-from longboat.spec.cluster import load_cluster_file
+from longboat.spec.files.cluster_file import load_cluster_file
 
 LIBRARY = built_in_library()
 GIB = 1024**3

@@ -8,7 +8,7 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.cost import Assumptions, Cost, break_even_months, cost_of, even_tokens_per_day, power_of
 from longboat.planner.demand import Demand

@@ -8,7 +8,7 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand
 from longboat.planner.fit import Fit, plan_fit

@@ -6,10 +6,10 @@ import pytest
 from planner_builders import fleet, node, nodes
 
 from longboat.builtin import describe
-from longboat.catalog.hf_config import facts_from_config
-from longboat.catalog.hf_shape import shape_from_config
+from longboat.catalog.formats.hf_config import facts_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
+from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.core.plan import EngineMemory
 from longboat.core.states import EngineActual
 from longboat.core.topology import Node
@@ -25,7 +25,7 @@ from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for
 from longboat.planner.predict.rows import read_rows
 from longboat.planner.predict.sample import SampleMaker
 from longboat.planner.split_shape import even_stages
-from longboat.spec.fleet import Fleet, ModelSpec
+from longboat.spec.types.fleet import Fleet, ModelSpec
 
 GIB = 1024**3
 LIBRARY = built_in_library()

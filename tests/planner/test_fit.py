@@ -15,12 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catalog.shape_builders import make_shape
-from longboat.catalog.cache import Cache
-from longboat.catalog.hf_shape import shape_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape, share_equal_layers
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
+from longboat.catalog.readers.hf_shape import shape_from_config
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.model_shape import ModelShape, share_equal_layers
 from longboat.planner.fit import Fit, plan_fit
 from longboat.planner.fit_changes import nearest_changes
 from longboat.planner.split_shape import Card, EngineKind, Load, Split, card_of, even_stages

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from planner_builders import fleet, node
 
 from longboat.builtin import describe
-from longboat.catalog.hf_config import facts_from_config
-from longboat.catalog.hf_shape import shape_from_config
+from longboat.catalog.formats.hf_config import facts_from_config
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
+from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
 from longboat.planner.check import FleetPlan, Surroundings, plan_fleet
@@ -24,9 +24,9 @@ from longboat.planner.place import strategy
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.resources import matches
 from longboat.planner.search import search
-from longboat.spec.dump import dump_fleet
-from longboat.spec.fleet import Fleet, ModelSpec
-from longboat.spec.load import load_fleet
+from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.load import load_fleet
+from longboat.spec.types.fleet import Fleet, ModelSpec
 
 GIB = 1024**3
 LIBRARY = built_in_library()

@@ -14,7 +14,7 @@ from longboat.core.plan import GangShape
 from longboat.core.topology import Node
 from longboat.planner.place import NoShape, bundles, shape_gang, strategy
 from longboat.planner.resources import amount_of_node, fits, shape_amount
-from longboat.spec.fleet import ModelSpec
+from longboat.spec.types.fleet import ModelSpec
 
 
 def shape(spec: ModelSpec, machines: Sequence[Node], platform: str = "cpu") -> GangShape:

@@ -9,7 +9,7 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
 from longboat.planner.fit import plan_fit
 from longboat.planner.fit_changes import nearest_changes
 from longboat.planner.split_shape import EngineKind, Load, Split, card_of, even_stages

@@ -9,9 +9,9 @@ import pytest
 
 from longboat.builtin.models import ensure
 from longboat.catalog.library import built_in_library
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.quantization.requantize import requantized, widened
 from longboat.catalog.read_model import read_model
-from longboat.catalog.requantize import requantized, widened
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.fit import Fit, plan_fit
 from longboat.planner.processor import LIBRARIES
 from longboat.planner.split_shape import Load, Split, card_of, even_stages

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand, Slo, parse_slo

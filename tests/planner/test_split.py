@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from planner_builders import TINY, model
 
-from longboat.catalog.facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelFacts
 from longboat.planner.split import check_split, tensor_degrees
 
 

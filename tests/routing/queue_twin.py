@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from longboat.core.policy import QueuePolicy
-from longboat.routing.fair_queue import Granted, Queued, Rejected, Scheduler, Ticket
-from longboat.routing.slots import corrected, lease, lease_by_tenant
+from longboat.routing.capacity.slots import corrected, lease, lease_by_tenant
+from longboat.routing.queue.fair_queue import Granted, Queued, Rejected, Scheduler, Ticket
 
 PREFILL_TOKENS_PER_S = 4000.0
 DECODE_S_PER_TOKEN = 0.02

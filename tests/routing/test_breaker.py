@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.breaker import Breaker
+from longboat.routing.health.breaker import Breaker
 
 FAILED, USED, SUCCEEDED = "failed", "used", "succeeded"
 EVENTS = st.lists(st.tuples(st.sampled_from((FAILED, USED, SUCCEEDED)), st.floats(0.0, 20.0)), max_size=40)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longboat.core.policy import QueuePolicy
-from longboat.routing.fair_queue import (
+from longboat.routing.queue.fair_queue import (
     GRANTED,
     UNBOUNDED,
     Granted,

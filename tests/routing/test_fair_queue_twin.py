@@ -9,7 +9,7 @@ import pytest
 from queue_twin import TICK_S, Fate, Job, Twin, flood, p99, steady, within
 
 from longboat.core.policy import QueuePolicy
-from longboat.routing.fair_queue import RejectedReason
+from longboat.routing.queue.fair_queue import RejectedReason
 
 SEEDS = [1, 2, 3]
 MEAN_SERVICE_S = 2.3

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
+from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
 
 BEAT_EVERY_S = 0.25
 LOOK_EVERY_S = 0.1

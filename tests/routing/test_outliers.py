@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.outliers import Outliers
+from longboat.routing.health.outliers import Outliers
 
 PACES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.001, 2.0), min_size=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.poison import Admitted, PoisonList, blamed
+from longboat.routing.health.poison import Admitted, PoisonList, blamed
 
 PRESENT = st.lists(
     st.builds(Admitted, request=st.integers(), tokens=st.integers(0, 10), since_s=st.floats(0.0, 30.0)),

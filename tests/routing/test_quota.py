@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.policy import TenantPolicy
-from longboat.routing.quota import Counts, Denied, Limits, check, limits_of, share_of, sliding
+from longboat.routing.capacity.quota import Counts, Denied, Limits, check, limits_of, share_of, sliding
 
 NOW_S = 1_800_000_030.0  # the middle of a minute
 COUNTS = st.builds(

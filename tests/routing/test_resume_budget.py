@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.resume_budget import ResumeBudget
+from longboat.routing.health.resume_budget import ResumeBudget
 
 STEPS = st.lists(st.tuples(st.sampled_from(("ask", "leave", "next")), st.integers(0, 8)), max_size=80)
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.states import Endpoint, EndpointTable
-from longboat.routing.shares import divided_slots, divided_table, read_demands, written_demands
-from longboat.routing.slots import Demand, lease_by_tenant
+from longboat.routing.capacity.shares import divided_slots, divided_table, read_demands, written_demands
+from longboat.routing.capacity.slots import Demand, lease_by_tenant
 
 CAPACITIES = st.lists(st.integers(0, 80), min_size=1, max_size=6)
 DEMANDS = st.lists(

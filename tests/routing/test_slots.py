@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.slots import Demand, corrected, lease, lease_by_tenant
+from longboat.routing.capacity.slots import Demand, corrected, lease, lease_by_tenant
 
 CAPACITIES = st.integers(0, 300)
 DEMANDS = st.lists(st.integers(0, 400), min_size=1, max_size=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.watchdog import Pace
+from longboat.routing.health.watchdog import Pace
 
 PAUSES = st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(0.0, 50.0), st.floats(0.0, 500.0)), max_size=20)
 

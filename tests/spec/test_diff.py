@@ -6,8 +6,8 @@ import pytest
 
 from longboat.core.errors import UserInputError
 from longboat.spec.diff import diff
-from longboat.spec.fleet import Fleet
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
+from longboat.spec.types.fleet import Fleet
 
 
 def fleet(text: str) -> Fleet:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.spec.dump import dump_fleet, fleet_digest
-from longboat.spec.fleet import Fleet
-from longboat.spec.load import fleet_from, load_fleet
+from longboat.spec.files.dump import dump_fleet, fleet_digest
+from longboat.spec.files.load import fleet_from, load_fleet
+from longboat.spec.types.fleet import Fleet
 
 ARGUMENT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
 LABEL = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,8}[A-Za-z0-9])?", fullmatch=True)

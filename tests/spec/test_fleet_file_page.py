@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from longboat.spec.load import load_fleet
-from longboat.spec.mistakes import SECTIONS, fields_of
+from longboat.spec.checks.mistakes import SECTIONS, fields_of
+from longboat.spec.files.load import load_fleet
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "fleet-file.md").read_text()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longboat.cli.schema import schema_text
-from longboat.spec.load import load_fleet
+from longboat.cli.fleet.schema import schema_text
+from longboat.spec.files.load import load_fleet
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longboat.core.errors import Problem, UserInputError
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 
 # what stands under gateway, path, words in the message, words in the hint
 MISTAKES = {

@@ -8,7 +8,7 @@ import pytest
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import KeyRecord
-from longboat.spec.keys_file import KeyBook, load_keys, save_keys
+from longboat.spec.files.keys_file import KeyBook, load_keys, save_keys
 
 BOOK = KeyBook(salt="s", keys=(KeyRecord(key_id="k", tenant="a", sha256="0" * 64, created_s=1.5, note="n"),))
 

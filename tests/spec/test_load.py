@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from longboat.core.errors import UserInputError
-from longboat.spec.fleet import API_VERSION, EngineSpec, SplitSpec
-from longboat.spec.load import fleet_from, fleet_from_source, load_fleet
+from longboat.spec.files.load import fleet_from, fleet_from_source, load_fleet
+from longboat.spec.types.fleet import API_VERSION, EngineSpec, SplitSpec
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_only_given_options_reach_the_fake_engine() -> None:
 
 def test_options_of_the_file_are_those_of_the_fake_engine() -> None:
     from longboat.engines.fake import FAKE_OPTIONS
-    from longboat.spec.fleet import OptionsSpec
+    from longboat.spec.types.fleet import OptionsSpec
 
     assert set(OptionsSpec.model_fields) == set(FAKE_OPTIONS)
 
@@ -124,7 +124,7 @@ DEEP = ['"- " * 100_000 + "a"', '"[" * 100_000', '"? " * 100_000', '"a: {" * 50_
 def test_deep_nesting_is_refused_and_does_not_end_the_process(text: str) -> None:
     code = f"""
 from longboat.core.errors import UserInputError
-from longboat.spec.load import load_fleet
+from longboat.spec.files.load import load_fleet
 try:
     load_fleet({text}, "fleet.yaml")
 except UserInputError as error:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.errors import NotYetError, UserInputError
-from longboat.spec.fleet import Fleet
-from longboat.spec.load import fleet_from, load_fleet
+from longboat.spec.files.load import fleet_from, load_fleet
+from longboat.spec.types.fleet import Fleet
 
 # text of the file, path, words in the message, words in the hint
 MISTAKES = {

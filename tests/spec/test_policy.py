@@ -11,12 +11,12 @@ import pytest
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import KeyRecord, Policy, TenantPolicy
-from longboat.spec.dump import dump_fleet
-from longboat.spec.fleet import Fleet
-from longboat.spec.gateway import GatewaySpec
-from longboat.spec.load import load_fleet
+from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of, tenant_names
 from longboat.spec.secrets import admin_credentials
+from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.gateway import GatewaySpec
 
 FULL = """
 models: [builtin:tiny, {name: big, source: builtin:tiny}]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from longboat.catalog.entries import ModelEntry
-from longboat.catalog.hf_shape import shape_from_config
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.readers.hf_shape import shape_from_config
+from longboat.catalog.shape.model_shape import ModelShape
 
 __all__ = ("config_of", "shape_of_entry")
 

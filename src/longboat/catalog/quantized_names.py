@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from longboat.catalog.entries import ModelEntry
 from longboat.catalog.library import Library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.names import find_name, nearest_names, normal_name
-from longboat.catalog.requantize import GGUF_MIXES, requantized
+from longboat.catalog.quantization.requantize import GGUF_MIXES, requantized
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 
 __all__ = ("QuantizedName", "named_model", "quantized_name")

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from longboat.catalog.config_and_tensors import shape_from_both
 from longboat.catalog.entries import ModelEntry
-from longboat.catalog.hf_config import parse_config
+from longboat.catalog.formats.hf_config import parse_config
+from longboat.catalog.formats.safetensors import LENGTH_BYTES, header_length, read_header, read_index
 from longboat.catalog.library import Library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.quantized_names import named_model
-from longboat.catalog.safetensors import LENGTH_BYTES, header_length, read_header, read_index
-from longboat.catalog.tensors import Tensor
+from longboat.catalog.readers.config_and_tensors import shape_from_both
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.tensors import Tensor
 from longboat.core.errors import TransferError, UserInputError
 
 __all__ = ("HUB", "WITHOUT_NETWORK", "Fetch", "fetched", "read_hub_or_catalog")

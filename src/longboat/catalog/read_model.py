@@ -9,18 +9,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from longboat.catalog.config_and_tensors import shape_from_both
-from longboat.catalog.from_tensors import shape_from_tensors
-from longboat.catalog.gguf import GgufHeader, MoreBytesError, parse_gguf
-from longboat.catalog.gguf_shape import shape_from_gguf
-from longboat.catalog.hf_config import parse_config
-from longboat.catalog.hf_shape import shape_from_config
+from longboat.catalog.formats.gguf import GgufHeader, MoreBytesError, parse_gguf
+from longboat.catalog.formats.hf_config import parse_config
+from longboat.catalog.formats.safetensors import LENGTH_BYTES, header_length, read_header, read_index
 from longboat.catalog.library import Library
-from longboat.catalog.model_shape import ModelShape
 from longboat.catalog.quantized_names import named_model
 from longboat.catalog.read_hub import WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
-from longboat.catalog.safetensors import LENGTH_BYTES, header_length, read_header, read_index
-from longboat.catalog.tensors import Tensor
+from longboat.catalog.readers.config_and_tensors import shape_from_both
+from longboat.catalog.readers.gguf_shape import shape_from_gguf
+from longboat.catalog.readers.hf_shape import shape_from_config
+from longboat.catalog.shape.from_tensors import shape_from_tensors
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.tensors import Tensor
 from longboat.core.errors import UserInputError
 
 __all__ = ("Fetch", "read_folder", "read_gguf", "read_model")

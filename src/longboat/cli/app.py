@@ -10,12 +10,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from longboat import __version__
-from longboat.cli.engines import engines_app
-from longboat.cli.error_text import print_error
-from longboat.cli.gateway import gateway_app
-from longboat.cli.keys import keys_app
-from longboat.cli.node import node_app
-from longboat.cli.plan import cost, fit, plan_app
+from longboat.cli.gateway.commands import gateway_app
+from longboat.cli.keys.commands import keys_app
+from longboat.cli.node.commands import node_app
+from longboat.cli.node.engines import engines_app
+from longboat.cli.plan.commands import cost, fit, plan_app
+from longboat.cli.shared.error_text import print_error
 from longboat.core.errors import ClusterError, LongboatError
 
 __all__ = ("app", "main")
@@ -68,7 +68,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Serve a fleet: check it, plan it, place it, start it, and print its address."""
-    from longboat.cli.up import run_up
+    from longboat.cli.fleet.up import run_up
 
     run_up(target, detach=detach, timeout_s=timeout_s, replan=replan, force=force, as_json=as_json)
 
@@ -76,7 +76,7 @@ def up(
 @app.command()
 def down() -> None:
     """End the fleet: models, gateways, and the local cluster if `up` started it."""
-    from longboat.cli.down import run_down
+    from longboat.cli.fleet.down import run_down
 
     run_down()
 
@@ -86,7 +86,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it.")] = False, as_json: Json = False
 ) -> None:
     """Show what runs where."""
-    from longboat.cli.status import run_status
+    from longboat.cli.fleet.status import run_status
 
     run_status(watch=watch, as_json=as_json)
 
@@ -99,7 +99,7 @@ def drain(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until nothing runs there.")] = 900.0,
 ) -> None:
     """Take a replica, a node or a gateway out of use; answers end first, or go on elsewhere."""
-    from longboat.cli.drain import run_drain
+    from longboat.cli.fleet.drain import run_drain
 
     run_drain(kind, name, undo=undo, timeout_s=timeout_s)
 
@@ -115,7 +115,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines to begin with.")] = 50,
 ) -> None:
     """Show the engine logs of a model, from whichever node they are on."""
-    from longboat.cli.logs import run_logs
+    from longboat.cli.fleet.logs import run_logs
 
     run_logs(model, rank=rank, replica=replica, follow=follow, num_lines=lines)
 
@@ -126,7 +126,7 @@ def usage(
     as_json: Json = False,
 ) -> None:
     """Show requests and tokens by tenant, model and day."""
-    from longboat.cli.usage import run_usage
+    from longboat.cli.fleet.usage import run_usage
 
     run_usage(num_days=days, as_json=as_json)
 
@@ -142,7 +142,7 @@ def chat(
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 512,
 ) -> None:
     """Talk to a model in the terminal; answers stream in."""
-    from longboat.cli.chat import run_chat
+    from longboat.cli.chat.command import run_chat
 
     run_chat(model, prompt=prompt, urls=url or (), max_tokens=max_tokens)
 
@@ -153,7 +153,7 @@ def demo(
     once: Annotated[bool, typer.Option("--once", help="End after the answer instead of staying up.")] = False,
 ) -> None:
     """Install what is missing, serve the built-in model, and ask it a question."""
-    from longboat.cli.demo import run_demo
+    from longboat.cli.fleet.demo import run_demo
 
     run_demo(file, once=once)
 
@@ -161,7 +161,7 @@ def demo(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the fleet file, for editors."""
-    from longboat.cli.schema import print_schema
+    from longboat.cli.fleet.schema import print_schema
 
     print_schema()
 

@@ -12,8 +12,8 @@ from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineCounters, EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
 from longboat.engines.metrics import largest_of, read_samples, total_of
-from longboat.engines.vllm_counters import read_counters
-from longboat.engines.vllm_flags import number_given
+from longboat.engines.vllm.counters import read_counters
+from longboat.engines.vllm.flags import number_given
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
 
@@ -28,7 +28,7 @@ _PHASE = re.compile(r"^phase=(\w+) ")
 
 
 class FakeAdapter:
-    """Plan to command lines of ``longboat.engines.fake_server``, run by the interpreter that runs us."""
+    """Plan to command lines of ``longboat_fake.__main__``, run by the interpreter that runs us."""
 
     kind = "fake"
     starts_processes = True
@@ -42,7 +42,7 @@ class FakeAdapter:
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
     ) -> RankCommand:
         rank = plan.ranks[node_rank]
-        argv = [sys.executable, "-m", "longboat.engines.fake_server", "--model", plan.model, "--host", rank.address]
+        argv = [sys.executable, "-m", "longboat_fake", "--model", plan.model, "--host", rank.address]
         if node_rank == 0:
             argv += ["--port", str(plan.head.ports["api"])]
         argv += [*_gang_flags(plan, node_rank), *_option_flags(plan), *plan.extra_args]

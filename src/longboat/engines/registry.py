@@ -9,7 +9,7 @@ from longboat.engines.contract import EngineAdapter
 
 __all__ = ("ENGINES", "adapter_for")
 
-ENGINES = {"vllm": "longboat.engines.vllm:VllmAdapter", "fake": "longboat.engines.fake:FakeAdapter"}
+ENGINES = {"vllm": "longboat.engines.vllm.adapter:VllmAdapter", "fake": "longboat.engines.fake:FakeAdapter"}
 
 
 def adapter_for(kind: str) -> EngineAdapter:

@@ -11,9 +11,9 @@ import uvloop
 
 from longboat.core.errors import LongboatError
 from longboat.gateway.config import GatewayConfig, decode_config
-from longboat.gateway.server import serve_until_stopped
-from longboat.gateway.short_turns import ask_for_short_turns
-from longboat.gateway.workers import follow_parent, supervise_workers
+from longboat.gateway.process.server import serve_until_stopped
+from longboat.gateway.process.time_slice import ask_for_short_turns
+from longboat.gateway.process.workers import follow_parent, supervise_workers
 
 __all__ = ("main",)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.cluster import Cluster
 from longboat.planner.demand import Demand
 from longboat.planner.fit import Fit, plan_fit

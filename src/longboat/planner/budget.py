@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.processor import is_wide, processor_overhead
 from longboat.planner.split_shape import Card, Load, Split
 

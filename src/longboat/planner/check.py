@@ -8,15 +8,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from longboat.catalog.facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelFacts
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
 from longboat.planner.pack import GangDemand, Packing, pack
 from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.resources import amount_of_node, describe, matches, shape_amount, sum_of
-from longboat.spec.fleet import Fleet, ModelSpec
-from longboat.spec.source import is_local_path
+from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.types.source import is_local_path
 
 __all__ = ("FleetPlan", "PathReport", "PortReport", "Surroundings", "plan_fleet")
 

@@ -14,7 +14,7 @@ from longboat.planner.pack import GangDemand, Packing, pack
 from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.search import equal_step
 from longboat.planner.site import Site, ground_of, matching_nodes, slots_of
-from longboat.spec.fleet import MAX_RANKS, ModelSpec, SplitSpec
+from longboat.spec.types.fleet import MAX_RANKS, ModelSpec, SplitSpec
 
 __all__ = ("Choice", "choose", "gangs_of", "room_for", "smallest", "suffices")
 

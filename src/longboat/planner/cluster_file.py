@@ -8,7 +8,7 @@ from longboat.catalog.library import Library
 from longboat.core.errors import Problem, UserInputError
 from longboat.planner.cluster import Cluster, NodeKind, merged
 from longboat.planner.cluster_text import Settings, find_os, find_runtime, parse_cards, parse_cluster, setting_of
-from longboat.spec.cluster import ClusterFile, NodeSection
+from longboat.spec.files.cluster_file import ClusterFile, NodeSection
 
 __all__ = ("cluster_of_file",)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from longboat.catalog.library import Library
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.plan import EngineMemory, GangShape
 from longboat.planner.check import Surroundings
@@ -23,7 +23,7 @@ from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.site import Site, ground_of
 from longboat.planner.verdict import judge
-from longboat.spec.fleet import Fleet, ModelSpec
+from longboat.spec.types.fleet import Fleet, ModelSpec
 
 __all__ = ("Decision", "Knowledge", "decide", "same_engines")
 

@@ -10,7 +10,7 @@ from longboat.planner.outlook import Outlook
 from longboat.planner.pack import GangDemand
 from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.site import Site
-from longboat.spec.fleet import ModelSpec
+from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("NUMBERS", "no_room", "plain", "reason_of", "room_plainly")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from longboat.catalog.model_shape import Layer, ModelShape
-from longboat.catalog.weight import Weight
+from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("Obstacle", "find_obstacle", "tensor_degrees")
 

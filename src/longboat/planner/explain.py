@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from longboat.core.plan import GangShape
 from longboat.planner.resources import describe, shape_amount
-from longboat.spec.fleet import EngineSpec, Fleet, ModelSpec
+from longboat.spec.types.fleet import EngineSpec, Fleet, ModelSpec
 
 __all__ = ("PlanRow", "explain")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.budget import budget_of, modest_load, overhead_of
 from longboat.planner.divide import Obstacle, find_obstacle
 from longboat.planner.kv_room import StageCaches, max_context, stage_caches

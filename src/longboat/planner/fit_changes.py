@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import requantized
+from longboat.catalog.quantization.requantize import requantized
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.divide import tensor_degrees
 from longboat.planner.fit import Fit, plan_fit
 from longboat.planner.split_shape import Card, Load, Split, even_stages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from longboat.catalog.entries import Accelerator, Engine
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import GGUF_MIXES, requantized
+from longboat.catalog.quantization.requantize import GGUF_MIXES, requantized
+from longboat.catalog.shape.model_shape import ModelShape
 
 __all__ = ("as_computed", "computes", "lacks_kernels")
 

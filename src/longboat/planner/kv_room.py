@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longboat.catalog.cache import Cache
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.split_shape import Split
 from longboat.planner.stage_weights import stage_ranges
 

@@ -14,7 +14,7 @@ from longboat.planner.cluster_text import parse_cards
 from longboat.planner.ground import accelerator_of
 from longboat.planner.place import NoShape, shape_gang
 from longboat.planner.site import Site, ground_on, matching_nodes, slots_of
-from longboat.spec.fleet import ModelSpec, SplitSpec
+from longboat.spec.types.fleet import ModelSpec, SplitSpec
 
 __all__ = ("NODE_ID", "Sort", "mixed_gangs", "sorts_of", "why_unmixed")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.requantize import widened
+from longboat.catalog.quantization.requantize import widened
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.plan import EngineMemory, GangShape
 from longboat.planner.demand import Demand, Slo
 from longboat.planner.fit import Fit, plan_fit
@@ -20,7 +20,7 @@ from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, machine_
 from longboat.planner.predict.serving import Prediction, predict
 from longboat.planner.search import sequences_held
 from longboat.planner.split_shape import Card, EngineKind, Load, Split, even_stages
-from longboat.spec.fleet import LoadSpec, ModelSpec
+from longboat.spec.types.fleet import LoadSpec, ModelSpec
 
 __all__ = ("Asked", "Outlook", "demand_of", "look_ahead", "with_curve")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.budget import budget_of, modest_load, overhead_of
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import EngineTraits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longboat.catalog.facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelFacts
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
@@ -21,7 +21,7 @@ from longboat.planner.resources import (
     sum_of,
 )
 from longboat.planner.split import check_split
-from longboat.spec.fleet import ModelSpec
+from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("NoShape", "bundles", "shape_gang", "strategy")
 

@@ -9,7 +9,7 @@ from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
 from longboat.planner.pack import GangDemand, pack
 from longboat.planner.resources import amount_of_node, amount_per_node, describe, fits, matches, shape_amount
-from longboat.spec.fleet import ModelSpec
+from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("label_words", "shape_by_stage")
 

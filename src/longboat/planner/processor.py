@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from longboat.catalog.model_shape import Layer, ModelShape
-from longboat.catalog.requantize import widened
+from longboat.catalog.quantization.requantize import widened
+from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.split_shape import Card, Load, Split
 
 __all__ = ("LIBRARIES", "computed_load", "computed_shape", "is_wide", "packed_bytes", "processor_overhead")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
-from longboat.spec.fleet import ModelSpec
-from longboat.spec.sizes import canonical_size
+from longboat.spec.types.fleet import ModelSpec
+from longboat.spec.types.sizes import canonical_size
 
 __all__ = (
     "Amount",

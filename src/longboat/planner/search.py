@@ -12,7 +12,7 @@ from math import ceil, log
 
 from longboat.catalog.entries import Engine
 from longboat.catalog.library import Library
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.planner.cluster import Cluster
 from longboat.planner.demand import Demand

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from longboat.catalog.facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelFacts
 from longboat.catalog.library import Library
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
@@ -14,7 +14,7 @@ from longboat.planner.ground import Ground, find_ground, ground_by_stage
 from longboat.planner.pack import Packing
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.resources import matches, rank_resources
-from longboat.spec.fleet import ModelSpec
+from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("Site", "ground_of", "ground_on", "matching_nodes", "slots_of")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from longboat.catalog.facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelFacts
 from longboat.core.errors import Problem
-from longboat.spec.fleet import ModelSpec
+from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("check_split", "tensor_degrees")
 

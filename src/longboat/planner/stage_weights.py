@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.weight import Weight
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.weight import Weight
 from longboat.planner.split_shape import Split
 
 __all__ = ("stage_ranges", "stage_weights")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from longboat.core.errors import UserInputError
-from longboat.spec.fleet import Fleet, ModelSpec
-from longboat.spec.gateway import GatewaySpec
-from longboat.spec.mistakes import shown
+from longboat.spec.checks.mistakes import shown
+from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.types.gateway import GatewaySpec
 
 __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")
 

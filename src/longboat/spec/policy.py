@@ -16,7 +16,7 @@ from longboat.core.policy import (
     TenantPolicy,
     WeightedPool,
 )
-from longboat.spec.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
+from longboat.spec.types.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
 
 __all__ = ("policy_of", "tenant_names")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import AdminCredential
-from longboat.spec.gateway import AdminSpec, GatewaySpec
+from longboat.spec.types.gateway import AdminSpec, GatewaySpec
 
 __all__ = ("admin_credentials", "read_secret")
 

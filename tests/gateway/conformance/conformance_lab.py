@@ -17,7 +17,7 @@ from engine_processes import EngineProcess
 from gateway_lab import API_KEY, config, endpoint, table
 
 from engines.fake_process import PLAIN
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 __all__ = ("DEADLINE_S", "Engines", "Place", "Target", "gateway_before")
 

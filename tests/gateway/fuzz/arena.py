@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fake_upstream import FakeUpstream, Seen
 from gateway_lab import started_gateway
 
-from longboat.gateway.server import Gateway
+from longboat.gateway.process.server import Gateway
 
 __all__ = ("CORPUS", "LIMITS", "Arena", "Played", "check_engine_saw_only_whole_requests", "check_nothing_is_left")
 

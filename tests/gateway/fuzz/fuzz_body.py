@@ -12,9 +12,9 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["longboat.gateway"]):
-    from longboat.gateway.body import BodyError, BodyKind, read_facts, splice
-    from longboat.gateway.multipart import read_form, splice_form
-    from longboat.gateway.usage import AnswerKind, UsageReader
+    from longboat.gateway.api.body import BodyError, BodyKind, read_facts, splice
+    from longboat.gateway.api.multipart import read_form, splice_form
+    from longboat.gateway.api.usage import AnswerKind, UsageReader
 
 KINDS = tuple(BodyKind)
 ANSWERS = tuple(AnswerKind)

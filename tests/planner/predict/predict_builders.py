@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from longboat.catalog.library import Library, built_in_library
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, even_stages
 from longboat.planner.predict.engine import engine_traits

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from predict_builders import ETHERNET, H100, NVLINK, deploy, link, machine, predicted, shape_of, single
 
-from longboat.catalog.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment
 from longboat.planner.predict.features import features_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.cli.plan_measured import read_samples
+from longboat.cli.plan.plan_measured import read_samples
 from longboat.planner.evaluate import evaluate_folds
 from longboat.planner.predict.constants import Calibration
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from longboat.catalog.cache import Cache
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.parts import Mixer, linear, vector
-from longboat.catalog.weight import Weight
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("Heads", "grouped_attention", "heads_of", "latent_attention", "with_indexer")
 

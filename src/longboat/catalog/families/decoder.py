@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import grouped_attention, heads_of, latent_attention, with_indexer
 from longboat.catalog.families.feed_forward import dense, experts
 from longboat.catalog.families.mixers import gated_delta, mamba
 from longboat.catalog.families.parts import FeedForward, Mixer, Stack, as_prediction_head, join
 from longboat.catalog.families.sparsity import is_sparse, num_experts
-from longboat.catalog.model_shape import Layer
-from longboat.catalog.weight import Weight
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.model_shape import Layer
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("read_decoder", "read_feed_forward", "shared_width")
 

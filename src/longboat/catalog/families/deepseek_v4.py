@@ -5,12 +5,12 @@ Weights as in the publisher's reference code; the cache as ``Cache`` of kind com
 
 from __future__ import annotations
 
-from longboat.catalog.cache import Cache
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.feed_forward import experts
 from longboat.catalog.families.parts import Mixer, Stack, as_prediction_head, join, linear, vector
-from longboat.catalog.model_shape import Layer
-from longboat.catalog.weight import Weight
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.model_shape import Layer
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("read_deepseek_v4",)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from longboat.catalog.families.parts import FeedForward, linear, vector
-from longboat.catalog.weight import Part, Weight
+from longboat.catalog.shape.weight import Part, Weight
 
 __all__ = ("dense", "experts", "projections")
 

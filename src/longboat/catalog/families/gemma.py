@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import Heads, grouped_attention, heads_of
 from longboat.catalog.families.feed_forward import dense, experts
 from longboat.catalog.families.parts import FeedForward, Mixer, Stack, join, vector
-from longboat.catalog.model_shape import Layer
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_gemma",)
 

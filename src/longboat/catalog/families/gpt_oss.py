@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import grouped_attention, heads_of
 from longboat.catalog.families.feed_forward import experts
 from longboat.catalog.families.parts import Mixer, Stack, join, vector
-from longboat.catalog.model_shape import Layer
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_gpt_oss",)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import latent_attention
 from longboat.catalog.families.decoder import read_feed_forward
 from longboat.catalog.families.feed_forward import experts
 from longboat.catalog.families.mixers import kimi_delta
 from longboat.catalog.families.parts import FeedForward, Mixer, Stack, join
 from longboat.catalog.families.sparsity import is_sparse, num_experts
+from longboat.catalog.formats.config_fields import Fields
 
 __all__ = ("read_kimi_linear",)
 

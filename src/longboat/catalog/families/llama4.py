@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import grouped_attention, heads_of
 from longboat.catalog.families.feed_forward import dense, experts
 from longboat.catalog.families.parts import FeedForward, Stack, join
 from longboat.catalog.families.sparsity import is_sparse
-from longboat.catalog.model_shape import Layer
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_llama4",)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import Heads, grouped_attention, heads_of
 from longboat.catalog.families.decoder import read_feed_forward
 from longboat.catalog.families.parts import Mixer, Stack, join
+from longboat.catalog.formats.config_fields import Fields
 
 __all__ = ("read_mimo_v2",)
 

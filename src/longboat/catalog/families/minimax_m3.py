@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.decoder import read_decoder
 from longboat.catalog.families.parts import Stack, linear
-from longboat.catalog.model_shape import Layer
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_minimax_m3",)
 

@@ -5,9 +5,9 @@ Bytes of states as vLLM 0.32 keeps them: the convolution's last inputs in 16 bit
 
 from __future__ import annotations
 
-from longboat.catalog.cache import Cache
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.parts import Mixer, linear, vector
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.cache import Cache
 
 __all__ = ("gated_delta", "kimi_delta", "mamba")
 

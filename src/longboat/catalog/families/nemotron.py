@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.attention import Heads, grouped_attention, heads_of
 from longboat.catalog.families.decoder import shared_width
 from longboat.catalog.families.feed_forward import dense, experts
 from longboat.catalog.families.mixers import mamba
 from longboat.catalog.families.parts import FeedForward, Mixer, Stack, as_prediction_head, join, linear
-from longboat.catalog.model_shape import Layer
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_nemotron_h", "read_nemotron_nas")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from longboat.catalog.cache import NO_CACHE, Cache
-from longboat.catalog.config_fields import Fields
-from longboat.catalog.model_shape import Layer
-from longboat.catalog.weight import Part, Shard, Weight
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.cache import NO_CACHE, Cache
+from longboat.catalog.shape.model_shape import Layer
+from longboat.catalog.shape.weight import Part, Shard, Weight
 
 __all__ = ("FeedForward", "Mixer", "Stack", "as_prediction_head", "join", "linear", "vector")
 

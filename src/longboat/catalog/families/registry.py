@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from longboat.catalog.config_fields import Fields
 from longboat.catalog.families.decoder import read_decoder
 from longboat.catalog.families.deepseek_v4 import read_deepseek_v4
 from longboat.catalog.families.gemma import read_gemma
@@ -15,6 +14,7 @@ from longboat.catalog.families.mimo_v2 import read_mimo_v2
 from longboat.catalog.families.minimax_m3 import read_minimax_m3
 from longboat.catalog.families.nemotron import read_nemotron_h, read_nemotron_nas
 from longboat.catalog.families.parts import Stack
+from longboat.catalog.formats.config_fields import Fields
 
 __all__ = ("Reader", "is_known", "reader_of")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
+from longboat.catalog.formats.config_fields import Fields
 
 __all__ = ("is_sparse", "num_experts")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from longboat.catalog.config_fields import Fields
-from longboat.catalog.weight import Weight
+from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("read_vision",)
 

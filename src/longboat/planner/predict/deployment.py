@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longboat.catalog.model_shape import Layer, ModelShape
+from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine
 

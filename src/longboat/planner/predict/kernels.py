@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.weight import Weight
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.weight import Weight
 from longboat.planner.predict.machine import Machine
 
 __all__ = ("kernel_class", "multiply_flops", "unpacks")

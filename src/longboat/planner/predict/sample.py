@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from longboat.catalog.library import Library
-from longboat.catalog.model_shape import ModelShape
-from longboat.catalog.quantization import NVFP4, Quantization, Rule
-from longboat.catalog.quantized import quantize
-from longboat.catalog.requantize import requantized, widened
+from longboat.catalog.quantization.quantized import quantize
+from longboat.catalog.quantization.requantize import requantized, widened
+from longboat.catalog.quantization.rules import NVFP4, Quantization, Rule
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.planner.predict.capacity import sequences_that_fit
 from longboat.planner.predict.deployment import Deployment, even_stages

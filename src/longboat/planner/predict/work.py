@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
 
-from longboat.catalog.cache import Cache
-from longboat.catalog.model_shape import Layer
-from longboat.catalog.weight import Weight
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.model_shape import Layer
+from longboat.catalog.shape.weight import Weight
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.kernels import multiply_flops, unpacks
 

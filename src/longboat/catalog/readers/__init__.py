@@ -1,0 +1,1 @@
+"""From what the files say to the shape of a model."""

@@ -1,0 +1,125 @@
+"""``longboat chat``: a conversation in the terminal, streamed through the gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+
+from longboat.cli.chat.lasting_answer import LastingAnswer, Refused
+from longboat.core.errors import ClusterError, EngineError, UserInputError
+
+__all__ = ("ask", "gateway_urls", "run_chat", "stream_chat")
+
+KEY_HINT = "longboat keys create --tenant NAME makes a key; put it into the environment variable LONGBOAT_API_KEY"
+
+CONNECT_TIMEOUT_S = 10.0
+
+Message = dict[str, str]
+
+
+def run_chat(model: str | None, *, prompt: str | None, urls: Sequence[str], max_tokens: int) -> None:
+    """Talk until end of input, or ask ``prompt`` once. urls: of gateways; those that can be reached where empty."""
+    bases = [url.rstrip("/").removesuffix("/v1") for url in urls] or gateway_urls()
+    name = model or _first_model(bases)
+    if prompt is not None:
+        ask(bases, name, [{"role": "user", "content": prompt}], max_tokens)
+        return
+    print(f"{name} at {bases[0]}; an empty line or Ctrl-D ends it", file=sys.stderr)
+    messages: list[Message] = []
+    while line := _read_line():
+        messages.append({"role": "user", "content": line})
+        messages.append({"role": "assistant", "content": ask(bases, name, messages, max_tokens)})
+
+
+def ask(bases: Sequence[str], model: str, messages: list[Message], max_tokens: int) -> str:
+    """Print the answer as it streams in, and return it."""
+    answer = ""
+    for piece in stream_chat(bases, model, messages, max_tokens):
+        print(piece, end="", flush=True)
+        answer += piece
+    print(flush=True)
+    return answer
+
+
+def stream_chat(bases: Sequence[str], model: str, messages: list[Message], max_tokens: int) -> Iterator[str]:
+    """Text pieces of a streamed chat completion. When its gateway goes away, the next of ``bases`` gives the rest.
+
+    Raises EngineError with the gateway's own words when it refuses, ClusterError when none is there.
+    """
+    body = {"model": model, "messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0}
+    try:
+        with _client(bases, timeout_s=120.0) as client:
+            answer = LastingAnswer(client, bases, "/v1/chat/completions", json.dumps(body).encode())
+            for data in answer:
+                yield from _pieces(data)
+    except Refused as refused:
+        if refused.status in (401, 403):
+            raise UserInputError(_refusal(refused.body), hint=KEY_HINT) from None
+        raise EngineError(_refusal(refused.body), hint="longboat status shows the models and their state") from None
+
+
+def _client(bases: Sequence[str], timeout_s: float) -> httpx.Client:
+    """With the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set."""
+    key = os.environ.get("LONGBOAT_API_KEY", "")
+    is_tls = any(base.startswith("https") for base in bases)
+    verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+    return httpx.Client(headers=headers, verify=verify, timeout=timeout, trust_env=False)
+
+
+def gateway_urls() -> list[str]:
+    """Addresses of the gateways that can be reached from here, this node's first."""
+    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cli.shared.gateway_choice import gateway_here, gateways_here
+
+    with connect() as session:
+        report = session.report()
+    gateways = report.gateways if report else ()
+    return [gateway.url for gateway in gateways_here(gateways) or [gateway_here(gateways)]]
+
+
+def _pieces(data: str) -> Iterator[str]:
+    event: dict[str, Any] = json.loads(data)
+    if "error" in event:
+        raise EngineError(str(event["error"].get("message", event["error"])), hint="longboat status")
+    for choice in event.get("choices", ()):
+        delta = choice.get("delta", {})
+        yield delta.get("reasoning") or delta.get("reasoning_content") or delta.get("content") or ""
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")[:500]
+
+
+def _first_model(bases: Sequence[str]) -> str:
+    for base in bases:
+        try:
+            with _client([base], timeout_s=10.0) as client:
+                response = client.get(f"{base}/v1/models")
+            if response.status_code in (401, 403):
+                raise UserInputError(_refusal(response.content), hint=KEY_HINT)
+            models = response.json()["data"]
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            failure = error
+            continue
+        if not models:
+            raise UserInputError("the fleet has no model", hint="longboat up FILE")
+        return str(models[0]["id"])
+    raise ClusterError(f"no answer from the gateway at {' or '.join(bases)}: {failure}", hint="longboat status")
+
+
+def _read_line() -> str:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return ""

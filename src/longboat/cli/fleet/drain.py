@@ -1,0 +1,125 @@
+"""``longboat drain``: take a replica, a node or a gateway out of use without losing an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.drains import Drains, read_drains, values_with_drains
+from longboat.core.errors import ClusterError, UserInputError
+from longboat.core.states import Phase
+
+if TYPE_CHECKING:
+    from longboat.cluster.protocol.messages import FleetReport
+    from longboat.cluster.ray.session import Session
+    from longboat.core.topology import Node
+
+__all__ = ("run_drain",)
+
+POLL_S = 0.3
+BACK_HINT = "longboat node stop and longboat node start on that machine make it a node again"
+
+
+def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
+    """Take ``name`` out (or back in), and wait until nothing runs there any more.
+
+    kind: ``replica``, ``node`` or ``gateway``
+    Raises UserInputError when there is none of that name, ClusterError when it still runs after ``timeout_s``.
+    """
+    with connect() as session:
+        report = session.report()
+        if report is None:
+            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+        match kind:
+            case "replica":
+                is_empty = _replica(session, _replica_named(report, name), undo)
+            case "node":
+                is_empty = _node(session, _node_named(session, name), undo)
+            case "gateway":
+                is_empty = _gateway(session, _node_named(session, name), undo)
+            case _:
+                raise UserInputError(f"{kind!r} cannot be drained", hint="replica, node or gateway")
+        if undo:
+            print(f"{kind} {name} is in use again")
+            return
+        _wait(session, kind, name, is_empty, timeout_s)
+
+
+def _replica(session: Session, replica: str, undo: bool) -> Callable[[FleetReport], bool]:
+    if undo:
+        raise UserInputError("a replica that was told to end cannot be called back", hint="another takes its place")
+    _change(session, lambda drains: replace(drains, replicas=drains.replicas | {replica}))
+    return lambda report: all(s.replica != replica or _is_over(s.phase) for s in report.replicas)
+
+
+def _gateway(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], bool]:
+    own = {node.node_id}
+    _change(session, lambda drains: replace(drains, gateways=drains.gateways - own if undo else drains.gateways | own))
+    return lambda report: all(g.node_id != node.node_id or (g.draining and not g.in_flight) for g in report.gateways)
+
+
+def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], bool]:
+    """Its replicas are exchanged for others elsewhere, each once another is ready; its gateway takes nothing new."""
+    if undo:
+        raise UserInputError("a node that was drained is not given work again", hint=BACK_HINT)
+    if node.is_head:
+        hint = "longboat drain replica or longboat drain gateway take out what runs there"
+        raise UserInputError("the head's node cannot be drained: the cluster hangs on it", hint=hint)
+    session.drain_node(node.node_id)
+    _change(session, lambda drains: replace(drains, nodes=drains.nodes | {node.node_id}))
+    return lambda report: (
+        all(
+            _is_over(state.phase) or all(rank.node_id != node.node_id for rank in state.ranks)
+            for state in report.replicas
+        )
+        and all(g.node_id != node.node_id or not g.in_flight for g in report.gateways)
+    )
+
+
+def _change(session: Session, change: Callable[[Drains], Drains]) -> None:
+    """The controller keeps what is taken out, also when it starts anew."""
+    apps = session.applications()
+    values = controller_values(apps)
+    session.rest.put(document_with(apps, values_with_drains(values, change(read_drains(values)))))
+
+
+def _wait(session: Session, kind: str, name: str, is_empty: Callable[[FleetReport], bool], timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        report = session.try_report()
+        if report is not None and not report.partial and is_empty(report):
+            print(f"{kind} {name} is drained")
+            return
+        time.sleep(POLL_S)
+    raise ClusterError(
+        f"{kind} {name} still works after {timeout_s:.0f} s",
+        hint="it goes on draining: longboat status shows it; is there room for a replica elsewhere?",
+    )
+
+
+def _replica_named(report: FleetReport, name: str) -> str:
+    """name: MODEL/REPLICA, where the end of the replica's name is enough, as ``status`` shows it."""
+    model, _, tail = name.rpartition("/")
+    ready = [s for s in report.replicas if s.phase is Phase.READY]
+    found = [s.replica for s in ready if tail and s.replica.endswith(tail) and model in ("", s.model)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(f"{state.model}/{state.replica[-8:]}" for state in ready) or "none"
+    raise UserInputError(f"{len(found)} replicas are ready that {name!r} names", hint=f"there are: {names}")
+
+
+def _node_named(session: Session, name: str) -> Node:
+    nodes = session.nodes()
+    for node in nodes:
+        if name in (node.hostname, node.address, node.node_id):
+            return node
+    names = ", ".join(f"{node.hostname} ({node.address})" for node in nodes)
+    raise UserInputError(f"there is no node {name!r}", hint=f"there are: {names}")
+
+
+def _is_over(phase: Phase) -> bool:
+    return phase in (Phase.FAILED, Phase.GONE)

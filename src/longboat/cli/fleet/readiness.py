@@ -1,0 +1,213 @@
+"""Watches a fleet come up: shows it, tells when it is ready, and gives up when that will not happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich.console import Console
+
+from longboat.cluster.protocol.messages import Announcement, FleetReport, GatewayReport
+from longboat.core.errors import ClusterError, EngineError, LongboatError
+from longboat.core.states import Phase, ReplicaState
+
+__all__ = ("Goal", "RunningFleet", "Watch", "is_ready", "wait_ready")
+
+POLL_S = 0.2
+GIVE_UP_AFTER_FAILURES = 3
+GATEWAY_PATIENCE_S = 20.0
+KEEPER_PATIENCE_S = 60.0
+MAX_NAMED_LOGS = 4
+
+
+class RunningFleet(Protocol):
+    """What is asked of the cluster; a ``cluster.session.Session`` is one."""
+
+    def try_report(self) -> FleetReport | None: ...
+
+    def given_up(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What has to be true in the end.
+
+    document: the fleet's text that the controller must have
+    wanted: model → replicas; digests: model → what its replicas must have been started with to count as ready
+    outlives_failure: whether the fleet, or what was there before, goes on running when this does not come true
+    """
+
+    document: str
+    wanted: Mapping[str, int]
+    digests: Mapping[str, str]
+    outlives_failure: bool = False
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was seen so far. Pure: the clock is an argument.
+
+    failed: model → its replicas that did not start; troubled: node → its gateway's problem, and since when
+    """
+
+    goal: Goal
+    failed: dict[str, set[str]] = field(default_factory=dict)
+    troubled: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def see(self, report: FleetReport, given_up: Mapping[str, str], now_s: float) -> LongboatError | None:
+        """Why it makes no sense to wait longer; None while it does. given_up: model → why Serve stopped trying."""
+        return self._models(report, given_up) or self._gateways(report.gateways, now_s)
+
+    def _models(self, report: FleetReport, given_up: Mapping[str, str]) -> EngineError | None:
+        for model, digest in self.goal.digests.items():
+            if report.taken_back.get(model, ("", ""))[0] == digest:
+                return _taken_back(model, report.taken_back[model][1])
+        for model, failure in report.failures.items():
+            if model in report.updating:
+                continue  # the controller takes it back, and says so
+            failed = self.failed.setdefault(model, set())
+            failed.add(failure.state.replica)
+            if len(failed) >= GIVE_UP_AFTER_FAILURES or model in given_up:
+                return _does_not_start(model, failure, self.goal)
+        for model in self.goal.digests:
+            if model in given_up and model not in report.updating:
+                return EngineError(f"model {model} cannot be deployed: {given_up[model]}", hint=_next((), self.goal))
+        return None
+
+    def _gateways(self, gateways: Iterable[GatewayReport], now_s: float) -> ClusterError | None:
+        before, self.troubled = self.troubled, {}
+        for gateway in gateways:
+            if not _cannot_start(gateway):
+                continue
+            problem, since_s = before.get(gateway.node_id, ("", now_s))
+            since_s = since_s if problem == gateway.problem else now_s
+            self.troubled[gateway.node_id] = (gateway.problem, since_s)
+            if now_s - since_s >= _patience_s(gateway):
+                return _no_gateway(gateway, now_s - since_s)
+        return None
+
+
+def wait_ready(
+    fleet: RunningFleet,
+    goal: Goal,
+    console: Console,
+    timeout_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show the fleet until all of it is ready.
+
+    Raises EngineError when a model does not start, ClusterError when a gateway does not, or after ``timeout_s``.
+    """
+    from rich.live import Live
+
+    from longboat.cli.shared.tables import fleet_view
+
+    deadline_s = clock() + timeout_s
+    watch, told = Watch(goal), set[str]()
+    report: FleetReport | None = None
+    with Live(console=console, refresh_per_second=5, transient=not console.is_terminal) as live:
+        while True:
+            report = fleet.try_report()
+            if report is not None and report.document == goal.document:
+                live.update(fleet_view(report, goal.wanted))
+                if not console.is_terminal:
+                    _tell(report, told, console)
+                if is_ready(report, goal):
+                    return
+                if error := watch.see(report, fleet.given_up(), clock()):
+                    raise error
+            if clock() > deadline_s:
+                raise _too_late(report, goal, timeout_s)
+            sleep(POLL_S)
+
+
+def is_ready(report: FleetReport, goal: Goal) -> bool:
+    """Whether all replicas answer, as they are wanted now, and every gateway is up and knows of them."""
+    newest = (report.epoch, report.table_version)
+    gateways_up = all(
+        not gateway.problem and (gateway.epoch, gateway.table_version) == newest for gateway in report.gateways
+    )
+    return (
+        bool(report.gateways)
+        and gateways_up
+        and all(len(_ready(report, goal, model)) >= count for model, count in goal.wanted.items())
+    )
+
+
+def _ready(report: FleetReport, goal: Goal, model: str) -> list[ReplicaState]:
+    digest = goal.digests.get(model)
+    return [s for s in report.replicas if (s.model, s.phase, s.digest) == (model, Phase.READY, digest)]
+
+
+def _tell(report: FleetReport, told: set[str], console: Console) -> None:
+    """Where the output is no terminal, each new phase, and each new problem of a gateway, is a line."""
+    lines = [f"{state.model} {state.replica[-8:]} {state.phase.value}" for state in report.replicas]
+    lines += [f"gateway on {_place(gateway)}: {gateway.problem}" for gateway in report.gateways if gateway.problem]
+    for line in lines:
+        if line not in told:
+            told.add(line)
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cannot_start(gateway: GatewayReport) -> bool:
+    """A node with a running gateway that only went silent may be busy loading a model: it is waited for."""
+    return bool(gateway.problem) and gateway.pid is None
+
+
+def _patience_s(gateway: GatewayReport) -> float:
+    """A node that never spoke (its address is not known) may still be starting its keeper."""
+    return GATEWAY_PATIENCE_S if gateway.address else KEEPER_PATIENCE_S
+
+
+def _no_gateway(gateway: GatewayReport, waited_s: float) -> ClusterError:
+    return ClusterError(
+        f"no gateway on node {_place(gateway)}, for {waited_s:.0f} s: {gateway.problem}",
+        hint="mend the cause there, or change gateway in the file, and run longboat up again; "
+        "the gateway's own words are in gateway/gateway.log of that node's run folder",
+    )
+
+
+def _place(gateway: GatewayReport) -> str:
+    if not gateway.hostname:
+        return gateway.node_id[:8]
+    return f"{gateway.hostname} ({gateway.address})"
+
+
+def _does_not_start(model: str, failure: Announcement, goal: Goal) -> EngineError:
+    message = f"model {model} does not start: {failure.state.detail}"
+    return EngineError(message, log_tail=failure.log_tail, hint=_next([failure.state], goal))
+
+
+def _taken_back(model: str, why: str) -> EngineError:
+    return EngineError(
+        f"the update of model {model} failed and was taken back: {why}",
+        hint=f"it serves as before; longboat logs {model} shows more; mend the cause and run longboat up again",
+    )
+
+
+def _too_late(report: FleetReport | None, goal: Goal, timeout_s: float) -> ClusterError:
+    message = f"not ready after {timeout_s:.0f} s"
+    if report is None or report.document != goal.document:
+        return ClusterError(f"{message}: the fleet's controller does not answer", hint="is the head's node busy?")
+    behind = []
+    for model, count in goal.wanted.items():
+        if (num_ready := len(_ready(report, goal, model))) < count:
+            behind.append(f"model {model} has {num_ready} of {count} replicas")
+    behind += [f"gateway on {_place(gateway)}: {gateway.problem}" for gateway in report.gateways if gateway.problem]
+    slow = [state for state in report.replicas if state.phase is not Phase.READY]
+    return ClusterError(f"{message}: {'; '.join(behind) or 'no gateway'}", hint=_next(slow, goal))
+
+
+def _next(states: Iterable[ReplicaState], goal: Goal) -> str:
+    """Where to look. Keepers read logs for others only while a fleet is up; the files stay."""
+    states = tuple(states)
+    logs = [f"{r.log_path} on {r.hostname or r.address}" for state in states for r in state.ranks if r.log_path]
+    named = "; ".join([*logs[:MAX_NAMED_LOGS], *(["…"] if len(logs) > MAX_NAMED_LOGS else [])])
+    words = [f"the whole log is {named}"] if named else []
+    if goal.outlives_failure:
+        words += [f"longboat logs {model} shows it" for model in dict.fromkeys(state.model for state in states)]
+    return "; ".join([*words, "mend the cause and run longboat up again"])

@@ -1,0 +1,123 @@
+"""``longboat status``: what runs where, once or again and again, for people or machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from longboat.cli.fleet.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
+from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.gateway_notes import tenants_document
+from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.ray.session import Session
+from longboat.core.errors import ClusterError
+from longboat.spec.types.fleet import Fleet
+
+__all__ = ("run_status", "wanted_replicas")
+
+WATCH_EVERY_S = 0.5
+
+
+def run_status(*, watch: bool, as_json: bool) -> None:
+    """Print the fleet's state; watched as JSON, one document a line.
+
+    Raises ClusterError when there is no cluster or no fleet.
+    """
+    with connect() as session:
+        if not watch:
+            _show(session, as_json)
+        elif as_json:
+            for report in _reports(session):
+                print(json.dumps(_document(session, report)), flush=True)
+        else:
+            _watch(session)
+
+
+def wanted_replicas(report: FleetReport) -> dict[str, int]:
+    """Model → replicas that the fleet file asks for."""
+    return {model.name: model.num_replicas for model in _fleet(report).models}
+
+
+def _fleet(report: FleetReport) -> Fleet:
+    from longboat.spec.files.load import load_fleet
+
+    return load_fleet(report.document, "the running fleet")
+
+
+def _engines(report: FleetReport) -> dict[str, str]:
+    return {model.name: model.engine.kind for model in _fleet(report).models}
+
+
+def _report(session: Session) -> FleetReport:
+    report = session.report()
+    if report is None:
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+    return report
+
+
+def _show(session: Session, as_json: bool) -> None:
+    from longboat.cli.shared.tables import fleet_view, make_console, tenant_view
+
+    report = _report(session)
+    kept = keep_pairs(report, _engines(report))
+    if as_json:
+        print(json.dumps(_document(session, report), indent=2))
+        return
+    console = make_console()
+    console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
+    console.print(fleet_view(report, wanted_replicas(report)))
+    console.print(tenant_view(_fleet(report).gateway, report))
+    if pairs := pairs_of(report):
+        console.print(pair_table(pairs))
+    for line in forced_lines(report):
+        console.print(line, style="red", highlight=False, soft_wrap=True)
+    if kept is not None:
+        words = f"kept in {kept}; longboat plan calibrate {kept} fits predictions to it"
+        console.print(words, style="dim", highlight=False, soft_wrap=True)
+
+
+def _watch(session: Session) -> None:
+    from rich.live import Live
+
+    from longboat.cli.shared.tables import fleet_view
+
+    with Live(refresh_per_second=4) as live:
+        for report in _reports(session):
+            live.update(fleet_view(report, wanted_replicas(report)))
+
+
+def _reports(session: Session) -> Iterator[FleetReport]:
+    """Reports without end; moments at which the controller is being replaced are left out."""
+    yield _report(session)
+    while True:
+        time.sleep(WATCH_EVERY_S)
+        if report := session.try_report():
+            yield report
+
+
+def _document(session: Session, report: FleetReport) -> dict[str, Any]:
+    return {
+        "fleet": report.fleet,
+        "at_s": report.at_s,
+        "nodes": [dataclasses.asdict(node) for node in session.nodes()],
+        "wanted": wanted_replicas(report),
+        "replicas": [_plain(state) for state in report.replicas],
+        "access": {**tenants_document(_fleet(report).gateway, len(report.gateways)), "num_keys": report.num_keys},
+        "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
+        "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
+        "problems": list(report.problems),
+        "pairs": {model: pair.values() for model, pair in pairs_of(report).items()},
+        "planned": {"models": {}, "forced": [], **report.planned},
+        "updating": dict(report.updating),
+        "taken_back": {model: {"digest": digest, "why": why} for model, (digest, why) in report.taken_back.items()},
+    }
+
+
+def _plain(state: Any) -> dict[str, Any]:
+    document: dict[str, Any] = dataclasses.asdict(state)
+    document["phase"] = state.phase.value
+    document["phase_s"] = dict(state.phase_s)
+    return document

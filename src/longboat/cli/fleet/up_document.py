@@ -1,0 +1,129 @@
+"""What ``longboat up --json`` prints: what was decided and done, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from longboat.cluster.preflight.surroundings import CheckedPlan
+from longboat.cluster.protocol.messages import FleetReport
+from longboat.core.plan import GangShape
+from longboat.core.states import ReplicaState
+from longboat.planner.outlook import Outlook
+from longboat.planner.outlook_document import planned_values
+from longboat.planner.predict.number import Number
+from longboat.spec.types.fleet import Fleet, ModelSpec
+
+__all__ = ("Action", "up_values")
+
+Action = Literal["started", "changed", "unchanged"]
+"""Whether this ``up`` started the fleet, changed the one that runs, or found it as it is wanted."""
+
+PLANNED = (
+    "hardware",
+    "link",
+    "hop",
+    "prompt_tokens",
+    "output_tokens",
+    "fits",
+    "kv_blocks",
+    "block_tokens",
+    "rank_bytes",
+)
+"""What is told as ``longboat status`` tells it."""
+
+
+def up_values(
+    asked: Fleet,
+    plan: CheckedPlan,
+    report: FleetReport | None,
+    *,
+    action: Action,
+    changes: Sequence[str] = (),
+    started_cluster: bool = False,
+) -> dict[str, Any]:
+    """asked: as the file has it; changes: from what ran before, one line each; report: None: nobody answered."""
+    replicas = report.replicas if report else ()
+    gateways = report.gateways if report else ()
+    return {
+        "fleet": plan.fleet.name,
+        "action": action,
+        "changes": list(changes),
+        "started_cluster": started_cluster,
+        "models": {
+            model.name: _model(model, asked.model_named(model.name), plan, replicas) for model in plan.fleet.models
+        },
+        "forced": [str(problem) for problem in plan.overridden],
+        "addresses": [f"{gateway.url}/v1" for gateway in gateways if not gateway.problem],
+        "gateways": [
+            {name: getattr(gateway, name) for name in ("node_id", "hostname", "address", "url", "problem")}
+            for gateway in gateways
+        ],
+        "auth": plan.fleet.gateway.auth or "none",
+    }
+
+
+def _model(
+    model: ModelSpec, asked: ModelSpec | None, plan: CheckedPlan, replicas: Iterable[ReplicaState]
+) -> dict[str, Any]:
+    shape, outlook = plan.shapes[model.name], plan.decision.outlooks.get(model.name)
+    return {
+        "source": model.source,
+        "engine": model.engine.model_dump(mode="json", include={"kind", "version", "environment"}),
+        "auto": _left_open(asked) if asked else [],
+        "replicas": model.num_replicas,
+        "split": {
+            "tensor": shape.tensor,
+            "pipeline": shape.pipeline,
+            "layers": list(outlook.fit.split.stages if outlook else shape.layers),
+        },
+        "nodes": shape.num_nodes,
+        "labels": dict(model.placement.labels),
+        "per_rank": asdict(shape.resources),
+        "reasons": _reasons(shape, plan.decision.reasons.get(model.name, "")),
+        "expected": _expected(outlook) if outlook else None,
+        "warnings": list(plan.decision.notes.get(model.name, ())),
+        "running": [_running(state) for state in replicas if state.model == model.name],
+    }
+
+
+def _left_open(asked: ModelSpec) -> list[str]:
+    """What the file leaves to decide."""
+    split = ["split"] if asked.split == "auto" else [f"split.{name}" for name in asked.parts.open_parts]
+    return [*split, "replicas"] if asked.replicas == "auto" else split
+
+
+def _reasons(shape: GangShape, decided: str) -> list[str]:
+    """Why these numbers, where they were decided; why these nodes."""
+    return [reason for reason in (decided, shape.reason.removeprefix(f"{decided}; ")) if reason]
+
+
+def _expected(outlook: Outlook) -> dict[str, Any]:
+    """Bytes of the fullest rank, cache of one replica; seconds of the mean request, None where it does not fit."""
+    values, told, short = planned_values(outlook), outlook.prediction, outlook.fit.shortage
+    return {
+        **{name: values[name] for name in PLANNED},
+        "users": outlook.asked.demand.users,
+        "users_per_replica": outlook.users,
+        "kv_tokens": outlook.fit.num_kv_tokens,
+        "ttft_s": _number(told.ttft_s) if told else None,
+        "itl_s": _number(told.itl_s) if told else None,
+        "tokens_per_s": _number(told.total_tokens_per_s.map(lambda one: one * outlook.busy)) if told else None,
+        "missed": outlook.asked.demand.slo.missed(told.ttft_s.value, told.itl_s.value) if told else "",
+        "shortage": short.what if short else "",
+    }
+
+
+def _number(number: Number) -> dict[str, Any]:
+    return asdict(number)
+
+
+def _running(state: ReplicaState) -> dict[str, Any]:
+    """A replica: its engine's address, and the nodes that its ranks are on."""
+    return {
+        "replica": state.replica,
+        "phase": state.phase.value,
+        "url": state.url,
+        "nodes": [{name: getattr(rank, name) for name in ("node_id", "hostname", "address")} for rank in state.ranks],
+    }

@@ -1,0 +1,82 @@
+"""``longboat usage``: requests and tokens by tenant, model and day, added up over all gateways."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cluster.ray.session import Session
+from longboat.core.errors import ClusterError
+
+__all__ = ("added_up", "run_usage")
+
+COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+KEYS = ("day", "tenant", "model")
+
+
+def run_usage(*, num_days: int, as_json: bool) -> None:
+    """Print the last ``num_days`` days of UTC, today included.
+
+    Raises ClusterError when there is no fleet, or no gateway answers; nodes that do not answer are named on stderr.
+    """
+    first = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=num_days - 1)
+    with connect() as session:
+        found, silent = _asked(session, num_days)
+    rows = added_up(found, first.isoformat())
+    if as_json:
+        print(json.dumps({"days": rows, "missing_nodes": silent}, indent=2))
+    elif rows:
+        _print_table(rows)
+    else:
+        print(f"no requests since {first.isoformat()} (UTC)")
+    for node, why in silent.items():
+        print(f"warning: without node {node}: {why}", file=sys.stderr, flush=True)
+
+
+def added_up(entries: Iterable[Mapping[str, Any]], first_day: str) -> list[dict[str, Any]]:
+    """One entry for each day, tenant and model, from ``first_day`` (ISO date) on, the newest day first."""
+    sums: dict[tuple[str, ...], dict[str, int]] = {}
+    for entry in entries:
+        if str(entry["day"]) >= first_day:
+            counts = sums.setdefault(tuple(str(entry[key]) for key in KEYS), dict.fromkeys(COUNTS, 0))
+            for name in COUNTS:
+                counts[name] += int(entry.get(name) or 0)
+    by_name = sorted(sums.items(), key=lambda item: item[0][1:])
+    newest_first = sorted(by_name, key=lambda item: item[0][0], reverse=True)
+    return [{**dict(zip(KEYS, key, strict=True)), **counts} for key, counts in newest_first]
+
+
+def _asked(session: Session, num_days: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Entries of all nodes, and why a node's are missing."""
+    report = session.report()
+    if report is None:
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+    found: list[dict[str, Any]] = []
+    silent: dict[str, str] = {}
+    for gateway in report.gateways:
+        try:
+            found += session.ask_keeper(gateway.node_id, "usage", num_days)
+        except ClusterError as error:
+            silent[gateway.hostname or gateway.node_id[:8]] = error.message
+    if silent and len(silent) == len(report.gateways):
+        raise ClusterError(f"no gateway tells its usage: {next(iter(silent.values()))}", hint="longboat status")
+    return found, silent
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from longboat.cli.shared.tables import make_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("DAY (UTC)", "TENANT", "MODEL"):
+        table.add_column(column, no_wrap=True)
+    for column in ("REQUESTS", "PROMPT", "COMPLETION", "CACHED"):
+        table.add_column(column, no_wrap=True, justify="right")
+    for row in rows:
+        table.add_row(*(str(row[key]) for key in KEYS), *(f"{row[name]:,}" for name in COUNTS))
+    make_console().print(table, markup=False, highlight=False)

@@ -1,0 +1,1 @@
+"""Commands that run a gateway by itself, without Ray."""

@@ -1,0 +1,304 @@
+"""Runs a gateway by itself: its process, what it is told, and the end of both together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from longboat.cli.gateway.standalone import AloneOptions, Wanted, read_wanted
+from longboat.cli.gateway.upstream_watch import UpstreamWatch, Watched
+from longboat.cli.shared.error_text import print_error
+from longboat.core.errors import ClusterError, EngineError, LongboatError, UserInputError
+from longboat.core.states import EndpointTable
+from longboat.folders import home_folder, run_folder
+from longboat.gateway.admin.control_client import GatewayControl, gateway_command
+from longboat.gateway.config import encode_config
+from longboat.spec.types.section import is_loopback
+
+__all__ = ("run_alone",)
+
+START_TIMEOUT_S = 30.0
+FILES_EVERY_S = 1.0
+PUSH_AGAIN_S = 0.5
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Stamps = tuple[tuple[int, ...], ...]
+
+
+def run_alone(options: AloneOptions) -> None:
+    """Serve until Ctrl-C, SIGTERM or the end of the terminal.
+
+    Raises UserInputError when the options, the files or the port cannot be used; EngineError when the gateway ends.
+    """
+    salt = secrets.token_hex(16)
+    wanted = read_wanted(options, salt=salt)
+    folder = Path(tempfile.mkdtemp(prefix="gateway-", dir=run_folder()))
+    try:
+        asyncio.run(AloneGateway(options, wanted, salt, folder).run())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class GatewayChild:
+    """The gateway process. It ends when this process does, however that happens."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._first_words: list[str] = []
+        self._is_up = False
+        self._listener = asyncio.create_task(self._relay())
+
+    @classmethod
+    async def start(cls, document: bytes) -> GatewayChild:
+        """In a session of its own, so that Ctrl-C reaches it through us only."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *gateway_command(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        assert process.stdin is not None
+        process.stdin.write(document)
+        process.stdin.close()
+        return cls(process)
+
+    async def listening_port(self) -> int:
+        """Wait until it listens. :raises UserInputError, EngineError: it does not."""
+        assert self._process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            raise EngineError(f"the gateway did not start in {START_TIMEOUT_S:g} s", hint="start it again") from None
+        if not line:
+            raise await self._failure()
+        self._is_up = True
+        self._show()
+        return int(json.loads(line)["port"])
+
+    async def ended(self) -> int:
+        """Its return code, once it ended and said its last words."""
+        code = await self._process.wait()
+        await self._listener
+        return code
+
+    def kill(self) -> None:
+        """Workers too: they are of its process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _failure(self) -> LongboatError:
+        code = await self.ended()
+        last = self._first_words[-1] if self._first_words else f"it ended with {code}"
+        message, _, hint = last.removeprefix("longboat gateway: ").rpartition("; ")
+        if code == UserInputError.exit_code and message:
+            return UserInputError(message, hint=hint)
+        return EngineError(
+            f"the gateway did not start: {last}", hint="see its messages", log_tail=tuple(self._first_words[-20:])
+        )
+
+    async def _relay(self) -> None:
+        """Before it listens, what it says may be the reason of an error, and is kept."""
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            self._first_words.append(line.decode(errors="replace").rstrip())
+            if self._is_up:
+                self._show()
+
+    def _show(self) -> None:
+        words, self._first_words = self._first_words, []
+        for line in words:
+            print(line, file=sys.stderr, flush=True)
+
+
+class AloneGateway:
+    """Keeps one gateway as its files want it, and tells it which engines are there."""
+
+    def __init__(self, options: AloneOptions, wanted: Wanted, salt: str, folder: Path) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._salt = salt
+        self._socket = str(folder / "control.sock")
+        self._token = secrets.token_urlsafe(24)
+        self._control = GatewayControl(self._socket, self._token)
+        self._watch = UpstreamWatch(self._changed)
+        self._stamps = _stamps(wanted)
+        self._epoch = secrets.token_hex(8)
+        self._version = 0
+        self._pushed_policy = wanted.policy  # it starts with this one
+        self._news = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._child: GatewayChild | None = None
+
+    async def run(self) -> None:
+        """Until a signal, or until the gateway ended by itself. :raises UserInputError, EngineError: see run_alone."""
+        _on_signals(self._stop)
+        child = self._child = await GatewayChild.start(self._document())
+        try:
+            port = await child.listening_port()
+            await self._watch.begin(self._wanted.endpoints, self._wanted.health)
+            await self._push()
+            self._greet(port)
+            await self._serve(child)
+        finally:
+            self._watch.close()
+            child.kill()
+            await child.ended()
+
+    def _document(self) -> bytes:
+        name = f"gateway-{self._wanted.port}"
+        logs, state = run_folder() / "logs" / name, home_folder() / name
+        logs.mkdir(parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return encode_config(self._wanted.config(socket=self._socket, token=self._token, logs=logs, state=state))
+
+    async def _serve(self, child: GatewayChild) -> None:
+        ended = asyncio.create_task(child.ended())
+        stopping = asyncio.create_task(self._stopping.wait())
+        work = [asyncio.create_task(self._push_forever()), asyncio.create_task(self._read_forever())]
+        await asyncio.wait([ended, stopping, *work], return_when=asyncio.FIRST_COMPLETED)
+        for task in work:
+            task.cancel()
+        for task in work:
+            with suppress(asyncio.CancelledError):
+                await task  # a defect of it is ours
+        if not self._stopping.is_set():
+            raise EngineError(f"the gateway ended ({ended.result()})", hint="see its messages above; start it again")
+        await self._end(ended)
+
+    async def _end(self, ended: asyncio.Task[int]) -> None:
+        with suppress(ClusterError):
+            state = await self._control.state()
+            if num := state["in_flight"]:
+                _say(f"ending after {num} running requests; Ctrl-C again ends now")
+        with suppress(ClusterError):
+            await self._control.stop()
+        await ended
+
+    def _stop(self) -> None:
+        """The first time gracefully, the second time now."""
+        if self._stopping.is_set() and self._child is not None:
+            self._child.kill()
+        self._stopping.set()
+
+    # what the gateway is told
+
+    def _changed(self, engine: Watched) -> None:
+        _say(f"{time.strftime('%H:%M:%S')} {_line(engine)}")
+        self._news.set()
+
+    async def _push_forever(self) -> None:
+        told = ""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._push()
+                told = ""
+            except ClusterError as error:
+                if error.message != told:
+                    _complain(error)
+                told = error.message
+                self._news.set()
+                await asyncio.sleep(PUSH_AGAIN_S)
+
+    async def _push(self) -> None:
+        """Policy first: no new model is served by the rules of the old one."""
+        if (policy := self._wanted.policy) != self._pushed_policy:
+            await self._control.put_policy(policy)
+            self._pushed_policy = policy
+        self._version += 1
+        table = EndpointTable(version=self._version, models=self._wanted.models, endpoints=self._watch.endpoints())
+        await self._control.put_table(self._epoch, table)
+
+    # the files
+
+    async def _read_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FILES_EVERY_S)
+            if (stamps := _stamps(self._wanted)) != self._stamps:
+                self._stamps = stamps
+                self._read_again()
+
+    def _read_again(self) -> None:
+        try:
+            wanted = read_wanted(self._options, salt=self._salt)
+        except LongboatError as error:
+            _complain(error)
+            _say("what was read before stays in use", file=sys.stderr)
+            return
+        before, self._wanted = self._wanted, wanted
+        self._stamps = _stamps(wanted)
+        later = [name for name, value in wanted.fixed.items() if value != before.fixed[name]]
+        _say(f"{time.strftime('%H:%M:%S')} read {', '.join(map(str, wanted.files))} again")
+        if later:
+            _say(f"{', '.join(later)}: changed; start the gateway again for it", file=sys.stderr)
+        self._watch.change(wanted.endpoints, wanted.health)
+        self._news.set()
+
+    # what people see
+
+    def _greet(self, port: int) -> None:
+        wanted = self._wanted
+        scheme = "https" if wanted.gateway.tls else "http"
+        host = f"[{wanted.gateway.host}]" if ":" in wanted.gateway.host else wanted.gateway.host
+        _say(f"{scheme}://{host}:{port}/v1  {_who(wanted)}")
+        rows = [("MODEL", "REPLICA", "STATE", "ENGINE")]
+        rows += [(w.endpoint.model, w.endpoint.replica, w.state, _address(w)) for w in self._watch.watched]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        for row in rows:
+            _say("  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])).rstrip())
+
+
+def _who(wanted: Wanted) -> str:
+    if not wanted.is_open:
+        return f"for {len(wanted.policy.keys)} keys"
+    if is_loopback(wanted.gateway.host):
+        return "for everyone on this machine, and for nobody else: no keys are asked for (--keys FILE)"
+    return "for everyone who reaches it: no keys are asked for"
+
+
+def _address(engine: Watched) -> str:
+    return f"{engine.endpoint.url} ({engine.problem})" if engine.problem else engine.endpoint.url
+
+
+def _line(engine: Watched) -> str:
+    name = f"{engine.endpoint.model} {engine.endpoint.replica}"
+    return f"{name} is {engine.state}: {_address(engine)}"
+
+
+def _say(text: str, *, file: Any = None) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        print(text, file=file or sys.stdout, flush=True)
+
+
+def _complain(error: LongboatError) -> None:
+    with suppress(OSError):
+        print_error(error)
+
+
+def _on_signals(stop: Any) -> None:
+    """What was ignored from the start stays ignored: ``nohup`` asks for that."""
+    loop = asyncio.get_running_loop()
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop)
+
+
+def _stamps(wanted: Wanted) -> Stamps:
+    return tuple(_stamp(path) for path in wanted.files)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size

@@ -1,0 +1,231 @@
+"""What a gateway by itself shall be: the command's options and its files, checked and put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longboat.core.errors import Problem, UserInputError
+from longboat.core.policy import Policy
+from longboat.core.states import Endpoint
+from longboat.gateway.config import GatewayConfig
+from longboat.spec.files.keys_file import KeyBook, load_keys
+from longboat.spec.files.standalone_gateway import AloneSpec, HealthSpec, alone_from, endpoints_of, parse_alone, refusal
+from longboat.spec.policy import policy_of, tenant_names
+from longboat.spec.secrets import admin_credentials, read_secret
+from longboat.spec.text.yaml_text import Plain
+from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.section import host_name, is_loopback
+
+__all__ = ("AloneOptions", "Wanted", "read_wanted")
+
+COMMAND = "longboat gateway run"
+OVERRIDES = ("host", "port", "processes", "auth")
+MIN_LOG_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AloneOptions:
+    """The command's options; None is not given. port 0: any."""
+
+    upstreams: tuple[str, ...] = ()
+    port: int | None = None
+    host: str | None = None
+    processes: int | None = None
+    config: Path | None = None
+    keys: Path | None = None
+    auth: str | None = None
+    api_key_env: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A gateway as the files and options want it.
+
+    endpoints: none is ready yet; files: what to watch; fixed: settings that only a new start changes, by their place
+    """
+
+    gateway: GatewaySpec
+    endpoints: tuple[Endpoint, ...]
+    models: tuple[str, ...]
+    health: HealthSpec
+    policy: Policy
+    port: int
+    redis_url: str | None = field(repr=False)
+    files: tuple[Path, ...]
+    fixed: Mapping[str, object] = field(repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is asked for a key."""
+        return self.policy.auth == "none"
+
+    def config(self, *, socket: str, token: str, logs: Path, state: Path) -> GatewayConfig:
+        """What the gateway process is told at its start; it ends with this process.
+
+        logs, state: folders that exist
+        """
+        gateway = self.gateway
+        tls, tracing = gateway.tls, gateway.tracing
+        return GatewayConfig(
+            host=gateway.host,
+            port=self.port,
+            processes=gateway.processes,
+            control_socket=socket,
+            control_token=token,
+            orphan_grace_s=None,
+            parent_pid=os.getpid(),
+            tls_certificate=tls.certificate if tls else None,
+            tls_key=tls.key if tls else None,
+            access_log=str(logs / "access.log") if gateway.logs.access else None,
+            access_log_max_bytes=max(gateway.logs.size_bytes, MIN_LOG_BYTES),
+            access_log_keep=gateway.logs.keep,
+            tracing_endpoint=tracing.endpoint if tracing else None,
+            tracing_sample_ratio=tracing.sample_ratio if tracing else 1.0,
+            redis_url=self.redis_url,
+            state_folder=str(state),
+            policy=self.policy,
+        )
+
+
+def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os.environ) -> Wanted:
+    """Read and check everything. salt: for tenants' caches, where the keys file has none.
+
+    Raises UserInputError with every mistake, each with its place.
+    """
+    spec = _spec(options)
+    endpoints = endpoints_of(spec.upstreams, _engine_keys(spec, env))
+    gateway = spec.gateway
+    book, keys_path = _keys(options, gateway)
+    policy = policy_of(gateway, book.keys, salt=book.salt or salt, admins=admin_credentials(gateway, env))
+    port = gateway.port if options.port is None else options.port
+    return Wanted(
+        gateway=gateway,
+        endpoints=endpoints,
+        models=spec.models,
+        health=spec.health,
+        policy=policy,
+        port=port,
+        redis_url=_redis_url(gateway, env),
+        files=tuple(path for path in (options.config, keys_path) if path is not None),
+        fixed=_fixed(gateway, port),
+    )
+
+
+def _spec(options: AloneOptions) -> AloneSpec:
+    origin = str(options.config or COMMAND)
+    data = parse_alone(_text(options.config), origin) if options.config else {}
+    written: dict[str, str] = {}
+    problems = [*_add_upstreams(data, options, written), *_override(data, options, written)]
+    if problems:
+        raise refusal(problems, origin)
+    return alone_from(data, origin, written=written)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise UserInputError(f"--config: {path} cannot be read: {error.strerror}", hint="give a YAML file") from None
+    except UnicodeDecodeError:
+        raise UserInputError(f"--config: {path} is no text", hint="give a YAML file in UTF-8") from None
+
+
+def _add_upstreams(data: dict[str, Plain], options: AloneOptions, written: dict[str, str]) -> Iterator[Problem]:
+    """Upstreams of the command come after those of the file, so that places in the file stay what they are."""
+    listed = data.get("upstreams", [])
+    if not isinstance(listed, list):
+        return
+    upstreams = list(listed)
+    for text in options.upstreams:
+        model, equals, url = text.partition("=")
+        if not (equals and model and url) or "://" in model:
+            hint = "write MODEL=URL: --upstream llama=http://127.0.0.1:8001"
+            yield Problem(where=f"--upstream {text}", what="this is not MODEL=URL", hint=hint)
+            continue
+        written[f"upstreams[{len(upstreams)}]"] = f"--upstream {text}"
+        written[f"upstreams[{len(upstreams)}].api_key_env"] = "--api-key-env"
+        upstreams.append({"model": model, "url": url, "api_key_env": options.api_key_env})
+    data["upstreams"] = upstreams
+    if options.api_key_env and not options.upstreams:
+        hint = "write api_key_env: beside the url, in the file"
+        yield Problem(where="--api-key-env", what="it is for engines that --upstream names", hint=hint)
+
+
+def _override(data: dict[str, Plain], options: AloneOptions, written: dict[str, str]) -> Iterator[Problem]:
+    section = data.get("gateway") or {}
+    if not isinstance(section, dict):
+        return
+    section = dict(section)
+    for name in OVERRIDES:
+        value = getattr(options, name)
+        if value is not None and (name, value) != ("port", 0):  # "any" is for this command only
+            section[name] = value
+            written[f"gateway.{name}"] = f"--{name}"
+    if options.keys and section.setdefault("auth", "keys") == "none":
+        hint = "leave one of them out"
+        yield Problem(where="--keys", what="keys are given, and auth: none asks for none", hint=hint)
+    host = section.get("host", "127.0.0.1")
+    if section.get("auth") is None and isinstance(host, str) and _is_open(host):
+        what = f"{host} is open to other machines, and no keys are asked for"
+        hint = "--keys FILE asks for keys; --auth none lets everyone in who reaches it; --host 127.0.0.1 keeps it here"
+        yield Problem(where=written.get("gateway.host", "gateway.host"), what=what, hint=hint)
+    data["gateway"] = section
+
+
+def _is_open(host: str) -> bool:
+    try:
+        return not is_loopback(host_name(host))
+    except ValueError:
+        return False  # told where the section is checked
+
+
+def _engine_keys(spec: AloneSpec, env: Mapping[str, str]) -> dict[str, str]:
+    keys = {}
+    for variable in dict.fromkeys(upstream.api_key_env for upstream in spec.upstreams):
+        if variable is not None:
+            where = f"the key of {_first_with(spec, variable)}"
+            keys[variable] = _plain(read_secret(file=None, variable=variable, where=where, env=env), where)
+    return keys
+
+
+def _plain(key: str, where: str) -> str:
+    """It becomes part of a header line."""
+    if not key.isascii() or not key.isprintable():
+        raise UserInputError(f"{where}: it holds characters that no header can", hint="look at the variable")
+    return key
+
+
+def _first_with(spec: AloneSpec, variable: str) -> str:
+    return next(upstream.url for upstream in spec.upstreams if upstream.api_key_env == variable)
+
+
+def _keys(options: AloneOptions, gateway: GatewaySpec) -> tuple[KeyBook, Path | None]:
+    """The keys, and the file they came from; no keys where none are asked for."""
+    if gateway.auth != "keys":
+        return KeyBook(), None
+    path = options.keys
+    if path is None:
+        hint = "--keys FILE; longboat keys create --file FILE --tenant NAME makes one"
+        raise refusal(
+            [Problem(where="gateway.auth", what="keys are asked for, and no key file is named", hint=hint)], COMMAND
+        )
+    book = load_keys(path)
+    if book is None:
+        hint = f"longboat keys create --file {path} --tenant {tenant_names(gateway)[0]} makes it"
+        raise refusal([Problem(where="--keys", what=f"there is no key file {path}", hint=hint)], COMMAND)
+    return book, path
+
+
+def _redis_url(gateway: GatewaySpec, env: Mapping[str, str]) -> str | None:
+    redis = gateway.redis
+    if redis is None or redis.url is not None:
+        return redis.url if redis else None
+    return read_secret(file=redis.url_file, variable=redis.url_env, where="gateway.redis", env=env)
+
+
+def _fixed(gateway: GatewaySpec, port: int) -> dict[str, object]:
+    names = ("host", "processes", "tls", "logs", "tracing", "redis")
+    return {**{f"gateway.{name}": getattr(gateway, name) for name in names}, "gateway.port": port}

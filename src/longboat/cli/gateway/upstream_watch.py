@@ -1,0 +1,107 @@
+"""Which of the engines that someone else started are there: looked at again and again, told when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from longboat.core.states import Endpoint
+from longboat.gateway.upstreams.health import LateError, is_there
+from longboat.spec.files.standalone_gateway import HealthSpec
+
+__all__ = ("UpstreamWatch", "Watched")
+
+LATE_IN_A_ROW = 3
+"""A busy engine answers late; one that is late so often counts as down."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """One engine. problem: why it is not ready; None before it was looked at."""
+
+    endpoint: Endpoint
+    problem: str | None = None
+    num_late: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.problem == ""
+
+    @property
+    def state(self) -> str:
+        """For people: ready, down, or that nobody knows yet."""
+        return "ready" if self.is_ready else "unknown" if self.problem is None else "down"
+
+
+class UpstreamWatch:
+    """One task for each engine, so that a silent one delays no other. ``on_change(engine)`` is told of every change."""
+
+    def __init__(self, on_change: Callable[[Watched], None]) -> None:
+        self._on_change = on_change
+        self._watched: dict[str, Watched] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._health = HealthSpec()
+
+    @property
+    def watched(self) -> tuple[Watched, ...]:
+        """All engines, in the order that they were given."""
+        return tuple(self._watched.values())
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """As gateways get them."""
+        return tuple(replace(engine.endpoint, ready=engine.is_ready) for engine in self.watched)
+
+    async def begin(self, endpoints: Iterable[Endpoint], health: HealthSpec) -> None:
+        """Look at all once, telling nobody, and go on from there."""
+        self._health = health
+        engines = {_key(endpoint): Watched(endpoint) for endpoint in endpoints}
+        await asyncio.gather(*(self._look(engine) for engine in engines.values()))
+        self._watched = engines
+        self._start()
+
+    def change(self, endpoints: Iterable[Endpoint], health: HealthSpec) -> None:
+        """Other engines, or another way to look at them. Those that stay keep their state."""
+        old, self._health = self._watched, health
+        self._watched = {}
+        for endpoint in endpoints:
+            engine = old.get(_key(endpoint)) or Watched(endpoint)
+            engine.endpoint = endpoint
+            self._watched[_key(endpoint)] = engine
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        """Look at none any more."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks = {}
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = {key: loop.create_task(self._go_on(engine)) for key, engine in self._watched.items()}
+
+    async def _go_on(self, engine: Watched) -> None:
+        while True:
+            if engine.problem is not None:
+                await asyncio.sleep(self._health.every_s)
+            before = engine.problem
+            await self._look(engine)
+            if engine.problem != before:
+                self._on_change(engine)
+
+    async def _look(self, engine: Watched) -> None:
+        endpoint, health = engine.endpoint, self._health
+        try:
+            problem = await is_there(endpoint.url, health.path, api_key=endpoint.api_key, timeout_s=health.timeout_s)
+        except LateError as error:
+            engine.num_late += 1
+            if engine.problem != "" or engine.num_late >= LATE_IN_A_ROW:
+                engine.problem = str(error)
+            return
+        engine.num_late = 0
+        engine.problem = problem
+
+
+def _key(endpoint: Endpoint) -> str:
+    return f"{endpoint.model} {endpoint.url}"

@@ -1,0 +1,179 @@
+"""``longboat keys``: make, list and revoke API keys of the running fleet, or of a file for a gateway of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longboat.core.errors import UserInputError
+
+if TYPE_CHECKING:
+    from longboat.cluster.ray.session import Session
+    from longboat.core.policy import KeyRecord
+    from longboat.spec.files.keys_file import KeyBook
+
+__all__ = ("find_key", "key_rows", "keys_app")
+
+DAY_S = 86_400.0
+
+keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+File = Annotated[
+    Path | None, typer.Option("--file", help="A key file of `longboat gateway run`, instead of the running fleet.")
+]
+
+
+@keys_app.command()
+def create(
+    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Whose key it is: a tenant of the fleet file.")],
+    note: Annotated[str, typer.Option("--note", help="A word for the list.")] = "",
+    expires_days: Annotated[
+        float | None, typer.Option("--expires", min=0.0, help="Days until it ends; never when left out.")
+    ] = None,
+    file: File = None,
+) -> None:
+    """Make a key and print it, this once; gateways know it when the command returns."""
+    from longboat.gateway.limits.keys import new_key
+
+    now_s = time.time()
+    expires_s = None if expires_days is None else now_s + expires_days * DAY_S
+    key, record = new_key(tenant, now_s=now_s, expires_s=expires_s, note=_one_line(note))
+    _change(file, lambda book: replace(book, keys=(*book.keys, record)), tenant=tenant)
+    print(key, flush=True)
+    typer.echo(f"key {record.key_id} of {tenant}: it is shown only now", err=True)
+
+
+@keys_app.command(name="list")
+def list_keys(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False, file: File = None
+) -> None:
+    """Show the keys: whose they are and until when, never the keys themselves."""
+    from longboat.cli.keys.key_store import read_keys
+    from longboat.cli.shared.cluster_at_hand import connect
+
+    if file is not None:
+        keys = _book_in(file).keys
+    else:
+        with connect() as session:
+            keys = read_keys(session).keys
+    rows = key_rows(keys, time.time())
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        _print_table(rows)
+    else:
+        typer.echo("no keys; longboat keys create --tenant NAME makes one", err=True)
+
+
+@keys_app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as in the list: the part between the dashes.")],
+    file: File = None,
+) -> None:
+    """Make a key worthless; gateways refuse it when the command returns."""
+
+    def without(book: KeyBook) -> KeyBook:
+        gone = find_key(book.keys, key_id)
+        return replace(book, keys=tuple(key for key in book.keys if key != gone))
+
+    _change(file, without)
+    typer.echo(f"key {key_id} is revoked", err=True)
+
+
+def find_key(keys: Sequence[KeyRecord], key_id: str) -> KeyRecord:
+    """The key of this id. Raises UserInputError where there is none; a whole key, given by mistake, is not repeated."""
+    for key in keys:
+        if key.key_id == key_id:
+            return key
+    shown = key_id if len(key_id) <= 16 and "-" not in key_id else "that id"
+    raise UserInputError(f"there is no key {shown}", hint="longboat keys list shows the ids")
+
+
+def key_rows(keys: Sequence[KeyRecord], now_s: float) -> list[dict[str, Any]]:
+    """What may be shown of keys, the oldest first. Times are Unix seconds."""
+    return [
+        {
+            "key_id": key.key_id,
+            "tenant": key.tenant,
+            "created_s": key.created_s,
+            "expires_s": key.expires_s,
+            "expired": key.expires_s is not None and now_s >= key.expires_s,
+            "note": key.note,
+        }
+        for key in sorted(keys, key=lambda key: key.created_s)
+    ]
+
+
+def _change(file: Path | None, change: Callable[[KeyBook], KeyBook], *, tenant: str | None = None) -> None:
+    from longboat.cli.keys.key_store import change_keys, wait_for_gateways
+    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.spec.files.keys_file import save_keys
+
+    if file is not None:
+        save_keys(file, change(_book_in(file)))
+        return
+    with connect() as session:
+        _check_fleet(session, tenant)
+        book = change_keys(session, change)
+        num_informed, num_all = wait_for_gateways(session, book)
+    if num_informed < num_all or not num_all:
+        typer.echo(
+            f"{num_informed} of {num_all} gateways know of it yet; the others will as soon as they are heard", err=True
+        )
+
+
+def _book_in(file: Path) -> KeyBook:
+    from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt
+
+    return load_keys(file) or KeyBook(salt=new_salt())
+
+
+def _check_fleet(session: Session, tenant: str | None) -> None:
+    """Raises UserInputError where a key would open nothing. tenant: None checks nothing."""
+    from longboat.cluster.fleet.deployed import controller_values
+    from longboat.spec.checks.mistakes import near
+    from longboat.spec.files.load import load_fleet
+    from longboat.spec.policy import tenant_names
+
+    values = controller_values(session.applications())
+    if tenant is None or not values:
+        return
+    fleet = load_fleet(str(values["text"]), "the running fleet")
+    names = tenant_names(fleet.gateway)
+    if not names:
+        raise UserInputError(
+            f"the fleet {fleet.name} asks for no keys", hint="write auth: keys under gateway:, and longboat up FILE"
+        )
+    if tenant not in names:
+        close = near(tenant, list(names))
+        listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        hint = f"did you mean {close}?" if close else f"there is: {listed}"
+        raise UserInputError(f"the fleet {fleet.name} has no tenant {tenant!r}", hint=hint)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from longboat.cli.shared.tables import make_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("KEY", "TENANT", "MADE", "ENDS", "NOTE"):
+        table.add_column(column, no_wrap=column != "NOTE")
+    for row in rows:
+        ends = "never" if row["expires_s"] is None else _day(row["expires_s"])
+        ended = " (ended)" if row["expired"] else ""
+        table.add_row(row["key_id"], row["tenant"], _day(row["created_s"]), f"{ends}{ended}", row["note"])
+    make_console().print(table, markup=False)
+
+
+def _day(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(unix_s))

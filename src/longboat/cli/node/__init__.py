@@ -1,0 +1,1 @@
+"""Commands on this machine: its node of the cluster and its engine environments."""

@@ -1,0 +1,108 @@
+"""``longboat engines``: install engine environments on this node, and list them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from longboat.engines.environments.environment import InstalledEnvironment
+
+__all__ = ("engines_app", "run_install")
+
+_PIPE_COLUMNS = 500
+
+engines_app = typer.Typer(help="Install and list engine environments on this node.", no_args_is_help=True)
+
+
+@engines_app.command("install")
+def install_command(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="For example vllm, or vllm@0.32.0.")],
+    platform: Annotated[str, typer.Option(help="cpu or cuda; default: what this machine has.")] = "",
+    python: Annotated[str, typer.Option(help="Python of the environment: a version or an interpreter.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the environment; default: ENGINE-VERSION-PLATFORM.")] = "",
+) -> None:
+    """Build an engine environment, apart from Longboat's own. A finished one is left as it is."""
+    installed = run_install(engine, platform=platform, python=python, name=name)
+    typer.echo(f"{installed.name} is ready: {installed.environment.python}")
+
+
+def run_install(engine: str, *, platform: str = "", python: str = "", name: str = "") -> InstalledEnvironment:
+    """Install with progress on stderr. Empty values mean the defaults of ``longboat engines install``."""
+    from longboat.cli.node.engine_progress import Progress
+    from longboat.engines.environments.engine_lock import ENGINE_PYTHON, TORCH_CPU_VARIABLE
+    from longboat.engines.environments.installer import install, parse_engine, request_for
+    from longboat.engines.environments.package_sources import package_sources
+    from longboat.folders import home_folder
+
+    kind, version = parse_engine(engine)
+    request = request_for(kind, version, platform=platform, python=python or ENGINE_PYTHON, name=name)
+    torch_cpu = os.environ.get(TORCH_CPU_VARIABLE, "")
+    with Progress() as progress:
+        return install(request, home=home_folder(), sources=package_sources, torch_cpu=torch_cpu, report=progress)
+
+
+@engines_app.command("python")
+def python_command(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="For example vllm.")] = "vllm",
+) -> None:
+    """Print the interpreter of an installed environment, for scripts."""
+    from longboat.engines.environments.environment import find_environment
+    from longboat.folders import home_folder
+
+    kind, _, version = engine.partition("@")
+    typer.echo(find_environment(kind, version=version or None, path=None, home=home_folder()).python)
+
+
+@engines_app.command("list")
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+) -> None:
+    """Show the engine environments on this node."""
+    from longboat.engines.environments.environment import engines_folder, installed_environments
+    from longboat.folders import home_folder
+
+    found = installed_environments(home_folder())
+    if as_json:
+        _print_json(found)
+    elif found:
+        _print_table(found)
+    else:
+        typer.echo(f"no engine environment in {engines_folder(home_folder())}; run: longboat engines install vllm")
+
+
+def _print_json(found: list[InstalledEnvironment]) -> None:
+    import json
+
+    typer.echo(json.dumps([_row(item) for item in found], indent=2))
+
+
+def _print_table(found: list[InstalledEnvironment]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "ENGINE", "VERSION", "PLATFORM", "INSTALLED", "PYTHON"):
+        table.add_column(heading, overflow="fold")
+    for item in found:
+        row = _row(item)
+        table.add_row(*(row[key] for key in ("name", "engine", "version", "platform", "installed_at", "python")))
+    # A pipe has no width; who reads the table from one wants a line for each environment.
+    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
+
+
+def _row(item: InstalledEnvironment) -> dict[str, str]:
+    environment = item.environment
+    return {
+        "name": item.name,
+        "engine": environment.kind,
+        "distribution": environment.distribution,
+        "version": environment.version,
+        "platform": environment.platform,
+        "installed_at": item.created_at,
+        "python": environment.python,
+        "fingerprint": environment.fingerprint,
+    }

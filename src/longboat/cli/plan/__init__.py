@@ -1,0 +1,1 @@
+"""Commands that plan without starting anything: plan, fit and cost."""

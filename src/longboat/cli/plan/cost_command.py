@@ -1,0 +1,67 @@
+"""``longboat cost``: watts and money of the best plan."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from longboat.catalog.library import Library
+from longboat.cli.plan.plan_document import cost_values
+from longboat.cli.plan.planning import Asked, planner_for
+from longboat.core.errors import UserInputError
+from longboat.planner.cost import Assumptions, cost_of
+
+__all__ = ("Money", "run_cost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """Options of the command. electricity: a price of one kWh in USD, or a region of the catalog."""
+
+    electricity: str = "United States"
+    utilization: float = 0.5
+    tokens_per_day: float | None = None
+    years: float = 3.0
+    price_usd: float | None = None
+    api: str = ""
+
+
+def run_cost(model: str, asked: Asked, money: Money, *, as_json: bool) -> None:
+    """Print what the best plan costs."""
+    planner = planner_for(asked)
+    assumed = _assumptions(money, planner.library)
+    api = planner.library.apis.find(money.api) if money.api else None
+    found = planner.plan(planner.read(model))
+    cost = cost_of(found.plans[0], found.cluster, found.demand, assumed, api)
+    if as_json:
+        best = found.plans[0]
+        told = {"plan": best.title, "cluster": found.cluster.title, "estimate": list(best.groups[0].shape.estimate)}
+        print(json.dumps(told | cost_values(cost), indent=2))
+        return
+    from longboat.cli.plan.plan_tables import print_cost
+
+    print_cost(found, cost)
+
+
+def _assumptions(money: Money, library: Library) -> Assumptions:
+    if not 0 < money.utilization <= 1:
+        raise UserInputError(f"--utilization {money.utilization:g} is no share", hint="give 0.5 for half of the time")
+    if money.years <= 0 or (money.tokens_per_day is not None and money.tokens_per_day <= 0):
+        raise UserInputError("--years and --tokens-per-day must be more than 0", hint="--years 3")
+    return Assumptions(
+        usd_per_kwh=_per_kwh(money.electricity, library),
+        utilization=money.utilization,
+        tokens_per_day=money.tokens_per_day,
+        years=money.years,
+        purchase_usd=money.price_usd,
+    )
+
+
+def _per_kwh(text: str, library: Library) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        return library.electricity.find(text).usd_per_kwh
+    if not 0 <= price < 100:
+        raise UserInputError(f"--electricity {text} is no price of a kWh in USD", hint="--electricity 0.30")
+    return price

@@ -1,0 +1,81 @@
+"""Who may use the gateways, and how tenants' limits are kept, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from longboat.cluster.protocol.messages import FleetReport
+from longboat.routing.capacity.quota import share_of
+from longboat.spec.policy import tenant_names
+from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.gateway import DEFAULT_TENANT, GatewaySpec, TenantSpec
+from longboat.spec.types.section import is_loopback
+
+__all__ = ("auth_line", "key_note", "limits_line", "tenant_rows", "tenants_document")
+
+LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+
+
+def auth_line(gateway: GatewaySpec, num_keys: int) -> str:
+    """Who may use the models."""
+    if gateway.auth == "keys":
+        is_clear = gateway.tls is None and not is_loopback(gateway.host)
+        warning = "; without gateway.tls keys cross the network in clear" if is_clear else ""
+        return f"auth: keys, {num_keys} known{warning}"
+    if is_loopback(gateway.host):
+        return f"auth: none; {gateway.host} is open to this node's own users only"
+    return "auth: none; everyone who reaches the address may use the models"
+
+
+def key_note(fleet: Fleet, report: FleetReport) -> str:
+    """What to do next where keys are asked for; empty where there is nothing to say."""
+    if fleet.gateway.auth != "keys":
+        return ""
+    if report.num_keys:
+        return "requests need a key: longboat keys list shows them"
+    return f"requests need a key, and there is none yet: longboat keys create --tenant {tenant_names(fleet.gateway)[0]}"
+
+
+def limits_line(gateway: GatewaySpec, num_gateways: int) -> str:
+    """How many share the limits; empty where there are none."""
+    if not any(_limits(tenant) for tenant in gateway.tenants):
+        return ""
+    if gateway.redis is not None:
+        return "limits: counted by all gateways together, through Redis"
+    if num_gateways < 2:
+        return "limits: counted by the one gateway"
+    return (
+        f"limits: each of the {num_gateways} gateways allows 1/{num_gateways} of them; "
+        "with gateway.redis they would count together"
+    )
+
+
+def tenant_rows(gateway: GatewaySpec, num_gateways: int) -> Iterator[tuple[str, ...]]:
+    """Cells of the table of tenants: name, weight, priority, and each limit with each gateway's part of it."""
+    parts = 1 if gateway.redis is not None else max(1, num_gateways)
+    for tenant in gateway.tenants:
+        limits = (_cell(getattr(tenant, name), parts) for name in LIMITS)
+        yield (tenant.name, f"{tenant.weight:g}", str(tenant.priority), *limits)
+    if gateway.auth == "keys" and not gateway.tenants:
+        yield (DEFAULT_TENANT, "1", "1", *("-" for _ in LIMITS))
+
+
+def tenants_document(gateway: GatewaySpec, num_gateways: int) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "auth": gateway.auth or "none",
+        "counted": "redis" if gateway.redis is not None else "per_gateway",
+        "num_gateways": num_gateways,
+        "tenants": [tenant.model_dump(mode="json") for tenant in gateway.tenants],
+    }
+
+
+def _limits(tenant: TenantSpec) -> bool:
+    return any(getattr(tenant, name) is not None for name in LIMITS)
+
+
+def _cell(limit: int | None, parts: int) -> str:
+    if limit is None:
+        return "-"
+    return f"{limit:,}" if parts == 1 else f"{limit:,} ({share_of(limit, parts):,} each)"

@@ -1,0 +1,154 @@
+"""Tables for the eye: plans, replicas with their phases, gateways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from longboat.cli.shared.gateway_notes import auth_line, limits_line, tenant_rows
+from longboat.cluster.protocol.messages import FleetReport, GatewayReport
+from longboat.core.states import Phase, ReplicaState, ResumeLevel
+from longboat.spec.types.gateway import GatewaySpec
+
+__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table", "resume_lines", "tenant_view")
+
+COLOURS = {
+    Phase.READY: "green",
+    Phase.FAILED: "red",
+    Phase.SUSPECT: "yellow",
+    Phase.DRAINING: "yellow",
+    Phase.GONE: "dim",
+}
+
+
+WIDTH_WITHOUT_TERMINAL = 200
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that does not fold tables when nobody sees it live."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)
+
+
+def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:
+    """The whole fleet; wanted: model → replicas asked for."""
+    replicas = replica_table(report.replicas, wanted, report.at_s)
+    parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
+    parts += [Text(line, style="dim") for line in resume_lines(report.replicas)]
+    parts += [Text(f"~ {model} is being updated", style="cyan") for model in report.updating]
+    back = (f"{model}: its update failed and was taken back: {why}" for model, (_, why) in report.taken_back.items())
+    parts += [Text(f"! {problem}", style="yellow") for problem in (*back, *report.problems)]
+    return Group(*parts)
+
+
+def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float) -> Table:
+    """One row per rank, grouped by replica; models without any replica get a row of their own.
+
+    at_s: when the replicas were looked at, on the clock of their ``announced_at_s``
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in (
+        "MODEL",
+        "REPLICA",
+        "SPLIT",
+        "PHASE",
+        "RESUME",
+        "RANK",
+        "NODE",
+        "PID",
+        "START",
+        "MEMORY",
+        "SECONDS IN EACH PHASE",
+    ):
+        table.add_column(column, no_wrap=column != "SECONDS IN EACH PHASE")
+    seen: set[str] = set()
+    for state in replicas:
+        seen.add(state.model)
+        _replica_rows(table, state, at_s)
+    for model, count in wanted.items():
+        if model not in seen:
+            note = "waiting for a place" if count else "0 replicas wanted"
+            table.add_row(model, "-", "", Text(note, style="dim"))
+    return table
+
+
+def resume_lines(replicas: Iterable[ReplicaState]) -> list[str]:
+    """Why answers of some models do not go on elsewhere at the highest level; one line for each reason."""
+    lines = {
+        f"{state.model}: resume {state.resume.value}: {state.resume_detail}": None
+        for state in replicas
+        if state.phase is Phase.READY and state.resume is not ResumeLevel.CARRIED and state.resume_detail
+    }
+    return list(lines)
+
+
+def phase_times(state: ReplicaState, at_s: float) -> str:
+    """``placing 1.2 · starting 0.8 · …`` up to ``at_s``, without phases that took no time, and the one of serving."""
+    running_s = max(at_s - state.announced_at_s, 0.0)
+    spent = {name: s + (running_s if name == state.phase.value else 0.0) for name, s in state.phase_s.items()}
+    shown = [(name, s) for name, s in spent.items() if name not in ("ready", "suspect") and s >= 0.05]
+    return " · ".join(f"{name} {s:.1f}" for name, s in shown)
+
+
+def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
+    """One row per node."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GATEWAY", "NODE", "PID", "IN FLIGHT", "REQUESTS"):
+        table.add_column(column, no_wrap=True)
+    for gateway in gateways:
+        title = gateway.url or "-"
+        where = f"{gateway.hostname} ({gateway.address})"
+        if gateway.problem:
+            table.add_row(title, where, Text(gateway.problem, style="red"))
+            continue
+        table.add_row(title, where, str(gateway.pid or ""), str(gateway.in_flight), str(gateway.requests_total))
+    return table
+
+
+def tenant_view(gateway: GatewaySpec, report: FleetReport) -> RenderableType:
+    """Who may use the models, and how much."""
+    num_gateways = len(report.gateways)
+    lines = [auth_line(gateway, report.num_keys), limits_line(gateway, num_gateways)]
+    parts: list[RenderableType] = [Text(line) for line in lines if line]
+    if rows := list(tenant_rows(gateway, num_gateways)):
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("TENANT", "WEIGHT", "CLASS", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT ONCE"):
+            table.add_column(column, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        parts.append(table)
+    return Group(*parts)
+
+
+def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
+    note = state.detail or phase_times(state, at_s)
+    name = state.replica[-8:]
+    phase = Text(state.phase.value, style=COLOURS.get(state.phase, "cyan"))
+    resume = _resume_text(state)
+    if not state.ranks:
+        table.add_row(state.model, name, state.shape, phase, resume, "", "", "", "", "", note)
+    for rank in state.ranks:
+        first = rank.node_rank == 0
+        table.add_row(
+            state.model if first else "",
+            name if first else "",
+            state.shape if first else "",
+            phase if first else "",
+            resume if first else "",
+            str(rank.node_rank),
+            f"{rank.hostname} ({rank.address})",
+            str(rank.pid or "-"),
+            rank.started_by,
+            f"{rank.rss_bytes / 2**20:.0f} MiB" if rank.rss_bytes else "",
+            note if first else "",
+        )
+
+
+def _resume_text(state: ReplicaState) -> Text:
+    """How its answers go on elsewhere, once that was tried."""
+    if state.phase not in (Phase.READY, Phase.SUSPECT, Phase.DRAINING):
+        return Text("")
+    return Text(state.resume.value, style="yellow" if state.resume is ResumeLevel.NONE else "")

@@ -1,0 +1,1 @@
+"""Decisions about the whole fleet, and the controller that carries them out. The decisions are pure."""

@@ -1,0 +1,49 @@
+"""What gateways are ordered: the policy's document, and each node's table with its share of the engines. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from longboat.core.policy import Policy
+from longboat.core.states import EndpointTable
+from longboat.routing.capacity.shares import divided_table, read_demands
+
+__all__ = ("SlotShares", "policy_document")
+
+RENEW_EVERY_S = 1.0
+
+Demands = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+"""Node → model → tenant → its weight, and how many of its requests run and wait there."""
+
+
+def policy_document(values: Mapping[str, Any], num_gateways: int) -> bytes:
+    """The policy for ``num_gateways`` nodes; equal policies give equal bytes, whichever controller writes them."""
+    policy = dataclasses.replace(msgspec.convert(dict(values), Policy), num_gateways=max(1, num_gateways))
+    return msgspec.json.encode(policy, order="deterministic")
+
+
+class SlotShares:
+    """The division of engines' slots between nodes, made anew once a second: all nodes are told of one division."""
+
+    def __init__(self) -> None:
+        self._made_for: tuple[int, tuple[str, ...]] | None = None
+        self._made_at_s = -RENEW_EVERY_S
+        self._tables: list[EndpointTable] = []
+
+    def table_for(
+        self, node_id: str, table: EndpointTable, nodes: Iterable[str], demands: Demands, now_s: float
+    ) -> EndpointTable:
+        """The table for one node: of each engine's slots it says how many this node may use.
+
+        nodes: all that have a gateway; now_s: of any clock that only goes forward
+        """
+        order = tuple(sorted({*nodes, node_id}))
+        made_for = (table.version, order)
+        if made_for != self._made_for or now_s - self._made_at_s >= RENEW_EVERY_S:
+            self._made_for, self._made_at_s = made_for, now_s
+            self._tables = divided_table(table, [read_demands(demands.get(node, {})) for node in order])
+        return self._tables[order.index(node_id)]

@@ -1,0 +1,83 @@
+"""Updates in what Serve and the controller are told: begun by a command, ended by the controller. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from longboat.cluster.fleet.deployed import Applications, controller_values, document_with
+from longboat.cluster.fleet.rollouts import Step, StepKind
+from longboat.cluster.fleet.serve_config import digests_in
+from longboat.cluster.protocol.names import CONTROLLER_APP, SUPERVISOR_DEPLOYMENT, model_app_name
+
+__all__ = ("document_after", "with_rollouts")
+
+
+def with_rollouts(
+    document: dict[str, Any], told: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], dashboard: str
+) -> dict[str, Any]:
+    """``document`` with what the controller must know to see updates to their end, also without us.
+
+    told: what the controller was told last; before: model → its application as it runs now
+    dashboard: where the controller finds Serve's REST API
+    """
+    digests = digests_in(document)
+    applications = {app["name"]: app for app in document["applications"]}
+    values = applications[CONTROLLER_APP]["deployments"][0]["user_config"]
+    rollouts = {}
+    for model, digest in digests.items():
+        good = _good(model, told, before)
+        if good is not None and good["args"]["digest"] != digest:
+            surge = bool(values["updates"][model]["surge"])
+            rollouts[model] = {"digest": digest, "previous": dict(good), "surge": surge}
+    taken_back = {
+        model: entry for model, entry in told.get("taken_back", {}).items() if digests.get(model, entry[0]) != entry[0]
+    }
+    values |= {
+        "dashboard": dashboard,
+        "rollouts": rollouts,
+        "taken_back": taken_back,
+        "drains": dict(told.get("drains", {})),
+    }
+    return document
+
+
+def document_after(apps: Applications, step: Step) -> dict[str, Any] | None:
+    """What Serve is to run after ``step``; None where the update is not on any more."""
+    values = controller_values(apps)
+    rollouts = dict(values.get("rollouts", {}))
+    entry = rollouts.pop(step.model, None)
+    if entry is None or entry["digest"] != step.digest:
+        return None
+    name = model_app_name(step.model)
+    app = apps[name]["deployed_app_config"]
+    if step.kind is StepKind.ONE_BY_ONE:
+        if _is_starting(apps[name]):
+            return None
+        rollouts[step.model] = {**entry, "surge": False}
+        app = {**app, "deployments": [_without_surge(o) for o in app["deployments"]]}
+    elif step.kind is StepKind.TAKE_BACK:
+        app = {**entry["previous"], "deployments": app["deployments"]}
+        values["taken_back"] = {**values.get("taken_back", {}), step.model: [step.digest, step.why]}
+    return document_with(apps, {**values, "rollouts": rollouts}, {name: app})
+
+
+def _good(model: str, told: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The application that was last known to work: an update that is still under way has not proved itself."""
+    running = before.get(model)
+    entry = told.get("rollouts", {}).get(model)
+    if running is not None and entry is not None and entry["digest"] == running["args"]["digest"]:
+        previous: Mapping[str, Any] = entry["previous"]
+        return previous
+    return running
+
+
+def _is_starting(app: Mapping[str, Any]) -> bool:
+    """Whether a replica has a place already, and was only not heard yet."""
+    replicas = [r for d in (app.get("deployments") or {}).values() for r in d.get("replicas") or ()]
+    return any(replica.get("state") == "STARTING" and replica.get("node_id") for replica in replicas)
+
+
+def _without_surge(override: Mapping[str, Any]) -> dict[str, Any]:
+    surge = {"max_surge_percent": 0} if override.get("name") == SUPERVISOR_DEPLOYMENT else {}
+    return {**override, **surge}

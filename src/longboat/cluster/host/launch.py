@@ -1,0 +1,85 @@
+"""From a model's entry in the fleet file to what runs on this node: environment, overlay, command, zygote."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longboat.cluster.protocol.messages import WarmEnvironment
+from longboat.core.plan import GangPlan
+from longboat.engines.contract import EngineEnvironment, RankCommand
+from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
+from longboat.engines.registry import adapter_for
+from longboat.folders import home_folder
+
+__all__ = ("engine_environment", "rank_command", "rank_marks", "warm_zygote")
+
+
+def engine_environment(engine: Mapping[str, Any]) -> EngineEnvironment | None:
+    """The Python environment that ``engine`` of the fleet file names on this node; None if the engine needs none.
+
+    Raises UserInputError or ClusterError when it is not here.
+    """
+    from longboat.engines.environments.environment import find_environment
+
+    if engine["kind"] == "fake":
+        return None
+    return find_environment(
+        str(engine["kind"]), version=engine.get("version"), path=engine.get("environment"), home=home_folder()
+    )
+
+
+def rank_command(
+    model: Mapping[str, Any], plan: GangPlan, node_rank: int
+) -> tuple[RankCommand, EngineEnvironment | None]:
+    """The command of one rank on this node, with the environment it runs in."""
+    environment = engine_environment(model["engine"])
+    overlay = overlay_folder(environment) if environment else ""
+    return adapter_for(str(model["engine"]["kind"])).command(plan, node_rank, environment, overlay), environment
+
+
+def overlay_folder(environment: EngineEnvironment) -> str:
+    """Folder that is put first on the engine's import path."""
+    from longboat.engines.launch.overlay import build_overlay
+
+    return str(build_overlay(home_folder(), environment))
+
+
+def rank_marks(plan: GangPlan, node_rank: int, run: Path) -> dict[str, str]:
+    """Environment marks by which every process of a rank is found again."""
+    return {
+        "LONGBOAT_FLEET": plan.fleet,
+        "LONGBOAT_GANG": f"{plan.model}/{plan.replica}",
+        "LONGBOAT_GENERATION": str(plan.generation),
+        "LONGBOAT_NODE_RANK": str(node_rank),
+        "LONGBOAT_RUN": str(run),
+    }
+
+
+async def warm_zygote(
+    environment: EngineEnvironment, preload_env: Mapping[str, str], run: Path, *, wait_s: float
+) -> ZygoteClient | None:
+    """The node's zygote for this environment, started when there is none; None if it is not ready within ``wait_s``.
+
+    It hangs on the raylet, the parent of every Ray worker, and so outlives this actor but not the node.
+    """
+    overlay = overlay_folder(environment)
+    return await ensure_zygote(environment, overlay, preload_env, run, lifeline_pid=os.getppid(), wait_s=wait_s)
+
+
+async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: int) -> str:
+    """Keep one environment's zygote warm on this node; returns its title.
+
+    Raises UserInputError when the environment is not installed here.
+    """
+    engine = {"kind": wanted.kind, "version": wanted.version, "environment": wanted.path}
+    environment = await asyncio.to_thread(engine_environment, engine)
+    if environment is None or environment.platform != "cpu":
+        return "none needed"
+    preload = adapter_for(wanted.kind).preload_env(environment, offline=wanted.offline)
+    overlay = await asyncio.to_thread(overlay_folder, environment)
+    client = await ensure_zygote(environment, overlay, preload, run, lifeline_pid=lifeline_pid, wait_s=60.0)
+    return f"{environment.distribution} {environment.version}" if client else "still importing"

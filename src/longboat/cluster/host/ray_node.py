@@ -1,0 +1,215 @@
+"""Starts and stops this machine's node of a Ray cluster: address, ports, token, and the runner that keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from longboat.cluster.host.choices import NodeRequest, decide, taken_ports, token_path
+from longboat.cluster.host.nic import interface_of
+from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, ray_argv, ray_env
+from longboat.cluster.host.ray_processes import end_processes_of_ray
+from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
+from longboat.core.errors import ClusterError
+from longboat.engines.launch.process import keeper_path
+from longboat.folders import run_folder
+
+__all__ = (
+    "ClusterRecord",
+    "NodeRequest",
+    "connect_env",
+    "local_cluster",
+    "start_local",
+    "start_node",
+    "stop_node",
+    "token_path",
+)
+
+_START_DEADLINE_S = 300.0
+_STOP_DEADLINE_S = 30.0
+_REAP_DEADLINE_S = 30.0
+_PORT_TRIES = 3
+
+
+def start_node(
+    request: NodeRequest, run: Path | None = None, on_progress: Callable[[str], None] = lambda _text: None
+) -> ClusterRecord:
+    """Start Ray here and return when the node is up; a runner process keeps it from then on.
+
+    Ports are found free before Ray takes them: where another process was quicker, others are tried.
+
+    on_progress: told what is being waited for, now and then
+    Raises UserInputError (nothing was started) and ClusterError (with the last words of Ray).
+    """
+    run = run or run_folder()
+    _refuse_second(run)
+    left = _PORT_TRIES
+    while True:
+        options = decide(request, run)
+        is_new = not Path(options.storage).exists()
+        try:
+            return _start(options, run, request, on_progress)
+        except ClusterError as error:
+            if not (taken := taken_ports(options)):
+                raise
+            left -= 1
+            if not left:
+                told = f"{error.message} (another process listens on {options.address}:{taken[0]})"
+                raise ClusterError(told, hint="run it again when that one is up; ss -ltnp shows who it is") from error
+        if options.role == "head" and is_new:
+            shutil.rmtree(options.storage, ignore_errors=True)
+        on_progress(f"another process took port {', '.join(map(str, taken))}: trying again with others")
+
+
+def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
+    """Raises ClusterError, and leaves nothing, where Ray does not come up."""
+    record = ClusterRecord(
+        role=options.role,
+        address=options.address,
+        interface=interface_of(options.address),
+        gcs_address=options.gcs_address,
+        run=str(run),
+        temp_dir=options.temp_dir,
+        token_file=options.token_file,
+        storage=options.storage,
+        dashboard=f"{options.address}:{options.ports['dashboard']}" if options.role == "head" else "",
+        metrics_port=options.ports["metrics"],
+        started_by_up=request.started_by_up,
+    )
+    runner = _spawn_runner(options, record)
+    return _wait_until_up(run, runner, on_progress)
+
+
+def start_local(run: Path | None = None, on_progress: Callable[[str], None] = lambda _text: None) -> ClusterRecord:
+    """Start a cluster of this machine only, as ``longboat up`` does where there is none; ``longboat down`` ends it."""
+    return start_node(NodeRequest(is_local=True, started_by_up=True), run, on_progress)
+
+
+def stop_node(run: Path | None = None, *, keep_state: bool = False) -> bool:
+    """End the runner, Ray, and everything that was started on behalf of this node. False: there was nothing to end.
+
+    keep_state: a head's durable state stays, so that starting it again takes up the same cluster
+    Raises ClusterError when something cannot be ended.
+    """
+    run = run or run_folder()
+    record = load_record(run)
+    was_kept = record is not None and record.is_kept
+    killed = _end_all(run)
+    if record is not None and record.role == "head" and not keep_state:
+        shutil.rmtree(record.storage, ignore_errors=True)
+    return was_kept or bool(killed)
+
+
+def _end_all(run: Path) -> list[int]:
+    """Leave no process of this node; pids of those that did not end when they were asked to."""
+    record = load_record(run)
+    if record is not None and record.is_kept:
+        _end_runner(record)
+    killed = end_processes_of_ray(record.temp_dir) if record is not None else []
+    killed += _reap({NODE_MARK: str(run)})
+    (run / "node.json").unlink(missing_ok=True)
+    return killed
+
+
+def _refuse_second(run: Path) -> None:
+    if record := local_cluster(run):
+        raise ClusterError(
+            f"this machine is a node of the cluster at {record.gcs_address} already", hint="longboat node stop ends it"
+        )
+    if pids := _marked(str(run)):
+        raise ClusterError(
+            f"an earlier node left processes here: {', '.join(map(str, pids[:8]))}", hint="longboat node stop ends them"
+        )
+
+
+def _spawn_runner(options: RayOptions, record: ClusterRecord) -> subprocess.Popen[bytes]:
+    log = _log(Path(record.run))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    save_record(record)
+    order = json.dumps({"argv": ray_argv(options), "env": ray_env(options)})
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with log.open("ab") as output:
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "longboat.cluster.host.runner", record.run],
+            env={**env, NODE_MARK: record.run},
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    assert runner.stdin is not None
+    runner.stdin.write(order.encode())
+    runner.stdin.close()
+    return runner
+
+
+def _wait_until_up(run: Path, runner: subprocess.Popen[bytes], on_progress: Callable[[str], None]) -> ClusterRecord:
+    begin_s = time.monotonic()
+    while (waited_s := time.monotonic() - begin_s) < _START_DEADLINE_S:
+        record = load_record(run)
+        if record is not None and record.phase == "up":
+            return record
+        if runner.poll() is not None:
+            raise _failure(run, record.detail if record else "")
+        on_progress(f"starting Ray: {waited_s:.0f} s")
+        time.sleep(0.1)
+    _end_all(run)
+    raise ClusterError(f"Ray was not up within {_START_DEADLINE_S:.0f} s", hint=f"its output is in {_log(run)}")
+
+
+def _failure(run: Path, detail: str) -> ClusterError:
+    record = load_record(run)
+    _end_all(run)
+    if record is not None and "AuthToken" in detail:
+        return ClusterError(
+            f"the cluster at {record.gcs_address} does not take the token in {record.token_file}",
+            hint="copy the token file that longboat node start --head named there, and give it with --token-file",
+        )
+    return ClusterError(f"Ray did not start: {detail or 'it said nothing'}", hint=f"its output is in {_log(run)}")
+
+
+def _log(run: Path) -> Path:
+    return run / "logs" / "node.log"
+
+
+def _end_runner(record: ClusterRecord) -> None:
+    end_s = time.monotonic() + _STOP_DEADLINE_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(record.runner_pid, signal.SIGTERM)
+        while record.is_kept and time.monotonic() < end_s:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(record.runner_pid, os.WNOHANG)
+            time.sleep(0.05)
+        if record.is_kept:
+            os.kill(record.runner_pid, signal.SIGKILL)
+
+
+def _reap(marks: Mapping[str, str]) -> list[int]:
+    """SIGKILL what carries ``marks``, but for ourselves; the pids."""
+    argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", *(f"{name}={value}" for name, value in marks.items())]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=_REAP_DEADLINE_S)
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise ClusterError(f"not everything of this node could be ended: {last}", hint="look for it with ps")
+    return [int(word) for word in done.stdout.split()]
+
+
+def _marked(run: str) -> list[int]:
+    """Processes of this node."""
+    mark = f"{NODE_MARK}={run}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,211 @@
+"""Keeps a node in its cluster: runs Ray in the foreground, and starts it again when it ended by itself.
+
+usage: python -m longboat.cluster.host.runner RUN_FOLDER   (with ``{"argv": […], "env": {…}}`` on its input)
+
+Ray ends a node that was cut off when its link returns, since the cluster has declared it dead. What engines are left on
+the node then belong to nobody: they are ended before the node joins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from longboat.cluster.host.ray_processes import all_pids, child_named, end_processes_of_ray
+from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
+from longboat.core.errors import ClusterError
+from longboat.engines.launch.process import keeper_path
+
+__all__ = ("backoff_s", "is_final", "last_words", "main")
+
+_UP = "Ray runtime started."
+_TOO_SLOW = "timed out during startup"
+_MAX_SLOW_STARTS = 3
+_POLL_S = 0.2
+_GRACE_S = 10.0
+_STEADY_S = 60.0
+_MAX_BACKOFF_S = 30.0
+_REAP_DEADLINE_S = 30.0
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_HEAD = re.compile(r"^\[?\d{4}-\d\d-\d\d \S+\s+(?:\w+ )?(?:[\w.]+:\d+ -- )?")
+
+
+def backoff_s(num_failures: int) -> float:
+    """Pause before start number ``num_failures`` + 1: 1, 2, 4 … 30 s."""
+    return min(_MAX_BACKOFF_S, 2.0 ** max(0, num_failures - 1))
+
+
+def is_final(words: str, num_failures: int) -> bool:
+    """Whether a node that was never up should give up. Ray allows 30 s to come up, too few on a very busy machine."""
+    return num_failures >= _MAX_SLOW_STARTS or _TOO_SLOW not in words
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The line of Ray's output that says best why it ended: the last error, else the last line."""
+    plain = [_LOG_HEAD.sub("", _COLOUR.sub("", line)).strip() for line in lines]
+    told = [line for line in plain if line]
+    errors = [line for line in told if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (errors or told or [""])[-1]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One life of ``ray start``."""
+
+    process: subprocess.Popen[str]
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+    is_up: threading.Event = field(default_factory=threading.Event)
+
+    def read(self) -> None:
+        """Copy the output to ours until it ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            print(line, end="", flush=True)
+            self.lines.append(line)
+            if _UP in line:
+                self.is_up.set()
+
+
+class _Runner:
+    def __init__(self, record: ClusterRecord, argv: list[str], env: Mapping[str, str]) -> None:
+        self._record = record
+        self._argv = argv
+        self._env = env
+        self._is_stopping = False
+
+    def stop(self, *_: object) -> None:
+        self._is_stopping = True
+
+    def _asked_to_stop(self) -> bool:
+        return self._is_stopping
+
+    def work(self) -> int:
+        """Until told to stop. 1: Ray never came up."""
+        was_up, num_failures = False, 0
+        while not self._is_stopping:
+            begin_s = time.monotonic()
+            run = self._live()
+            if run.is_up.is_set():
+                was_up = True
+            if self._asked_to_stop():
+                break
+            num_failures = 1 if was_up and time.monotonic() - begin_s > _STEADY_S else num_failures + 1
+            words = last_words(tuple(run.lines))
+            if not was_up and is_final(words, num_failures):
+                self._tell("failed", words)
+                return 1
+            self._tell("rejoining" if was_up else "starting", words)
+            self._end_leftovers()
+            self._rest(backoff_s(num_failures))
+            self._wait_for_cluster()
+        return 0
+
+    def _live(self) -> _Run:
+        """Start Ray, follow it to its end, and leave nothing of it."""
+        process = subprocess.Popen(
+            self._argv,
+            env={**os.environ, **self._env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        run = _Run(process)
+        threading.Thread(target=run.read, daemon=True).start()
+        raylet: int | None = None
+        while process.poll() is None and not self._is_stopping:
+            if run.is_up.is_set() and raylet is None:
+                raylet = child_named(process.pid, "raylet") or 0
+                self._tell("up", "")
+            if raylet is not None and not born_ticks(raylet):
+                process.kill()  # there is nothing left to end gently, and Ray takes its time
+            time.sleep(_POLL_S)
+        _end(process)
+        time.sleep(_POLL_S)  # the reader takes in the last lines
+        return run
+
+    def _tell(self, phase: str, detail: str) -> None:
+        print(f"longboat: node {phase} {detail}", flush=True)
+        self._record = replace(self._record, phase=phase, detail=detail)
+        save_record(self._record)
+
+    def _rest(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s and not self._is_stopping:
+            time.sleep(_POLL_S)
+
+    def _wait_for_cluster(self) -> None:
+        """A worker that cannot reach the head waits here, and not in Ray, which gives up."""
+        host, _, port = self._record.gcs_address.rpartition(":")
+        while self._record.role == "worker" and not self._is_stopping:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2.0):
+                return
+            time.sleep(1.0)
+
+    def _end_leftovers(self) -> None:
+        """End Ray's own processes and engines that lost their agents. This node's gateway is neither: it goes on."""
+        with contextlib.suppress(ClusterError):
+            end_processes_of_ray(self._record.temp_dir)
+        for gang in _gangs_here(self._record.run):
+            argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", f"LONGBOAT_GANG={gang}"]
+            argv.append(f"LONGBOAT_RUN={self._record.run}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(argv, timeout=_REAP_DEADLINE_S, check=False)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End ``ray start`` and with it the processes of Ray: gently, then not."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def _environment(pid: int) -> dict[bytes, bytes]:
+    try:
+        rows = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(row.split(b"=", 1) for row in rows if b"=" in row)
+
+
+def _gangs_here(run: str) -> set[str]:
+    """Gangs that have processes on this node."""
+    environments = map(_environment, all_pids())
+    here = (env for env in environments if env.get(b"LONGBOAT_RUN") == run.encode())
+    return {env[b"LONGBOAT_GANG"].decode() for env in here if b"LONGBOAT_GANG" in env}
+
+
+def main() -> int:
+    run = Path(sys.argv[1])
+    order = json.loads(sys.stdin.buffer.read())
+    record = load_record(run)
+    if record is None:
+        print(f"longboat: there is no node record in {run}", file=sys.stderr)
+        return 1
+    record = record.with_runner(os.getpid())
+    save_record(record)
+    runner = _Runner(record, order["argv"], order["env"])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, runner.stop)
+    return runner.work()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""A node's gateway process: started detached, adopted when it already runs, fed with the endpoint table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longboat.cluster.host.record import born_ticks
+from longboat.cluster.protocol.messages import GatewayReport, GatewaySettings, NodeOrder
+from longboat.core.errors import ClusterError, LongboatError
+from longboat.folders import home_folder
+from longboat.spec.secrets import read_secret
+
+if TYPE_CHECKING:
+    from longboat.gateway.config import GatewayConfig
+
+__all__ = ("GatewayProcess",)
+
+START_TIMEOUT_S = 15.0
+CONTROL_TIMEOUT_S = 3.0
+ORPHAN_GRACE_S = 60.0
+HANG_S = 10.0
+"""A gateway that runs and answers nothing for so long hangs. A busy one answers sooner, now and then."""
+
+DETACH = 'exec 3<&0; "$@" <&3 3<&- & '
+"""The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along."""
+
+
+class GatewayProcess:
+    """The keeper's hold on the gateway. The record file lets the next keeper find and adopt it."""
+
+    def __init__(self, folder: Path, node_id: str, address: str) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+        self._node_id = node_id
+        self._address = address
+        self._silent_since_s: float | None = None
+
+    async def ensure(self, order: NodeOrder) -> GatewayReport:
+        """A gateway with the ordered settings runs and has the ordered policy and table.
+
+        Raises LongboatError when it cannot be started, for instance because its port is taken.
+        """
+        record = self._record()
+        state = await self._state(record) if record else None
+        if record and state is None and not self._is_gone(record):
+            hint = f"one that answers nothing for {HANG_S:.0f} s is ended, and another started"
+            raise ClusterError(f"the gateway of {socket.gethostname()} is busy and does not answer", hint=hint)
+        secret, trouble = _redis_url(order.gateway)
+        if trouble and state is None:
+            raise trouble
+        if record and state and not trouble and record["digest"] != _digest(order, secret):
+            await self._stop(record)
+            state = None
+        runs_already = state is not None
+        if state is None:
+            record = await asyncio.wait_for(self._start(order, secret), START_TIMEOUT_S + 5.0)
+            state = await self._state(record) or {}
+        assert record is not None
+        await self._feed(record, state, order, with_table=not (order.table_is_old and runs_already))
+        state = await self._state(record) or {}
+        self._note_pid(record, state)
+        return self._report(order, state, str(trouble or ""))
+
+    def _is_gone(self, record: dict[str, Any]) -> bool:
+        """Whether a gateway that does not answer has ended. One that hangs is ended here; its streams go on elsewhere.
+
+        Another one beside it would find its port taken, and its record lost.
+        """
+        pid = int(record.get("pid") or 0)
+        if not pid or born_ticks(pid) != record["born"]:
+            return True
+        now_s = time.monotonic()
+        self._silent_since_s = self._silent_since_s or now_s
+        if now_s - self._silent_since_s < HANG_S:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _note_pid(self, record: dict[str, Any], state: dict[str, Any]) -> None:
+        if not state:
+            return
+        self._silent_since_s = None
+        pid = int(state["pid"])
+        if record.get("pid") != pid:
+            self._save({**record, "pid": pid, "born": born_ticks(pid)})
+
+    async def usage(self, num_days: int) -> list[dict[str, Any]]:
+        """Requests and tokens by tenant, model and day of UTC, as this node's gateway counted them, today included.
+
+        Raises ClusterError when there is no gateway, or it does not answer.
+        """
+        if (record := self._record()) is None:
+            raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
+        days: list[dict[str, Any]] = (await self._control(record).usage(days=num_days))["days"]
+        return days
+
+    async def _feed(self, record: dict[str, Any], state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:
+        """Policy before table: who may ask is known before there is anything to ask."""
+        if state.get("policy_digest") != order.policy_digest:
+            await self._control(record).put_policy(order.policy)
+        if with_table:
+            await self._control(record).put_table(order.epoch, order.table)
+        if bool(state.get("draining")) != order.drained:
+            control = self._control(record)
+            await (control.drain() if order.drained else control.undrain())
+
+    async def stop(self) -> None:
+        """End the gateway, if there is one."""
+        if record := self._record():
+            await self._stop(record)
+
+    async def _stop(self, record: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError, TimeoutError, ClusterError):
+            await asyncio.wait_for(self._control(record).stop(), 10.0)
+        self._record_path.unlink(missing_ok=True)
+
+    async def _state(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            state: dict[str, Any] = await asyncio.wait_for(self._control(record).state(), CONTROL_TIMEOUT_S)
+            return state
+        except (OSError, TimeoutError, ClusterError):
+            return None
+
+    def _control(self, record: dict[str, Any]) -> Any:
+        from longboat.gateway.admin.control_client import GatewayControl
+
+        return GatewayControl(record["socket"], record["token"])
+
+    async def _start(self, order: NodeOrder, redis_url: str | None) -> dict[str, Any]:
+        from longboat.gateway.admin.control_client import gateway_command, gateway_stdin
+
+        record: dict[str, Any] = {
+            "socket": str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
+            "token": secrets.token_urlsafe(24),
+            "digest": _digest(order, redis_url),
+            "port": order.gateway.port,
+        }
+        config = self._config(order, record, redis_url)
+        self._save(record)  # before it runs: whoever comes after us must find it
+        output = self._folder / "gateway.log"
+        with output.open("wb") as log:
+            process = subprocess.Popen(  # noqa: ASYNC220 (a shell that ends at once)
+                ["/bin/sh", "-c", DETACH, "sh", *gateway_command()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            assert process.stdin is not None
+            process.stdin.write(gateway_stdin(config))
+            process.stdin.close()
+            await asyncio.to_thread(process.wait, 10.0)
+        await self._wait_listening(output)
+        return record
+
+    def _config(self, order: NodeOrder, record: dict[str, Any], redis_url: str | None) -> GatewayConfig:
+        import msgspec
+
+        from longboat.core.policy import Policy
+        from longboat.gateway.config import GatewayConfig
+
+        settings = order.gateway
+        return GatewayConfig(
+            host=settings.host,
+            port=settings.port,
+            processes=settings.processes,
+            control_socket=record["socket"],
+            control_token=record["token"],
+            fleet=order.fleet,
+            node=self._node_id,
+            orphan_grace_s=ORPHAN_GRACE_S,
+            tls_certificate=settings.tls_certificate,
+            tls_key=settings.tls_key,
+            access_log=str(self._folder / "access.log") if settings.access_log else None,
+            access_log_max_bytes=settings.access_log_max_bytes,
+            access_log_keep=settings.access_log_keep,
+            tracing_endpoint=settings.tracing_endpoint,
+            tracing_sample_ratio=settings.tracing_sample_ratio,
+            redis_url=redis_url,
+            state_folder=str(self._state_folder(order.fleet)),
+            policy=msgspec.json.decode(order.policy, type=Policy),
+        )
+
+    def _state_folder(self, fleet: str) -> Path:
+        """Outlives a boot, and is this node's own where nodes share their home folder."""
+        run = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
+        folder = home_folder() / "gateway" / f"{fleet}-{socket.gethostname()}-{run}"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            hint = "set LONGBOAT_HOME to a folder of your own"
+            raise ClusterError(f"{folder} cannot be made: {error.strerror}", hint=hint) from error
+        return folder
+
+    async def _wait_listening(self, output: Path) -> None:
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            text = output.read_text(errors="replace")
+            if '"listening"' in text:
+                return
+            if "error" in text.lower() or "in use" in text:
+                break
+            await asyncio.sleep(0.02)
+        last = output.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+        raise ClusterError(f"the gateway of {socket.gethostname()} did not start: {last[0]}", hint=f"see {output}")
+
+    @property
+    def _record_path(self) -> Path:
+        return self._folder / "gateway.json"
+
+    def _record(self) -> dict[str, Any] | None:
+        try:
+            record: dict[str, Any] = json.loads(self._record_path.read_text())
+            return record
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _save(self, record: dict[str, Any]) -> None:
+        """By rename: a reader finds the whole record or none."""
+        part = self._record_path.with_suffix(".part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(record, file)
+        part.rename(self._record_path)
+
+    def _report(self, order: NodeOrder, state: dict[str, Any], trouble: str) -> GatewayReport:
+        return GatewayReport(
+            node_id=self._node_id,
+            address=self._address,
+            hostname=socket.gethostname(),
+            url=_url(order.gateway, self._address),
+            pid=state.get("pid"),
+            table_version=state.get("version", 0),
+            epoch=state.get("epoch", ""),
+            in_flight=state.get("in_flight", 0),
+            requests_total=state.get("requests_total", 0),
+            policy_digest=state.get("policy_digest", ""),
+            demands=state.get("demands", {}),
+            tenant_demands=state.get("tenant_demands", {}),
+            draining=bool(state.get("draining")),
+            problem=trouble if state else "its control socket does not answer",
+        )
+
+
+def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | None]:
+    """The URL with its secret, and why it cannot be had."""
+    if settings.redis_url_file is None and settings.redis_url_env is None:
+        return settings.redis_url, None
+    try:
+        where = "gateway.redis"
+        return read_secret(file=settings.redis_url_file, variable=settings.redis_url_env, where=where), None
+    except LongboatError as error:
+        return None, error
+
+
+def _digest(order: NodeOrder, redis_url: str | None) -> str:
+    """Of everything that the gateway learns at its start only."""
+    text = json.dumps({**asdict(order.gateway), "fleet": order.fleet, "redis": redis_url}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _url(gateway: GatewaySettings, address: str) -> str:
+    host = address if gateway.host in ("0.0.0.0", "::") else gateway.host
+    scheme = "https" if gateway.tls_certificate else "http"
+    return f"{scheme}://[{host}]:{gateway.port}" if ":" in host else f"{scheme}://{host}:{gateway.port}"

@@ -1,0 +1,1 @@
+"""What must be known before anything is started. It changes nothing on a node."""

@@ -1,0 +1,187 @@
+"""What a node says before anything is started on it: are the models, the engines and the gateway's port there?"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longboat.catalog.formats.hf_config import read_config
+from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
+from longboat.core.errors import LongboatError, UserInputError
+from longboat.spec.secrets import read_secret
+
+__all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "inspect_node")
+
+CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightRequest:
+    """paths: local model folders; engines: model → its ``engine`` entry; gateway: (host, port) or None.
+
+    tls: (certificate, key), files; redis_url: (file, environment variable), of which one is named; None: not asked for
+    """
+
+    paths: tuple[str, ...]
+    engines: Mapping[str, Mapping[str, Any]]
+    gateway: tuple[str, int] | None
+    tls: tuple[str, str] | None = None
+    redis_url: tuple[str | None, str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathFinding:
+    """exists: the folder is there; config: text of its config.json; detail: why no model can be read from it."""
+
+    exists: bool
+    config: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFinding:
+    """platform and version of the engine a model would get here; problem and hint where there is none."""
+
+    platform: str = ""
+    version: str = ""
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFindings:
+    """One node's answer.
+
+    host_problem, port_problem: why the gateway could not listen (empty: it could, or it does already)
+    tls_problem, redis_problem: why it could not serve HTTPS, or find its Redis (empty: it could, or need not)
+    memory_bytes: that engines may have in all (0: not told); accelerator: name of the first one (empty: none is seen)
+    """
+
+    hostname: str
+    paths: Mapping[str, PathFinding] = field(default_factory=dict)
+    engines: Mapping[str, EngineFinding] = field(default_factory=dict)
+    host_problem: str = ""
+    port_problem: str = ""
+    tls_problem: str = ""
+    redis_problem: str = ""
+    memory_bytes: int = 0
+    accelerator: str = ""
+
+
+def inspect_node(request: PreflightRequest) -> NodeFindings:
+    """Look around on this node; starts nothing, changes nothing."""
+    host_problem, port_problem = _listening_problems(*request.gateway) if request.gateway else ("", "")
+    return NodeFindings(
+        hostname=socket.gethostname(),
+        paths={path: _path(path) for path in request.paths},
+        engines={model: _engine(engine) for model, engine in request.engines.items()},
+        host_problem=host_problem,
+        port_problem=port_problem,
+        tls_problem=_tls_problem(*request.tls) if request.tls else "",
+        redis_problem=_redis_problem(*request.redis_url) if request.redis_url else "",
+        memory_bytes=node_memory_bytes(),
+        accelerator=accelerator_name(),
+    )
+
+
+def _tls_problem(certificate: str, key: str) -> str:
+    for path in (certificate, key):
+        try:
+            Path(path).open("rb").close()
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+    try:
+        # The password: without one, an encrypted key would ask a terminal for it.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        return f"{certificate} and {key} are no certificate with its key, without a password: {reason}"
+    return ""
+
+
+def _redis_problem(file: str | None, variable: str | None) -> str:
+    try:
+        read_secret(file=file, variable=variable, where="the URL")
+    except UserInputError as error:
+        return error.message
+    return ""
+
+
+def _path(path: str) -> PathFinding:
+    folder = Path(path)
+    if not folder.is_dir():
+        return PathFinding(exists=False)
+    try:
+        config = (folder / "config.json").read_text(encoding="utf-8")
+        read_config(config, "config.json")
+    except FileNotFoundError:
+        return PathFinding(exists=True, detail="it has no config.json")
+    except OSError as error:
+        return PathFinding(exists=True, detail=f"config.json cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        return PathFinding(exists=True, detail=f"config.json is not UTF-8 text: {error}")
+    except UserInputError as error:
+        return PathFinding(exists=True, detail=error.message)
+    return PathFinding(exists=True, config=config)
+
+
+def _engine(engine: Mapping[str, Any]) -> EngineFinding:
+    from longboat.cluster.host.launch import engine_environment
+
+    try:
+        environment = engine_environment(engine)
+    except LongboatError as error:
+        return EngineFinding(problem=error.message, hint=error.hint)
+    if environment is None:
+        return EngineFinding(platform="cpu")
+    return EngineFinding(platform=environment.platform, version=environment.version)
+
+
+def _listening_problems(host: str, port: int) -> tuple[str, str]:
+    """What is wrong with the host, and with the port, for a gateway that is to listen there."""
+    if _is_our_gateway(port):
+        return "", ""
+    node = socket.gethostname()
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        return f"{node} knows no host {host!r}: {getattr(error, 'strerror', error)}", ""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return "", f"port {port} is in use on {node}"
+            if error.errno == errno.EADDRNOTAVAIL:
+                return f"{host} is no address of {node}", ""
+            return "", f"{host}:{port} cannot be listened on at {node}: {os.strerror(error.errno or 0)}"
+    return "", ""
+
+
+def _is_our_gateway(port: int) -> bool:
+    """Whether the gateway that this node's record names listens on ``port``: a record alone may be a leftover."""
+    from longboat.folders import run_folder
+
+    try:
+        record = json.loads((run_folder() / "gateway" / "gateway.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(record.get("port") == port and _answers(str(record["socket"])))
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,103 @@
+"""What planning knows of a fleet's models and nodes: weights from their configs, settings, memory, accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
+
+from longboat.builtin import describe, is_builtin
+from longboat.catalog.formats.hf_config import parse_config
+from longboat.catalog.library import Library, built_in_library
+from longboat.catalog.readers.hf_shape import shape_from_config
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cluster.preflight.checks import NodeFindings
+from longboat.core.errors import LongboatError, UserInputError
+from longboat.core.plan import EngineMemory
+from longboat.engines.registry import adapter_for
+from longboat.planner.decide import Knowledge
+from longboat.planner.predict.calibration_file import built_in_calibration
+from longboat.planner.predict.constants import Calibration
+from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.types.source import is_local_path
+
+__all__ = ("Basis", "built_in_basis", "knowledge_of")
+
+HUB = "hf:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What planning starts from. read_hub: the shape of ``organisation/name``, asked for where it must be known.
+
+    read_hub raises UserInputError or TransferError.
+    """
+
+    library: Library
+    calibration: Calibration
+    read_hub: Callable[[str], ModelShape] | None = None
+
+
+def built_in_basis() -> Basis:
+    """What comes with Longboat, and no network."""
+    return Basis(library=built_in_library(), calibration=built_in_calibration())
+
+
+def knowledge_of(
+    fleet: Fleet, findings: Mapping[str, NodeFindings], platforms: Mapping[str, str], basis: Basis
+) -> Knowledge:
+    """findings: by node; platforms: by model. Never raises for what is not known: it is named instead."""
+    shapes: dict[str, ModelShape] = {}
+    unknown: dict[str, str] = {}
+    memory: dict[str, EngineMemory] = {}
+    for model in fleet.models:
+        told = adapter_for(model.engine.kind).memory(model.engine.args, platforms.get(model.name, "cpu"))
+        if told is None:
+            continue
+        memory[model.name] = told
+        try:
+            shapes[model.name] = _shape(model, findings, basis)
+        except LongboatError as error:
+            unknown[model.name] = error.message
+    return Knowledge(
+        library=basis.library,
+        calibration=basis.calibration,
+        shapes=shapes,
+        unknown=unknown,
+        memory=memory,
+        memory_bytes={node: found.memory_bytes for node, found in findings.items() if found.memory_bytes},
+        accelerators={node: found.accelerator for node, found in findings.items() if found.accelerator},
+    )
+
+
+def _shape(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape:
+    """Raises LongboatError where nobody can tell it."""
+    if is_builtin(model.source):
+        told = describe(model.source)
+        return shape_from_config(told.config, name=told.name)
+    if is_local_path(model.source):
+        return _shape_of_folder(model.source, findings)
+    return _shape_of_hub(model, basis)
+
+
+def _shape_of_folder(source: str, findings: Mapping[str, NodeFindings]) -> ModelShape:
+    found = [finding.paths[source].config for finding in findings.values() if source in finding.paths]
+    text = next((config for config in found if config), "")
+    if not text:
+        raise UserInputError(f"no node has a config.json in {source}")
+    return shape_from_config(parse_config(text, f"{source}/config.json"), name=PurePath(source).name)
+
+
+def _shape_of_hub(model: ModelSpec, basis: Basis) -> ModelShape:
+    """Of the catalog; the network is asked only where the file leaves something to be decided."""
+    from longboat.catalog.model_entry import shape_of_entry
+
+    name = model.source.removeprefix(HUB)
+    entry = basis.library.published_as(name)
+    readers = [partial(shape_of_entry, entry)] if entry else []
+    if not readers and basis.read_hub and not model.is_decided:
+        readers = [partial(basis.read_hub, name)]
+    if not readers:
+        raise UserInputError(f"{name} is not in the catalog")
+    return readers[0]()

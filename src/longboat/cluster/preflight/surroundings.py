@@ -1,0 +1,261 @@
+"""What the planner must know about the nodes and the models of a fleet, gathered before anything is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from longboat.builtin import describe, is_builtin
+from longboat.builtin.shapes import SHAPES
+from longboat.catalog.formats.hf_config import facts_from_config, read_config
+from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
+from longboat.cluster.preflight.knowledge import Basis, built_in_basis, knowledge_of
+from longboat.core.errors import ClusterError, Problem, UserInputError
+from longboat.core.plan import GangShape
+from longboat.core.topology import Node
+from longboat.planner.check import PathReport, PortReport, Surroundings, plan_fleet
+from longboat.planner.decide import Decision, decide
+from longboat.planner.resources import matches
+from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.types.source import is_local_path
+
+__all__ = ("CheckedPlan", "Wish", "checked_plan", "this_machine")
+
+Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
+"""(node ids, request) → node id → NodeFindings, or the exception that came instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What ``up`` wants besides the file.
+
+    kept: models whose numbers were decided before, with them; running: the fleet that runs
+    force: start also what is sure not to fit
+    """
+
+    kept: Mapping[str, ModelSpec] = field(default_factory=dict)
+    running: Fleet | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPlan:
+    """fleet: with numbers everywhere; overridden: why some of it should not be started, where that was forced."""
+
+    fleet: Fleet
+    shapes: Mapping[str, GangShape]
+    decision: Decision
+    overridden: tuple[Problem, ...] = ()
+
+
+def this_machine() -> Node:
+    """This machine as the only node of a cluster that is still to be started."""
+    gpus = sum(1 for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit())
+    return Node(
+        node_id="local",
+        address="127.0.0.1",
+        hostname=socket.gethostname(),
+        num_cpus=float(os.cpu_count() or 1),
+        num_gpus=float(gpus),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        is_head=True,
+    )
+
+
+def inspect_here(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+    """Inspect for a cluster that does not exist yet."""
+    return {node_id: inspect_node(request) for node_id in node_ids}
+
+
+def checked_plan(
+    fleet: Fleet,
+    nodes: Sequence[Node],
+    inspect: Inspect = inspect_here,
+    *,
+    basis: Basis | None = None,
+    wish: Wish = Wish(),
+) -> CheckedPlan:
+    """Numbers and shapes for the whole fleet on these nodes.
+
+    basis: of the planner; None: what comes with Longboat
+
+    Raises UserInputError with every problem found, ClusterError when a node cannot be asked. Starts nothing.
+    """
+    tls, redis = fleet.gateway.tls, fleet.gateway.redis
+    request = PreflightRequest(
+        paths=_paths(fleet),
+        engines={m.name: m.engine.model_dump(mode="json") for m in fleet.models},
+        gateway=(fleet.gateway.host, fleet.gateway.port),
+        tls=(tls.certificate, tls.key) if tls else None,
+        redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,
+    )
+    findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
+    around = _surroundings(fleet, nodes, findings)
+    known = knowledge_of(fleet, findings, around.platforms, basis or built_in_basis())
+    decision = decide(fleet, around, known, wish.kept, wish.running)
+    fleet = decision.fleet
+    plan = plan_fleet(fleet, around)
+    problems = [
+        *_undoubled(decision.problems if not wish.force else decision.undecided, plan.problems),
+        *plan.problems,
+        *_host_problems(findings),
+        *_secret_problems(findings),
+        *_engine_problems(fleet, nodes, findings),
+        *_argument_problems(fleet),
+    ]
+    if problems:
+        message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
+        raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
+    shapes = {name: _with_reason(shape, decision.reasons.get(name, "")) for name, shape in plan.shapes.items()}
+    overridden = decision.problems if wish.force else ()
+    return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden)
+
+
+def _with_reason(shape: GangShape, reason: str) -> GangShape:
+    return replace(shape, reason=f"{reason}; {shape.reason}") if reason else shape
+
+
+def _undoubled(problems: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
+    """Without what is told of the same model in other words."""
+    told = [problem.where for problem in others]
+    return [problem for problem in problems if not any(_model_of(where) == _model_of(problem.where) for where in told)]
+
+
+def _model_of(where: str) -> str:
+    return where.partition("]")[0]
+
+
+def _paths(fleet: Fleet) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(model.source for model in fleet.models if is_local_path(model.source)))
+
+
+def _answers(nodes: Sequence[Node], answers: Mapping[str, Any]) -> dict[str, NodeFindings]:
+    for node in nodes:
+        if not isinstance(answers[node.node_id], NodeFindings):
+            raise ClusterError(
+                f"node {node.hostname} ({node.address}) does not answer: {answers[node.node_id]!r}"[:500],
+                hint="longboat must be installed in the same version on every node",
+            )
+    return dict(answers)
+
+
+def _surroundings(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> Surroundings:
+    return Surroundings(
+        nodes=tuple(nodes),
+        facts=_facts(fleet, findings),
+        platforms=_platforms(fleet, nodes, findings),
+        paths=(*_folder_reports(findings), *_environment_reports(fleet, findings)),
+        ports=tuple(
+            PortReport(node_id=node_id, port=fleet.gateway.port, problem=found.port_problem)
+            for node_id, found in findings.items()
+            if found.port_problem
+        ),
+        builtin_names=("tiny", *(f"random-{size}" for size in SHAPES)),
+        unknown_builtins=frozenset(m.source for m in fleet.models if is_builtin(m.source) and not _is_known(m.source)),
+    )
+
+
+def _folder_reports(findings: Mapping[str, NodeFindings]) -> list[PathReport]:
+    return [
+        PathReport(node_id=node_id, path=path, exists=finding.exists, detail=finding.detail)
+        for node_id, found in findings.items()
+        for path, finding in found.paths.items()
+    ]
+
+
+def _environment_reports(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> list[PathReport]:
+    """An environment of the user's own, folder or interpreter: the engine's words say what is wrong with the path."""
+    return [
+        PathReport(
+            node_id=node_id, path=model.engine.environment, exists=True, detail=found.engines[model.name].problem
+        )
+        for node_id, found in findings.items()
+        for model in fleet.models
+        if model.engine.environment
+    ]
+
+
+def _is_known(source: str) -> bool:
+    try:
+        describe(source)
+    except UserInputError:
+        return False
+    return True
+
+
+def _facts(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> dict[str, ModelFacts]:
+    facts = {}
+    for model in fleet.models:
+        if is_builtin(model.source):
+            if _is_known(model.source):
+                facts[model.name] = facts_from_config(describe(model.source).config)
+        elif config := _config_of(model, findings):
+            facts[model.name] = read_config(config, f"{model.source}/config.json")
+    return facts
+
+
+def _config_of(model: ModelSpec, findings: Mapping[str, NodeFindings]) -> str | None:
+    for found in findings.values():
+        finding = found.paths.get(model.source)
+        if finding and finding.config:
+            return finding.config
+    return None
+
+
+def _candidates(model: ModelSpec, nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if matches(node, model.placement.labels)]
+
+
+def _platforms(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> dict[str, str]:
+    """Platform of each model's engine: that of the first node that may host it and has it."""
+    platforms = {}
+    for model in fleet.models:
+        found = [findings[node.node_id].engines[model.name].platform for node in _candidates(model, nodes)]
+        if known := [platform for platform in found if platform]:
+            platforms[model.name] = known[0]
+    return platforms
+
+
+def _engine_problems(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    """Of installed environments; an environment of the user's own is a path."""
+    problems = []
+    for index, model in enumerate(fleet.models):
+        for node in _candidates(model, nodes) if model.engine.environment is None else ():
+            engine = findings[node.node_id].engines[model.name]
+            if engine.problem:
+                what = f"node {node.hostname or node.address}: {engine.problem}"
+                problems.append(Problem(where=f"models[{index}].engine", what=what, hint=engine.hint))
+    return problems
+
+
+def _host_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    what = "; ".join(found.host_problem for found in findings.values() if found.host_problem)
+    hint = "write an address that every node has: 127.0.0.1, or 0.0.0.0 for all"
+    return [Problem(where="gateway.host", what=what, hint=hint)] if what else []
+
+
+def _secret_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
+    """Of files that gateways are to read: each node needs them, at the same place."""
+    named = {
+        "gateway.tls": [f"node {f.hostname}: {f.tls_problem}" for f in findings.values() if f.tls_problem],
+        "gateway.redis": [f"node {f.hostname}: {f.redis_problem}" for f in findings.values() if f.redis_problem],
+    }
+    hint = "put it on every node, readable by the user who runs the cluster"
+    return [Problem(where=where, what="; ".join(found), hint=hint) for where, found in named.items() if found]
+
+
+def _argument_problems(fleet: Fleet) -> list[Problem]:
+    from longboat.engines.vllm.adapter import check_extra_args
+
+    problems = []
+    for index, model in enumerate(fleet.models):
+        if model.engine.kind != "vllm":
+            continue
+        for problem in check_extra_args(model.engine.args):
+            where = f"models[{index}].engine.args{problem.where}"
+            problems.append(Problem(where=where, what=problem.what, hint=problem.hint))
+    return problems

@@ -1,0 +1,331 @@
+"""A connection of the command line to the cluster: nodes, Serve, the controller, work on single nodes."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.serve_config import is_ours
+from longboat.cluster.fleet.serve_rest import ServeRest, cluster_token
+from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
+from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name
+from longboat.core.errors import ClusterError
+from longboat.core.topology import Node
+
+__all__ = ("ControllerFailedError", "Session", "require_ray")
+
+CALL_TIMEOUT_S = 15.0
+LISTEN_S = 5.0
+GIVEN_UP_EVERY_S = 3.0
+DRAIN_CALL_S = 60.0
+DRAIN_REASON = "DRAIN_NODE_REASON_PREEMPTION"
+"""The one that Ray does not refuse where something runs."""
+INSTALL_HINT = "pip install 'longboat[cluster]'"
+NO_CLUSTER_HINT = (
+    "longboat node start --head starts one here; longboat node start --join ADDRESS joins one; "
+    "RAY_ADDRESS, where it is set, leads elsewhere"
+)
+CONTROLLER_HINT = (
+    "ray status shows the cluster, the folder logs/serve of Ray's session folder on the head has its words; "
+    "longboat down ends the fleet in any case"
+)
+
+
+class ControllerFailedError(ClusterError):
+    """Serve cannot start, or keep up, the fleet's controller: waiting does not help."""
+
+
+def require_ray() -> None:
+    """Raises ClusterError where Ray is not installed beside us."""
+    if importlib.util.find_spec("ray") is None:
+        raise ClusterError("Ray is not installed, which a cluster needs", hint=INSTALL_HINT)
+
+
+def _require_listener(address: str) -> None:
+    """Raises ClusterError where nobody listens at ``HOST:PORT``: Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=LISTEN_S).close()
+    except OSError as error:
+        raise ClusterError(f"no cluster answers at {address}: {error}", hint=NO_CLUSTER_HINT) from error
+
+
+class Session:
+    """Use as a context manager; leaving it ends nothing on the cluster."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """``env``: what ``cluster.ray_node.connect_env`` gives: address of the cluster and where its token is.
+
+        Raises ClusterError when there is no cluster at that address, or no Ray here.
+        """
+        require_ray()
+        _require_listener(env["RAY_ADDRESS"])
+        os.environ.update({**env, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
+        import ray
+
+        try:
+            context = ray.init(
+                address=env["RAY_ADDRESS"],
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=True,
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise ClusterError(
+                f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}", hint=NO_CLUSTER_HINT
+            ) from error
+        self._ray = ray
+        self.gcs_address = str(context.address_info["gcs_address"])
+        self.rest = ServeRest(f"http://{context.address_info['webui_url']}", cluster_token(env))
+        self._controller: Any = None
+        self._given_up: dict[str, str] = {}
+        self._given_up_at_s = -GIVEN_UP_EVERY_S
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes that are alive."""
+        return tuple(_node(entry) for entry in self._ray.nodes() if entry["Alive"])
+
+    def report(self) -> FleetReport | None:
+        """The controller's report; None when no fleet is up.
+
+        Raises ClusterError when a fleet is up but its controller does not answer; ControllerFailedError, which is
+        one, when Serve has given the controller up.
+        """
+        if self._controller is None:  # asked only then, for it is dear: Serve collects all its details
+            apps = self.applications()
+            if CONTROLLER_APP not in apps:
+                return None
+            _check_controller(apps)
+        try:
+            report: FleetReport = self._controller_handle().report.remote().result(timeout_s=CALL_TIMEOUT_S)
+            return report
+        except Exception as error:
+            self._controller = None
+            raise ClusterError(
+                f"the fleet's controller does not answer ({type(error).__name__})",
+                hint=f"it restarts by itself within seconds; if it does not: {CONTROLLER_HINT}",
+            ) from error
+
+    def has_fleet(self) -> bool:
+        """Whether a controller is deployed."""
+        return CONTROLLER_APP in self.applications()
+
+    def check_controller(self) -> None:
+        """Raises ControllerFailedError when Serve has given the controller up."""
+        _check_controller(self.applications())
+
+    def applications(self) -> dict[str, dict[str, Any]]:
+        """Serve's applications by name."""
+        found: dict[str, dict[str, Any]] = self.rest.details().get("applications", {})
+        return found
+
+    def deployed_models(self) -> dict[str, dict[str, Any]]:
+        """Model → its application as it was declared."""
+        found = {}
+        for name, app in self.applications().items():
+            if name.startswith(MODEL_APP_PREFIX) and app.get("deployed_app_config") and app.get("status") != "DELETING":
+                found[name.removeprefix(MODEL_APP_PREFIX)] = app["deployed_app_config"]
+        return found
+
+    def foreign_applications(self) -> list[dict[str, Any]]:
+        """The declared configuration of applications that are not Longboat's."""
+        apps = self.applications()
+        return [
+            app["deployed_app_config"]
+            for name, app in apps.items()
+            if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
+        ]
+
+    def drain_node(self, node_id: str) -> None:
+        """Have Ray put nothing more on a node, and Serve start what runs there elsewhere.
+
+        Raises ClusterError when Ray refuses.
+        """
+        argv = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.gcs_address]
+        argv += ["--node-id", node_id, "--reason", DRAIN_REASON, "--reason-message", "longboat drain"]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=DRAIN_CALL_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError("Ray does not answer", hint="longboat status") from error
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+            raise ClusterError(f"Ray does not drain the node: {last}", hint="longboat status shows the nodes")
+
+    def end_nodes(self) -> None:
+        """Have the controller end gateways, zygotes and keepers.
+
+        Raises ClusterError when it does not.
+        """
+        try:
+            self._controller_handle().end_nodes.remote().result(timeout_s=30.0)
+        except Exception as error:
+            raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
+
+    def end_keepers(self) -> tuple[str, ...]:
+        """End gateways, zygotes and keepers without a controller; returns the nodes that did not confirm it."""
+        keepers = {node.node_id: keeper for node in self.nodes() if (keeper := self._keeper(node.node_id)) is not None}
+        asked = {node_id: keeper.shutdown.remote() for node_id, keeper in keepers.items()}
+        deadline_s = time.monotonic() + CALL_TIMEOUT_S
+        silent = []
+        for node_id, ref in asked.items():
+            try:
+                self._ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
+            except self._ray.exceptions.RayError:
+                silent.append(node_id)
+            self._ray.kill(keepers[node_id])
+        return tuple(silent)
+
+    def _keeper(self, node_id: str) -> Any:
+        try:
+            return self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+        except ValueError:
+            return None
+
+    def try_report(self) -> FleetReport | None:
+        """The controller's report, or None while it cannot be had."""
+        try:
+            return self.report()
+        except ClusterError:
+            return None
+
+    def expect(self, document: str, timeout_s: float = 60.0) -> None:
+        """Wait until the controller has taken over ``document``.
+
+        Raises ClusterError when it has not after ``timeout_s``, ControllerFailedError as soon as it never will.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            try:
+                report = self.report()
+            except ControllerFailedError:
+                raise
+            except ClusterError:
+                report = None
+            if report is not None and report.document == document:
+                return
+            time.sleep(0.1)
+        raise ClusterError(f"the fleet's controller did not come up in {timeout_s:.0f} s", hint=CONTROLLER_HINT)
+
+    def given_up(self) -> dict[str, str]:
+        """Model → why Serve has stopped trying to start it; asked anew every few seconds, since it is dear to ask."""
+        if time.monotonic() - self._given_up_at_s > GIVEN_UP_EVERY_S:
+            self._given_up, self._given_up_at_s = self._ask_given_up(), time.monotonic()
+        return self._given_up
+
+    def _ask_given_up(self) -> dict[str, str]:
+        return {
+            name.removeprefix(MODEL_APP_PREFIX): str(app.get("message") or "deploy failed")
+            for name, app in self.applications().items()
+            if name.startswith(MODEL_APP_PREFIX) and app.get("status") == "DEPLOY_FAILED"
+        }
+
+    def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
+        """End the applications of all models, and wait until they are gone; the controller stays."""
+        apps = self.applications()
+        kept = [*others, *_controller_that_ends(apps)]
+        self.rest.put({"proxy_location": "Disabled", "applications": kept})
+        self._wait_applications_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
+
+    def wait_gone(self, timeout_s: float = 90.0) -> None:
+        """Wait until nothing of Longboat is deployed."""
+        self._wait_applications_gone(timeout_s, is_ours)
+
+    def _wait_applications_gone(self, timeout_s: float, is_meant: Callable[[str], bool]) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while left := [name for name in self.applications() if is_meant(name)]:
+            if time.monotonic() > deadline_s:
+                raise ClusterError(f"{', '.join(left)} did not end in {timeout_s:.0f} s", hint="longboat node stop")
+            time.sleep(0.1)
+
+    def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+        """Ask nodes what is on them (see ``preflight.inspect_node``)."""
+        return self.on_nodes(node_ids, inspect_node, request)
+
+    def on_nodes(self, node_ids: Sequence[str], work: Callable[..., Any], *args: object) -> dict[str, Any]:
+        """Run ``work(*args)`` on each node; node id → its answer, or the exception.
+
+        Work that does not start within the deadline counts as an exception too.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        remote = self._ray.remote(work)
+        refs = {
+            node_id: remote.options(
+                num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+            ).remote(*args)
+            for node_id in node_ids
+        }
+        answers: dict[str, Any] = {}
+        for node_id, ref in refs.items():
+            try:
+                answers[node_id] = self._ray.get(ref, timeout=60.0)
+            except Exception as error:
+                answers[node_id] = error
+        return answers
+
+    def ask_keeper(self, node_id: str, method: str, *args: object) -> Any:
+        """Call the keeper of a node. Raises ClusterError when it has none or does not answer."""
+        try:
+            keeper = self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+            return self._ray.get(getattr(keeper, method).remote(*args), timeout=CALL_TIMEOUT_S)
+        except (ValueError, self._ray.exceptions.RayError) as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, ClusterError):
+                raise cause from None
+            raise ClusterError(f"node {node_id[:8]} does not answer: {type(error).__name__}") from error
+
+    def _controller_handle(self) -> Any:
+        if self._controller is None:
+            from ray import serve
+
+            logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its import sets it to INFO, on stderr
+            self._controller = serve.get_app_handle(CONTROLLER_APP)
+        return self._controller
+
+
+def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The controller, told that no model stays: replicas then wait for their answers, but not long."""
+    if values := controller_values(apps):
+        document = document_with(apps, {**values, "updates": {}, "rollouts": {}})
+        return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]
+    app = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
+    return [app] if app else []
+
+
+def _check_controller(apps: Mapping[str, Mapping[str, Any]]) -> None:
+    controller = apps.get(CONTROLLER_APP, {})
+    if (status := controller.get("status")) in ("DEPLOY_FAILED", "UNHEALTHY"):
+        words = controller.get("message") or "Serve does not say why"
+        raise ControllerFailedError(f"the fleet's controller is {status}: {words}", hint=CONTROLLER_HINT)
+
+
+def _node(entry: Mapping[str, Any]) -> Node:
+    resources = entry["Resources"]
+    return Node(
+        node_id=entry["NodeID"],
+        address=entry["NodeManagerAddress"],
+        hostname=entry.get("NodeManagerHostname", ""),
+        num_cpus=resources.get("CPU", 0.0),
+        num_gpus=resources.get("GPU", 0.0),
+        memory_bytes=int(resources.get("memory", 0)),
+        labels=dict(entry.get("Labels") or {}),
+        is_head="node:__internal_head__" in resources,
+    )

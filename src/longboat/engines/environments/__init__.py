@@ -1,0 +1,1 @@
+"""Engine environments: found, locked and installed. It starts no engine."""

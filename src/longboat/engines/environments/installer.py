@@ -1,0 +1,224 @@
+"""Builds engine environments: a lock of exact packages becomes a virtual environment with compiled bytecode.
+
+Extras of one package cannot carry overrides, and an engine's packages must not meet Ray's: so each engine has an
+environment of its own. A marker file is written last; what has none is unfinished and is built anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from longboat.core.errors import ClusterError, TransferError, UserInputError
+from longboat.engines.environments import engine_lock
+from longboat.engines.environments.engine_lock import ENGINE_PYTHON, Uv
+from longboat.engines.environments.environment import (
+    MARKER,
+    InstalledEnvironment,
+    default_platform,
+    engines_folder,
+    environment_at,
+)
+from longboat.engines.environments.package_sources import PackageSources
+
+__all__ = ("DEFAULT_VERSIONS", "InstallRequest", "Reporter", "install", "parse_engine", "request_for")
+
+DEFAULT_VERSIONS = {"vllm": "0.32.0"}
+"""Engine → the version that Longboat is tested with."""
+
+_FREE_BYTES = {"cpu": 5 * 10**9, "cuda": 20 * 10**9}
+_INSTALL_DEADLINE_S = 3600.0
+_PYTHON_DEADLINE_S = 600.0  # uv may have to fetch the interpreter
+_COMPILE_DEADLINE_S = 1800.0
+
+
+class Reporter(Protocol):
+    """Hears what an installation is doing."""
+
+    def step(self, text: str) -> None:
+        """A new step began; the one before is done."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something the user should know; the installation goes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRequest:
+    """What to install. python: interpreter or version for the environment; name: its folder, empty for the default."""
+
+    kind: str
+    version: str
+    platform: str
+    python: str = ENGINE_PYTHON
+    name: str = ""
+
+    @property
+    def folder_name(self) -> str:
+        return self.name or f"{self.kind}-{self.version}-{self.platform}"
+
+
+def parse_engine(text: str) -> tuple[str, str]:
+    """``vllm`` or ``vllm@0.32.0`` → engine and version.
+
+    Raises UserInputError for an engine that is not installed this way, or a version that is none.
+    """
+    kind, _, version = text.partition("@")
+    if kind not in DEFAULT_VERSIONS:
+        known = ", ".join(sorted(DEFAULT_VERSIONS))
+        raise UserInputError(f"no engine called {kind!r} can be installed", hint=f"known engines: {known}")
+    version = version or DEFAULT_VERSIONS[kind]
+    if not version[0].isdigit():
+        raise UserInputError(f"{version!r} is not a version", hint=f"for example {kind}@{DEFAULT_VERSIONS[kind]}")
+    return kind, version
+
+
+def request_for(
+    kind: str, version: str, *, platform: str = "", python: str = ENGINE_PYTHON, name: str = ""
+) -> InstallRequest:
+    """A checked request. An empty platform is what this machine has.
+
+    Raises UserInputError for a platform that is none, or a name that is no plain folder name.
+    """
+    platform = platform or default_platform()
+    if platform not in _FREE_BYTES:
+        raise UserInputError(f"{platform!r} is not a platform", hint=f"known platforms: {', '.join(_FREE_BYTES)}")
+    if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UserInputError(f"{name!r} cannot be a name", hint="use letters, digits, dots, dashes and underscores")
+    return InstallRequest(kind=kind, version=version, platform=platform, python=python, name=name)
+
+
+def install(
+    request: InstallRequest,
+    *,
+    home: Path,
+    sources: Callable[[], PackageSources],
+    torch_cpu: str,
+    report: Reporter,
+) -> InstalledEnvironment:
+    """Build the environment, or do nothing where the same one is already there.
+
+    sources: asked only when something is to be built
+    torch_cpu: folder or index that has PyTorch's CPU build, on top of ``sources``; empty: ``sources`` have it
+    Raises UserInputError when the request cannot be met, ClusterError when the disk is full, TransferError when
+    packages do not arrive.
+    """
+    folder = engines_folder(home) / request.folder_name
+    with _only_one(folder, report):
+        if present := _present(folder, request):
+            return present
+        _check_space(folder, request.platform)
+        uv = Uv.found(sources(), torch_cpu if request.platform == "cpu" else "")
+        (folder / MARKER).unlink(missing_ok=True)
+        _build(request, folder, uv, report)
+        return _mark(folder, request)
+
+
+def _build(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> None:
+    report.step(f"making a Python {request.python} environment")
+    python = _make_environment(request.python, folder, uv)
+    lock = _lock(request, folder, uv, report)
+    if request.platform == "cpu":
+        report.step("looking for PyTorch's CPU build")
+        engine_lock.check_torch_cpu(lock, python, uv)
+    report.step(f"installing {engine_lock.num_packages(lock)} packages")
+    uv.run("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock), deadline_s=_INSTALL_DEADLINE_S)
+    report.step("compiling bytecode")
+    _compile(python, folder)
+
+
+def _make_environment(python: str, folder: Path, uv: Uv) -> str:
+    """An empty virtual environment; its interpreter."""
+    words = ("--quiet", "--clear", "--no-project", "--python", python)
+    try:
+        uv.run("venv", *words, str(folder), deadline_s=_PYTHON_DEADLINE_S)
+    except TransferError as error:
+        hint = "install that Python on this machine, or name an interpreter with --python"
+        raise UserInputError(f"cannot make a Python {python} environment: {error.message}", hint=hint) from error
+    return str(folder / "bin" / "python")
+
+
+def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Path:
+    """The shipped lock of this version, or one resolved now."""
+    if shipped := engine_lock.shipped_lock(request.kind, request.version, request.platform):
+        return shipped
+    report.note(f"{request.kind} {request.version} for {request.platform} has no lock in Longboat, and is not tested")
+    report.step("resolving its packages")
+    path = folder / "longboat-engine.lock"
+    engine_lock.resolve(request.kind, request.version, request.platform, path, uv, python=request.python)
+    return path
+
+
+def _compile(python: str, folder: Path) -> None:
+    """Compile every module now: imports are three times faster after it. Files that are no Python 3 are passed over."""
+    command = [python, "-m", "compileall", "-q", "-j0", "-x", "/tests?/", str(folder / "lib")]
+    engine_lock.run_quietly(command, deadline_s=_COMPILE_DEADLINE_S)
+
+
+def _present(folder: Path, request: InstallRequest) -> InstalledEnvironment | None:
+    try:
+        told = json.loads((folder / MARKER).read_text())
+        if told["recipe"] != _recipe(request):
+            return None
+        environment = environment_at(request.kind, folder)
+    except (OSError, ValueError, KeyError, UserInputError):
+        return None
+    if environment.fingerprint != told["fingerprint"]:
+        return None
+    return InstalledEnvironment(name=folder.name, folder=folder, created_at=told["created_at"], environment=environment)
+
+
+def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:
+    environment = environment_at(request.kind, folder)
+    created_at = datetime.now(UTC).isoformat(timespec="seconds")
+    told = {
+        "kind": environment.kind,
+        "distribution": environment.distribution,
+        "version": environment.version,
+        "platform": environment.platform,
+        "python": environment.python,
+        "fingerprint": environment.fingerprint,
+        "recipe": _recipe(request),
+        "created_at": created_at,
+    }
+    partial = folder / f"{MARKER}.partial"
+    partial.write_text(json.dumps(told, indent=2) + "\n")
+    partial.replace(folder / MARKER)
+    return InstalledEnvironment(name=folder.name, folder=folder, created_at=created_at, environment=environment)
+
+
+def _recipe(request: InstallRequest) -> str:
+    """Changes when the same request would build something else."""
+    shipped = engine_lock.shipped_lock(request.kind, request.version, request.platform)
+    parts = [request.kind, request.version, request.platform, request.python, shipped.read_text() if shipped else ""]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _check_space(folder: Path, platform: str) -> None:
+    free_bytes, needed_bytes = shutil.disk_usage(folder.parent).free, _FREE_BYTES[platform]
+    if free_bytes < needed_bytes:
+        what = f"{folder.parent} has {free_bytes / 1e9:.1f} GB free; the engine needs {needed_bytes / 1e9:.0f} GB"
+        raise ClusterError(what, hint="free some space, or set LONGBOAT_HOME to a folder on a larger disk")
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path, report: Reporter) -> Iterator[None]:
+    """Holds the environment's lock file; a second installation of the same environment waits for the first."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report.step("waiting for another installation of the same environment")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

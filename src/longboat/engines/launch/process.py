@@ -1,0 +1,221 @@
+"""One node rank as processes: started plainly or forked from a zygote, watched and ended through its keeper.
+
+The keeper holds the reading end of a lifeline pipe; only this process holds the writing end. When that is closed, by
+``close`` or because this process died, the keeper SIGKILLs the rank and everything it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from longboat.core.errors import EngineError
+from longboat.engines.contract import RankCommand
+from longboat.engines.launch.overlay import engine_package
+
+__all__ = ("Forker", "RankExit", "RankProcess", "keeper_path", "rank_environment", "reap", "start_rank")
+
+START_DEADLINE_S = 30.0
+_REAP_DEADLINE_S = 30.0
+_FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
+"""Process titles must not overwrite the environment in /proc, where orphans are found; logs are written at once."""
+
+
+class Forker(Protocol):
+    """What forks ranks: a zygote."""
+
+    async def fork(
+        self, command: RankCommand, *, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+    ) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How a rank's main process ended: by ``returncode`` or by ``signal``; both None when its keeper was lost."""
+
+    returncode: int | None = None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"signal {self.signal}"
+        return "its keeper was lost" if self.returncode is None else f"code {self.returncode}"
+
+
+class RankProcess:
+    """A running rank. Nothing of it is left once ``wait`` returned."""
+
+    def __init__(
+        self, *, pid: int, keeper_pid: int, started_by: str, lifeline_fd: int, ended: asyncio.Future[RankExit]
+    ) -> None:
+        self.pid = pid
+        self.keeper_pid = keeper_pid
+        self.started_by = started_by
+        self._lifeline_fd: int | None = lifeline_fd
+        self._ended = ended
+
+    async def __aenter__(self) -> RankProcess:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+        await self.wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the rank is left."""
+        return self._ended.done()
+
+    async def wait(self) -> RankExit:
+        """Return when the main process ended and everything that it started is gone. Lasts as long as the rank."""
+        return await asyncio.shield(self._ended)
+
+    def terminate(self, grace_s: float) -> None:
+        """Ask the rank to end; what is left after ``grace_s`` seconds is killed. Returns at once."""
+        self._command(f"T {grace_s:.3f} ".encode())
+
+    def kill(self) -> None:
+        """SIGKILL the rank and everything that it started. Returns at once."""
+        self._command(b"K")
+
+    def renew(self, lease_s: float) -> None:
+        """From now on the rank ends unless this is called again within ``lease_s`` seconds. Returns at once."""
+        self._command(f"L {lease_s:.3f} ".encode())
+
+    def close(self) -> None:
+        """Let go of the rank: its keeper kills it. Returns at once; may be called again."""
+        fd, self._lifeline_fd = self._lifeline_fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _command(self, word: bytes) -> None:
+        if self._lifeline_fd is not None:
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):  # it has ended already, or reads nothing
+                os.write(self._lifeline_fd, word)
+
+
+async def start_rank(
+    command: RankCommand, *, marks: Mapping[str, str], log_path: Path, zygote: Forker | None
+) -> RankProcess:
+    """Start one rank; its output is appended to ``log_path``.
+
+    marks: put into the environment of every process of the rank, for ``reap``
+    zygote: forks the rank if the command allows it; None starts it plainly
+    Raises EngineError when no process came up.
+    """
+    log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    lifeline_read_fd, lifeline_fd = os.pipe()
+    os.set_blocking(lifeline_fd, False)
+    status_read_fd, status_fd = os.pipe()
+    forked = zygote is not None and command.zygote is not None
+    status: asyncio.StreamReader | None = None
+    try:
+        status = await _reader(status_read_fd)
+        if forked:
+            assert zygote is not None
+            await zygote.fork(command, marks=marks, lifeline_fd=lifeline_read_fd, status_fd=status_fd, log_fd=log_fd)
+        else:
+            await _start_keeper(command, marks, lifeline_read_fd, status_fd, log_fd)
+        os.close(status_fd)
+        status_fd = -1
+        started = await _started(status, log_path)
+    except BaseException:
+        os.close(lifeline_fd)
+        raise
+    finally:
+        for fd in (log_fd, lifeline_read_fd, status_fd):
+            if fd >= 0:
+                os.close(fd)
+    return RankProcess(
+        pid=int(started["pid"]),
+        keeper_pid=int(started["keeper_pid"]),
+        started_by="zygote" if forked else "plain",
+        lifeline_fd=lifeline_fd,
+        ended=asyncio.ensure_future(_watch(status, marks)),
+    )
+
+
+def rank_environment(command: RankCommand, marks: Mapping[str, str]) -> dict[str, str | None]:
+    """What a rank's environment has beyond the node's own; None takes a variable away."""
+    return {**_FIXED_ENV, **command.env, **marks}
+
+
+def keeper_path() -> str:
+    """File of the keeper, which runs without anything installed."""
+    return str(engine_package() / "keeper.py")
+
+
+async def reap(marks: Mapping[str, str], *, older_than_generation: int | None = None) -> tuple[int, ...]:
+    """SIGKILL every process on this node that carries all ``marks``, with what belongs to it; returns the pids.
+
+    older_than_generation: only those whose LONGBOAT_GENERATION is below it
+    Raises EngineError when something could not be killed.
+    """
+    words = ["--reap", *(f"{name}={value}" for name, value in marks.items())]
+    if older_than_generation is not None:
+        words += ["--older-than-generation", str(older_than_generation)]
+    process = await asyncio.create_subprocess_exec(
+        *_keeper_argv(*words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), _REAP_DEADLINE_S)
+    if process.returncode != 0:
+        last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise EngineError(f"orphans could not be killed: {last_line}", hint="look for them with ps on that node")
+    return tuple(int(word) for word in output.split())
+
+
+def _keeper_argv(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", keeper_path(), *words)
+
+
+async def _start_keeper(
+    command: RankCommand, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+) -> None:
+    """Start the keeper, which leaves us at once: what ends our children must not end it before its rank."""
+    env = {**os.environ, **rank_environment(command, marks)}
+    argv = _keeper_argv("--lifeline", str(lifeline_fd), "--status", str(status_fd), "--", *command.argv)
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=log_fd,
+        env={name: value for name, value in env.items() if value is not None},
+        pass_fds=(lifeline_fd, status_fd),
+    )
+    await asyncio.wait_for(process.wait(), START_DEADLINE_S)
+
+
+async def _reader(fd: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0))
+    return reader
+
+
+async def _started(status: asyncio.StreamReader, log_path: Path) -> dict[str, Any]:
+    try:
+        line = await asyncio.wait_for(status.readline(), START_DEADLINE_S)
+    except TimeoutError:
+        line = b""
+    if not line:
+        raise EngineError("the engine's keeper did not start", hint=f"look into {log_path}")
+    started: dict[str, Any] = json.loads(line)
+    return started
+
+
+async def _watch(status: asyncio.StreamReader, marks: Mapping[str, str]) -> RankExit:
+    """How the rank ended. If its keeper is killed, its work is done here: nothing of the rank may stay."""
+    while line := await status.readline():
+        event = json.loads(line)
+        if event["event"] == "exit":
+            return RankExit(returncode=event["returncode"], signal=event["signal"])
+    if marks:
+        await reap(marks)
+    return RankExit()

@@ -1,0 +1,302 @@
+"""Zygotes on this node: find or start the one for an engine environment, and let it fork engine servers.
+
+Everything lives in ``<run>/zygotes``: ``<key>.sock``, ``.token`` (what callers must know), ``.lock`` (one starter at a
+time), ``.json`` (what it was started as) and ``.log``. The key tells environments, overlays, variables read at import
+and hosts that share a file system apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longboat.core.errors import EngineError
+from longboat.engines.contract import EngineEnvironment, RankCommand
+from longboat.engines.launch.process import keeper_path, rank_environment
+from longboat.engines.launch.zygote_files import (
+    born_at,
+    is_alive,
+    is_running,
+    locked,
+    namespaces,
+    read_record,
+    tail,
+    zygote_key,
+    zygotes_folder,
+)
+from longboat.engines.launch.zygote_wire import connected, receive, send
+
+__all__ = ("ZygoteClient", "ZygoteState", "ensure_zygote", "list_all", "stop_all")
+
+PING_DEADLINE_S = 2.0
+FORK_DEADLINE_S = 10.0
+STOP_DEADLINE_S = 5.0
+IMPORT_DEADLINE_S = 300.0
+_SPAWN_DEADLINE_S = 30.0
+_POLL_S = 0.05
+_MARK_SPACE = "LONGBOAT_MARK_SPACE"
+_MARK_SPACE_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZygoteState:
+    """What a zygote says of itself. Times: seconds since the epoch, except import_s."""
+
+    pid: int
+    fingerprint: str
+    vllm_version: str
+    modules: tuple[str, ...]
+    missing: Mapping[str, str]
+    started_at: float
+    import_s: float
+    num_forks: int
+    num_engines: int
+    threads: int
+    lifeline_pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZygoteClient:
+    """A zygote, by its socket. Each call is a connection of its own."""
+
+    socket_path: Path
+    token: str
+
+    async def ping(self) -> ZygoteState:
+        """Raises EngineError when it does not answer within 2 s."""
+        answer = await asyncio.to_thread(self._talk, {"op": "ping"}, (), PING_DEADLINE_S)
+        return _state(answer)
+
+    async def fork(
+        self, command: RankCommand, *, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+    ) -> tuple[int, int]:
+        """Fork one rank; returns its keeper's and its main process's pid.
+
+        Raises EngineError when the zygote refuses or does not answer: then nothing was started, or it ends when
+        ``lifeline_fd``'s other end is closed.
+        """
+        if command.zygote is None:
+            raise EngineError("this engine cannot be forked from a zygote", hint="start it plainly")
+        request = {
+            "op": "fork",
+            "argv": list(command.zygote.argv),
+            "env": rank_environment(command, marks),
+            "marks": dict(marks),
+            "cwd": os.getcwd(),
+        }
+        # Copies, because the thread goes on when this call is cancelled and the caller closes its own.
+        fds = tuple(os.dup(fd) for fd in (lifeline_fd, status_fd, log_fd))
+        answer = await asyncio.to_thread(self._hand_over, request, fds)
+        return int(answer["keeper_pid"]), int(answer["pid"])
+
+    async def stop(self) -> None:
+        """End the zygote; its engines stay. Nothing happens when it is gone already."""
+        await asyncio.to_thread(self.stop_now)
+
+    def stop_now(self) -> None:
+        """As ``stop``, for callers without a loop."""
+        with contextlib.suppress(EngineError):
+            pid = int(self._talk({"op": "ping"}, (), PING_DEADLINE_S)["pid"])
+            self._talk({"op": "stop"}, (), PING_DEADLINE_S)
+            _wait_gone(pid)
+
+    def _hand_over(self, request: Mapping[str, Any], fds: tuple[int, ...]) -> dict[str, Any]:
+        try:
+            return self._talk(request, fds, FORK_DEADLINE_S)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _talk(self, request: Mapping[str, Any], fds: tuple[int, ...], deadline_s: float) -> dict[str, Any]:
+        data = json.dumps({**request, "token": self.token}).encode()
+        try:
+            with connected(self.socket_path, deadline_s) as connection:
+                send(connection, len(data).to_bytes(4, "big") + data, fds)
+                answer: dict[str, Any] = json.loads(receive(connection))
+        except (OSError, ValueError) as error:
+            raise EngineError(f"the zygote at {self.socket_path} does not answer: {error}") from error
+        if "error" in answer:
+            raise EngineError(f"the zygote at {self.socket_path} refused: {answer['error']}")
+        return answer
+
+
+async def ensure_zygote(
+    environment: EngineEnvironment,
+    overlay: str | Path,
+    preload_env: Mapping[str, str],
+    run: Path,
+    lifeline_pid: int,
+    *,
+    wait_s: float = 30.0,
+    options: tuple[str, ...] = (),
+) -> ZygoteClient | None:
+    """The zygote for ``environment``, started when there is none that fits; None if it is not ready within ``wait_s``.
+
+    preload_env: what the engine reads at import; part of the zygote's identity
+    lifeline_pid: the zygote ends when this process does
+    options: further words for the zygote's command line
+    Raises EngineError when it ended while starting.
+    """
+    begin = functools.partial(_begin, environment, str(overlay), preload_env, run, lifeline_pid, options)
+    client, pid = await asyncio.to_thread(begin)
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        with contextlib.suppress(EngineError):
+            await client.ping()
+            return client
+        if pid is not None and not is_alive(pid):
+            log = client.socket_path.with_suffix(".log")
+            raise EngineError(f"the zygote ended while starting; see {log}", log_tail=tail(log))
+        if time.monotonic() >= deadline_s:
+            return None
+        await asyncio.sleep(_POLL_S)
+
+
+def list_all(run: Path) -> dict[str, ZygoteState]:
+    """Every zygote of ``run`` that answers, by key."""
+    return {
+        path.stem: state
+        for path in sorted(zygotes_folder(run).glob("*.sock"))
+        if (state := _ping_now(path)) is not None
+    }
+
+
+def stop_all(run: Path) -> None:
+    """End every zygote of ``run``, also those that still import; their engines stay."""
+    for path in sorted(zygotes_folder(run).glob("*.json")):
+        with locked(path):
+            _end(path)
+
+
+# --- starting and ending ---------------------------------------------------------------------------------------------
+
+
+def _begin(
+    environment: EngineEnvironment,
+    overlay: str,
+    preload_env: Mapping[str, str],
+    run: Path,
+    lifeline_pid: int,
+    options: tuple[str, ...],
+) -> tuple[ZygoteClient, int]:
+    """A zygote that fits and lives, maybe still importing, with its pid. One caller at a time."""
+    path = zygotes_folder(run) / f"{zygote_key(environment, overlay, preload_env, options)}.json"
+    with locked(path):
+        record = read_record(path)
+        if record is not None and _fits(record, environment) and _is_useful(path, record):
+            return _client(path), int(record["pid"])
+        _end(path)
+        token = path.with_suffix(".token")
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        pid = _spawn(path, environment, overlay, preload_env, lifeline_pid, options)
+        record = {
+            "pid": pid,
+            "born": born_at(pid),
+            "lifeline_pid": lifeline_pid,
+            "fingerprint": environment.fingerprint,
+        }
+        record |= {
+            "started_at_s": time.time(),
+            "python": environment.python,
+            "overlay": overlay,
+            "namespaces": namespaces(),
+        }
+        path.write_text(json.dumps(record))
+        return _client(path), pid
+
+
+def _spawn(
+    path: Path,
+    environment: EngineEnvironment,
+    overlay: str,
+    preload_env: Mapping[str, str],
+    lifeline_pid: int,
+    options: tuple[str, ...],
+) -> int:
+    env = {**os.environ, **preload_env, "SPT_NOENV": "1", _MARK_SPACE: "." * _MARK_SPACE_BYTES}
+    for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
+        env.pop(name, None)
+    if overlay:
+        env["PYTHONPATH"] = overlay
+    words = ["--socket", str(path.with_suffix(".sock")), "--token-file", str(path.with_suffix(".token"))]
+    words += ["--fingerprint", environment.fingerprint, "--lifeline-pid", str(lifeline_pid), *options]
+    argv = [sys.executable, "-I", "-S", keeper_path(), "--detach", str(path.with_suffix(".log")), "--"]
+    argv += [environment.python, "-m", "longboat_vllm.process.zygote", *words]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=_SPAWN_DEADLINE_S, check=True
+        )
+        return int(done.stdout)
+    except (subprocess.SubprocessError, ValueError) as error:
+        raise EngineError(
+            f"the zygote cannot be started: {error}", hint="engines are started plainly meanwhile"
+        ) from error
+
+
+def _fits(record: Mapping[str, Any], environment: EngineEnvironment) -> bool:
+    same = record.get("fingerprint") == environment.fingerprint
+    return same and is_running(record) and is_alive(int(record["lifeline_pid"]))
+
+
+def _is_useful(path: Path, record: Mapping[str, Any]) -> bool:
+    """It answers, or it still imports (there is no socket yet) and may take the time for it."""
+    if path.with_suffix(".sock").exists():
+        return _ping_now(path.with_suffix(".sock")) is not None
+    return time.time() - float(record["started_at_s"]) < IMPORT_DEADLINE_S
+
+
+def _end(path: Path) -> None:
+    """End the zygote of this record, gently if it answers, and remove its files. Its engines stay."""
+    record = read_record(path)
+    if record is not None and record.get("namespaces") != namespaces():
+        return  # it runs on another host that shares this folder
+    if record is not None and is_running(record):
+        _client(path).stop_now()
+        if is_running(record):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(record["pid"]), signal.SIGKILL)
+            _wait_gone(int(record["pid"]))
+    for suffix in (".sock", ".token", ".json"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _wait_gone(pid: int) -> None:
+    deadline_s = time.monotonic() + STOP_DEADLINE_S
+    while is_alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def _client(path: Path) -> ZygoteClient:
+    try:
+        token = path.with_suffix(".token").read_text()
+    except FileNotFoundError:
+        token = ""
+    return ZygoteClient(socket_path=path.with_suffix(".sock"), token=token)
+
+
+def _ping_now(path: Path) -> ZygoteState | None:
+    try:
+        return _state(_client(path)._talk({"op": "ping"}, (), PING_DEADLINE_S))
+    except EngineError:
+        return None
+
+
+def _state(answer: Mapping[str, Any]) -> ZygoteState:
+    try:
+        fields = {name: answer[name] for name in ZygoteState.__dataclass_fields__}
+    except KeyError as error:
+        raise EngineError(f"the zygote does not say its {error}: it is of another version") from error
+    return ZygoteState(**{**fields, "modules": tuple(answer["modules"])})

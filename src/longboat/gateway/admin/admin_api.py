@@ -1,0 +1,242 @@
+"""The admin API and ``/metrics``: who may ask, what is answered."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qs, unquote
+
+from longboat.core.errors import ClusterError
+from longboat.core.policy import AdminCredential, Policy, TenantPolicy
+from longboat.gateway.admin.node_view import USAGE_DAYS, Node
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
+
+__all__ = ("AdminAnswer", "AdminState", "answer", "is_admin_path")
+
+_MAX_LIMIT = 1000
+_PATHS = "/admin/v1/state, /admin/v1/requests, /admin/v1/requests/{id}, /admin/v1/usage, /admin/v1/drain, …/undrain"
+_REQUEST_PATH = re.compile(r"requests/[^/]{1,400}")
+_ROLES = {"viewer": 1, "operator": 2}
+
+
+class AdminAnswer(NamedTuple):
+    """body: a JSON document, or whole bytes."""
+
+    status: int
+    body: dict[str, Any] | bytes
+    content_type: str = "application/json"
+
+
+class _Keys(Protocol):
+    @property
+    def asks(self) -> bool: ...
+    def tenant_of(self, presented: bytes, now_s: float) -> TenantPolicy | None: ...
+    def admin_of(self, presented: bytes) -> AdminCredential | None: ...
+
+
+class _Live(Protocol):
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def keys(self) -> _Keys: ...
+
+
+class AdminState(Protocol):
+    """What the admin API needs of the gateway: its policy, its keys, and whoever answers for the node."""
+
+    @property
+    def live(self) -> _Live: ...
+    @property
+    def node(self) -> Node: ...
+
+
+class _Caller(NamedTuple):
+    """rank: what may be done, as in _ROLES, 0 is nothing; tenant: whose own records may be read, None is everybody's.
+
+    known: a key was presented and found; scrapes: may read the metrics without a role
+    """
+
+    rank: int = 0
+    tenant: str | None = None
+    known: bool = False
+    scrapes: bool = False
+
+
+class _Call(NamedTuple):
+    """A call of somebody who was let in. only: the tenant whose records may be read; None reads all."""
+
+    node: Node
+    caller: _Caller
+    query: Mapping[str, str]
+
+    @property
+    def only(self) -> str | None:
+        return self.caller.tenant if not self.caller.rank else None
+
+
+def is_admin_path(path: str) -> bool:
+    """Whether :func:`answer` is to be asked."""
+    return path == "/metrics" or path == "/admin" or path.startswith("/admin/")
+
+
+async def answer(
+    state: AdminState, method: str, path: str, query: str, noted: Mapping[bytes, bytes], peer: str
+) -> Refusal | AdminAnswer:
+    """Raises nothing, and ends within about three seconds.
+
+    noted: the request's headers by lower-case name; ``authorization``, ``x-api-key``, ``x-forwarded-for`` and
+        ``forwarded`` are read
+    query: as sent, without ``?``; peer: the client's IP address
+    """
+    caller = _caller(state.live, noted, peer)
+    given = {name: values[-1] for name, values in parse_qs(query[:2000]).items()}
+    call = _Call(state.node, caller, given)
+    try:
+        if path == "/metrics":
+            return await _metrics(call, method)
+        return await _admin(call, method, path)
+    except ClusterError as error:
+        message = f"The gateway's parent process does not answer: {error.message}. Try again in a moment."
+        return Refusal(status=503, message=message, code="gateway_parent", retry_after_s=1)
+
+
+async def _metrics(call: _Call, method: str) -> Refusal | AdminAnswer:
+    if method not in ("GET", "HEAD"):
+        return _wrong_method(method, "GET, HEAD")
+    if not (call.caller.scrapes or call.caller.rank):
+        return _not_allowed(call.caller, "the metrics", "viewer")
+    return AdminAnswer(200, render(await call.node.metrics()), CONTENT_TYPE)
+
+
+async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
+    if not (call.caller.rank or call.caller.tenant is not None):
+        return _not_allowed(call.caller, "the admin API", "viewer")
+    name = path.removeprefix("/admin/v1/")
+    if name in ("drain", "undrain"):
+        return await _steer(call, method, name)
+    if name not in ("state", "usage", "requests") and not _REQUEST_PATH.fullmatch(name):
+        return Refusal(status=404, message=f"There is no such admin path. Known: {_PATHS}.", code="unknown_url")
+    if method not in ("GET", "HEAD"):
+        return _wrong_method(method, "GET, HEAD")
+    return await _read(call, name)
+
+
+async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
+    match name:
+        case "state":
+            if not call.caller.rank:
+                return _not_allowed(call.caller, "the gateway's state", "viewer")
+            return AdminAnswer(200, await call.node.report())
+        case "usage":
+            return await _usage(call)
+        case "requests":
+            return await _requests(call)
+    return await _request(call, unquote(name.removeprefix("requests/")))
+
+
+async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
+    document = await call.node.request(request_id, call.only)
+    if document["request"] is None:
+        return _no_request(request_id, document["missing"])
+    return AdminAnswer(200, {**document["request"], "missing": document["missing"]})
+
+
+async def _requests(call: _Call) -> Refusal | AdminAnswer:
+    limit = _whole_number(call.query.get("limit", "50"), _MAX_LIMIT)
+    if limit is None:
+        return _bad_query("limit", _MAX_LIMIT)
+    tenant = call.query.get("tenant", call.only)
+    if call.only is not None and tenant != call.only:
+        return Refusal(status=404, message="There is no such tenant for this key.", code="tenant_not_found")
+    return AdminAnswer(200, await call.node.requests(tenant, limit))
+
+
+async def _usage(call: _Call) -> Refusal | AdminAnswer:
+    days = _whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
+    if days is None:
+        return _bad_query("days", 366)
+    document = await call.node.usage(days)
+    rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
+    return AdminAnswer(200, {"days": rows, "missing": document["missing"]})
+
+
+async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
+    if call.caller.rank < _ROLES["operator"]:
+        return _not_allowed(call.caller, f"a {verb}", "operator")
+    if method != "POST":
+        return _wrong_method(method, "POST")
+    await (call.node.drain() if verb == "drain" else call.node.undrain())
+    return AdminAnswer(200, {"draining": verb == "drain"})
+
+
+# who asks
+
+
+def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
+    """An admin's key has its role, a tenant's key that tenant's own records.
+
+    Without a key, a client of this machine may read the metrics, and, where nobody has keys at all, everything else;
+    where nobody has keys, the metrics are open to all who reach the gateway.
+    """
+    here = _is_here(noted, peer)
+    keyless = not live.keys.asks and not live.policy.admins
+    presented = _presented(noted)
+    if presented:
+        if (admin := live.keys.admin_of(presented)) is not None:
+            return _Caller(rank=_ROLES.get(admin.role, 0), known=True)
+        if live.keys.asks and (tenant := live.keys.tenant_of(presented, time.time())) is not None:
+            return _Caller(tenant=tenant.name, known=True)
+        if not keyless:
+            return _Caller()  # a wrong key is told so, wherever it comes from
+    return _Caller(rank=_ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
+
+
+def _presented(noted: Mapping[bytes, bytes]) -> bytes:
+    scheme, _, key = noted.get(b"authorization", b"").strip().partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else noted.get(b"x-api-key", b"").strip()
+
+
+def _is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
+    """Whether the client itself is on this machine, and not only a proxy that speaks for it."""
+    if b"x-forwarded-for" in noted or b"forwarded" in noted:
+        return False
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:
+    if caller.known:
+        message = f"This key may not have {what}. Use an admin key with the role {role!r}."
+        return Refusal(status=403, message=message, code="not_allowed")
+    message = f"For {what}, send 'Authorization: Bearer KEY' with an admin key (gateway.admin in the fleet file)."
+    return Refusal(status=401, message=message, code="admin_key_required")
+
+
+# small refusals
+
+
+def _no_request(request_id: str, missing: list[str]) -> Refusal:
+    silent = f" These processes did not answer: {', '.join(missing)}." if missing else ""
+    message = f"No recent request has the id {request_id[:128]!r}. Only the last ones of each node are kept.{silent}"
+    return Refusal(status=404, message=message, code="request_not_found")
+
+
+def _bad_query(name: str, most: int) -> Refusal:
+    return Refusal(status=400, message=f"{name!r} must be a number from 1 to {most}.", code="bad_query", param=name)
+
+
+def _wrong_method(method: str, allow: str) -> Refusal:
+    message = f"{method[:20]} is not allowed here. Use {allow}."
+    return Refusal(status=405, message=message, code="method_not_allowed", allow=allow)
+
+
+def _whole_number(text: str, most: int) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= most else None

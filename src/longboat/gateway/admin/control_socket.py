@@ -1,0 +1,188 @@
+"""The control socket (Unix): whoever holds the token pushes tables, asks for the state, drains, stops."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+from contextlib import suppress
+from typing import Any, Protocol
+from urllib.parse import parse_qs, unquote
+
+import orjson
+
+from longboat.core.errors import UserInputError
+from longboat.core.states import EndpointTable
+from longboat.gateway.admin.node_view import USAGE_DAYS, Answers
+from longboat.gateway.http.responses import error_document, json_answer
+from longboat.gateway.upstreams.table_document import decode_table
+
+__all__ = ("ControlServer", "Steered")
+
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+_CALL_TIMEOUT_S = 20.0
+
+
+class Steered(Protocol):
+    """What can be steered: a gateway, or the parent of several."""
+
+    @property
+    def answers(self) -> Answers:
+        """What this gateway knows, without asking its own parent."""
+
+    async def offer_table(self, epoch: str, table: EndpointTable) -> bool: ...
+    async def offer_policy(self, document: bytes) -> bool: ...
+    async def report(self) -> dict[str, Any]: ...
+    async def drain(self) -> None: ...
+    async def undrain(self) -> None: ...
+    def stop(self, deadline_s: float | None = None) -> None: ...
+    def heard(self) -> None: ...
+
+
+class _CallError(Exception):
+    """A call that gets an error: status, message, code."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class ControlServer:
+    """One small HTTP/1.1 server; each connection carries calls one after another."""
+
+    def __init__(self, steered: Steered, path: str, token: str) -> None:
+        self._steered = steered
+        self._path = path
+        self._authorization = f"Bearer {token}".encode()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """:raises UserInputError: the socket's path cannot be used, or another gateway answers on it."""
+        await _remove_stale(self._path)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=65536)
+            os.chmod(self._path, 0o600)
+        except OSError as error:
+            hint = "use a shorter path, in a folder that exists and is yours"
+            raise UserInputError(f"cannot make the control socket {self._path}: {error}", hint=hint) from error
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                async with asyncio.timeout(_CALL_TIMEOUT_S):
+                    writer.write(await self._call(head, reader))
+                    await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the caller went away, or is no HTTP client
+        except asyncio.CancelledError:
+            pass  # the process ends; asyncio's streams would report a cancelled handler as a defect
+        finally:
+            writer.close()
+
+    async def _call(self, head: bytes, reader: asyncio.StreamReader) -> bytes:
+        try:
+            method, path, headers = _read_head(head)
+            if not hmac.compare_digest(headers.get("authorization", "").encode(), self._authorization):
+                raise _CallError(401, "the control token is missing or wrong: send Authorization: Bearer", "token")
+            body = await reader.readexactly(_body_length(headers))
+            if headers.get("x-longboat-caller") != "worker":
+                self._steered.heard()
+            return json_answer(200, await self._act(method, path, body))
+        except _CallError as error:
+            return json_answer(error.status, error_document(error.status, str(error), error.code), close=True)
+        except UserInputError as error:
+            return json_answer(400, error_document(400, f"{error.message} ({error.hint})", "bad_document"), close=True)
+
+    async def _act(self, method: str, path: str, body: bytes) -> dict[str, Any]:
+        match method, path:
+            case "PUT", "/control/v1/table":
+                epoch, table = decode_table(body)
+                return {"accepted": await self._steered.offer_table(epoch, table)}
+            case "GET", "/control/v1/state":
+                return await self._steered.report()
+            case "PUT", "/control/v1/policy":
+                return {"accepted": await self._steered.offer_policy(body)}
+            case "POST", "/control/v1/drain":
+                await self._steered.drain()
+                return {"draining": True}
+            case "POST", "/control/v1/undrain":
+                await self._steered.undrain()
+                return {"draining": False}
+            case "POST", "/control/v1/stop":
+                self._steered.stop(_deadline_s(body))
+                return {"stopping": True}
+            case "GET", _:
+                return await self._tell(path)
+        raise _unknown(method, path)
+
+    async def _tell(self, path: str) -> dict[str, Any]:
+        """What the gateway counted and remembers."""
+        answers = self._steered.answers
+        place, _, query = path.partition("?")
+        given = {name: values[-1] for name, values in parse_qs(query).items()}
+        match place.removeprefix("/control/v1/").split("/"):
+            case ["metrics"]:
+                return await answers.metrics()
+            case ["requests"]:
+                return await answers.requests(given.get("tenant"), _number(given.get("limit", "50")))
+            case ["requests", request_id]:
+                return await answers.request(unquote(request_id), given.get("tenant"))
+            case ["usage"]:
+                return await answers.usage(_number(given.get("days", str(USAGE_DAYS))))
+            case ["owner", response_id]:
+                return await answers.owner(unquote(response_id))
+        raise _unknown("GET", path)
+
+
+def _unknown(method: str, path: str) -> _CallError:
+    return _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise _CallError(400, f"{text[:20]!r} is not a number of at most six digits", "bad_number")
+    return int(text)
+
+
+def _read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    parts = first.split(" ")
+    if len(parts) != 3:
+        raise _CallError(400, "the first line is not METHOD PATH HTTP/1.1", "bad_http")
+    pairs = (line.partition(":") for line in lines if line)
+    return parts[0], parts[1], {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _body_length(headers: dict[str, str]) -> int:
+    text = headers.get("content-length", "0")
+    if not text.isdecimal() or int(text) > _MAX_BODY_BYTES:
+        raise _CallError(400, "Content-Length is not a number, or too large", "bad_length")
+    return int(text)
+
+
+def _deadline_s(body: bytes) -> float | None:
+    try:
+        value = orjson.loads(body).get("deadline_s") if body else None
+    except (orjson.JSONDecodeError, AttributeError) as error:
+        raise _CallError(400, "send a JSON object with deadline_s, or nothing", "bad_document") from error
+    return float(value) if isinstance(value, int | float) else None
+
+
+async def _remove_stale(path: str) -> None:
+    """Removes the socket file of a gateway that is gone. :raises UserInputError: one still answers there."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), 2.0)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(path)
+        return
+    writer.close()
+    raise UserInputError(f"another gateway answers on {path}", hint="stop it, or use another control socket")

@@ -1,0 +1,1 @@
+"""What request and response bodies mean in each API. Pure; it opens no connection."""

@@ -1,0 +1,245 @@
+"""Reads the few text fields of a multipart/form-data body (audio requests) without copying its files.
+
+It takes only forms that every parser reads alike: each part starts right after its boundary line and has one
+Content-Disposition with a quoted, unescaped name (``filename*`` only after ``filename``). No name comes twice unless it
+ends in ``[]``.
+
+Spliced places of forms: the value of ``model``; for streams whose client did not ask for usage, that of
+``stream_include_usage`` (and ``stream_continuous_usage_stats``, which does nothing without it, is turned off).
+"""
+
+from __future__ import annotations
+
+import re
+
+from longboat.gateway.api.body import FLEET_FIELDS
+from longboat.gateway.http.strict_json import BodyError
+
+__all__ = ("Form", "read_form", "splice_form")
+
+_MAX_PARTS = 200
+_MAX_HEAD_BYTES = 4096
+_MAX_TEXT_BYTES = 1024 * 1024
+_FILE_TOKENS = 1500
+"""What a sound file is taken to cost: as many tokens as Whisper makes of its window of 30 s."""
+
+_BOUNDARY = re.compile(
+    rb"[ \t]*multipart/form-data[ \t]*;[ \t]*boundary=(?:\"([^\"\\\r\n]{1,70})\"|([^\s;\",\\]{1,70}))[ \t]*"
+    rb"(?:;[ \t]*charset=\"?utf-8\"?[ \t]*)?",
+    re.IGNORECASE,
+)
+_DISPOSITION = re.compile(
+    rb"[ \t]*form-data[ \t]*;[ \t]*name=\"([^\"\\\r\n]{1,200})\""
+    rb"(?:[ \t]*;[ \t]*filename=\"([^\"\r\n]*)\"(?:[ \t]*;[ \t]*filename\*=[^\s;\"]+)?)?[ \t]*",
+    re.IGNORECASE,
+)
+_NEW_FIELD = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+_TRUE = frozenset(("true", "True", "1"))
+_FALSE = frozenset(("false", "False", "0", ""))
+
+
+class Form:
+    """What the gateway needs to know of one form.
+
+    fields: text fields by name; file_bytes: size of all files together
+    model, stream, wants_usage, usage_addable, user, max_tokens, n, num_prompt_tokens_estimate: as in body.Facts
+    spans: where the value of each text field stands in the body
+    """
+
+    __slots__ = (
+        "boundary",
+        "fields",
+        "file_bytes",
+        "max_tokens",
+        "model",
+        "n",
+        "num_prompt_tokens_estimate",
+        "spans",
+        "stream",
+        "usage_addable",
+        "user",
+        "wants_usage",
+    )
+
+    boundary: bytes
+    fields: dict[str, str]
+    file_bytes: int
+    max_tokens: int | None
+    model: str
+    n: int
+    num_prompt_tokens_estimate: int
+    spans: dict[str, tuple[int, int]]
+    stream: bool
+    usage_addable: bool
+    user: str
+    wants_usage: bool
+
+
+def read_form(body: bytes, content_type: bytes, *, refuse_fleet_fields: bool) -> Form:
+    """Raises body.BodyError: not a well-formed form, a duplicate field, no model, a fleet field."""
+    form = Form()
+    form.boundary = _boundary(content_type)
+    form.fields = {}
+    form.file_bytes = 0
+    form.spans = {}
+    names: set[str] = set()
+    for start, end in _parts(body, form.boundary):
+        _read_part(form, body, start, end, names)
+    if refuse_fleet_fields:
+        _refuse_fleet_fields(names)
+    _read_facts(form)
+    return form
+
+
+def splice_form(body: bytes, form: Form, *, model: str | None, add_usage: bool) -> bytes:
+    """The form that the engine gets; arguments as in body.splice. The content type's boundary stays valid."""
+    changes: dict[str, bytes] = {}
+    if model is not None and model != form.model:
+        changes["model"] = model.encode()
+        if form.boundary in changes["model"]:
+            raise BodyError("The form's boundary stands inside a model's name. Use another boundary.", "bad_form")
+    if add_usage and form.usage_addable:
+        changes["stream_include_usage"] = b"true"
+        if "stream_continuous_usage_stats" in form.spans:
+            changes["stream_continuous_usage_stats"] = b"false"
+    return _spliced(body, form, changes) if changes else body
+
+
+def _spliced(body: bytes, form: Form, changes: dict[str, bytes]) -> bytes:
+    """New fields go before the first part."""
+    pieces = [
+        _NEW_FIELD % (form.boundary, name.encode(), value) for name, value in changes.items() if name not in form.spans
+    ]
+    at = 0
+    for (start, end), value in sorted(
+        (form.spans[name], value) for name, value in changes.items() if name in form.spans
+    ):
+        pieces += (body[at:start], value)
+        at = end
+    pieces.append(body[at:])
+    return b"".join(pieces)
+
+
+def _boundary(content_type: bytes) -> bytes:
+    match = _BOUNDARY.fullmatch(content_type)
+    if match is None:
+        message = "Content-Type must be multipart/form-data with a boundary of 1 to 70 characters and nothing else."
+        raise BodyError(message, "bad_form")
+    boundary: bytes = match[1] or match[2]
+    return boundary
+
+
+def _parts(body: bytes, boundary: bytes) -> list[tuple[int, int]]:
+    """Where each part's head starts and its content ends."""
+    first = b"--" + boundary + b"\r\n"
+    if not body.startswith(first):
+        raise _bad("it does not start with its boundary")
+    delimiter = b"\r\n--" + boundary
+    parts = []
+    start = len(first)
+    while True:
+        end = body.find(delimiter, start)
+        if end < 0:
+            raise _bad("its last boundary is missing")
+        parts.append((start, end))
+        after = end + len(delimiter)
+        if body.startswith(b"--", after):
+            if body[after + 2 :].strip():
+                raise _bad("something follows its last boundary")
+            return parts
+        if not body.startswith(b"\r\n", after):
+            raise _bad("a boundary is followed by other characters")
+        if len(parts) >= _MAX_PARTS:
+            raise _bad(f"it has more than {_MAX_PARTS} parts")
+        start = after + 2
+
+
+def _read_part(form: Form, body: bytes, start: int, end: int, names: set[str]) -> None:
+    head_end = body.find(b"\r\n\r\n", start, min(end, start + _MAX_HEAD_BYTES))
+    if head_end < 0:
+        raise _bad("a part's headers do not end")
+    name, is_file = _disposition(body[start:head_end])
+    if name in names and not name.endswith("[]"):
+        raise BodyError(
+            f"The field {name[:100]!r} stands twice in the form. Send it once.", "duplicate_key", name[:100]
+        )
+    names.add(name)
+    content = head_end + 4
+    if is_file:
+        form.file_bytes += end - content
+        return
+    if end - content > _MAX_TEXT_BYTES:
+        raise _bad(f"the field {name[:100]!r} is longer than {_MAX_TEXT_BYTES} bytes")
+    try:
+        form.fields[name] = body[content:end].decode()
+    except UnicodeDecodeError:
+        raise _bad(f"the field {name[:100]!r} is not UTF-8") from None
+    form.spans[name] = (content, end)
+
+
+def _disposition(head: bytes) -> tuple[str, bool]:
+    """The name of a part, and whether it is a file."""
+    found = None
+    for line in head.split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        if not colon or not name or not _is_token(name) or b"\n" in value or b"\r" in value:
+            raise _bad("a part has a broken header")
+        if name.lower() == b"content-disposition":
+            if found is not None:
+                raise _bad("a part has two Content-Disposition headers")
+            found = value
+        elif name.lower() == b"content-transfer-encoding":
+            raise _bad("a part has a Content-Transfer-Encoding")
+    match = _DISPOSITION.fullmatch(found) if found is not None else None
+    if match is None:
+        raise _bad('a part has no Content-Disposition of the form: form-data; name="NAME"; filename="NAME"')
+    try:
+        return match[1].decode(), match[2] is not None
+    except UnicodeDecodeError:
+        raise _bad("a part's name is not UTF-8") from None
+
+
+def _is_token(name: bytes) -> bool:
+    return name.replace(b"-", b"").isalnum()
+
+
+def _refuse_fleet_fields(names: set[str]) -> None:
+    for name in names:
+        if name.partition("[")[0] in FLEET_FIELDS:
+            message = f"{name[:100]!r} is a field that only the fleet sends to its engines. Leave it out."
+            raise BodyError(message, "fleet_field", name[:100])
+
+
+def _read_facts(form: Form) -> None:
+    fields = form.fields
+    form.model = fields.get("model", "")
+    if not form.model:
+        raise BodyError("'model' must name a model. GET /v1/models lists them.", "model_missing", "model")
+    form.stream = _flag(fields, "stream")
+    form.wants_usage = form.stream and _flag(fields, "stream_include_usage")
+    form.usage_addable = form.stream and not form.wants_usage
+    form.user = fields.get("user", "")
+    form.n = 1
+    form.max_tokens = _limit(fields)
+    form.num_prompt_tokens_estimate = len(fields.get("prompt", "")) // 4 + (_FILE_TOKENS if form.file_bytes else 0)
+
+
+def _limit(fields: dict[str, str]) -> int | None:
+    text = fields.get("max_completion_tokens", "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise BodyError("'max_completion_tokens' must be an integer.", "invalid_type", "max_completion_tokens")
+    return int(text)
+
+
+def _flag(fields: dict[str, str], name: str) -> bool:
+    value = fields.get(name, "")
+    if value in _TRUE or value in _FALSE:
+        return value in _TRUE
+    raise BodyError(f"{name!r} must be true or false.", "invalid_type", name)
+
+
+def _bad(detail: str) -> BodyError:
+    message = f"The request body is not a well-formed form: {detail}. Let an HTTP library write it."
+    return BodyError(message, "bad_form")

@@ -1,0 +1,210 @@
+"""Counts an answer's tokens from what the engine says, and takes out the usage event that only the gateway wanted.
+
+Where engines put usage (vLLM 0.32, which others follow): in ``usage`` of a whole answer; in the last event of a chat,
+completion or audio stream, one with ``"choices":[]``, when ``include_usage`` asks for it; in ``response.usage`` of the
+event that ends a Responses stream; in ``message.usage`` of a Messages stream's first event and ``usage`` of its last
+but one, both without the prompt tokens that were cached. A quote inside a JSON string is escaped, so ``"usage":{`` can
+only be the start of such an object (or of a client's own metadata, which is why the event is decoded then).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
+
+__all__ = ("AnswerKind", "Usage", "UsageReader", "without_usage_event")
+
+_MAX_HELD_BYTES = 1024 * 1024
+_TAIL_BYTES = 16 * 1024
+
+
+class AnswerKind(enum.Enum):
+    """The shape of an answer, by the path and the answer's content type."""
+
+    JSON = "json"  # any answer that is not a stream of events
+    OPENAI_EVENTS = "openai"  # chat, completions, audio
+    RESPONSES_EVENTS = "responses"
+    ANTHROPIC_EVENTS = "anthropic"
+
+
+_JSON: Final = AnswerKind.JSON
+
+
+class Usage(NamedTuple):
+    """Tokens of one answer; None is unknown. cached_tokens are part of prompt_tokens."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class UsageReader:
+    """Reads one answer on its way. Feed it what comes from the engine, in order.
+
+    added: the gateway itself asked for the usage event, so it is taken out of the stream
+    num_events: server-sent events so far, about one per token; for answers that end before their usage
+    """
+
+    __slots__ = ("_added", "_first", "_held", "_held_bytes", "_is_json", "_kind", "_last", "_result", "num_events")
+
+    def __init__(self, kind: AnswerKind, *, added: bool = False) -> None:
+        self._kind = kind
+        self._is_json = kind is _JSON
+        self._added = added
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._first = b""
+        self._last = b""
+        self._result: Usage | None = None
+        self.num_events = 0
+
+    def feed(self, block: bytes, last: bool) -> bytes:
+        """What the client gets of this block. Blocks of streams hold whole events. May be empty: write nothing then
+        (an empty HTTP chunk would end the answer)."""
+        if self._is_json:
+            self._hold(block)
+            return block
+        self.num_events += block.count(b"\n\n") or block.count(b"\r\n\r\n")
+        if b'"usage"' not in block or (b'"usage":{' not in block and b'"usage": {' not in block):
+            return block
+        if self._added:
+            return self._without_usage_event(block)
+        self._last = block
+        if not self._first:
+            self._first = block
+        return block
+
+    def result(self) -> Usage:
+        """What the answer told; nothing may be fed after the first call."""
+        if self._result is None:
+            self._result = self._read()
+        return self._result
+
+    def _read(self) -> Usage:
+        if self._is_json:
+            return _usage_of_document(b"".join(self._held), whole=self._held_bytes <= _MAX_HELD_BYTES)
+        if self._kind is AnswerKind.ANTHROPIC_EVENTS:
+            return _usage_of_messages(self._first, self._last)
+        return _shape(_last_usage(self._last))
+
+    def _hold(self, block: bytes) -> None:
+        """Keeps the answer, or only its tail once it is large."""
+        self._held.append(block)
+        self._held_bytes += len(block)
+        if self._held_bytes > _MAX_HELD_BYTES:
+            self._held = [b"".join(self._held)[-_TAIL_BYTES:]]
+
+    def _without_usage_event(self, block: bytes) -> bytes:
+        separator = _separator(block)
+        kept = []
+        for event in block.split(separator):
+            if b'"usage"' in event and _is_usage_event(event):
+                self._last = event
+                self.num_events -= 1
+            else:
+                kept.append(event)
+        return separator.join(kept)
+
+
+_UNKNOWN: Final = Usage()
+
+
+def without_usage_event(block: bytes) -> bytes:
+    """Whole events less the one that tells usage and nothing else."""
+    at = block.rfind(b'"usage":{')
+    start, end = block.rfind(b"\n\n", 0, at) + 2, block.find(b"\n\n", at) + 2
+    if at >= 0 and start > 1 and end > 1 and block.find(b'"usage"', 0, start) < 0 and block.find(b'"usage"', end) < 0:
+        return block[:start] + block[end:] if _is_usage_event(block[start:end]) else block
+    return UsageReader(AnswerKind.OPENAI_EVENTS, added=True).feed(block, True)
+
+
+def _usage_of_document(body: bytes, *, whole: bool) -> Usage:
+    if not whole:
+        return _shape(_usage_in_tail(body))
+    if b'"usage"' not in body:
+        return _UNKNOWN
+    try:
+        document = DOCUMENT.decode(body)
+    except UNREADABLE:
+        return _UNKNOWN
+    return _shape(document.usage, apart=document.type == "message")
+
+
+def _usage_in_tail(tail: bytes) -> UsageShape | None:
+    """Of an answer of which only the end is known: the last object that is named so and is one."""
+    at = tail.rfind(b'"usage"')
+    start = tail.find(b"{", at)
+    if at < 0 or start < 0 or tail[at + 7 : start].strip() != b":":
+        return None
+    end = start
+    while (end := tail.find(b"}", end) + 1) > 0:
+        if tail.count(b"{", start, end) == tail.count(b"}", start, end):
+            return _decoded(tail[start:end])
+    return None
+
+
+def _decoded(usage: bytes) -> UsageShape | None:
+    try:
+        return USAGE.decode(usage)
+    except UNREADABLE:
+        return None
+
+
+def _event_of(event: bytes) -> Event | None:
+    """The JSON of one server-sent event, if it is an object of known shape."""
+    at = event.find(b"{")
+    if at < 0:
+        return None
+    try:
+        return EVENT.decode(event[at:])
+    except UNREADABLE:
+        return None
+
+
+def _is_usage_event(event: bytes) -> bool:
+    decoded = _event_of(event)
+    return decoded is not None and decoded.usage is not None and decoded.choices == []
+
+
+def _last_usage(block: bytes) -> UsageShape | None:
+    for event in reversed(_decoded_events(block)):
+        usage = (event.response or event).usage
+        if usage is not None:
+            return usage
+    return None
+
+
+def _usage_of_messages(first: bytes, last: bytes) -> Usage:
+    """The first event tells the prompt, and no more than that; the last one the completion, and the prompt again."""
+    starts = [event.message.usage for event in _decoded_events(first) if event.message is not None]
+    start = _shape(starts[0] if starts else None, apart=True)
+    end = _shape(_last_usage(last), apart=True)
+    return Usage(
+        prompt_tokens=end.prompt_tokens or start.prompt_tokens,
+        completion_tokens=end.completion_tokens,
+        cached_tokens=start.cached_tokens if end.cached_tokens is None else end.cached_tokens,
+    )
+
+
+def _decoded_events(block: bytes) -> list[Event]:
+    decoded = [_event_of(event) for event in block.split(_separator(block)) if b'"usage"' in event]
+    return [event for event in decoded if event is not None]
+
+
+def _separator(block: bytes) -> bytes:
+    return b"\n\n" if b"\n\n" in block else b"\r\n\r\n"
+
+
+def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
+    """apart: cached tokens are not part of ``input_tokens``, as in Anthropic's API."""
+    if usage is None:
+        return _UNKNOWN
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
+    prompt = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
+    if apart and prompt is not None:
+        prompt += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    completion = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
+    return tuple.__new__(Usage, (prompt, completion, cached))  # as Usage(…), which is a function in Python

@@ -1,0 +1,1 @@
+"""HTTP as bytes: heads, framing, responses and errors. It holds no policy and knows no engine."""

@@ -1,0 +1,278 @@
+"""Every reason for which the gateway itself refuses a request, with its status and its advice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.http.strict_json import BodyError
+from longboat.routing.capacity.quota import Denied
+from longboat.routing.queue.fair_queue import Rejected
+
+__all__ = (
+    "answer_lost",
+    "bad_body",
+    "bad_deadline",
+    "bad_http",
+    "bad_resume",
+    "body_too_large",
+    "coded_body",
+    "coded_transfer",
+    "context_too_long",
+    "deadline_passed",
+    "engines_unreachable",
+    "head_too_large",
+    "internal",
+    "length_required",
+    "method_not_allowed",
+    "model_missing",
+    "model_not_allowed",
+    "no_key",
+    "no_ready_endpoint",
+    "no_rest",
+    "no_room",
+    "no_such_path",
+    "no_table",
+    "overloaded_memory",
+    "poison",
+    "quota_refused",
+    "response_gone",
+    "stopping",
+    "too_slow",
+    "unknown_model",
+    "unknown_response",
+    "upstream_silent",
+    "version_refused",
+    "waited_too_long",
+    "wrong_key",
+)
+
+_MAX_NAMES = 20
+_MAX_NAME_CHARS = 100
+
+
+def bad_http(detail: str) -> Refusal:
+    message = f"The request is not valid HTTP/1.1: {detail}. Check the client or the proxy that sent it."
+    return Refusal(status=400, message=message, code="bad_http", close=True)
+
+
+def version_refused() -> Refusal:
+    message = "This server speaks HTTP/1.0 and HTTP/1.1 only."
+    return Refusal(status=505, message=message, code="http_version", close=True)
+
+
+def head_too_large(max_bytes: int) -> Refusal:
+    message = f"The request line and headers exceed {max_bytes} bytes. Send fewer or shorter headers."
+    return Refusal(status=431, message=message, code="headers_too_large", close=True)
+
+
+def body_too_large(max_bytes: int) -> Refusal:
+    message = f"The request body exceeds {max_bytes} bytes. Send a smaller one, or raise the gateway's max_body_bytes."
+    return Refusal(status=413, message=message, code="body_too_large", close=True)
+
+
+def overloaded_memory() -> Refusal:
+    message = "The gateway holds as many request bodies as it may. Try again in a moment."
+    return Refusal(status=503, message=message, code="gateway_memory", retry_after_s=1, close=True)
+
+
+def too_slow(what: str, timeout_s: float) -> Refusal:
+    message = f"The {what} did not arrive within {timeout_s:g} s. Send it faster."
+    return Refusal(status=408, message=message, code="request_timeout", close=True)
+
+
+def length_required() -> Refusal:
+    message = "The request has no body that the gateway can find. Send Content-Length, or Transfer-Encoding: chunked."
+    return Refusal(status=411, message=message, code="length_required")
+
+
+def coded_transfer() -> Refusal:
+    message = "The only transfer encoding that this server takes is 'chunked'."
+    return Refusal(status=501, message=message, code="transfer_encoding", close=True)
+
+
+def coded_body(coding: str) -> Refusal:
+    message = f"The content encoding {coding[:40]!r} is not supported. Send the body as plain JSON."
+    return Refusal(status=415, message=message, code="content_encoding")
+
+
+def no_such_path(path: str, known: Sequence[str]) -> Refusal:
+    message = f"There is no {path[:_MAX_NAME_CHARS]!r} here. Known: {', '.join(known)}."
+    return Refusal(status=404, message=message, code="unknown_url")
+
+
+def method_not_allowed(method: str, allow: str) -> Refusal:
+    message = f"{method[:20]} is not allowed here. Use {allow}."
+    return Refusal(status=405, message=message, code="method_not_allowed", allow=allow)
+
+
+def bad_body(error: BodyError) -> Refusal:
+    return Refusal(status=400, message=error.message, code=error.code, param=error.param)
+
+
+def model_missing(models: Sequence[str]) -> Refusal:
+    message = f"'model' must be a string that names one of the models served here: {_names(models)}."
+    return Refusal(status=400, message=message, code="model_missing", param="model")
+
+
+def unknown_model(name: str, models: Sequence[str]) -> Refusal:
+    """Names the models that are served, the most similar first."""
+    asked = name[:_MAX_NAME_CHARS]
+    if not models:
+        message = f"The model {asked!r} is not served here: this fleet serves no model yet."
+    else:
+        message = f"The model {asked!r} is not served here. Served: {_names(_nearest(asked, models))}."
+    return Refusal(status=404, message=message, code="model_not_found", param="model")
+
+
+def no_table() -> Refusal:
+    message = "The gateway has not heard yet which models there are. Try again in a moment."
+    return Refusal(status=503, message=message, code="no_table", retry_after_s=2)
+
+
+def no_ready_endpoint(model: str) -> Refusal:
+    message = f"No replica of {model!r} is ready yet. Try again soon; `longboat status` shows how far it is."
+    return Refusal(status=503, message=message, code="model_not_ready", param="model", retry_after_s=2)
+
+
+def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
+    """reached: an engine took the request and lost it (502), else none could be connected to (503)."""
+    message = f"No replica of {model!r} answered: {detail}. Try again; `longboat logs` shows what the engine says."
+    if reached:
+        return Refusal(status=502, message=message, code="engine_lost")
+    return Refusal(status=503, message=message, code="engine_unreachable", retry_after_s=2)
+
+
+def upstream_silent(model: str, silence_s: float) -> Refusal:
+    message = f"The replica of {model!r} sent nothing for {silence_s:g} s. Try again, or ask for fewer tokens."
+    return Refusal(status=504, message=message, code="engine_silent")
+
+
+def waited_too_long(model: str, max_wait_s: float) -> Refusal:
+    message = f"The request waited {max_wait_s:g} s for room on {model!r}, in vain. Try again later."
+    return Refusal(status=429, message=message, code="queue_timeout", retry_after_s=max(1, round(max_wait_s)))
+
+
+def no_room(model: str, rejected: Rejected) -> Refusal:
+    """Every slot is taken, and the request would wait longer than it may."""
+    message = f"Every replica of {model!r} is full: {rejected.detail}"
+    return Refusal(status=429, message=message, code=str(rejected.reason), retry_after_s=rejected.retry_after_s)
+
+
+def bad_deadline(value: bytes) -> Refusal:
+    message = f"{value[:40]!r} is no time. X-Request-Timeout takes seconds from now, X-Request-Deadline Unix seconds."
+    return Refusal(status=400, message=message, code="bad_deadline")
+
+
+def deadline_passed() -> Refusal:
+    message = "The request's own deadline passed before an engine answered. Give it more time, or try again later."
+    return Refusal(status=504, message=message, code="deadline_passed")
+
+
+def no_key() -> Refusal:
+    message = "This gateway asks for an API key. Send Authorization: Bearer KEY (`longboat keys create` makes one)."
+    return Refusal(status=401, message=message, code="missing_api_key")
+
+
+def wrong_key(*, expired: bool) -> Refusal:
+    if expired:
+        message = "This API key has expired. Ask whoever runs this fleet for a new one (`longboat keys create`)."
+        return Refusal(status=401, message=message, code="expired_api_key")
+    message = "This API key is not known here: it is wrong or was revoked. `longboat keys list` shows those that are."
+    return Refusal(status=401, message=message, code="invalid_api_key")
+
+
+def model_not_allowed(model: str, allowed: Sequence[str]) -> Refusal:
+    message = f"Your key does not allow {model[:_MAX_NAME_CHARS]!r}. It allows: {_names(allowed)}."
+    return Refusal(status=403, message=message, code="model_not_allowed", param="model")
+
+
+def context_too_long(asked: int, limit: int) -> Refusal:
+    message = (
+        f"Prompt and completion come to about {asked} tokens; your key allows {limit}. "
+        "Shorten the prompt, or lower max_tokens."
+    )
+    return Refusal(status=400, message=message, code="context_length_exceeded")
+
+
+_LIMITS = {
+    "requests_per_minute": "requests a minute",
+    "tokens_per_minute": "tokens a minute",
+    "tokens_per_day": "tokens a day",
+    "concurrent_requests": "requests at one time",
+}
+
+
+def quota_refused(denied: Denied, tenant: str) -> Refusal:
+    """A limit of the tenant's would be passed."""
+    what = _LIMITS.get(denied.limit, denied.limit)
+    retry_s = denied.retry_after_s
+    advice = f"Try again in {retry_s} s." if retry_s is not None else "Ask for less at once: it would never fit."
+    message = f"Tenant {tenant!r} has used {denied.value} of {denied.limit_value} {what}. {advice}"
+    return Refusal(status=429, message=message, code=denied.limit, retry_after_s=retry_s)
+
+
+def unknown_response(response_id: str) -> Refusal:
+    message = (
+        f"No replica behind this gateway keeps the response {response_id[:80]!r} for you. "
+        "Ask the gateway that gave it, or send the whole conversation instead."
+    )
+    return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
+
+
+def response_gone(model: str) -> Refusal:
+    message = f"The replica of {model!r} that kept this response is gone, and the response with it. Start anew."
+    return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
+
+
+def internal() -> Refusal:
+    message = "The gateway failed on this request. Try again; the gateway's log says why."
+    return Refusal(status=500, message=message, code="gateway_failed")
+
+
+def stopping() -> Refusal:
+    message = "This gateway is stopping. Send the request again, to another gateway of the fleet if there is one."
+    return Refusal(status=503, message=message, code="gateway_stopping", retry_after_s=1, close=True)
+
+
+def answer_lost(detail: str) -> Refusal:
+    """In the middle of an answer that no other engine could go on with."""
+    message = f"The engine ended in the middle of this answer, and no other could go on with it: {detail}."
+    return Refusal(status=502, message=f"{message} Send the request again.", code="engine_lost")
+
+
+def poison() -> Refusal:
+    message = (
+        "Engines died each time they began with this request, so it is sent to no further one. "
+        "Change it (another prompt, other parameters), or tell whoever runs this fleet; `longboat logs` shows why."
+    )
+    return Refusal(status=422, message=message, code="poison_request")
+
+
+def bad_resume() -> Refusal:
+    message = (
+        "Last-Event-ID and X-Longboat-Resume do not belong to this request, or are older than an hour. "
+        "Send exactly the request of that answer with the token of its head, or leave both headers out."
+    )
+    return Refusal(status=400, message=message, code="bad_resume")
+
+
+def no_rest() -> Refusal:
+    message = "The rest of that answer cannot be made any more: the model changed since. Send the request anew."
+    return Refusal(status=409, message=message, code="resume_gone")
+
+
+def _nearest(name: str, models: Sequence[str]) -> list[str]:
+    near = difflib.SequenceMatcher(b=name)
+
+    def likeness(model: str) -> float:
+        near.set_seq1(model[:_MAX_NAME_CHARS])
+        return near.ratio()
+
+    return sorted(models[:500], key=likeness, reverse=True)
+
+
+def _names(models: Sequence[str]) -> str:
+    listed = ", ".join(models[:_MAX_NAMES])
+    return listed + (f", and {len(models) - _MAX_NAMES} more" if len(models) > _MAX_NAMES else "")

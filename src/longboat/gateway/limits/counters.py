@@ -1,0 +1,185 @@
+"""What tenants use, counted against their limits: the contract of all counters, and those of one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from longboat.core.policy import TenantPolicy
+from longboat.routing.capacity.quota import DAY_S, MINUTE_S, Counts, Denied, Limits, check, limits_of
+
+__all__ = ("Counters", "LocalCounters", "correct")
+
+
+class Counters(Protocol):
+    """Counts requests. Every request that ``reserve`` lets in gets one ``settle`` and one ``release``, in any order.
+
+    A request counts for the minute and the UTC day in which it was reserved, whenever it ends.
+    """
+
+    remote: bool
+    """Whether ``reserve`` must be awaited: see ``RedisCounters``, which has all the other methods as they are here."""
+
+    num_gateways: int
+    """Nodes that share each limit without knowing of each other: each keeps its part. May be set at any time."""
+
+    def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
+        """Count one request in, if no limit of its tenant forbids it. Of a denied one nothing is counted.
+
+        tokens: estimate of prompt and completion; now_s: Unix seconds
+        """
+        ...
+
+    def charge(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> None:
+        """Count one request in, whatever the limits say."""
+        ...
+
+    def settle(
+        self, tenant: TenantPolicy, *, reserved_tokens: int, used_tokens: int, reserved_s: float, now_s: float
+    ) -> None:
+        """Put what was used in the place of what was reserved at ``reserved_s`` (the ``now_s`` of ``reserve``)."""
+        ...
+
+    def release(self, tenant: TenantPolicy) -> None:
+        """The request no longer runs or waits."""
+        ...
+
+    def counts_of(self, tenant: str, now_s: float) -> Counts:
+        """What is counted, summed over everyone who shares these counters."""
+        ...
+
+    def restore_today(self, tokens: Mapping[str, int], *, now_s: float) -> None:
+        """Count at least so many tokens by tenant for this UTC day: what was used before a restart."""
+        ...
+
+    def close(self) -> None:
+        """Give up this process's part of shared counters. Nothing is counted afterwards."""
+        ...
+
+
+def correct(counts: Counts, change: int, reserved_s: float) -> None:
+    """Add to the windows in which ``reserved_s`` lies. ``counts`` were rolled to now.
+
+    Where that minute is over and gone, what was used beyond the reservation counts now: a long answer is not free.
+    """
+    minute = reserved_s // MINUTE_S
+    if minute >= counts.minute:
+        counts.tokens += change
+    elif minute == counts.minute - 1:
+        counts.previous_tokens += change
+    elif change > 0:
+        counts.tokens += change
+    if reserved_s // DAY_S >= counts.day:
+        counts.tokens_today += change
+
+
+class _Account:
+    """One tenant's counts, and its limits as its policy gave them when it was last seen."""
+
+    __slots__ = (
+        "counts", "limits", "most_requests", "most_running", "most_today", "most_tokens", "num_gateways", "tenant",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.limits: Limits | None = None
+        self.tenant: TenantPolicy | None = None
+        self.num_gateways = 0
+        self.most_running = self.most_requests = self.most_tokens = self.most_today = math.inf
+
+
+class LocalCounters:
+    """Counters of one process, exact."""
+
+    remote = False
+
+    def __init__(self, *, num_gateways: int = 1) -> None:
+        self.num_gateways = num_gateways
+        self._accounts: dict[str, _Account] = {}
+
+    def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
+        account = self._accounts.get(tenant.name) or self._account(tenant.name)
+        if account.tenant is not tenant or account.num_gateways != self.num_gateways:
+            self._learn(account, tenant)
+        counts = account.counts
+        if now_s >= (counts.minute + 1) * MINUTE_S:  # a day begins with a minute
+            counts.roll(now_s)
+        limits = account.limits
+        if limits is not None and not (
+            counts.running < account.most_running
+            and counts.requests + counts.previous_requests < account.most_requests
+            and counts.tokens + counts.previous_tokens + tokens <= account.most_tokens
+            and counts.tokens_today + tokens <= account.most_today
+        ):  # it does not fit for sure: the windows slide, and the previous one may be all but gone
+            denied = check(limits, counts, tokens=tokens, now_s=now_s)
+            if denied is not None:
+                return denied
+        counts.requests += 1
+        counts.tokens += tokens
+        counts.tokens_today += tokens
+        counts.running += 1
+        return None
+
+    def charge(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> None:
+        counts = self._account(tenant.name).counts
+        counts.roll(now_s)
+        _count_in(counts, tokens)
+
+    def settle(
+        self, tenant: TenantPolicy, *, reserved_tokens: int, used_tokens: int, reserved_s: float, now_s: float
+    ) -> None:
+        if used_tokens != reserved_tokens:
+            counts = self._account(tenant.name).counts
+            counts.roll(now_s)
+            correct(counts, used_tokens - reserved_tokens, reserved_s)
+
+    def release(self, tenant: TenantPolicy) -> None:
+        (self._accounts.get(tenant.name) or self._account(tenant.name)).counts.running -= 1
+
+    def counts_of(self, tenant: str, now_s: float) -> Counts:
+        counts = self._account(tenant).counts
+        counts.roll(now_s)
+        return replace(counts)
+
+    def restore_today(self, tokens: Mapping[str, int], *, now_s: float) -> None:
+        for name, used in tokens.items():
+            counts = self._account(name).counts
+            counts.roll(now_s)
+            counts.tokens_today = max(counts.tokens_today, used)
+
+    def close(self) -> None:
+        self._accounts.clear()
+
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._accounts
+
+    def _account(self, name: str) -> _Account:
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = _Account()
+        return account
+
+    def _learn(self, account: _Account, tenant: TenantPolicy) -> None:
+        limits = limits_of(tenant, self.num_gateways)
+        account.tenant, account.num_gateways = tenant, self.num_gateways
+        account.limits = None if limits == NO_LIMITS else limits
+        account.most_running = _or_infinity(limits.concurrent_requests)
+        account.most_requests = _or_infinity(limits.requests_per_minute)
+        account.most_tokens = _or_infinity(limits.tokens_per_minute)
+        account.most_today = _or_infinity(limits.tokens_per_day)
+
+
+def _or_infinity(limit: int | None) -> float:
+    return math.inf if limit is None else limit
+
+
+NO_LIMITS = Limits()
+
+
+def _count_in(counts: Counts, tokens: int) -> None:
+    counts.requests += 1
+    counts.tokens += tokens
+    counts.tokens_today += tokens
+    counts.running += 1

@@ -1,0 +1,239 @@
+"""What runs inside Redis: one script that takes a gateway's batch of news and questions about its tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from longboat.core.policy import TenantPolicy
+from longboat.routing.capacity.quota import DAY_S, MINUTE_S, Counts, Limits, limits_of
+
+__all__ = ("SCRIPT", "Ask", "Batch", "News", "counts_from", "write_batch")
+
+ALIVE_S = 15
+"""A gateway that said nothing for so long is taken for dead: what ran there counts no more."""
+
+# A batch that was sent twice (its answer was lost) is carried out once: the answer to the last one is kept.
+# Windows roll as longboat.routing.capacity.quota.Counts does, and a request fits as longboat.routing.capacity.quota.check says.
+SCRIPT = """
+local batch = cjson.decode(ARGV[1])
+local alive_key, last_key = KEYS[1], KEYS[2]
+local last = redis.call('HMGET', last_key, 'number', 'answer')
+if last[1] == tostring(batch.number) then return last[2] end
+
+local clock = redis.call('TIME')
+local now = tonumber(clock[1])
+redis.call('ZREMRANGEBYSCORE', alive_key, '-inf', now - batch.alive_s)
+local known = redis.call('ZSCORE', alive_key, batch.gateway) and 1 or 0
+if batch.leaves then
+  redis.call('ZREM', alive_key, batch.gateway)
+else
+  redis.call('ZADD', alive_key, now, batch.gateway)
+end
+redis.call('EXPIRE', alive_key, batch.expiry_s)
+
+local function text(number) return string.format('%.0f', number) end
+
+local function roll(c, minute, day)
+  if minute > c.minute then
+    local follows = minute == c.minute + 1
+    c.previous_requests = follows and c.requests or 0
+    c.previous_tokens = follows and c.tokens or 0
+    c.requests, c.tokens, c.minute = 0, 0, minute
+  end
+  if day > c.day then c.today, c.day = 0, day end
+end
+
+local function others(key)
+  local sum, flat = 0, redis.call('HGETALL', key)
+  for i = 1, #flat, 2 do
+    if flat[i] ~= batch.gateway then
+      if redis.call('ZSCORE', alive_key, flat[i]) then
+        sum = sum + tonumber(flat[i + 1])
+      else
+        redis.call('HDEL', key, flat[i])
+      end
+    end
+  end
+  return sum
+end
+
+local fields = {'minute', 'requests', 'previous_requests', 'tokens', 'previous_tokens', 'day', 'today'}
+local tenants = {}
+for i, tenant in ipairs(batch.tenants) do
+  local c, values = {}, redis.call('HMGET', KEYS[1 + 2 * i], unpack(fields))
+  for j, name in ipairs(fields) do c[name] = tonumber(values[j] or 0) end
+  c.own, c.others, c.limits = tenant.running, 0, tenant.limits
+  if c.limits[4] >= 0 then c.others = others(KEYS[2 + 2 * i]) end
+  for _, news in ipairs(tenant.minutes) do
+    roll(c, news[1], c.day)
+    if news[1] == c.minute then
+      c.requests, c.tokens = c.requests + news[2], c.tokens + news[3]
+    elseif news[1] == c.minute - 1 then
+      c.previous_requests, c.previous_tokens = c.previous_requests + news[2], c.previous_tokens + news[3]
+    end
+  end
+  for _, news in ipairs(tenant.days) do
+    roll(c, c.minute, news[1])
+    if news[1] == c.day then c.today = c.today + news[2] end
+  end
+  tenants[i] = c
+end
+
+local function fits(c, tokens, now_s)
+  local left = 1 - (now_s % 60) / 60
+  local most = c.limits
+  if most[4] >= 0 and c.own + c.others >= most[4] then return false end
+  if most[1] >= 0 and c.requests + c.previous_requests * left + 1 > most[1] then return false end
+  if most[2] >= 0 and c.tokens + c.previous_tokens * left + tokens > most[2] then return false end
+  return most[3] < 0 or c.today + tokens <= most[3]
+end
+
+local answers = {}
+for i, ask in ipairs(batch.asks) do
+  local c, tokens, now_s = tenants[ask[1] + 1], ask[2], ask[3]
+  roll(c, math.floor(now_s / 60), math.floor(now_s / 86400))
+  if fits(c, tokens, now_s) then
+    c.requests, c.tokens, c.today, c.own = c.requests + 1, c.tokens + tokens, c.today + tokens, c.own + 1
+    answers[i] = 0
+  else
+    answers[i] = {c.minute, c.requests, c.previous_requests, c.tokens, c.previous_tokens, c.day, c.today,
+                  c.own + c.others}
+  end
+end
+
+for i, c in ipairs(tenants) do
+  local windows, running = KEYS[1 + 2 * i], KEYS[2 + 2 * i]
+  local flat = {}
+  for _, name in ipairs(fields) do
+    flat[#flat + 1] = name
+    flat[#flat + 1] = text(c[name])
+  end
+  redis.call('HSET', windows, unpack(flat))
+  redis.call('EXPIRE', windows, batch.expiry_s)
+  if c.own ~= 0 and not batch.leaves then
+    redis.call('HSET', running, batch.gateway, text(c.own))
+    redis.call('EXPIRE', running, batch.expiry_s)
+  else
+    redis.call('HDEL', running, batch.gateway)
+  end
+end
+
+local answer = cjson.encode({known = known, answers = answers})
+redis.call('HSET', last_key, 'number', tostring(batch.number), 'answer', answer)
+redis.call('EXPIRE', last_key, 3600)
+return answer
+"""
+
+_EXPIRY_S = 2 * DAY_S
+_NO_LIMIT = -1
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """One request that waits for a word. admitted: what the node decided meanwhile, where the word came too late."""
+
+    tenant: TenantPolicy
+    tokens: int
+    now_s: float
+    admitted: bool | None = None
+
+
+@dataclass(slots=True)
+class News:
+    """What a tenant used that Redis does not know yet, by minute (requests, tokens) and by day (tokens)."""
+
+    minutes: dict[int, list[int]] = field(default_factory=dict)
+    days: dict[int, int] = field(default_factory=dict)
+
+    def count(self, requests: int, tokens: int, now_s: float) -> None:
+        """So many more, or less, began at ``now_s`` (Unix)."""
+        self._minute(int(now_s // MINUTE_S), requests, tokens)
+        self._day(int(now_s // DAY_S), tokens)
+
+    def correct(self, change: int, reserved_s: float, now_s: float) -> None:
+        """As :func:`longboat.gateway.limits.counters.correct` does."""
+        reserved, minute = int(reserved_s // MINUTE_S), int(now_s // MINUTE_S)
+        if reserved >= minute - 1:
+            self._minute(reserved, 0, change)
+        elif change > 0:
+            self._minute(minute, 0, change)
+        self._day(int(reserved_s // DAY_S), change)
+
+    def _minute(self, minute: int, requests: int, tokens: int) -> None:
+        counts = self.minutes.get(minute)
+        if counts is None:
+            for old in [m for m in self.minutes if m < minute - 2]:
+                del self.minutes[old]  # no window holds it any more
+            counts = self.minutes[minute] = [0, 0]
+        counts[0] += requests
+        counts[1] += tokens
+
+    def _day(self, day: int, tokens: int) -> None:
+        self.days[day] = self.days.get(day, 0) + tokens
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one call of the script is told and asked. It may be sent again, unchanged."""
+
+    keys: list[str]
+    document: bytes
+
+
+def write_batch(
+    prefix: str,
+    gateway: str,
+    number: int,
+    *,
+    tenants: dict[str, tuple[TenantPolicy, int, News]],
+    asks: Sequence[Ask],
+    leaves: bool = False,
+) -> Batch:
+    """tenants: by name, with how many of its requests run in this gateway."""
+    keys = [f"{prefix}:alive", f"{prefix}:last:{gateway}"]
+    places = {name: place for place, name in enumerate(tenants)}
+    told: list[dict[str, Any]] = []
+    for name, (tenant, running, news) in tenants.items():
+        keys += [f"{prefix}:used:{name}", f"{prefix}:running:{name}"]
+        told.append(
+            {
+                "running": running,
+                "limits": _limits(limits_of(tenant)),
+                "minutes": [[minute, *counts] for minute, counts in sorted(news.minutes.items())],
+                "days": sorted(news.days.items()),
+            }
+        )
+    document = {
+        "gateway": gateway,
+        "number": number,
+        "alive_s": ALIVE_S,
+        "expiry_s": _EXPIRY_S,
+        "leaves": leaves,
+        "tenants": told,
+        "asks": [[places[ask.tenant.name], ask.tokens, ask.now_s] for ask in asks],
+    }
+    return Batch(keys, orjson.dumps(document))
+
+
+def counts_from(values: Sequence[int]) -> Counts:
+    """What the script found where a request did not fit."""
+    minute, requests, previous_requests, tokens, previous_tokens, day, today, running = map(int, values)
+    return Counts(
+        minute=minute,
+        day=day,
+        requests=requests,
+        previous_requests=previous_requests,
+        tokens=tokens,
+        previous_tokens=previous_tokens,
+        tokens_today=today,
+        running=running,
+    )
+
+
+def _limits(limits: Limits) -> list[int]:
+    four = (limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day, limits.concurrent_requests)
+    return [_NO_LIMIT if limit is None else limit for limit in four]

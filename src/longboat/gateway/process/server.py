@@ -1,0 +1,247 @@
+"""One gateway process at work: its listener, its sweep, its drain and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from typing import Any, cast
+
+from longboat.core.errors import UserInputError
+from longboat.core.states import EndpointTable
+from longboat.gateway.admin.control_socket import ControlServer
+from longboat.gateway.admin.node_view import Answers, LocalAnswers, node_of
+from longboat.gateway.config import GatewayConfig
+from longboat.gateway.http.tls import ServerTls
+from longboat.gateway.process.services import Services
+from longboat.gateway.requests.connection import ClientConnection
+from longboat.gateway.requests.state import GatewayState
+from longboat.routing.capacity.shares import written_demands
+
+__all__ = ("Gateway", "serve_until_stopped")
+
+SWEEP_S = 0.25
+TLS_CHECK_S = 1.0
+_BACKLOG = 4096
+_CUT_S = 0.5
+_TLS_GOODBYE_S = 1.0  # a client that answers no close is not waited for
+_SOCKET = (  # of the listener: Linux hands these on to every connection it accepts
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+
+
+class Gateway:
+    """Serves clients in this process. Answers the control socket through the ``Steered`` methods."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.state = GatewayState(config)
+        self.state.node = node_of(self.state, self)
+        self.answers: Answers = LocalAnswers(self.state)
+        self._services = Services(self.state)
+        self.port = config.port
+        self.stopped = asyncio.Event()
+        self._tls = _tls_of(config)
+        self._tls_check_s = time.monotonic()
+        self._tls_reader: asyncio.Task[Any] | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stopper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. :raises UserInputError: the address cannot be listened on."""
+        config = self.state.config
+        loop = asyncio.get_running_loop()
+        await self._services.start()
+        try:
+            self._server = await loop.create_server(
+                self._new_connection,
+                config.host,
+                config.port,
+                backlog=_BACKLOG,
+                reuse_port=config.worker_index is not None,
+                start_serving=False,
+                **self._tls_options(),
+            )
+            for listener in self._server.sockets:
+                for option in _SOCKET:
+                    listener.setsockopt(*option)
+            await self._server.start_serving()
+        except OSError as error:
+            raise listen_error(config.host, config.port, error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep_forever())
+
+    def _new_connection(self) -> asyncio.Protocol:
+        return cast(
+            "asyncio.Protocol", ClientConnection(self.state)
+        )  # it has the methods, and is compiled without the base
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        handshake_s = self.state.limits.handshake_timeout_s
+        return {
+            "ssl": self._tls.context,
+            "ssl_handshake_timeout": handshake_s,
+            "ssl_shutdown_timeout": _TLS_GOODBYE_S,
+        }
+
+    # what the control socket asks for
+
+    async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
+        return self.state.offer_table(epoch, table)
+
+    async def offer_policy(self, document: bytes) -> bool:
+        return self.state.offer_policy(document)
+
+    async def report(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "pid": os.getpid(),
+            "version": state.table.version,
+            "epoch": state.table.epoch,
+            "host": state.config.host,
+            "port": self.port,
+            "in_flight": state.in_flight,
+            "requests_total": state.requests_total,
+            "connections": len(state.connections),
+            "held_bytes": state.held_bytes,
+            "fleet": state.config.fleet,
+            "node": state.config.node,
+            "uptime_s": round(time.monotonic() - state.started_s, 3),
+            "draining": state.draining,
+            "stopping": state.stopping,
+            "models": list(state.table.models),
+            "policy_digest": state.live.digest,
+            "waiting": sum(pool.num_waiting for pool in state.table.pools()),
+            "demands": state.table.demands(),
+            "lost": {upstream.key: upstream.lost for upstream in state.table.upstreams() if upstream.lost},
+            "tenant_demands": written_demands(state.table.tenant_demands()),
+            "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
+            "processes": [os.getpid()],
+        }
+
+    async def drain(self) -> None:
+        """Not ready any more; requests are still answered, each on a connection that then closes."""
+        self.state.draining = True
+
+    async def undrain(self) -> None:
+        """Ready again, unless it stops."""
+        self.state.draining = self.state.stopping
+
+    def stop(self, deadline_s: float | None = None) -> None:
+        """Take nothing new, let running requests finish until the deadline, end."""
+        if self._stopper is None:
+            self.state.draining = self.state.stopping = True
+            limit_s = self.state.limits.stop_deadline_s if deadline_s is None else deadline_s
+            self._stopper = asyncio.get_running_loop().create_task(self._stop(limit_s))
+
+    def heard(self) -> None:
+        """Somebody who knows the token is there."""
+        self.state.last_contact_s = time.monotonic()
+
+    # the end
+
+    async def _stop(self, deadline_s: float) -> None:
+        state = self.state
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(state.connections):
+            connection.stop_when_idle()
+        end_s = time.monotonic() + deadline_s
+        while state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 an event would cost every request
+            await asyncio.sleep(0.02)
+        await self._cut_off()
+        state.books.settle()
+        if state.access_log is not None:
+            state.access_log.close()
+            state.access_log = None
+        await self._services.stop()
+        self.stopped.set()
+
+    async def _cut_off(self) -> None:
+        """Clients that are still there lose their answers; what these cost is written down first."""
+        for connection in tuple(self.state.connections):
+            connection.cut()
+        end_s = time.monotonic() + _CUT_S
+        while self.state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 the loop tells soon
+            await asyncio.sleep(0)
+
+    async def _sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                self._sweep(time.monotonic())
+            except Exception as error:  # the limits must outlive a defect
+                loop.call_exception_handler({"message": "the gateway's sweep failed", "exception": error})
+
+    def _look_at_certificate(self, now_s: float) -> None:
+        """In a thread: the files may be on a disk that makes us wait."""
+        busy = self._tls_reader is not None and not self._tls_reader.done()
+        if self._tls is not None and not busy and now_s - self._tls_check_s >= TLS_CHECK_S:
+            self._tls_check_s = now_s
+            self._tls_reader = asyncio.get_running_loop().create_task(asyncio.to_thread(self._tls.refresh))
+
+    def _sweep(self, now_s: float) -> None:
+        state = self.state
+        for connection in tuple(state.connections):
+            connection.sweep(now_s)
+        for pool in state.table.pools():
+            pool.sweep(now_s)
+        for upstream in state.table.upstreams():
+            upstream.close_idle(now_s - state.limits.pool_idle_s)
+        if state.access_log is not None:
+            state.access_log.flush()
+        self._look_at_certificate(now_s)
+        grace_s = state.config.orphan_grace_s
+        if grace_s is not None and now_s - state.last_contact_s > grace_s:
+            self.stop()
+
+
+def _tls_of(config: GatewayConfig) -> ServerTls | None:
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    return ServerTls(config.tls_certificate, config.tls_key, loud=not config.worker_index)
+
+
+def listen_error(host: str, port: int, error: OSError) -> UserInputError:
+    """What a person is told when the address cannot be had."""
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    return UserInputError(
+        f"cannot listen on {host}:{port}: {reason}", hint="choose another port or host, or stop what listens there"
+    )
+
+
+async def serve_until_stopped(config: GatewayConfig, announce: Any) -> None:
+    """Run a gateway in this process until it was stopped. ``announce(port)`` is called when it listens.
+
+    :raises UserInputError: the port or the control socket cannot be had
+    """
+    gateway = Gateway(config)
+    await gateway.start()
+    control = ControlServer(gateway, config.control_socket, config.control_token)
+    await control.start()
+    stop_on_signals(gateway.stop)
+    announce(gateway.port)
+    await gateway.stopped.wait()
+    await control.close()
+
+
+def stop_on_signals(stop: Any) -> None:
+    """SIGTERM and SIGINT stop gracefully; a second one stops now."""
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, os._exit, 130)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, first)

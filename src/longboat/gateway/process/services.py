@@ -1,0 +1,87 @@
+"""What runs beside the connections of one gateway process: counters, usage, traces, the loop's lag, engines' health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from longboat.core.errors import UserInputError
+from longboat.gateway.config import GatewayConfig
+from longboat.gateway.limits.counters import LocalCounters
+from longboat.gateway.limits.shared_counters import open_counters
+from longboat.gateway.requests.state import GatewayState
+from longboat.gateway.upstreams.engine_load import follow_load
+from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
+
+__all__ = ("Services",)
+
+
+class Services:
+    """Started once before the first client, stopped after the last."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lag_timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """:raises UserInputError: a folder, the Redis address or the tracing that was asked for cannot be used"""
+        state, config = self._state, self._state.config
+        state.usage.open()
+        state.counters = self._counters(config)
+        state.counters.restore_today(state.usage.all_totals_today(time.time()), now_s=time.time())
+        if config.redis_url:
+            from longboat.gateway.limits.redis_counters import RedisCounters
+
+            remote = RedisCounters(config.redis_url, fleet=config.fleet, fallback=state.counters)
+            await remote.start()
+            state.remote_counters = remote
+        if config.tracing_endpoint:
+            from longboat.gateway.records.tracing import Tracer
+
+            resource = {"longboat.fleet": config.fleet, "longboat.node": config.node}
+            state.tracer = Tracer(config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource)
+        self._spawn(state.usage.run())
+        self._spawn(follow_beats(state))
+        if config.scrape_s is not None:
+            self._spawn(follow_load(state, config.scrape_s))
+        self._tick()
+
+    async def stop(self) -> None:
+        """Write down what is not written yet."""
+        state = self._state
+        if self._lag_timer is not None:
+            self._lag_timer.cancel()
+        state.books.settle()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if state.remote_counters is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(state.remote_counters.stop(), 2.0)
+        if state.tracer is not None:
+            await asyncio.to_thread(state.tracer.close)
+        await asyncio.to_thread(state.usage.close)
+        state.counters.close()
+
+    def _counters(self, config: GatewayConfig) -> Any:
+        num_gateways = self._state.live.policy.num_gateways
+        if config.worker_index is None:
+            return LocalCounters(num_gateways=num_gateways)
+        if config.state_folder is None and config.parent_socket is None:
+            raise UserInputError("workers need a folder for what they count together", hint="give state_folder")
+        folder = Path(config.state_folder or Path(config.parent_socket or "").parent)
+        return open_counters(folder / f"counters-{config.port}", num_gateways=num_gateways)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._state.books.settle()
+        due_s = self._state.metrics.lag.tick(loop.time())
+        self._lag_timer = loop.call_at(due_s, self._tick)

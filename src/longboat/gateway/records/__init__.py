@@ -1,0 +1,1 @@
+"""Metrics, access log, traces and usage. It decides nothing about a request."""

@@ -1,0 +1,206 @@
+"""The access log: one JSON line a request, never a word of what was asked or answered."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import queue
+import stat
+import threading
+from contextlib import suppress
+
+import orjson
+
+from longboat.gateway.native import leaf_work as native
+from longboat.gateway.records.recent import Record
+
+__all__ = ("AccessLog", "RotatingFile", "access_line", "access_record")
+
+_FLUSH_BYTES = 64 * 1024
+_MAX_PENDING_BYTES = 8 * 1024 * 1024
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class RotatingFile:
+    """A file that several processes append whole blocks to, and that any of them may rotate.
+
+    At ``max_bytes`` the file is renamed to PATH.1, PATH.1 to PATH.2, and so on up to ``keep``; what is older goes. A
+    process whose file was renamed by another, or by somebody else, opens the new one at its next block. With keep 0,
+    what others write in the moment of a rotation is lost; else nothing is. Not a regular file: never renamed.
+
+    :raises OSError: the file cannot be opened for appending
+    """
+
+    def __init__(self, path: str, *, max_bytes: int, keep: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._file = _open(path)
+        self._torn = False
+        self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+
+    def append(self, block: bytes) -> None:
+        """:raises OSError: the disk did not take the block, or not all of it."""
+        if self._regular:
+            self._follow()
+        self._write(b"\n" + block if self._torn else block)
+        if self._regular and os.fstat(self._file).st_size >= self._max_bytes:
+            self._rotate()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self, block: bytes) -> None:
+        written = os.write(self._file, block)
+        if written:
+            self._torn = not block.endswith(b"\n", 0, written)
+        if written < len(block):
+            raise OSError(errno.ENOSPC, "the disk took a part of the block only")
+
+    def _follow(self) -> None:
+        """Open the file anew where the path means another one now."""
+        if not self._is_current():
+            fresh = _open(self._path)
+            os.close(self._file)
+            self._file = fresh
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file))
+        except FileNotFoundError:
+            return False
+
+    def _rotate(self) -> None:
+        """The lock is on the full file itself, so that of those who have it open only one renames it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return  # another process is at it, or the file system has no locks
+        try:
+            if self._is_current():
+                self._shift()
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._follow()
+
+    def _shift(self) -> None:
+        number = max(self._keep, 1)
+        while _remove(f"{self._path}.{number}"):  # more than one where fewer are kept than before
+            number += 1
+        for number in range(self._keep - 1, 0, -1):
+            with suppress(FileNotFoundError):
+                os.rename(f"{self._path}.{number}", f"{self._path}.{number + 1}")
+        if self._keep:
+            os.rename(self._path, f"{self._path}.1")
+        else:
+            os.unlink(self._path)
+
+
+class AccessLog:
+    """Gathers lines and hands them in whole blocks to a thread that writes: a slow disk never holds up the loop.
+
+    Lines that the disk does not take, or not in time, are dropped and counted: a full disk must not end the serving.
+
+    :raises OSError: the file cannot be opened for appending
+    """
+
+    def __init__(self, path: str, *, max_bytes: int = 256 * 1024 * 1024, keep: int = 4) -> None:
+        self._file = RotatingFile(path, max_bytes=max_bytes, keep=keep)
+        self._lines: list[bytes] = []
+        self._num_bytes = 0
+        self._handed_bytes = self._taken_bytes = 0  # the loop's counter and the thread's
+        self._dropped_here = self._dropped_there = 0
+        self._blocks: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_blocks, name="access-log", daemon=True)
+        self._writer.start()
+
+    @property
+    def num_dropped(self) -> int:
+        """Lines that are not in the file."""
+        return self._dropped_here + self._dropped_there
+
+    def write(self, document: dict[str, object]) -> None:
+        self.write_lines([orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)])
+
+    def write_lines(self, lines: list[bytes]) -> None:
+        """Each with its end."""
+        self._lines += lines
+        self._num_bytes += sum(map(len, lines))
+        if self._num_bytes >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what was gathered. Called four times a second."""
+        if not self._lines:
+            return
+        lines, self._lines, self._num_bytes = self._lines, [], 0
+        if self._handed_bytes - self._taken_bytes > _MAX_PENDING_BYTES:
+            self._dropped_here += len(lines)
+            return
+        block = b"".join(lines)
+        self._handed_bytes += len(block)
+        self._blocks.put((block, len(lines)))
+
+    def close(self) -> None:
+        """Write what is left, for at most two seconds."""
+        self.flush()
+        self._blocks.put(None)
+        self._writer.join(_CLOSE_TIMEOUT_S)
+
+    def _write_blocks(self) -> None:
+        while (item := self._blocks.get()) is not None:
+            block, num_lines = item
+            try:
+                self._file.append(block)
+            except OSError:
+                self._dropped_there += num_lines
+            self._taken_bytes += len(block)
+        self._file.close()
+
+
+def access_line(record: Record) -> bytes:
+    """The line of a finished request."""
+    return native.access_line(record) or orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def access_record(record: Record) -> dict[str, object]:
+    """What the line of a finished request says. Taken apart at once, because each request pays for it."""
+    (
+        request_id, tenant, path, model, pool, _, received_unix_s, _, queued_s, granted_s, attempts, first_byte_s,
+        ended_s, status, outcome, code, bytes_out, prompt_tokens, completion_tokens, cached_tokens,
+    ) = record  # fmt: skip
+    line: dict[str, object] = {
+        "time": int((received_unix_s + ended_s) * 1e3) / 1e3,
+        "id": request_id,
+        "tenant": tenant,
+        "path": path,
+        "model": model,
+        "pool": pool,
+        "replica": attempts[-1].replica if attempts else "",
+        "status": status,
+        "outcome": outcome,
+        "bytes": bytes_out,
+        "ttft_ms": None if first_byte_s is None else int(first_byte_s * 1e5) / 100,
+        "queue_ms": 0 if queued_s is None else int(((granted_s or ended_s) - queued_s) * 1e5) / 100,
+        "total_ms": int(ended_s * 1e5) / 100,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "cached_tokens": cached_tokens,
+        "retries": len(attempts) - 1 if attempts else 0,
+    }
+    if code:
+        line["error"] = code
+    return line
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _remove(path: str) -> bool:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True

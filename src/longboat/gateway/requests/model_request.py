@@ -1,0 +1,153 @@
+"""One request for a model: what was decided about it, and what happened to it so far."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
+
+if TYPE_CHECKING:
+    from longboat.core.policy import TenantPolicy
+    from longboat.gateway.api.apis import Api
+    from longboat.gateway.api.body import Facts
+    from longboat.gateway.api.multipart import Form
+    from longboat.gateway.http.request import Request
+    from longboat.gateway.records.metrics import Series
+    from longboat.gateway.records.recent import Attempt
+    from longboat.gateway.records.tracing import Span
+    from longboat.gateway.requests.fast_path import Plan
+    from longboat.gateway.resume.event_ids import Point
+    from longboat.gateway.resume.reconnect import ResumeToken
+    from longboat.gateway.upstreams.pool import Pool
+    from longboat.routing.queue.fair_queue import Ticket
+
+__all__ = ("Call",)
+
+
+_NONE: Final[frozenset[str]] = frozenset()
+_JSON: Final = AnswerKind.JSON
+
+
+class Call:
+    """Decided once, by ``routes``; carried by an exchange; closed once, by ``books``. Times are ``time.monotonic()``.
+
+    path: the engine's, with the query; method: POST, or what the Responses API needs
+    body: as the client sent it; body_gone: no other engine can be tried any more
+    pools: models to try, the first choice and its fallbacks; at_pool: the one being tried
+    requested: the name that the client wrote; why: the routing decision in words
+    cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
+    deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
+    plan: what its head had decided already; pool_at_once: of the model, if it is asked for one in the same moment
+    comes_back: its client has the beginning of the answer, up to this point, and wants the rest
+    salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
+    is_open: its account is, see ``books``; reserved_unix_s: since when
+    whole_answer: all of the body, where it came at once: its usage is read when it is asked for; answer_kind: its shape
+    left_pool: whose slot it had, and where what it used is still to be told
+    failure: why the last replica gave no answer; reached: one of them had taken the request
+    """
+
+    # What most calls never change stands here once for all of them.
+    at_pool = 0
+    pinned = ""
+    plan: Plan | None = None
+    pool_at_once: Pool | None = None
+    comes_back: tuple[ResumeToken, Point] | None = None
+    deadline_s: float | None = None
+    salt: str | None = None
+    adds_usage = False
+    is_open = False
+    body_gone = False
+    reserved_unix_s = 0.0
+    sent_body: bytes | None = None
+    ticket: Ticket | None = None
+    left_pool: Pool | None = None
+    tried: frozenset[str] = _NONE
+    attempts: tuple[Attempt, ...] = ()
+    failure = ""
+    reached = False
+    usage: UsageReader | None = None
+    whole_answer: bytes | None = None
+    answer_kind: AnswerKind = _JSON
+    series: Series | None = None
+    span: Span | None = None
+    bytes_out = 0
+    queued_s: float | None = None
+    granted_s: float | None = None
+    first_byte_s: float | None = None
+
+    def __init__(
+        self,
+        request: Request,
+        api: Api,
+        *,
+        path: bytes,
+        tenant: TenantPolicy,
+        pools: tuple[str, ...],
+        requested: str,
+        body: bytes = b"",
+        facts: Facts | Form | None = None,
+        why: str = "",
+        method: str = "POST",
+        cost_tokens: int = 0,
+        decided_s: float = 0.0,
+    ) -> None:
+        self.request = request
+        self.api = api
+        self.path = path
+        self.tenant = tenant
+        self.pools = pools
+        self.requested = requested
+        self.body = body
+        self.facts = facts
+        self.why = why
+        self.method = method
+        self.cost_tokens = cost_tokens
+        self.decided_s = decided_s or time.monotonic()
+
+    @property
+    def pool(self) -> str:
+        """The model that is being tried."""
+        return self.pools[self.at_pool]
+
+    def pin(self, *, model: str, key: str) -> None:
+        """Only this replica of this model can answer."""
+        self.pools, self.pinned = (model,), key
+        self.requested = self.requested or model
+
+    def measured(self) -> Usage | None:
+        """What is known of the tokens, of a stream that was broken off by its events; None where nothing is yet."""
+        if self.usage is None:
+            if self.whole_answer is None:
+                return None
+            self.usage = UsageReader(self.answer_kind, added=self.adds_usage and self.answer_kind is not _JSON)
+            self.usage.feed(self.whole_answer, True)
+        usage = self.usage.result()
+        if usage.completion_tokens is None:
+            return self._broken_off(usage, self.usage.num_events)
+        if self.comes_back is None:
+            return usage
+        had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
+        return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
+
+    def _broken_off(self, usage: Usage, num_events: int) -> Usage:
+        """A stream that ended before its engine told: about a token an event."""
+        if not num_events or self.facts is None:
+            return usage
+        prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
+        return Usage(prompt, num_events, usage.cached_tokens)
+
+    def used_tokens(self, *, failed: bool) -> int | None:
+        """Prompt and completion tokens to charge; None where the estimate must stand.
+
+        failed: no engine did any work for it
+        """
+        if failed:
+            return 0
+        usage = self.measured()
+        if usage is None or self.facts is None:
+            return None
+        if usage.completion_tokens is None:
+            return usage.prompt_tokens
+        prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
+        return prompt + usage.completion_tokens

@@ -1,0 +1,137 @@
+"""What all connections of one gateway process share: configuration, table, policy, counters, budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from longboat.core.policy import Policy
+from longboat.core.states import EndpointTable
+from longboat.gateway.config import GatewayConfig
+from longboat.gateway.limits.counters import LocalCounters
+from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
+from longboat.gateway.records.access_log import AccessLog
+from longboat.gateway.records.metrics import Metrics
+from longboat.gateway.records.recent import RecentRequests
+from longboat.gateway.records.usage_store import UsageStore
+from longboat.gateway.requests.accounting import Books
+from longboat.gateway.requests.head_cache import KnownHeads
+from longboat.gateway.upstreams.crash_blame import Deaths, until_answers
+from longboat.gateway.upstreams.response_affinity import Owners
+from longboat.gateway.upstreams.table import LiveTable
+
+if TYPE_CHECKING:
+    from longboat.gateway.admin.node_view import Node
+    from longboat.gateway.limits.counters import Counters
+    from longboat.gateway.limits.keys import KeyRing
+    from longboat.gateway.limits.redis_counters import RedisCounters
+    from longboat.gateway.records.tracing import Tracer
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("GatewayState", "SweptConnection")
+
+
+class SweptConnection(Protocol):
+    """A client connection, as the periodic sweep and the stop see it."""
+
+    def sweep(self, now_s: float) -> None: ...
+    def stop_when_idle(self) -> None: ...
+    def cut(self) -> None: ...
+
+
+class GatewayState:
+    """Counters and budgets are of this process. ``held_bytes`` are request bodies in memory."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.config = config
+        self.limits = config.limits
+        self.live = LivePolicy(config.policy or Policy(), ())
+        self.table = LiveTable(config.limits, self.live.policy.queue)
+        self.access_log = _access_log(config)
+        self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
+        self.recent = RecentRequests(config.recent_requests)
+        self.owners = Owners()
+        self.deaths = Deaths()
+        self.heads = KnownHeads()
+        self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
+        self.counters: Counters = LocalCounters()
+        self.remote_counters: RedisCounters | None = None
+        self.tracer: Tracer | None = None
+        self.node: Node  # whoever made this state says who answers for the node
+        self.books = Books(self)
+        self.connections: set[SweptConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.draining = False
+        self.stopping = False
+        self.in_flight = 0
+        self.requests_total = 0
+        self.held_bytes = 0
+        self.created_s = int(time.time())
+        self.started_s = time.monotonic()
+        self.last_contact_s = self.started_s
+        # Each worker starts its turns elsewhere, so that several do not pick the same replica in step.
+        self.next_turn = itertools.count(config.worker_index or 0).__next__
+        self._id_prefix = f"req-{os.urandom(6).hex()}-"
+        self._num_ids = 0
+
+    def new_request_id(self) -> str:
+        self._num_ids += 1
+        return self._id_prefix + str(self._num_ids)
+
+    def watch_until_found(self, upstream: Upstream) -> None:
+        """An engine fell silent: ask it now and then, where nobody else listens to its heart."""
+        if not upstream.beats and not upstream.lost:
+            task = asyncio.get_running_loop().create_task(until_answers(upstream))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    def offer_table(self, epoch: str, table: EndpointTable) -> bool:
+        """Take the table, or leave it where it is older. :raises UserInputError: an address cannot be used."""
+        models = self.table.models
+        if not self.table.offer(epoch, table):
+            return False
+        if self.table.models != models:
+            self.live = self.live.with_models(self.table.models)
+        return True
+
+    def offer_policy(self, document: bytes) -> bool:
+        """Take a policy. :raises UserInputError: it cannot be read."""
+        policy = decode_policy(document)
+        self.live = LivePolicy(policy, self.table.models, digest_of_policy(document))
+        self.table.set_queue(policy.queue)
+        self.counters.num_gateways = policy.num_gateways  # those behind a Redis are these, while it is away
+        return True
+
+    @property
+    def policy(self) -> Policy:
+        return self.live.policy
+
+    @property
+    def keys(self) -> KeyRing:
+        return self.live.keys
+
+    def unready_reason(self) -> str:
+        """Why a balancer should send nothing here; empty when ready."""
+        if self.draining or self.stopping:
+            return "draining"
+        if not self.table.known:
+            return "no endpoint table yet"
+        return "" if self.table.has_ready() else "no ready endpoint of any model"
+
+
+def _access_log(config: GatewayConfig) -> AccessLog | None:
+    if not config.access_log:
+        return None
+    return AccessLog(config.access_log, max_bytes=config.access_log_max_bytes, keep=config.access_log_keep)
+
+
+def _process_name(config: GatewayConfig) -> str:
+    return "gateway" if config.worker_index is None else f"worker-{config.worker_index}"
+
+
+def _in_folder(config: GatewayConfig, name: str) -> Path | None:
+    return Path(config.state_folder) / name if config.state_folder else None

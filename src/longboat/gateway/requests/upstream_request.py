@@ -1,0 +1,38 @@
+"""What goes to an engine, and what a client is told of the choice: the body for a pool, header lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longboat.gateway.api.body import splice
+from longboat.gateway.api.multipart import Form, splice_form
+
+if TYPE_CHECKING:
+    from longboat.gateway.requests.model_request import Call
+
+__all__ = ("body_for", "has_usage", "pool_lines")
+
+
+def body_for(call: Call) -> bytes:
+    """The body for the engines of the pool that is being tried."""
+    facts = call.facts
+    if facts is None:
+        return call.body
+    model = call.pool if call.pool != facts.model else None
+    call.adds_usage = facts.usage_addable
+    if isinstance(facts, Form):
+        return splice_form(call.body, facts, model=model, add_usage=True)
+    return splice(call.body, facts, model=model, add_usage=True, cache_salt=call.salt)
+
+
+def has_usage(call: Call) -> bool:
+    """Whether the answer's tokens are to be read."""
+    return call.facts is not None
+
+
+def pool_lines(call: Call) -> bytes:
+    """Header lines that say which model answers where it is not the one asked for, and whether as a fallback."""
+    fallback = b"x-longboat-fallback: %d\r\n" % call.at_pool if call.at_pool else b""
+    if call.pool == call.requested:
+        return fallback
+    return b"x-longboat-model: %b\r\n%b" % (call.pool.encode("latin-1", "replace"), fallback)

@@ -1,0 +1,1 @@
+"""What lets another engine continue a broken response. Pure; it opens no connection."""

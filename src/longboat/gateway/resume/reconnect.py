@@ -1,0 +1,220 @@
+"""A client that lost its gateway comes back for the rest of its stream: what it shows, and what it is given. Pure.
+
+Each event of a stream that an engine keeps a journal of has an id: the tokens of each choice so far (``12``, ``12.7``),
+and behind a count, how many events of that choice came since (``12+1``, ``12.7+2``). Where events are numbered by
+themselves, as in the Responses API, it tells that too (``12@9``): how many events tokens come in differs from one run
+to the next. The answer's head has a token that names what is needed to make the answer again: model, revision, seed,
+and a digest of the request.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import hashlib
+import hmac
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from longboat.gateway.resume.event_ids import Point
+from longboat.gateway.resume.numbering import SEQUENCE, choice_of, id_of, with_id, with_sequence
+
+__all__ = (
+    "MAX_AGE_S",
+    "CrossedError",
+    "Identity",
+    "ItemIds",
+    "Rest",
+    "ResumeToken",
+    "digest_of",
+    "identity_of",
+)
+
+MAX_AGE_S = 3600.0
+_MAC_BYTES = 16
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_ID = re.compile(rb'"id": ?"((?:chatcmpl|cmpl|resp|msg)[-_][A-Za-z0-9_\-]{1,150})"')
+_ITEM_ID = re.compile(
+    rb'("(?:id|item_id)": ?)"((?:msg|fc|rs|ws|ci|cu|ig|mcp|mcpl|mcpr|item|tool)_[A-Za-z0-9_\-]{4,150})"'
+)
+_CREATED = re.compile(rb'"(created|created_at)": ?([0-9]{1,12})')
+_LOOK_BYTES = 16 * 1024
+
+
+class CrossedError(Exception):
+    """One event of the new stream holds tokens from before and after the point. priors: tokens before the event that
+    ends at the point, per choice: an engine that is given these makes a whole event of it
+    """
+
+    def __init__(self, priors: tuple[int, ...]) -> None:
+        super().__init__("an event crosses the point from which the answer goes on")
+        self.priors = priors
+
+
+class Identity(NamedTuple):
+    """By which a stream's events say that they belong together."""
+
+    id: str = ""
+    created: str = ""
+
+
+def identity_of(events: bytes) -> Identity:
+    """That of a stream that begins with these events; empty where they tell none."""
+    events = events[:_LOOK_BYTES]
+    found_id, found_created = _ID.search(events), _CREATED.search(events)
+    return Identity(found_id[1].decode() if found_id else "", found_created[2].decode() if found_created else "")
+
+
+class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
+    """What a client shows to have the rest of its answer. seed: -1 where the request names its own, or has none
+
+    request: digest of path and body; issued_s: Unix seconds
+    """
+
+    pool: str
+    revision: str
+    seed: int
+    request: str
+    id: str
+    created: str
+    issued_s: int
+
+    def encode(self, secret: str) -> bytes:
+        """For a header line."""
+        payload = binascii.b2a_base64(msgspec.json.encode(self), newline=False).rstrip(b"=").translate(_URL_SAFE)
+        return b"%b.%b" % (payload, _mac(payload, secret))
+
+    @classmethod
+    def decode(cls, text: bytes, secret: str, now_s: float) -> ResumeToken | None:
+        """None where it is not one of ours, or too old."""
+        payload, _, mac = text.strip().partition(b".")
+        if not hmac.compare_digest(mac, _mac(payload, secret)):
+            return None
+        try:
+            token = msgspec.json.decode(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)), type=cls)
+        except (msgspec.DecodeError, ValueError):
+            return None
+        return token if now_s - token.issued_s < MAX_AGE_S else None
+
+
+class ItemIds:
+    """Gives the items of a Responses stream ids that follow from the response's, so that they are the same when another
+    gateway makes the answer again. Feed it the whole stream, from its start. ``call_id`` stays: engines look it up.
+    """
+
+    __slots__ = ("_given", "_response")
+
+    def __init__(self, response: str = "") -> None:
+        """response: id of the response, where it is not that of the stream."""
+        self._response = response.encode()
+        self._given: dict[bytes, bytes] = {}
+
+    def feed(self, events: bytes) -> bytes:
+        if not self._response:
+            self._response = identity_of(events).id.encode()
+        return _ITEM_ID.sub(self._renamed, events)
+
+    def _renamed(self, found: re.Match[bytes]) -> bytes:
+        given = self._given.get(found[2])
+        if given is None:
+            kind = found[2].partition(b"_")[0]
+            digest = hashlib.blake2b(b"%b %d" % (self._response, len(self._given)), digest_size=12).hexdigest()
+            given = self._given[found[2]] = b"%b_%b" % (kind, digest.encode())
+        return b'%b"%b"' % (found[1], given)
+
+
+class Rest:
+    """Of a stream that is made again from its start: what comes after the point, under the old identity."""
+
+    __slots__ = ("_before", "_held", "_identity", "_new", "_point", "_shift", "_through")
+
+    def __init__(self, point: Point, identity: Identity) -> None:
+        """point: without places where the client has nothing."""
+        self._point = point
+        self._identity = identity
+        self._new = Identity()
+        self._before = Point(((0, 0),) * len(point.places))
+        self._held = b""
+        self._through = not point.places
+        self._shift: int | None = None  # of the numbers that events tell by themselves
+
+    def feed(self, events: bytes) -> bytes:
+        """Whole numbered events; b"" while the client has all of them. :raises CrossedError: see there"""
+        if not self._new.id:
+            self._new = identity_of(events)
+        if not self._through:
+            events = self._behind(events)
+        if not events:
+            return b""
+        if self._point.sequence >= 0:
+            events = b"\n\n".join(map(self._shifted, events.split(b"\n\n")))
+        return _renamed(events, self._new, self._identity)
+
+    def _behind(self, events: bytes) -> bytes:
+        """News wait until every choice has come to the point: before that, all of it may have to be made again."""
+        ended = False
+        for event in filter(None, events.split(b"\n\n")):
+            news = self._rest_of(event)
+            if news is not None:
+                self._held += news + b"\n\n"
+                ended = ended or not id_of(news)
+        if not self._through and not ended:
+            return b""
+        held, self._held = self._held, b""
+        return held
+
+    def _rest_of(self, event: bytes) -> bytes | None:
+        """None where the client has this event."""
+        at = None if self._through else Point.read(id_of(event))
+        if at is None or len(at.places) != len(self._point.places):
+            return event
+        places, goal, before = at.places, self._point.places, self._before.places
+        self._before = at
+        for (tokens, _), (end, _), (start, _) in zip(places, goal, before, strict=True):
+            if start < end < tokens:
+                raise CrossedError(tuple(max(0, tokens - 1) for tokens, _ in goal))
+        reached = tuple(map(max, places, goal))
+        self._through = reached == places
+        choice = 0 if len(places) == 1 else min(choice_of(event), len(places) - 1)
+        if places[choice] <= goal[choice]:
+            return None
+        return event if self._through else with_id(event, Point(reached, at.sequence))
+
+    def _shifted(self, event: bytes) -> bytes:
+        """The event with the number that follows those that the client has."""
+        found = SEQUENCE.search(event)
+        if found is None:
+            return event
+        if self._shift is None:
+            self._shift = self._point.sequence + 1 - int(found[2])
+        if not self._shift:
+            return event
+        number = int(found[2]) + self._shift
+        return with_sequence(b"%b%d%b" % (event[: found.start(2)], number, event[found.end(2) :]))
+
+
+def digest_of(path: bytes, body: bytes) -> str:
+    """By which a request is known again."""
+    return hashlib.blake2b(body, digest_size=16, key=path[:64]).hexdigest()
+
+
+def _renamed(events: bytes, new: Identity, old: Identity) -> bytes:
+    if new.id and old.id:
+        events = events.replace(new.id.encode(), old.id.encode())
+    if new.created and old.created:
+        for name in (b'"created":', b'"created_at":'):
+            events = events.replace(name + new.created.encode(), name + old.created.encode())
+    return events
+
+
+def _mac(payload: bytes, secret: str) -> bytes:
+    """BLAKE2b with a key is a MAC by itself (RFC 7693, section 2.9), and costs a tenth of an HMAC."""
+    return hashlib.blake2b(payload, digest_size=_MAC_BYTES, key=_key_of(secret)).hexdigest().encode()
+
+
+@functools.lru_cache(maxsize=8)
+def _key_of(secret: str) -> bytes:
+    return hashlib.blake2b(secret.encode(), person=b"longboat resume").digest()

@@ -1,0 +1,353 @@
+"""What one streamed answer needs so that another engine can go on with it: its seed, its journal, its faults so far."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import orjson
+
+from longboat.core.states import ResumeLevel
+from longboat.gateway.api.body import BodyKind, Facts
+from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.http import error_responses
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.resume.continuation.parts import IDS
+from longboat.gateway.resume.event_ids import Point
+from longboat.gateway.resume.journal import Journal
+from longboat.gateway.resume.numbering import Numbering
+from longboat.gateway.resume.reconnect import (
+    CrossedError,
+    Identity,
+    ItemIds,
+    Rest,
+    ResumeToken,
+    digest_of,
+    identity_of,
+)
+from longboat.gateway.resume.remainder import Stitcher, StitchError
+
+if TYPE_CHECKING:
+    from longboat.gateway.http.response_head import AnswerHead
+    from longboat.gateway.requests.model_request import Call
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("EngineFaultError", "Passage", "come_back", "passage_of")
+
+_MAX_VAIN_FAULTS = 16
+_MAX_REPORTS = 2
+_MAX_DIFFERING = 3
+_MAX_CROSSED = 12  # busy engines tell tokens together, now these and now those
+_ENDS = {
+    AnswerKind.OPENAI_EVENTS: (b"data: [DONE]",),
+    AnswerKind.ANTHROPIC_EVENTS: (b'"type":"message_stop"', b'"type": "message_stop"'),
+    AnswerKind.RESPONSES_EVENTS: (b"event: response.completed", b"event: response.incomplete"),
+}
+_REPORTS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
+_KINDS = (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.MESSAGES, BodyKind.RESPONSES)
+_JOURNAL_LINE = b"x-longboat-journal: 1\r\n"
+_MAX_SEED = 2**31 - 1
+
+
+class EngineFaultError(Exception):
+    """The engine's stream is well-formed HTTP, but not the answer. reason: one word, for counting."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def passage_of(call: Call, *, seeds: bool) -> Passage | None:
+    """For a call whose answer is a stream that another engine may go on with; None for any other."""
+    facts = call.facts
+    if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS or call.pinned:
+        return None
+    if call.comes_back is not None:
+        return _passage_back(call, facts)
+    seed = None
+    if seeds and facts.document.get("seed") is None:
+        seed = int(random.random() * _MAX_SEED)
+    return Passage(call.api.events, facts.n, seed)
+
+
+def _passage_back(call: Call, facts: Facts) -> Passage:
+    assert call.comes_back is not None
+    token, _ = call.comes_back
+    passage = Passage(call.api.events, facts.n, token.seed if token.seed >= 0 else None)
+    passage.revision = token.revision
+    passage.comes_back = call.comes_back
+    return passage
+
+
+def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
+    """The call of a client that shows a token of ours, bound to what the token says."""
+    noted, facts = call.request.noted, call.facts
+    token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
+    event_id = noted.get(b"last-event-id")
+    point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
+    if token is None or point is None or token.request != digest_of(call.path, call.body):
+        return error_responses.bad_resume()
+    if type(facts) is not Facts or not facts.stream:
+        return error_responses.bad_resume()
+    call.pools = (token.pool,)
+    call.comes_back = (token, point)
+    return call
+
+
+class Passage:
+    """One answer's way through one engine or several.
+
+    seed: for requests that name none; None where they do
+    journal: made when an engine says that it keeps one; stitcher: from the second engine on
+    revision: of the engine that began the answer: no other may go on with it
+    reason: why the last engine was left; fault_s: when (monotonic); 0.0 while an engine answers
+    detection_s: how long it was silent before
+    comes_back: the client has the answer's beginning from another gateway
+    """
+
+    __slots__ = (
+        "_carried",
+        "_items",
+        "_kind",
+        "_last_events",
+        "_num_choices",
+        "_num_crossed",
+        "_num_differing",
+        "_num_reports",
+        "_numbering",
+        "_rest",
+        "_tokens_before",
+        "_vain",
+        "comes_back",
+        "detection_s",
+        "fault_s",
+        "journal",
+        "level",
+        "reason",
+        "revision",
+        "seed",
+        "stitcher",
+    )
+
+    def __init__(self, kind: AnswerKind, num_choices: int, seed: int | None) -> None:
+        self._kind = kind
+        self._num_choices = num_choices
+        self.seed = seed
+        self.journal: Journal | None = None
+        self.stitcher: Stitcher | None = None
+        self.revision = ""
+        self.level = ResumeLevel.CARRIED
+        self.reason = ""
+        self.fault_s = 0.0
+        self.detection_s = 0.0
+        self._carried: list[list[int]] = []
+        self._last_events = b""
+        self._num_differing = self._num_reports = self._num_crossed = 0
+        self._numbering = self._new_numbering()
+        self._items: ItemIds | None = None
+        self._rest: Rest | None = None
+        self.comes_back: tuple[ResumeToken, Point] | None = None
+        self._tokens_before = -1
+        self._vain = 0
+
+    # what an engine is sent
+
+    def lines(self, upstream: Upstream) -> bytes:
+        """Header lines for an engine that keeps journals."""
+        if upstream.resume is ResumeLevel.NONE:
+            return b""
+        return _JOURNAL_LINE if self.seed is None else b"%bx-longboat-seed: %d\r\n" % (_JOURNAL_LINE, self.seed)
+
+    def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
+        """Header lines and body for an engine that is to go on with the answer."""
+        lines = self.lines(upstream)
+        if self.level is ResumeLevel.NONE or not any(self._carried):  # also for the first of an answer
+            return lines, body
+        mode = "replay" if ResumeLevel.REPLAY in (self.level, upstream.resume) else "carried"
+        prefix = orjson.dumps({"mode": mode, "prior": self._carried})
+        return b"%bx-longboat-carry: %d\r\n" % (lines, len(prefix)), prefix + body
+
+    def may_use(self, upstream: Upstream) -> bool:
+        """Whether this engine may go on with what has begun."""
+        return upstream.resume is not ResumeLevel.NONE and upstream.revision == self.revision
+
+    def lower(self) -> bool:
+        """An engine refused to take the tokens over: whether there is a slower way."""
+        ways = (ResumeLevel.CARRIED, ResumeLevel.REPLAY, ResumeLevel.NONE)
+        at = ways.index(self.level)
+        self.level = ways[min(at + 1, 2)]
+        return at < 2
+
+    # what an engine sends
+
+    def begins(self, head: AnswerHead, upstream: Upstream) -> None:
+        """The first engine's answer begins: a journal is kept where the engine tells ids."""
+        self.revision = upstream.revision
+        self.journal = self.stitcher = None
+        self._last_events = b""
+        self._numbering = self._new_numbering()
+        if self._kind is AnswerKind.RESPONSES_EVENTS:
+            self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
+        if self.comes_back is not None:
+            token, point = self.comes_back
+            self._rest = Rest(point, Identity(token.id, token.created))
+        if head.journaled and head.events and head.status == 200:
+            self.journal = Journal(self._kind, self._num_choices)
+
+    def goes_on(self) -> None:
+        """A further engine's answer begins."""
+        assert self.journal is not None
+        self._last_events = b""
+        self.stitcher = Stitcher(self._kind, self.journal)
+
+    @property
+    def lets_tokens_pass(self) -> bool:
+        """Whether the journal is all that must see an event which brings a token."""
+        plain = self.stitcher is None and self._items is None and self._rest is None
+        return plain and self.journal is not None and self._num_choices == 1
+
+    def feed(self, events: bytes, *, last: bool) -> bytes:
+        """What the client gets of whole events. last: the engine says that this was all.
+
+        :raises EngineFaultError: this is no answer, or not the one that the client has the beginning of
+        """
+        journal = self.journal
+        assert journal is not None
+        if self.stitcher is None:
+            if journal.log.sent_bytes:  # it may have passed by us
+                self._numbering.passed(journal.log.last())
+            plain = self._numbering.plain(events) if events else None
+            if plain is not None:
+                return self._feed_plain(journal, events, plain, last=last)
+        alone = False
+        if events:
+            alone = events.startswith(IDS) and events.find(b"\n\n") == len(events) - 2
+            if not alone and not self._is_sound(events):
+                raise EngineFaultError("nonsense", "it sent what is no event of an answer")
+            self._last_events = events
+        if last and not self._ended():
+            raise EngineFaultError("ended", "it ended its answer before the end")
+        if self.stitcher is None:
+            out = journal.feed(events)
+        else:
+            alone = alone and self.stitcher.caught_up
+            try:
+                out = self.stitcher.feed(events)
+            except StitchError as error:
+                raise EngineFaultError("differs", str(error)) from error
+        if self._items is not None and out:
+            out = self._items.feed(out)
+        out = self._numbering.feed(out, grows=alone)
+        return out if self._rest is None or not out else self._behind(self._rest, out)
+
+    def _feed_plain(
+        self, journal: Journal, events: bytes, plain: tuple[bytes, bytes, int, bool], *, last: bool
+    ) -> bytes:
+        """Of one choice, as nearly all; see ``feed``."""
+        out, last_id, count, told = plain
+        if not told and not self._is_sound(events):
+            raise EngineFaultError("nonsense", "it sent what is no event of an answer")
+        self._last_events = events
+        if last and not self._ended():
+            raise EngineFaultError("ended", "it ended its answer before the end")
+        journal.keep(events)
+        self._numbering.went(last_id, count)
+        return out if self._rest is None else self._behind(self._rest, out)
+
+    def _behind(self, rest: Rest, events: bytes) -> bytes:
+        """What a client that came back lacks of it."""
+        try:
+            return rest.feed(events)
+        except CrossedError as error:
+            assert self.journal is not None
+            more = self._num_crossed % 2  # an engine may tell what is carried by itself, or with what follows
+            priors = zip(self.journal.ids, error.priors, strict=False)
+            self._carried = [ids[: count + more * (len(ids) > count + 1)].tolist() for ids, count in priors]
+            self._num_crossed += 1
+            reason = "crossed" if self._num_crossed <= _MAX_CROSSED else "gone"
+            raise EngineFaultError(reason, str(error)) from error
+
+    def _new_numbering(self) -> Numbering:
+        return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
+
+    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
+        """The header line with which the client may come back. events: the answer's first."""
+        if self.comes_back is not None:
+            token = self.comes_back[0]
+        else:
+            identity = identity_of(events)
+            seed = -1 if self.seed is None else self.seed
+            digest = digest_of(call.path, call.body)
+            token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
+        return b"x-longboat-resume: %b\r\n" % token.encode(secret)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another engine could go on with what the client has."""
+        return self.journal is not None and _is_complete_so_far(self.journal)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the client gets news again."""
+        return self.stitcher is None or self.stitcher.caught_up
+
+    @property
+    def num_tokens(self) -> int:
+        return self.journal.num_tokens if self.journal is not None else 0
+
+    # faults
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has the end of the answer."""
+        return self.journal is not None and self._ended() and self.journal.received().ended
+
+    def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
+        """The engine is lost in the middle of the answer. Whether another can go on with it."""
+        if not self.fault_s:
+            self.fault_s, self.detection_s, self.reason = now_s, silent_s, reason
+        journal = self.journal
+        if journal is None or not self.can_go_on:
+            return False
+        self._num_differing += reason == "differs"
+        tokens = journal.num_tokens
+        self._vain = 0 if tokens > self._tokens_before else self._vain + 1
+        self._tokens_before = tokens
+        self._carried = journal.priors()
+        return self._vain < _MAX_VAIN_FAULTS and self._num_differing < _MAX_DIFFERING
+
+    def _is_sound(self, events: bytes) -> bool:
+        """Looks closer at events that bring no token: an engine that failed may say so in its stream."""
+        for mark in _REPORTS:
+            if mark in events:
+                self._num_reports += 1
+                if self._num_reports <= _MAX_REPORTS:
+                    raise EngineFaultError("report", "it reported an error within its answer")
+                return True
+        for event in events.split(b"\n\n"):
+            if event.startswith(IDS):
+                continue
+            for line in event.split(b"\n"):
+                if line.startswith(b"data:") and not line.endswith(b"[DONE]") and not _is_json(line[5:]):
+                    return False
+        return True
+
+    def _ended(self) -> bool:
+        last = self._last_events[-65536:]
+        for mark in _ENDS[self._kind]:
+            if mark in last:
+                return True
+        return any([mark in last for mark in _REPORTS])
+
+
+def _is_complete_so_far(journal: Journal) -> bool:
+    """Whether it knows all that the client has, and the client has not all."""
+    return journal.is_resumable or (not journal.num_tokens and not journal.received().ended)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Engines as the gateway sees them: connections, health, slots and the endpoint table. It knows no client."""

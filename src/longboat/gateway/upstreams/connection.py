@@ -1,0 +1,353 @@
+"""One connection to an engine, and its reading of responses."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httptools
+
+from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, answer_head
+from longboat.gateway.native.leaf_work import ChunkPath, whole_chunks
+from longboat.gateway.upstreams.protocol import EngineProtocol
+from longboat.gateway.upstreams.response_head_cache import KnownAnswer, known_answer, learn_answer
+
+if TYPE_CHECKING:
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("EngineConnection", "ResponseSink", "UpstreamConnection")
+
+
+# A host that vanished without a word is noticed in about 11 s, though nothing is being sent to it.
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
+)
+
+
+class ResponseSink(Protocol):
+    """Who wants a response: told of its head, its body block by block, and its end.
+
+    Where it sets the connection's ``write`` and ``direct`` (see ``ChunkPath``), whole chunks go there as they arrive.
+    """
+
+    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+        """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
+
+    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+        """``on_head`` and the only ``on_block`` of an answer that came at once. The connection is free again.
+
+        length: -1 where the head tells none
+        """
+
+    def on_block(self, body: bytes, *, last: bool) -> None:
+        """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
+
+    def on_lost(self, detail: str) -> None:
+        """The connection ended, or spoke nonsense, before the response was complete."""
+
+
+class EngineConnection(Protocol):
+    """A connection to an engine, as an exchange needs it.
+
+    path: the way of its chunks; used: it has carried a complete answer
+    """
+
+    path: ChunkPath
+    used: bool
+
+    @property
+    def usable(self) -> bool: ...
+    def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
+        """Send one request; its answer goes to ``sink``."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def abort(self) -> None:
+        """Give the answer up: the engine sees the connection end at once."""
+
+    def close(self) -> None: ...
+
+
+class UpstreamConnection:
+    """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives.
+
+    Answers of known heads in whole chunks, or of a known length, never meet the parser. Where one turns out to be
+    of another kind, the parser is given its head, and goes on from where the answer is.
+    """
+
+    __slots__ = (
+        "_at_start",
+        "_complete",
+        "_ended",
+        "_headers",
+        "_interim",
+        "_left",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_reusable",
+        "_sink",
+        "_transport",
+        "_unparsed_head",
+        "_until_end",
+        "_upstream",
+        "_wrote_much",
+        "path",
+        "used",
+    )
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.path: ChunkPath = EngineProtocol(self)
+        self._upstream = upstream
+        self._transport: Any = None
+        self._parser: Any = None  # of this answer; None while it needs none
+        self._sink: ResponseSink | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
+        self._at_start = False  # nothing of the answer came yet
+        self._complete = False
+        self._interim = False
+        self._until_end = False
+        self._reusable = False
+        self._left = -1  # bytes of a body of known length that are still to come; -1: it is in chunks, or parsed
+        self._ended = False  # by the engine, or by us: nothing can be sent any more
+        self._paused = False
+        self._wrote_much = False  # some of it may not be sent yet
+        self._unparsed_head = b""  # what the parser is to be given before anything else
+        self.used = False  # has carried a complete response
+
+    # what the exchange calls
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._ended
+
+    def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
+        """Send one request; its response goes to ``sink``."""
+        self._sink = sink
+        self._complete = self._interim = self._until_end = False
+        self.path.reset()
+        self._at_start = True
+        self._left = -1
+        self._parser = None
+        self._wrote_much = len(body) >= 65536
+        if self._wrote_much:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head + body)
+
+    def pause(self) -> None:
+        if self.usable:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.usable:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Give the response up: the engine sees the connection end at once."""
+        self._sink = self.path.write = None
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        self._sink = None
+        self._ended = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # what its protocol calls
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        for level, option, value in _SOCKET_OPTIONS:
+            sock.setsockopt(level, option, value)
+
+    def eof_received(self) -> None:
+        """The loop closes the connection, and says so in a moment."""
+        self._ended = True
+
+    def data_arrived(self, data: bytes) -> None:
+        """What is not for the short way of ``ChunkPath``."""
+        sink = self._sink
+        if sink is None:  # an idle engine has nothing to say: what follows could not be told from an answer
+            self.abort()
+            return
+        if self.path.between_chunks:
+            # The parser is between two chunks before this one and after it, so it need not see it.
+            chunks = whole_chunks(data, 0)
+            if chunks is not None:
+                self._deliver_chunks(sink, chunks)
+                return
+        elif self._at_start:
+            self._at_start = False
+            known = known_answer(data)
+            if known is not None:
+                self._begin(sink, data, known)
+                return
+        elif self._left >= 0:
+            self._deliver_part(sink, data)
+            return
+        self._parse(sink, data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.path.owner = None  # each holds the other
+        self._transport = None
+        self._parser = None
+        sink = self._sink
+        if sink is None:
+            return
+        if self._until_end and error is None:
+            self._sink = None
+            sink.on_block(b"", last=True)
+        else:
+            self._lose(str(error) if error else "it closed the connection")
+
+    # without the parser
+
+    def _begin(self, sink: ResponseSink, data: bytes, known: tuple[KnownAnswer, int, int]) -> None:
+        answer, body_at, length = known
+        self._reusable = answer.reusable
+        if length >= 0:
+            if len(data) == body_at + length:
+                self._release()
+                sink.on_whole(answer.head, length, data[body_at:])
+                return
+            sink.on_head(answer.head, length)
+            self._left = length
+            if len(data) > body_at or not length:
+                self._deliver_part(sink, data[body_at:])
+            return
+        chunks = whole_chunks(data, body_at) if len(data) > body_at else None
+        if chunks is not None and chunks[1]:
+            self._complete = True
+            self._release()
+            sink.on_whole(answer.head, -1, chunks[0])
+            return
+        self._unparsed_head = data[:body_at]
+        self.path.between_chunks = True
+        sink.on_head(answer.head)
+        if len(data) == body_at:
+            return
+        if chunks is None:
+            self._parse(sink, data[body_at:])
+        else:
+            self._deliver_chunks(sink, chunks)
+
+    def _deliver_chunks(self, sink: ResponseSink, chunks: tuple[bytes, bool]) -> None:
+        body, self._complete = chunks
+        if self._complete:
+            self._release()
+        sink.on_block(body, last=self._complete)
+
+    def _deliver_part(self, sink: ResponseSink, data: bytes) -> None:
+        """Of a body whose length is known."""
+        left = self._left - len(data)
+        if left < 0 and not data[self._left :].strip(b"\r\n"):  # a line end after the body belongs to nothing
+            data, left = data[: self._left], 0
+        if left < 0:
+            self._lose("it sent more than it had announced")
+            return
+        self._left = left
+        if not left:
+            self._complete = True
+            self._release()
+        sink.on_block(data, last=not left)
+
+    # with the parser
+
+    def _parse(self, sink: ResponseSink, data: bytes) -> None:
+        parser = self._parser
+        try:
+            if parser is None:
+                parser = self._parser = httptools.HttpResponseParser(self)
+                if self.path.between_chunks:
+                    parser.feed_data(self._unparsed_head)
+                else:
+                    self._unparsed_head = data  # it may be the whole of an answer's head
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            cause = error.__context__
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, AnswerHeadError):
+                raise  # a defect of ours: the loop reports it and closes the connection
+            self._lose(f"its answer is not HTTP: {cause or error}")
+            return
+        if self.path.between_chunks and not data.endswith(b"\r\n"):
+            self.path.between_chunks = False  # the parser has a part of the next chunk's size
+        pieces = self._pieces
+        if pieces:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._deliver(sink, body)
+        elif self._complete:
+            self._deliver(sink, b"")
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise AnswerHeadError("a second answer to one request")
+        self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.path.between_chunks:  # of an answer that began without the parser
+            return
+        status = self._parser.get_status_code()
+        self._interim = status < 200
+        if self._interim:
+            self._unparsed_head = b""  # what follows is not what these bytes began with
+            return
+        if self._sink is None:
+            return
+        head = answer_head(status, self._headers)
+        self._until_end = head.until_end
+        self._reusable = not head.until_end and self._parser.should_keep_alive()
+        learn_answer(self._unparsed_head, head, reusable=self._reusable)
+        self._sink.on_head(head)
+
+    def on_chunk_header(self) -> None:
+        self.path.between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self.path.between_chunks = True
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = not self._interim
+
+    def _deliver(self, sink: ResponseSink, body: bytes) -> None:
+        if self._complete:
+            self._release()
+        sink.on_block(body, last=self._complete)
+
+    def _release(self) -> None:
+        self._sink = self.path.write = None
+        self.used = True
+        self._unparsed_head = b""
+        if self._reusable and self.usable and not (self._wrote_much and self._transport.get_write_buffer_size()):
+            if self._paused:
+                self.resume()
+            self._upstream.keep(self)
+        else:
+            self.close()
+
+    def _lose(self, detail: str) -> None:
+        sink = self._sink
+        self.abort()
+        self._pieces.clear()
+        if sink is not None:
+            sink.on_lost(detail)

@@ -1,0 +1,99 @@
+"""Engines that died, and the requests that are blamed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from longboat.gateway.resume.reconnect import digest_of
+from longboat.routing.health.poison import PoisonList, blamed
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("Deaths", "is_dead", "until_answers")
+
+_ASK_EVERY_S = 1.0
+_DYING_S = 0.1  # a process that was killed still takes connections for a moment
+_MANY_DIE_S = 0.25  # engines that die so soon after one another died of something else
+_ONE_DEATH_S = 1.0  # connections of a dead engine end within it
+
+
+class Deaths:
+    """What one process knows. It sees only its own requests. any_blamed: whether any request ever was."""
+
+    __slots__ = ("_last", "_poison", "any_blamed")
+
+    def __init__(self) -> None:
+        self._poison = PoisonList()
+        self.any_blamed = False
+        self._last: dict[str, tuple[float, Hashable | None]] = {}
+
+    def suspect(self, upstream: Upstream, now_s: float, *, sure: bool) -> Hashable | None:
+        """Whose first steps the engine was lost in, if it was one request's alone. Asked before who asks has left the
+        engine; the answer is the same for all that are lost with it. sure: something was lost at least
+        """
+        died_s, who = self._last.get(upstream.key, (-_ONE_DEATH_S, None))
+        if now_s - died_s >= _ONE_DEATH_S:
+            who = None
+            if not any(now_s - at_s < _MANY_DIE_S for at_s, _ in self._last.values()):
+                who = blamed(stream.admitted(now_s) for stream in upstream.streams)
+            self._last = {key: last for key, last in self._last.items() if now_s - last[0] < _ONE_DEATH_S}
+            self._last[upstream.key] = (now_s, who)
+            if who is None and sure:
+                self._poison.nobody(now_s)
+        return who
+
+    def blame(self, digest: str) -> bool:
+        """The engine is dead indeed. Whether this makes the request poison."""
+        self.any_blamed = True
+        return self._poison.blame(digest, time.monotonic())
+
+    def acquit(self, digest: str) -> None:
+        """It was answered in the end: the death was chance."""
+        self._poison.forget(digest)
+
+    def is_poison(self, path: bytes, body: bytes) -> bool:
+        return self._poison.is_poison(digest_of(path, body), time.monotonic())
+
+
+async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
+    """Whether nobody takes a connection there, and keeps it."""
+    writer = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(*upstream.target)
+        async with asyncio.timeout(_DYING_S):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return writer is None
+    except (OSError, UnicodeError):
+        return True
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+async def until_answers(upstream: Upstream) -> None:
+    """Until an engine that was silent says again how it is, or has left the table."""
+    while upstream.lost and not upstream.gone:
+        await asyncio.sleep(_ASK_EVERY_S)
+        if await _answers(upstream):
+            upstream.mark_found()
+
+
+async def _answers(upstream: Upstream) -> bool:
+    writer = None
+    try:
+        async with asyncio.timeout(_ASK_EVERY_S):
+            reader, writer = await asyncio.open_connection(*upstream.target)
+            writer.write(upstream.get_head(b"/health"))
+            return b" 200 " in await reader.readline()
+    except (OSError, UnicodeError, ValueError):
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()

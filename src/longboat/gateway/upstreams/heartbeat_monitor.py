@@ -1,0 +1,113 @@
+"""Listens to the heartbeats of every endpoint's gang, and takes endpoints that do not work any more out of use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from longboat.gateway.upstreams.upstream import Upstream
+from longboat.heartbeat.listener import listen
+from longboat.heartbeat.wire import door_word
+from longboat.routing.health.liveness import Beat, Health, Judgement, Liveness, LivenessLimits
+
+if TYPE_CHECKING:
+    from longboat.gateway.requests.state import GatewayState
+
+__all__ = ("follow_beats",)
+
+log = logging.getLogger("longboat.beats")
+
+LOOK_EVERY_S = 0.1
+
+
+async def follow_beats(state: GatewayState, limits: LivenessLimits | None = None) -> None:
+    """Judge every endpoint that has a door, for ever."""
+    limits = limits or LivenessLimits()
+    ears: dict[Upstream, _Ear] = {}
+    try:
+        while True:
+            now_s = time.monotonic()
+            _keep_ears(ears, state.table.upstreams(), limits, now_s)
+            for upstream, ear in tuple(ears.items()):
+                was_lost = upstream.lost
+                _look(ear, now_s)
+                if was_lost and not upstream.lost:
+                    _tell_found(state, upstream)
+            await asyncio.sleep(LOOK_EVERY_S)
+    finally:
+        for ear in ears.values():
+            ear.close()
+
+
+def _tell_found(state: GatewayState, upstream: Upstream) -> None:
+    """There is room again for who waits."""
+    pool = state.table.pool(upstream.model)
+    if pool is not None:
+        pool.wake()
+        pool.pump_soon()
+
+
+def _look(ear: _Ear, now_s: float) -> None:
+    try:
+        ear.look(now_s)
+    except Exception as error:  # a stream that cannot be moved must not end the watch over all others
+        report = {"message": "a lost endpoint's streams could not be moved", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(report)
+
+
+def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: LivenessLimits, now_s: float) -> None:
+    """One for each endpoint with a door. Of those that left the table, the ones that still give answers keep theirs."""
+    for upstream in known:
+        ear = ears.get(upstream)
+        if ear is not None and ear.door != upstream.beats:
+            ears.pop(upstream).close()
+            ear = None
+        if ear is None and upstream.beats.rpartition(":")[2].isdecimal():
+            ears[upstream] = _Ear(upstream, limits, now_s)
+    for upstream in [u for u in ears if u.gone and not u.outstanding]:
+        ears.pop(upstream).close()
+
+
+class _Ear:
+    """What is heard of one endpoint."""
+
+    def __init__(self, upstream: Upstream, limits: LivenessLimits, now_s: float) -> None:
+        self.door = upstream.beats
+        self._upstream = upstream
+        self._liveness = Liveness(limits, now_s)
+        self._doubted_s = 0.0
+        host, _, port = self.door.rpartition(":")
+        listening = listen(host, int(port), door_word(upstream.api_key), self)
+        self._task = asyncio.get_running_loop().create_task(listening)
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._upstream.lost:
+            self._upstream.mark_found()  # nobody would do it later
+
+    def on_beat(self, beat: Beat) -> None:
+        self._liveness.hear(beat, time.monotonic())
+
+    def on_reached(self) -> None:
+        self._liveness.reach(time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        judgement, upstream = self._liveness.judge(now_s), self._upstream
+        if judgement.health is Health.LOST:
+            if not upstream.lost:
+                log.warning("%s is lost: %s", upstream.key, _words(judgement))
+                upstream.mark_lost(_words(judgement))
+        elif upstream.lost:
+            log.warning("%s is there again", upstream.key)
+            upstream.mark_found()
+        if judgement.health is Health.DOUBTFUL and now_s - self._doubted_s >= upstream.limits.suspect_s:
+            self._doubted_s = now_s
+            upstream.mark_suspect()
+
+
+def _words(judgement: Judgement) -> str:
+    rank = "" if judgement.node_rank is None else f"rank {judgement.node_rank}: "
+    return f"{rank}{judgement.detail}"

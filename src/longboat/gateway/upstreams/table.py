@@ -1,0 +1,127 @@
+"""The endpoint table in the hand of one gateway process: which pushes it takes, and the live endpoints."""
+
+from __future__ import annotations
+
+import time
+
+from longboat.core.policy import QueuePolicy
+from longboat.core.states import Endpoint, EndpointTable
+from longboat.gateway.config import GatewayLimits
+from longboat.gateway.upstreams.pool import Pool
+from longboat.gateway.upstreams.upstream import Upstream
+from longboat.routing.capacity.slots import Demand
+
+__all__ = ("LiveTable",)
+
+MOVED = "it is taken out of use"
+
+
+class LiveTable:
+    """Holds the newest table. Endpoints that stay keep their connections and their counts."""
+
+    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None) -> None:
+        self._limits = limits
+        self._queue = queue or QueuePolicy()
+        self.epoch: str | None = None
+        self.version = 0
+        self.table: EndpointTable | None = None
+        self.models: tuple[str, ...] = ()
+        self._pools: dict[str, Pool] = {}
+        self._engine_capacities: dict[str, int | None] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether any table came yet."""
+        return self.epoch is not None
+
+    def offer(self, epoch: str, table: EndpointTable) -> bool:
+        """Take the table, or leave it where it is older than ours: same epoch and a lower version.
+
+        :raises UserInputError: an endpoint's address cannot be used; nothing is changed
+        """
+        if epoch == self.epoch and table.version < self.version:
+            return False
+        table = table.over(self.table)
+        old = {(u.model, u.key, u.api_key): u for u in self.upstreams()}
+        made = [self._live(endpoint, old) for endpoint in table.endpoints]
+        for upstream, endpoint in zip(made, table.endpoints, strict=True):
+            upstream.learn(endpoint)
+            upstream.capacity = self._capacity(endpoint.capacity)
+            if not upstream.capacity:
+                upstream.room_told = None  # without slots here, room there is none of ours
+        for upstream in old.values():
+            upstream.retire()
+        self._engine_capacities = {e.key: e.engine_capacity for e in table.endpoints}
+        self.epoch, self.version, self.table = epoch, table.version, table
+        self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
+        self._fill_pools(made)
+        for upstream, endpoint in zip(made, table.endpoints, strict=True):
+            if endpoint.moving:
+                upstream.move_streams(MOVED)
+        return True
+
+    def pool(self, model: str) -> Pool | None:
+        """A model's endpoints and queue; None where the fleet has no such model."""
+        return self._pools.get(model)
+
+    def pools(self) -> list[Pool]:
+        return list(self._pools.values())
+
+    def endpoints(self, model: str) -> tuple[Upstream, ...] | None:
+        """The endpoints of a model; None where the fleet has no such model."""
+        pool = self._pools.get(model)
+        return None if pool is None else pool.upstreams
+
+    def upstreams(self) -> list[Upstream]:
+        return [u for pool in self._pools.values() for u in pool.upstreams]
+
+    def demands(self) -> dict[str, int]:
+        """Requests of each endpoint, by its key: those it has from us, and an equal part of those that wait."""
+        found: dict[str, int] = {}
+        for pool in self._pools.values():
+            ready = [u for u in pool.upstreams if u.ready]
+            each = -(-pool.num_waiting // len(ready)) if ready else 0
+            found.update((u.key, u.outstanding + (each if u.ready else 0)) for u in pool.upstreams)
+        return found
+
+    def tenant_demands(self) -> dict[str, dict[str, Demand]]:
+        """What each tenant has running and waiting, by model."""
+        found = {model: pool.scheduler.demands() for model, pool in self._pools.items()}
+        return {model: tenants for model, tenants in found.items() if tenants}
+
+    def engine_capacity(self, upstream: Upstream) -> int | None:
+        """Requests that the engine works on at once, for all gateways together; our own part where nobody told."""
+        whole = self._engine_capacities.get(upstream.key)
+        return upstream.capacity if whole is None else whole
+
+    def set_queue(self, queue: QueuePolicy) -> None:
+        """How requests wait from now on."""
+        self._queue = queue
+        for pool in self._pools.values():
+            pool.scheduler.queue = queue
+
+    def has_ready(self) -> bool:
+        return any(u.ready for u in self.upstreams())
+
+    def _fill_pools(self, made: list[Upstream]) -> None:
+        """Pools that stay keep their queues; what waits for a model that left is refused."""
+        old, self._pools = self._pools, {}
+        for model in self.models:
+            pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
+            pool.upstreams = tuple(u for u in made if u.model == model)
+            if pool.any_ready:
+                pool.ready_s = time.monotonic()
+            if pool.num_waiting:
+                pool.pump_soon()
+            if pool.parked:
+                pool.wake()
+        for pool in old.values():
+            pool.close()
+
+    def _capacity(self, told: int | None) -> int | None:
+        limit = self._limits.max_outstanding
+        return min((number for number in (told, limit) if number is not None), default=None)
+
+    def _live(self, endpoint: Endpoint, old: dict[tuple[str, str, str], Upstream]) -> Upstream:
+        fresh = Upstream(endpoint, self._limits)
+        return old.pop((fresh.model, fresh.key, fresh.api_key), fresh)

@@ -1,0 +1,93 @@
+"""A small TCP door where heartbeats are heard: whoever knows the word gets a line every 250 ms."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import socket
+from collections.abc import Callable
+
+from longboat.heartbeat.wire import BEAT_EVERY_S, MAX_LINE_BYTES, encode_beat
+from longboat.routing.health.liveness import Beat
+
+__all__ = ("BeatDoor", "door_socket")
+
+log = logging.getLogger("longboat.beats")
+
+_KNOCK_S = 2.0
+_MAX_BEHIND_BYTES = 16384
+"""A listener that lets so much pile up does not listen any more."""
+
+_MAX_LISTENERS = 4096
+
+
+def door_socket(address: str) -> socket.socket:
+    """A listening socket on a free port. Who knocks before the door is opened waits in the kernel's queue.
+
+    Raises OSError.
+    """
+    return socket.create_server((address, 0), backlog=256)
+
+
+class BeatDoor:
+    """Tells what ``tell()`` says, to all who listen. ``tell`` is asked once a beat, however many listen."""
+
+    def __init__(self, listening: socket.socket, word: bytes, tell: Callable[[], Beat]) -> None:
+        self._listening = listening
+        self._word = word
+        self._tell = tell
+        self._listeners: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """From now on beats are heard."""
+        self._server = await asyncio.start_server(self._welcome, sock=self._listening, limit=MAX_LINE_BYTES)
+        self._ticker = asyncio.get_running_loop().create_task(self._beat_always())
+
+    def close(self) -> None:
+        """Nobody hears anything any more."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._listening.close()
+        for writer in tuple(self._listeners):
+            writer.transport.abort()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_KNOCK_S):
+                said = await reader.readline()
+            if not hmac.compare_digest(said, self._word) or len(self._listeners) >= _MAX_LISTENERS:
+                return
+            with contextlib.suppress(OSError):
+                writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            writer.write(encode_beat(self._tell()))
+            self._listeners.add(writer)
+            await reader.read(1)  # nothing more is said: this is its end
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass
+        finally:
+            self._listeners.discard(writer)
+            writer.transport.abort()
+
+    async def _beat_always(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            due_s = max(due_s + BEAT_EVERY_S, loop.time())
+            await asyncio.sleep(due_s - loop.time())
+            try:
+                self._send(encode_beat(self._tell()))
+            except Exception as error:  # one beat that fails must not end all others
+                log.warning("no heartbeat: %r", error)
+
+    def _send(self, line: bytes) -> None:
+        for writer in tuple(self._listeners):
+            if writer.transport.get_write_buffer_size() > _MAX_BEHIND_BYTES:
+                writer.transport.abort()
+            else:
+                writer.write(line)

@@ -1,0 +1,1 @@
+"""Slots and quotas, divided between gateways and their processes. Pure."""

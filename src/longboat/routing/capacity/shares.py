@@ -1,0 +1,129 @@
+"""Divides all engines' slots between gateways, by what each tenant has at each of them, into a table for each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from longboat.core.states import Endpoint, EndpointTable
+from longboat.routing.capacity.slots import Demand, lease, lease_by_tenant
+
+__all__ = ("TenantDemands", "divided_slots", "divided_table", "read_demands", "written_demands")
+
+TenantDemands = Mapping[str, Mapping[str, Demand]]
+"""Model → tenant → what it has at one gateway."""
+
+
+def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Demand]]) -> list[list[int]]:
+    """Slots of each gateway (rows) on each endpoint of one model (columns).
+
+    Each gateway's total is its lease by tenant, and at least 1 where there are as many slots as gateways. An endpoint's
+    slots add up to at most its capacity. A gateway has about the same part of every endpoint. Equal input gives equal
+    output.
+    capacities: of each endpoint; demands: of each gateway by tenant
+    """
+    total = sum(capacities)
+    leases = lease_by_tenant(total, demands)
+    if total >= len(leases):
+        leases = [max(1, slots) for slots in leases]  # what still runs elsewhere holds back growth, not the first slot
+    left, left_total, rows = list(leases), total, [[0] * len(capacities) for _ in leases]
+    for column, capacity in enumerate(capacities):
+        # This part of what is left fits here, and the rest into the other endpoints.
+        here = -(-sum(left) * capacity // left_total) if left_total else 0
+        for row, slots in enumerate(_in_proportion(here, left, first=column)):
+            rows[row][column] = slots
+            left[row] -= slots
+        left_total -= capacity
+    return rows
+
+
+def divided_table(table: EndpointTable, demands: Sequence[TenantDemands]) -> list[EndpointTable]:
+    """The table of each gateway: each endpoint's ``capacity`` is its share, ``engine_capacity`` that of the engine.
+
+    Where a model has fewer slots than gateways, those without get one all the same: they would refuse requests.
+    Endpoints of unknown capacity are not divided.
+    demands: of each gateway
+    """
+    shares: list[dict[str, int]] = [{} for _ in demands]
+    for model in dict.fromkeys(e.model for e in table.endpoints):
+        endpoints = [e for e in table.endpoints if e.model == model]
+        for own, given in zip(shares, _shares(endpoints, [d.get(model, {}) for d in demands]), strict=True):
+            own.update(given)
+    return [
+        dataclasses.replace(table, endpoints=tuple(_with_share(e, own.get(_name(e))) for e in table.endpoints))
+        for own in shares
+    ]
+
+
+def written_demands(demands: TenantDemands) -> dict[str, dict[str, list[float]]]:
+    """As a document: ``{model: {tenant: [weight, running, waiting]}}``."""
+    return {
+        model: {name: [d.weight, d.running, d.waiting] for name, d in tenants.items()}
+        for model, tenants in demands.items()
+    }
+
+
+def read_demands(*documents: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Demand]]:
+    """What ``written_demands`` wrote; of several gateways it is added up."""
+    total: dict[str, dict[str, Demand]] = {}
+    for document in documents:
+        for model, tenants in document.items():
+            known = total.setdefault(model, {})
+            for name, (weight, running, waiting) in tenants.items():
+                so_far = known.get(name, Demand(weight=weight, running=0, waiting=0))
+                known[name] = Demand(
+                    weight=weight, running=so_far.running + int(running), waiting=so_far.waiting + int(waiting)
+                )
+    return total
+
+
+def _shares(endpoints: Sequence[Endpoint], demands: Sequence[Mapping[str, Demand]]) -> list[dict[str, int]]:
+    """Slots of each gateway by endpoint. Nobody demands those that take nothing new: they are divided evenly."""
+    if any(e.ready and e.capacity is None for e in endpoints):
+        demands = [_all_waiting(gateway) for gateway in demands]
+    counted = {_name(e): (e, max(0, e.capacity)) for e in endpoints if e.capacity is not None}
+    ready = {name: capacity for name, (e, capacity) in counted.items() if e.ready}
+    rows = _one_at_least(divided_slots(list(ready.values()), demands), list(ready.values()))
+    shares = [dict(zip(ready, row, strict=True)) for row in rows]
+    for name in counted.keys() - ready.keys():
+        for own, slots in zip(shares, lease(counted[name][1], [0] * len(demands)), strict=True):
+            own[name] = slots
+    return shares
+
+
+def _all_waiting(demands: Mapping[str, Demand]) -> dict[str, Demand]:
+    """What runs may run on an endpoint without limit: it must not hold back the division of the others."""
+    return {name: Demand(weight=d.weight, running=0, waiting=d.running + d.waiting) for name, d in demands.items()}
+
+
+def _one_at_least(rows: list[list[int]], capacities: Sequence[int]) -> list[list[int]]:
+    """A gateway with no slot gets one of the largest endpoint, beyond what that has."""
+    if not capacities:
+        return rows
+    largest = max(range(len(capacities)), key=lambda column: capacities[column])
+    alone = [int(column == largest) for column in range(len(capacities))]
+    return [row if any(row) else alone for row in rows]
+
+
+def _in_proportion(total: int, parts: Sequence[int], *, first: int) -> list[int]:
+    """``total``, at most the sum of ``parts``, by ``parts``; of equal rests that from ``first`` on is rounded up."""
+    whole_sum = sum(parts)
+    if not whole_sum:
+        return [0] * len(parts)
+    found = [total * part // whole_sum for part in parts]
+    turned = [(first + index) % len(parts) for index in range(len(parts))]
+    by_rest = sorted(turned, key=lambda index: -(total * parts[index] % whole_sum))
+    for index in by_rest[: total - sum(found)]:
+        found[index] += 1
+    return found
+
+
+def _with_share(endpoint: Endpoint, slots: int | None) -> Endpoint:
+    if slots is None:
+        return endpoint
+    whole = endpoint.capacity if endpoint.engine_capacity is None else endpoint.engine_capacity
+    return dataclasses.replace(endpoint, capacity=slots, engine_capacity=whole)
+
+
+def _name(endpoint: Endpoint) -> str:
+    return f"{endpoint.model} {endpoint.key}"

@@ -1,0 +1,207 @@
+"""Who is active, what each was served, and who is next: tenants, their flows, priority classes."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from longboat.routing.queue.queue_entry import Ticket
+from longboat.routing.queue.recent_demand import RecentDemand, slots_wanted
+from longboat.routing.queue.throughput import Ratio
+
+__all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant")
+
+ACTIVE_S = 30.0
+"""A tenant counts when shares are made until it had nothing waiting and nothing running for so long."""
+
+_SWEEP_S = 1.0
+
+
+class Tenant:
+    """priority: the best class it asked for while active; service_tokens: charged for what ran and runs.
+
+    demand: the slots that it wanted lately; kept_mean, kept_variance: of it, when ``Flows.sweep`` last looked
+    """
+
+    __slots__ = (
+        "demand", "flows", "kept_mean", "kept_variance", "last_s", "name", "priority", "ratio", "running",
+        "service_tokens", "waiting", "weight",
+    )  # fmt: skip
+
+    def __init__(self, name: str, weight: float, priority: int, ratio: Ratio, now_s: float = 0.0) -> None:
+        self.name = name
+        self.weight = weight
+        self.priority = priority
+        self.ratio = ratio
+        self.running = 0
+        self.waiting = 0
+        self.service_tokens = 0.0
+        self.last_s = 0.0
+        self.demand = RecentDemand(now_s)
+        self.kept_mean = 0.0
+        self.kept_variance = 0.0
+        self.flows: dict[int, Flow] = {}
+
+    def note(self, now_s: float) -> None:
+        """Before ``running`` or ``waiting`` changes."""
+        self.demand.note(self.running + self.waiting, now_s)
+
+
+class Level:
+    """A priority class. flows: those with waiting tickets; virtual_time: where the last granted ticket began;
+    turn: number of the last grant, so that equals take turns."""
+
+    __slots__ = ("flows", "priority", "turn", "virtual_time")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.flows: dict[Flow, None] = {}
+        self.virtual_time = 0.0
+        self.turn = 0
+
+    def floor(self) -> float | None:
+        """Virtual time of the least served of those who wait."""
+        return min([flow.virtual_time for flow in self.flows]) if self.flows else None
+
+
+class Flow:
+    """A tenant's tickets of one class, first come first served. virtual_time: tokens served, divided by weight."""
+
+    __slots__ = ("level", "promised_s", "tenant", "tickets", "virtual_time", "waiting_tokens")
+
+    def __init__(self, tenant: Tenant, level: Level) -> None:
+        self.tenant = tenant
+        self.level = level
+        self.tickets: OrderedDict[Ticket, None] = OrderedDict()
+        self.waiting_tokens = 0
+        self.virtual_time = 0.0
+        self.promised_s = 0.0
+
+    @property
+    def head(self) -> Ticket:
+        return next(iter(self.tickets))
+
+    @property
+    def work_tokens(self) -> float:
+        """What the waiting tickets will use, as far as the tenant's past tells."""
+        return self.waiting_tokens * self.tenant.ratio.value
+
+    def start(self) -> float:
+        """Virtual time from which a new ticket is served: who had nothing waiting has saved up nothing."""
+        if self.tickets:
+            return self.virtual_time
+        floor = self.level.floor()
+        return max(self.virtual_time, self.level.virtual_time if floor is None else floor)
+
+    def push(self, ticket: Ticket) -> None:
+        self.virtual_time = self.start()
+        self.tickets[ticket] = None
+        self.level.flows[self] = None
+        self.waiting_tokens += ticket.cost_tokens
+        self.tenant.waiting += 1
+
+    def take_out(self, ticket: Ticket) -> None:
+        del self.tickets[ticket]
+        self.waiting_tokens -= ticket.cost_tokens
+        self.tenant.waiting -= 1
+        if not self.tickets:
+            del self.level.flows[self]
+
+
+class Flows:
+    """All tenants that are active, and the classes. sweep_s: when ``sweep`` has work again."""
+
+    __slots__ = ("_kept_mean", "_kept_variance", "_weights", "levels", "sweep_s", "tenants")
+
+    def __init__(self) -> None:
+        self._kept_mean = 0.0
+        self._kept_variance = 0.0
+        self.tenants: dict[str, Tenant] = {}
+        self.levels: list[Level] = []
+        self._weights: dict[int, float] = {}
+        self.sweep_s = 0.0
+
+    def enter(self, ticket: Ticket, now_s: float, typical: Ratio) -> Flow:
+        """The flow of a new ticket; its tenant is active from now on."""
+        tenant = self.tenants.get(ticket.tenant)
+        if tenant is None:
+            tenant = Tenant(ticket.tenant, ticket.weight, ticket.priority, Ratio(typical.value), now_s)
+            self.tenants[ticket.tenant] = tenant
+            self._weigh()
+        elif tenant.weight != ticket.weight or ticket.priority < tenant.priority:
+            tenant.weight = ticket.weight
+            tenant.priority = min(tenant.priority, ticket.priority)
+            self._weigh()
+        tenant.last_s = now_s
+        return tenant.flows.get(ticket.priority) or self._new_flow(tenant, ticket.priority)
+
+    def sweep(self, now_s: float) -> None:
+        """Forget who was idle for long; does its work once a second."""
+        if now_s < self.sweep_s:
+            return
+        self.sweep_s = now_s + _SWEEP_S
+        limit_s = now_s - ACTIVE_S
+        idle = [t for t in self.tenants.values() if t.last_s < limit_s and not t.running and not t.waiting]
+        for tenant in idle:
+            del self.tenants[tenant.name]
+        if idle:
+            self._weigh()
+        self._look_at_demand(now_s)
+
+    def share(self, tenant: Tenant, of: float) -> float:
+        """The tenant's part by weight, among active tenants of its class and of those above."""
+        weights = self._weights.get(tenant.priority)
+        return of if weights is None else of * tenant.weight / weights
+
+    def headroom(self, slots: int, ratio: float, now_s: float) -> int:
+        """Slots that only tenants below their share may take: a part of all, and what those are expected to want soon.
+
+        The latter is what they wanted lately and a margin, within their shares, without what they have.
+        """
+        if ratio <= 0 or slots < 2 or len(self.tenants) < 2:
+            return 0
+        mean = variance = shares = 0.0
+        running = 0
+        for tenant in self.tenants.values():
+            share = self.share(tenant, slots)
+            if tenant.running >= share:
+                continue
+            tenant.note(now_s)
+            mean += min(tenant.demand.mean, share)
+            variance += tenant.demand.variance
+            shares += share
+            running += tenant.running
+        expected = min(slots_wanted(mean, variance), shares) - running
+        return max(math.ceil(slots * min(ratio, 1.0)), math.floor(expected))
+
+    def most_headroom(self, tenant: Tenant, slots: int, ratio: float) -> float:
+        """``headroom`` where it bars ``tenant``, or more than that; costs little. As ``sweep`` last saw the others."""
+        if ratio <= 0 or len(self.tenants) < 2:
+            return 0.0
+        variance = self._kept_variance - tenant.kept_variance
+        wanted = slots_wanted(self._kept_mean - tenant.kept_mean, variance if variance > 0.0 else 0.0)
+        return max(slots * ratio + 1.0, wanted)
+
+    def _look_at_demand(self, now_s: float) -> None:
+        self._kept_mean = self._kept_variance = 0.0
+        for tenant in self.tenants.values():
+            tenant.note(now_s)
+            self._kept_mean += tenant.demand.mean
+            self._kept_variance += tenant.demand.variance
+            tenant.kept_mean, tenant.kept_variance = tenant.demand.mean, tenant.demand.variance
+
+    def _new_flow(self, tenant: Tenant, priority: int) -> Flow:
+        level = next((level for level in self.levels if level.priority == priority), None)
+        if level is None:
+            level = Level(priority)
+            self.levels.append(level)
+            self.levels.sort(key=lambda level: level.priority)
+        flow = tenant.flows[priority] = Flow(tenant, level)
+        return flow
+
+    def _weigh(self) -> None:
+        by_priority: dict[int, float] = {}
+        for tenant in self.tenants.values():
+            by_priority[tenant.priority] = by_priority.get(tenant.priority, 0.0) + tenant.weight
+        total = 0.0
+        self._weights = {priority: (total := total + by_priority[priority]) for priority in sorted(by_priority)}

@@ -1,0 +1,1 @@
+"""Mistakes: how they are found, where they stand and what works instead."""

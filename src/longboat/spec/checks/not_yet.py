@@ -1,0 +1,76 @@
+"""What the fleet file will say one day: understood, refused with "not yet", never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from longboat.core.errors import Problem
+from longboat.spec.text.location import Path, show
+from longboat.spec.text.yaml_text import Plain
+
+__all__ = ("take_later",)
+
+ANY = "*"
+Test = Callable[[Plain], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """A part of the file that belongs to later work. applies: to which of its values."""
+
+    path: tuple[str, ...]
+    what: str
+    hint: str
+    applies: Test = lambda _: True
+
+
+def _is(*values: str) -> Test:
+    return lambda value: isinstance(value, str) and value in values
+
+
+def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[Later, ...]:
+    return tuple(Later(path=(*owner, name), what=what, hint=hint) for name in names)
+
+
+MODEL = ("models", ANY)
+ENGINES = _is("sglang", "llamacpp", "llama.cpp", "tgi", "external")
+
+LATER: tuple[Later, ...] = (
+    *_table((*MODEL, "split"), "data and expert parallelism", "use replicas, tensor and pipeline", "data", "expert"),
+    *_table((*MODEL, "split"), "separate prefill and decode", "use replicas", "decode", "prefill"),
+    *_table(MODEL, "separate prefill and decode", "use replicas", "decode", "prefill"),
+    *_table(MODEL, "autoscaling", "write replicas: auto, or a number", "min_replicas", "max_replicas", "autoscaling"),
+    *_table((), "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
+    *_table(MODEL, "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
+    Later(path=(*MODEL, "engine"), what="this engine", hint="write engine: vllm", applies=ENGINES),
+    Later(path=(*MODEL, "engine", "kind"), what="this engine", hint="write kind: vllm", applies=ENGINES),
+    *_table((), "service levels", "write load: {ttft_ms: 500, itl_ms: 50} in a model", "slo"),
+    *_table(MODEL, "service levels", "write load: {ttft_ms: 500, itl_ms: 50}", "slo"),
+    *_table(MODEL, "LoRA adapters", "serve a merged model", "lora", "adapters"),
+)
+
+
+def take_later(data: dict[str, Plain]) -> list[Problem]:
+    """Take what belongs to later work out of ``data`` (it is changed), and say so for each."""
+    problems = []
+    for entry in LATER:
+        for path, owner, value in _matches(data, entry.path, ()):
+            if entry.applies(value):
+                del owner[str(path[-1])]
+                written = f" ({value})" if isinstance(value, str) else ""
+                problems.append(Problem(where=show(path), what=f"not yet: {entry.what}{written}", hint=entry.hint))
+    return problems
+
+
+def _matches(value: Plain, pattern: tuple[str, ...], done: Path) -> list[tuple[Path, dict[str, Plain], Plain]]:
+    """Every place that the pattern reaches: its path, the mapping that holds it, and what stands there."""
+    first, rest = pattern[0], pattern[1:]
+    if first == ANY:
+        items = enumerate(value) if isinstance(value, list) else ()
+        return [match for index, item in items for match in _matches(item, rest, (*done, index))]
+    if not isinstance(value, dict) or first not in value:
+        return []
+    if not rest:
+        return [((*done, first), value, value[first])]
+    return _matches(value[first], rest, (*done, first))

@@ -1,0 +1,50 @@
+"""JSON Schema of the fleet file, short forms included, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longboat.spec.types.fleet import Fleet
+
+__all__ = ("fleet_schema",)
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SOURCE_TEXT = "builtin:NAME, an absolute folder as the nodes see it, or hf:ORGANISATION/NAME"
+SOURCE_PATTERN = r"^(builtin:[a-z0-9][a-z0-9.-]*|hf:[^/\s]+/[^/\s]+|/.+)$"
+Schema = dict[str, Any]
+
+
+def fleet_schema() -> Schema:
+    """The schema: a fleet, or as a whole file just one model's source."""
+    whole = Fleet.model_json_schema(by_alias=True)
+    definitions: Schema = whole.pop("$defs")
+    source = {"type": "string", "pattern": SOURCE_PATTERN, "description": SOURCE_TEXT}
+    model = definitions["ModelSpec"]
+    model["required"] = ["source"]
+    model["properties"]["source"] = source
+    kinds = definitions["EngineSpec"]["properties"]["kind"]["enum"]
+    model["properties"]["engine"] = _short_or_long(
+        {"type": "string", "enum": kinds}, "EngineSpec", "The engine, or its kind."
+    )
+    whole["properties"]["models"]["items"] = _short_or_long(source, "ModelSpec", "A model, or just its source.")
+    definitions["Fleet"] = _tidy(whole)
+    return {
+        "$schema": DIALECT,
+        "title": "Longboat fleet file",
+        "anyOf": [{"$ref": "#/$defs/Fleet"}, source],
+        "$defs": {name: _tidy(definition) for name, definition in definitions.items()},
+    }
+
+
+def _short_or_long(short: Schema, name: str, description: str) -> Schema:
+    return {"anyOf": [short, {"$ref": f"#/$defs/{name}"}], "description": description}
+
+
+def _tidy(definition: Schema) -> Schema:
+    """Without pydantic's generated titles, and without defaults that are whole sections."""
+    definition.pop("title", None)
+    for field in definition["properties"].values():
+        field.pop("title", None)
+        if isinstance(field.get("default"), dict):
+            field.pop("default")
+    return definition

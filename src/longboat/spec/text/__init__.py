@@ -1,0 +1,1 @@
+"""YAML text to plain values, strictly, with the place of each value."""

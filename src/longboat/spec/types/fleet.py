@@ -1,0 +1,344 @@
+"""The types of the fleet file: frozen, strict, no unknown fields; every default stands here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.section import Section, mistake
+from longboat.spec.types.sizes import canonical_size, size_bytes
+from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
+
+__all__ = (
+    "API_VERSION",
+    "Auto",
+    "EngineSpec",
+    "Fleet",
+    "LoadSpec",
+    "ModelSpec",
+    "OptionsSpec",
+    "PlacementSpec",
+    "Ranks",
+    "ResourcesSpec",
+    "SplitSpec",
+    "UpdateSpec",
+)
+
+Auto = Literal["auto"]
+"""What the planner decides when the fleet comes up."""
+API_VERSION: Final = "longboat/v1"
+MAX_REPLICAS = 1000
+MAX_MODELS = 1000
+MAX_RANKS = 1024
+
+FLEET_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+MODEL_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
+ENGINE_VERSION = re.compile(r"\d+(\.\d+)+([.+-]?[A-Za-z0-9]+)*")
+LABEL_KEY = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+
+def _fleet_name(value: str) -> str:
+    if not FLEET_NAME.fullmatch(value):
+        near = re.sub(r"[^a-z0-9]+", "-", value.lower())[:MAX_NAME].strip("-") or "longboat"
+        raise mistake(f"{value!r} is not 1 to 63 of a-z, 0-9 and -, with no - at an end", f"write {near}")
+    return value
+
+
+def _model_name(value: str) -> str:
+    if not MODEL_NAME.fullmatch(value):
+        near = re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:MAX_NAME].strip("._-") or "model"
+        raise mistake(f"{value!r} cannot stand in a URL: 1 to 63 of letters, digits, '.', '_', '-'", f"write {near}")
+    return value
+
+
+def _source(value: str, info: ValidationInfo) -> str:
+    folder = info.context["folder"] if info.context else "/"
+    if wrong := check_source(value, folder):
+        raise mistake(wrong.what, wrong.hint, later=wrong.later)
+    return value
+
+
+def _version(value: str) -> str:
+    if not ENGINE_VERSION.fullmatch(value):
+        raise mistake(f"{value!r} is not a version", 'write it like "0.32.0"')
+    return value
+
+
+def _argument(value: str) -> str:
+    if UNUSABLE.search(value):
+        raise mistake(f"{value!r} holds a character that no argument can hold", "write it as UTF-8 text without NUL")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise mistake(
+            f"{value!r} is not an absolute path", "write the environment's folder as the nodes see it: /opt/vllm"
+        )
+    return _argument(value)
+
+
+def _memory(value: str) -> str:
+    try:
+        return canonical_size(size_bytes(value))
+    except ValueError as error:
+        raise mistake(str(error), 'write it like "4GiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+
+
+def _gpus(value: float) -> float:
+    if value > 1:
+        raise mistake(f"a worker rank computes on one GPU, not {value:g}", "write gpus: 1, and split.tensor for more")
+    return value
+
+
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    for key, text in value.items():
+        if not LABEL_KEY.fullmatch(key):
+            raise mistake(
+                f"{key!r} is not a label's name", "use letters, digits, '.', '_', '-': zone, or example.com/zone"
+            )
+        if not LABEL_VALUE.fullmatch(text):
+            raise mistake(f"{text!r} is not a label's value", f"use letters, digits, '.', '_', '-': {key}: fast")
+    return value
+
+
+class OptionsSpec(Section):
+    """Settings of the fake engine; null leaves its own default."""
+
+    ttft_ms: float | None = Field(default=None, ge=0, le=3_600_000)
+    """Milliseconds to the first token."""
+    itl_ms: float | None = Field(default=None, ge=0, le=3_600_000)
+    """Milliseconds between tokens."""
+    start_s: float | None = Field(default=None, ge=0, le=3_600)
+    """Seconds that it pretends to load."""
+    max_num_seqs: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Answers at once; others wait."""
+    kv_blocks: int | None = Field(default=None, ge=1, le=100_000_000)
+    """KV blocks; requests wait when they are taken."""
+    block_size: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Tokens of a KV block."""
+
+
+# Values that must agree are checked where the later one stands: a section with another mistake in it is never whole.
+def _stages(layers: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+    stages = info.data.get("pipeline", len(layers))
+    if stages == "auto":
+        raise mistake("layers of each stage, and pipeline: auto", f"write pipeline: {len(layers)}, or no layers")
+    if len(layers) != stages:
+        raise mistake(
+            f"{len(layers)} numbers of layers for {stages} pipeline stages",
+            f"write pipeline: {len(layers)}, or one each",
+        )
+    return layers
+
+
+def _no_version_besides(environment: str | None, info: ValidationInfo) -> str | None:
+    if environment is not None and info.data.get("version") is not None:
+        raise mistake("version and environment together: the environment has its own version", "write one of the two")
+    return environment
+
+
+def _for_the_fake(options: OptionsSpec, info: ValidationInfo) -> OptionsSpec:
+    kind = info.data.get("kind", "fake")
+    if kind != "fake" and options.model_dump(exclude_none=True):
+        raise mistake(f"options are for the fake engine, not for {kind}", "write engine.args instead")
+    return options
+
+
+class EngineSpec(Section):
+    """Which program serves the model."""
+
+    kind: Literal["vllm", "fake"] = "vllm"
+    """The engine: vllm, or fake (answers without a model, for tests)."""
+    version: Annotated[str, AfterValidator(_version)] | None = None
+    """Version that the nodes' engine environment must have; null takes the newest installed one."""
+    environment: Annotated[Annotated[str, AfterValidator(_absolute)] | None, AfterValidator(_no_version_besides)] = None
+    """Folder of a Python environment of your own that holds the engine, as the nodes see it."""
+    startup: Literal["auto", "zygote", "plain"] = "auto"
+    """zygote forks from a process that has imported the engine; plain starts the engine's command; auto picks."""
+    args: tuple[Annotated[str, AfterValidator(_argument)], ...] = Field(default=(), max_length=200)
+    """Extra command-line arguments for the engine, one list item each."""
+    options: Annotated[OptionsSpec, AfterValidator(_for_the_fake)] = OptionsSpec()
+    """Settings of the fake engine."""
+
+    @property
+    def given_options(self) -> dict[str, int | float]:
+        """The options that the file sets, by name."""
+        return self.options.model_dump(exclude_none=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """A split in numbers. layers: of each stage; None: as the engine divides them."""
+
+    tensor: int
+    pipeline: int
+    layers: tuple[int, ...] | None = None
+
+
+class SplitSpec(Section):
+    """How one replica is split over worker ranks: tensor * pipeline of them."""
+
+    tensor: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
+    """Worker ranks that share each layer; auto lets the planner decide."""
+    pipeline: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
+    """Stages that the layers are divided into; auto lets the planner decide, and their layers."""
+    layers: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_stages)] | None = Field(
+        default=None, max_length=MAX_RANKS
+    )
+    """Layers of each stage; null lets the engine divide them evenly."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> SplitSpec:
+        if self.ranks is not None and (ranks := self.ranks.tensor * self.ranks.pipeline) > MAX_RANKS:
+            raise mistake(
+                f"{self.tensor} x {self.pipeline} are {ranks} worker ranks, the limit is {MAX_RANKS}", "split less"
+            )
+        return self
+
+    @property
+    def open_parts(self) -> tuple[str, ...]:
+        """Names of the parts that are left to decide."""
+        return tuple(name for name in ("tensor", "pipeline") if getattr(self, name) == "auto")
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """In numbers; None where a part is left to decide."""
+        if self.tensor == "auto" or self.pipeline == "auto":
+            return None
+        return Ranks(tensor=self.tensor, pipeline=self.pipeline, layers=self.layers)
+
+
+class ResourcesSpec(Section):
+    """What one worker rank takes on its node."""
+
+    cpus: float = Field(default=1.0, ge=0.01, le=1024)
+    """CPUs of one worker rank."""
+    gpus: Annotated[float, Field(ge=0, json_schema_extra={"maximum": 1}), AfterValidator(_gpus)] | None = None
+    """GPUs of one worker rank: 0, 1, or a part of one; null is 1 on a GPU platform and 0 on CPUs."""
+    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    """Memory of one worker rank with its unit ("4GiB"), reserved on the node; null reserves none."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of one worker rank in bytes; 0 where none is reserved."""
+        return size_bytes(self.memory) if self.memory else 0
+
+
+class PlacementSpec(Section):
+    """Where replicas may run."""
+
+    labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict, max_length=50)
+    """Labels that a node must carry to be chosen."""
+    nodes: int | None = Field(default=None, ge=1, le=MAX_RANKS)
+    """Number of nodes that one replica spans; null lets Longboat decide."""
+    stages: tuple[Annotated[dict[str, str], AfterValidator(_labels)], ...] | None = Field(
+        default=None, min_length=1, max_length=MAX_RANKS
+    )
+    """Labels that the node of each pipeline stage must carry, from the first; null lets any node have any stage."""
+
+
+class LoadSpec(Section):
+    """What the model is to serve: what the planner plans for."""
+
+    users: int = Field(default=8, ge=1, le=1_000_000)
+    """Requests under way at once, over all replicas."""
+    prompt_tokens: int = Field(default=1024, ge=1, le=100_000_000)
+    """Tokens of a prompt."""
+    output_tokens: int = Field(default=256, ge=1, le=100_000_000)
+    """Tokens of an answer."""
+    ttft_ms: float | None = Field(default=None, gt=0, le=3_600_000)
+    """Milliseconds to the first token that the mean request may take; null is no limit."""
+    itl_ms: float | None = Field(default=None, gt=0, le=3_600_000)
+    """Milliseconds between tokens that the mean request may take; null is no limit."""
+
+
+class UpdateSpec(Section):
+    """How running replicas are exchanged for others, and what becomes of their answers."""
+
+    surge: bool = True
+    """Whether a new replica starts before an old one is taken out, where there is room for both."""
+    drain_s: float = Field(default=20.0, ge=0, le=3600)
+    """Seconds that answers may take to end on a replica that is taken out; then they go on with one of its kind."""
+    limit_s: float = Field(default=600.0, ge=0, le=3600)
+    """Seconds that the last replica of its kind waits for its answers to end; then they are broken off."""
+    ready_s: float = Field(default=1800.0, ge=1, le=86_400)
+    """Seconds within which a new replica must be ready; otherwise the update is taken back."""
+
+
+class ModelSpec(Section):
+    """One model and how it is served."""
+
+    name: Annotated[str, AfterValidator(_model_name)]
+    """Name that clients use; by default it follows from the source."""
+    source: Annotated[str, AfterValidator(_source)]
+    """builtin:NAME, a folder as the nodes see it (absolute), or hf:ORGANISATION/NAME."""
+    engine: EngineSpec = EngineSpec()
+    """The engine, or just its kind."""
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | Auto = 1
+    """Copies that serve at the same time; 0 keeps the model known, but serves nothing; auto lets the planner decide."""
+    split: SplitSpec | Auto = SplitSpec()
+    """How one replica is split; auto lets the planner decide."""
+    load: LoadSpec = LoadSpec()
+    """What it is to serve, for the planner."""
+    context: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Longest request in tokens, prompt and answer together; null is what the model can do."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What one worker rank takes."""
+    placement: PlacementSpec = PlacementSpec()
+    """Where replicas may run."""
+    update: UpdateSpec = UpdateSpec()
+    """How running replicas are exchanged."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the planner has nothing to decide."""
+        return self.replicas != "auto" and self.split_is_decided
+
+    @property
+    def split_is_decided(self) -> bool:
+        """Whether each part of the split is a number."""
+        return self.parts.ranks is not None
+
+    @property
+    def parts(self) -> SplitSpec:
+        """The split part by part: where all of it is left to decide, each of them is."""
+        return SplitSpec(tensor="auto", pipeline="auto") if self.split == "auto" else self.split
+
+    @property
+    def num_replicas(self) -> int:
+        """Raises ValueError where it is not decided."""
+        if self.replicas == "auto":
+            raise ValueError(f"the replicas of {self.name} are not decided")
+        return self.replicas
+
+    @property
+    def ranks(self) -> Ranks:
+        """The split in numbers. Raises ValueError where it is not decided."""
+        if (found := self.parts.ranks) is None:
+            raise ValueError(f"the split of {self.name} is not decided")
+        return found
+
+
+class Fleet(Section):
+    """A fleet: models and the gateway in front of them."""
+
+    api_version: Literal["longboat/v1"] = Field(default=API_VERSION, alias="apiVersion")
+    """Version of this file's format."""
+    name: Annotated[str, AfterValidator(_fleet_name)] = "longboat"
+    """Name of the fleet; a cluster runs one."""
+    models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=MAX_MODELS)
+    """The models, each a mapping or just its source."""
+    gateway: GatewaySpec = GatewaySpec()
+    """The address in front."""
+
+    def model_named(self, name: str) -> ModelSpec | None:
+        """The model that clients call ``name``."""
+        return next((model for model in self.models if model.name == name), None)

@@ -1,0 +1,131 @@
+"""Values of the gateway's part of the file: how each is written, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from longboat.spec.types.section import absolute_file, mistake
+from longboat.spec.types.sizes import canonical_size, size_bytes
+
+__all__ = (
+    "AliasName",
+    "Digest",
+    "FilePath",
+    "Headers",
+    "HttpUrl",
+    "ModelName",
+    "Origin",
+    "RedisUrl",
+    "Size",
+    "Sticky",
+    "Tokens",
+    "Variable",
+    "Weight",
+    "Word",
+)
+
+MAX_TOKENS = 10**15
+
+WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+ALIAS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
+HEADER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+STICKY = ("tenant", "user", "request")
+
+
+def _word(value: str) -> str:
+    if not WORD.fullmatch(value):
+        near = re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63].strip("._-") or "team-a"
+        raise mistake(f"{value!r} is not 1 to 63 of letters, digits, '.', '_', '-'", f"write {near}")
+    return value
+
+
+def _alias_name(value: str) -> str:
+    if not ALIAS_NAME.fullmatch(value):
+        near = re.sub(r"[^A-Za-z0-9._:/-]+", "-", value)[:128].strip("._:/-") or "alias"
+        what = f"{value!r} is not 1 to 128 of letters, digits, '.', '_', '-', ':', '/'"
+        raise mistake(what, f"write {near}")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not VARIABLE.fullmatch(value):
+        raise mistake(f"{value!r} is no name of an environment variable", "write it like REDIS_URL")
+    return value
+
+
+def _sha256(value: str) -> str:
+    if not SHA256.fullmatch(value):
+        raise mistake(
+            "this is no SHA-256 in hex (64 of 0-9, a-f)",
+            'printf %s "$SECRET" | sha256sum prints it; or use secret_file',
+        )
+    return value
+
+
+def _sticky(value: str) -> str:
+    kind, colon, header = value.partition(":")
+    if value not in STICKY and not (kind == "header" and colon and HEADER_NAME.fullmatch(header)):
+        raise mistake(f"{value!r} keeps no pool", "write tenant, user, request or header:x-name (small letters)")
+    return value
+
+
+def _headers(value: dict[str, str]) -> dict[str, str]:
+    for name in value:
+        if not HEADER_NAME.fullmatch(name):
+            raise mistake(f"{name!r} is no header's name in small letters", f"write {name.lower()}")
+    return value
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise mistake(f"{value!r} is not http://HOST:PORT", "write it like http://collector:4318")
+    return value
+
+
+def _origin(value: str) -> str:
+    parts = urlsplit(value)
+    is_origin = parts.scheme in ("http", "https") and parts.netloc and f"{parts.scheme}://{parts.netloc}" == value
+    if value != "*" and not is_origin:
+        raise mistake(f"{value!r} is no origin of web pages", 'write it like https://app.example.com, or "*" for all')
+    return value
+
+
+def _size(value: str) -> str:
+    try:
+        return canonical_size(size_bytes(value))
+    except ValueError as error:
+        raise mistake(str(error), 'write it like "100MiB" (B, KB, KiB, MB, MiB, GB, GiB, TB, TiB)') from None
+
+
+def _redis_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise mistake(f"{parts.scheme!r} is no scheme of a Redis URL", "write redis://HOST:6379/0")
+    if parts.password or parts.username:
+        raise mistake(
+            "a password stands in the file", "keep the URL in a file of its own: url_file: /etc/longboat/redis-url"
+        )
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
+ModelName = Annotated[str, Field(min_length=1, max_length=128)]
+FilePath = Annotated[str, AfterValidator(absolute_file)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Weight = Annotated[float, Field(ge=0.001, le=1_000_000)]
+AliasName = Annotated[str, AfterValidator(_alias_name)]
+Digest = Annotated[str, AfterValidator(_sha256)]
+Sticky = Annotated[str, AfterValidator(_sticky)]
+Headers = Annotated[dict[str, str], AfterValidator(_headers)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Origin = Annotated[str, AfterValidator(_origin)]
+Size = Annotated[str, AfterValidator(_size)]
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]

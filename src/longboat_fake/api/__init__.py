@@ -1,0 +1,1 @@
+"""The APIs of the fake engine in vLLM's shapes."""

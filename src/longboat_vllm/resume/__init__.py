@@ -1,0 +1,1 @@
+"""Patches that let vLLM continue a response that began on another engine."""

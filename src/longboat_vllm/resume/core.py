@@ -1,0 +1,99 @@
+"""Carried output in vLLM's engine core: a request begins with output, as if it had been preempted here."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from longboat_vllm.resume.carry import PRIOR_TOKENS
+from longboat_vllm.resume.install import UnexpectedShapeError, expect
+
+__all__ = ("check", "install", "prior_of")
+
+_MARK = "_longboat_resume"
+
+
+def prior_of(params: Any) -> list[int]:
+    """The ids that a request's sampling parameters carry."""
+    extra_args = getattr(params, "extra_args", None) or {}
+    return extra_args.get(PRIOR_TOKENS) or []
+
+
+def check() -> None:
+    """Raises UnexpectedShapeError where scheduler or grammars look otherwise than in vLLM 0.29 to 0.32."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.request import Request
+    from vllm.v1.structured_output import StructuredOutputManager as Manager
+
+    expect("num_preemptions" in inspect.getsource(Request.__init__), "requests do not count their preemptions")
+    source = inspect.getsource(Scheduler.schedule)
+    expect("request.num_preemptions <= 0" in source, "the scheduler does not spare preempted requests a check")
+    expect("compile_grammar" in inspect.getsource(Manager._create_grammar), "grammars are compiled elsewhere")
+    _grammar_start(Manager)
+
+
+def install() -> None:
+    """Wrap how the engine core takes a request, and how it compiles its grammar."""
+    from vllm.v1.request import Request
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    if hasattr(StructuredOutputManager._create_grammar, _MARK):
+        return
+    Request.from_engine_core_request = classmethod(_begun(Request.from_engine_core_request.__func__))
+    create = _advanced(StructuredOutputManager._create_grammar, _grammar_start(StructuredOutputManager))
+    setattr(create, _MARK, True)
+    StructuredOutputManager._create_grammar = create
+
+
+def _begun(from_engine_core_request: Any) -> Any:
+    @functools.wraps(from_engine_core_request)
+    def from_engine_core_request_begun(cls: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        made = from_engine_core_request(cls, request, *args, **kwargs)
+        if prior := prior_of(made.sampling_params):
+            made.append_output_token_ids(prior)
+            made.num_preemptions = 1
+        return made
+
+    return from_engine_core_request_begun
+
+
+def _advanced(create_grammar: Any, grammar_start: Any) -> Any:
+    """``_create_grammar`` whose grammar has accepted what is carried, from where reasoning ended."""
+
+    @functools.wraps(create_grammar)
+    def create_grammar_advanced(manager: Any, request: Any) -> Any:
+        grammar = create_grammar(manager, request)
+        prior = prior_of(request.sampling_params)
+        start = grammar_start(manager, request, prior) if prior else None
+        if start is not None and start < len(prior) and not grammar.accept_tokens(request.request_id, prior[start:]):
+            raise ValueError("the grammar rejects the tokens carried")
+        return grammar
+
+    return create_grammar_advanced
+
+
+def _grammar_start(manager_class: Any) -> Any:
+    """How this vLLM finds where in new tokens the grammar begins: gives the index, or None for nowhere."""
+    if hasattr(manager_class, "_get_constraint_bounds"):
+        return _start_by_bounds
+    if hasattr(manager_class, "should_advance") and hasattr(manager_class, "trim_reasoning_for_advance"):
+        return _start_by_trimming
+    raise UnexpectedShapeError("nothing says where in a request's tokens its grammar begins")
+
+
+def _start_by_bounds(manager: Any, request: Any, prior: list[int]) -> int | None:
+    """As ``StructuredOutputManager.accept_tokens`` of vLLM 0.32."""
+    start, _ = manager._get_constraint_bounds(request, prior, spec_tokens_committed=True)
+    if start > len(prior):
+        return None
+    request.structured_output_request.reasoning_ended = True
+    return int(start)
+
+
+def _start_by_trimming(manager: Any, request: Any, prior: list[int]) -> int | None:
+    """As the scheduler of vLLM 0.29 does after each step."""
+    manager.should_fill_bitmask(request)  # whether the prompt ended reasoning is found out here
+    if not manager.should_advance(request, new_token_ids=prior):
+        return None
+    return len(prior) - len(manager.trim_reasoning_for_advance(request, prior))

@@ -1,0 +1,70 @@
+"""Comment lines that tell the gateway token ids, woven into a stream of server-sent events as it leaves the engine."""
+
+from __future__ import annotations
+
+import re
+
+from longboat_vllm.resume.carry import CarriedRequest
+
+__all__ = ("JournalLines", "ids_lines", "steps_line")
+
+_CHOICE = re.compile(rb'"choices": ?\[\{"index": ?(\d+)')
+_FIELDS = (b"data:", b"event:")
+_DONE = b"data: [DONE]"
+# Events in which a choice has nothing of its own yet: its ids wait for the next one, so that what is told was sent.
+_BARE = (b'"delta":{"role":', b"event: response.created", b"event: response.in_progress", b"event: message_start")
+_ADDED = (b"event: response.output_item.added", b"event: response.content_part.added", b"event: content_block_start")
+
+
+class JournalLines:
+    """Weaves the ids of one request's choices into its stream; ``feed`` takes what the engine sends, in any pieces."""
+
+    def __init__(self, request: CarriedRequest) -> None:
+        self._request = request
+        self._partial = b""
+
+    @property
+    def between_events(self) -> bool:
+        """Whether a comment may be sent now."""
+        return not self._partial
+
+    def feed(self, chunk: bytes, *, is_last: bool = False) -> bytes:
+        """The whole events that ``chunk`` completes, with their ids in front; the rest waits."""
+        chunk = self._partial + chunk
+        end = len(chunk) if is_last else chunk.rfind(b"\n\n") + 2
+        if end < 2:
+            self._partial = chunk
+            return b""
+        self._partial = chunk[end:]
+        events = chunk[:end].split(b"\n\n")
+        return b"\n\n".join(self._told(event) if event else event for event in events)
+
+    def _told(self, event: bytes) -> bytes:
+        if _DONE in event or not event.startswith(_FIELDS):
+            return event
+        lines = [] if event.startswith((*_BARE[1:], *_ADDED)) or _BARE[0] in event else self._ids_of(event)
+        counts = self._request.counts
+        position = ".".join(str(counts.get(choice, 0)) for choice in range(max(1, self._request.num_choices)))
+        return b"".join((*lines, b"id: ", position.encode(), b"\n", event))
+
+    def _ids_of(self, event: bytes) -> list[bytes]:
+        """Lines with the ids of the event's choice, or of all choices where it names none."""
+        unsent, counts = self._request.unsent, self._request.counts
+        found = _CHOICE.search(event)
+        choices = [int(found[1])] if found else sorted(unsent)
+        lines = []
+        for choice in choices:
+            if ids := unsent.pop(choice, None):
+                counts[choice] = counts.get(choice, 0) + len(ids)
+                lines.append(b": ids %d %s\n" % (choice, ",".join(map(str, ids)).encode()))
+        return lines
+
+
+def ids_lines(ids: dict[int, list[int]]) -> bytes:
+    """Comments that tell the ids of choices before an answer that is no stream."""
+    return b"".join([b": ids %d %s\n\n" % (choice, ",".join(map(str, new)).encode()) for choice, new in ids.items()])
+
+
+def steps_line(num_steps: int) -> bytes:
+    """A comment that says how far the engine has come, for a stream that is silent."""
+    return b": steps %d\n\n" % num_steps
