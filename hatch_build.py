@@ -40,7 +40,7 @@ MODULES = (
         "resume", "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
     )),
     *(f"routing/{name}" for name in (
-        "breaker", "fair_queue", "flows", "pace", "pick", "quota", "recent_demand", "tickets", "turns",
+        "backlog", "breaker", "fair_queue", "flows", "pace", "pick", "quota", "recent_demand", "tickets", "turns",
     )),
 )  # fmt: skip
 """What every request runs through."""
