@@ -240,7 +240,7 @@ class Bench:
     async def _start(self, plan: GangPlan, log: Path) -> RankProcess:
         command = self.adapter.command(plan, 0, self.environment, self.overlay)
         marks = {"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)}
-        return await start_rank(command, marks=marks, log_path=log, zygote=self.zygote)
+        return await start_rank(command, env_tags=marks, log_path=log, zygote=self.zygote)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class EngineHost:
         request = ZygoteRequest(argv=tuple(asked["argv"]), preload_env=asked["preload_env"]) if asked else None
         command = RankCommand(argv=tuple(order["argv"]), env=order["env"], zygote=request)
         marks = {"LONGBOAT_GANG": f"chaos/{log.stem}", "LONGBOAT_RUN": str(log.parent)}
-        return await start_rank(command, marks=marks, log_path=log, zygote=zygote)
+        return await start_rank(command, env_tags=marks, log_path=log, zygote=zygote)
 
     def beat(self) -> Beat:
         life, cpu_s = self._life.read() if self._life else (Life.ENDED, 0.0)

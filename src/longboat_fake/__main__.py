@@ -1,4 +1,4 @@
-"""The fake engine as a process: ``python -m longboat_fake --model NAME --host H --port P``."""
+"""Runs the fake engine as a process: ``python -m longboat_fake --model NAME --host H --port P``."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--start-s", type=float, default=0.0, help="pretend to load for this long")
     parser.add_argument("--ttft-ms", type=float, default=0.0, help="milliseconds to the first token")
     parser.add_argument("--itl-ms", type=float, default=0.0, help="milliseconds between tokens")
-    parser.add_argument("--max-num-seqs", type=int, default=256, help="answers at once; others wait")
-    parser.add_argument("--kv-blocks", type=int, default=4096, help="KV blocks; requests wait when they are taken")
+    parser.add_argument("--max-num-seqs", type=int, default=256, help="responses at the same time; others wait")
+    parser.add_argument("--kv-blocks", type=int, default=4096, help="KV blocks; requests wait while none is free")
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a KV block")
-    parser.add_argument("--max-model-len", type=int, default=32_768, help="tokens of prompt and answer together")
+    parser.add_argument("--max-model-len", type=int, default=32_768, help="tokens of prompt and response together")
     levels = [str(level) for level in ResumeLevel]
-    parser.add_argument("--resume", choices=levels, default="carried", help="how it goes on with another's answer")
+    parser.add_argument("--resume", choices=levels, default="carried", help="how it continues another engine's stream")
     parser.add_argument("--poison", default="", help="a word in a prompt that kills the engine at its first step")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events (ZeroMQ), such as tcp://*:5557")
     return parser

@@ -1,6 +1,6 @@
-"""What runs inside an engine's Python environment: process keeper, zygote, launcher and vLLM plugin.
+"""Code that runs inside an engine's Python environment: process keeper, zygote, launcher and vLLM plugin.
 
-Standard library and vLLM only; nothing of ``longboat`` is imported here, and importing this package loads nothing.
+It uses the standard library and vLLM only, imports nothing of ``longboat``, and loads nothing when it is imported.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Mends of the queues in shared memory through which vLLM's engine core and workers talk."""
+"""Fixes the queues in shared memory through which vLLM's engine core and workers talk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MEMORY_MENDED = "_longboat_mended_memory"
 
 
 def mend_spinning_on_cpu() -> None:
-    """Let the engine core and the workers take naps while they wait for each other's messages.
+    """Let the engine core and the workers nap while they wait for each other's messages.
 
-    For a second after each message vLLM's queue asks again and again for the next one, so that what a GPU computed is
-    not late by a wakeup. On CPU it takes the cores that compute. Naps of ``NAP_S`` keep the same promise, since a lost
-    wakeup is only noticed after seconds there. Can be dropped when vLLM lets its user choose how a reader waits.
+    For a second after each message, vLLM's queue polls for the next one without a pause, so that a GPU's result is not
+    delayed by a wakeup. On CPU, that takes the cores that compute. Naps of ``NAP_S`` keep the same promise: a lost
+    wakeup is only noticed after seconds. Can be dropped when vLLM lets its user choose how a reader waits.
     """
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
@@ -42,10 +42,10 @@ def mend_spinning_on_cpu() -> None:
 
 
 def mend_memory_left_behind() -> None:
-    """Take the name from a queue's shared memory as soon as its writer and all readers have it.
+    """Unlink a queue's shared memory as soon as its writer and all readers have it.
 
-    The memory then ends with the last of them, however that ends. Else a gang whose keeper is killed with it leaves up
-    to 160 MiB of the machine's memory behind for each queue. Can be dropped when vLLM does so itself.
+    The memory then ends with the last of them, however that one ends. Otherwise a gang that is killed together with its
+    keeper leaves up to 160 MiB of the machine's memory behind per queue. Can be dropped when vLLM unlinks it itself.
     """
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, ShmRingBuffer
 
@@ -53,10 +53,13 @@ def mend_memory_left_behind() -> None:
     if hasattr(wait_until_ready, _MEMORY_MENDED):
         return
     source = inspect.getsource(ShmRingBuffer.__del__)
-    expect("if self.is_creator:" in source and "self.shared_memory.unlink()" in source, "buffers end otherwise")
+    expect(
+        "if self.is_creator:" in source and "self.shared_memory.unlink()" in source,
+        "buffers are unlinked in another way",
+    )
     joins = inspect.getsource(MessageQueue.create_from_handle)
     known = 0 <= joins.find("ShmRingBuffer(") < joins.find(".connect(")
-    expect(known, "readers say that they are there before they have the memory")
+    expect(known, "readers report themselves before they have the memory")
 
     @functools.wraps(wait_until_ready)
     def wait_until_ready_and_unlink(queue: Any) -> None:

@@ -1,7 +1,7 @@
-"""ASGI middleware in vLLM's API server: honours what the fleet's gateway asks beside a request, and tells of resuming.
+"""ASGI middleware in vLLM's API server: honours the gateway's terms of a request, and reports how it can resume.
 
-vLLM is given it by ``--middleware longboat_vllm.middleware.ResumeMiddleware``. Requests without the gateway's headers
-pass untouched; with them, but without the engine's own key, they are refused.
+``--middleware longboat_vllm.middleware.ResumeMiddleware`` adds it to vLLM. Requests without the gateway's headers pass
+unchanged; requests with them, but without the engine's own key, are refused.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ STEPS_PERIOD_S = 1.0
 _RESUME_PATH = "/longboat/v1/resume"
 _STEPS_PATH = "/longboat/v1/steps"
 _TOLD_TO_PARSER = 32
-_TOLD_TO_NOBODY = 2**20
+_TOLD_WITHOUT_PARSER = 2**20
 
 
 class ResumeMiddleware:
-    """Between vLLM's server and its routes; one per API server."""
+    """The middleware between vLLM's server and its routes; one per API server."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ResumeMiddleware:
         if wish is None:
             return await self._app(scope, receive, send)
         if not self._knows_key(scope):
-            return await _answer(send, 403, _error("only this fleet's gateway may carry or ask for token ids", 403))
+            return await _answer(send, 403, _error("only this fleet's gateway may carry or request token ids", 403))
         return await self._honour(wish, scope, receive, send)
 
     async def _honour(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -117,7 +117,7 @@ class ResumeMiddleware:
             self._silent.discard(journaled)
 
     async def _tell_steps(self) -> None:
-        """While streams are open: tell those that were silent for a period how far the engine is."""
+        """While streams are open, send the engine's steps to those that were silent for a period."""
         while self._silent:
             await asyncio.sleep(self._steps_period_s)
             line = steps_line(self._steps.num_steps)
@@ -125,13 +125,13 @@ class ResumeMiddleware:
 
     async def _tell(self, scope: MutableMapping[str, Any], send: Send) -> None:
         if not self._knows_key(scope):
-            return await _answer(send, 403, _error("this needs the engine's key", 403))
+            return await _answer(send, 403, _error("this path requires the engine's key", 403))
         if scope["path"] == _RESUME_PATH:
             return await _answer(send, 200, _abilities(self._state, scope))
         return await _answer(send, 200, self._steps.told())
 
     def _knows_key(self, scope: MutableMapping[str, Any]) -> bool:
-        """Whether the engine has a key, and the request carries it."""
+        """Return whether the engine has a key and the request carries it."""
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         digest = hashlib.sha256(key).digest()
@@ -140,7 +140,7 @@ class ResumeMiddleware:
 
 
 class _JournaledSend:
-    """An ASGI ``send`` that weaves token ids into a stream of events, and passes any other answer as it is."""
+    """An ASGI ``send`` that weaves token ids into a stream of events, and passes any other response unchanged."""
 
     def __init__(self, send: Send, lines: JournalLines) -> None:
         self._send = send
@@ -172,15 +172,17 @@ class _JournaledSend:
 
 
 class _WholeSend:
-    """An ASGI ``send`` for an answer that is no stream. One that takes long begins early, as a stream of comments that
-    tell its tokens; the answer itself is then the only event. One that is soon there passes as it is.
+    """An ASGI ``send`` for a non-streaming response.
+
+    A response that takes long begins early, as a stream of comments with its tokens; the response itself is then the
+    only event. A fast response passes unchanged.
     """
 
     def __init__(self, send: Send, request: CarriedRequest) -> None:
         self._send = send
         self._request = request
         self._is_early = False
-        self._is_told = False  # the answer, or its beginning, has left
+        self._is_told = False  # the response, or its beginning, was sent
         self._status = 200
         self._pieces: list[bytes] = []
         self._lock = asyncio.Lock()
@@ -196,12 +198,12 @@ class _WholeSend:
                 self._pieces.append(message.get("body", b""))
                 if not message.get("more_body", False):
                     self._is_told = True
-                    body = b"".join(self._pieces).replace(b"\n", b" ")  # JSON has line ends between its words only
+                    body = b"".join(self._pieces).replace(b"\n", b" ")  # JSON has line ends only between its tokens
                     event = b"event: %d\ndata: %b\n\n" % (self._status, body)
                     await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
     async def tell(self, line: bytes) -> None:
-        """Tell what is new of the tokens, and how far the engine is."""
+        """Send the new tokens, or else the engine's steps."""
         async with self._lock:
             found = {} if self._is_told or self._pieces else self._request.new_ids()
             if self._is_told or self._pieces or not (found or self._is_early):
@@ -219,9 +221,9 @@ def _engine_config(scope: MutableMapping[str, Any]) -> Any:
 
 
 def _engine_problem(scope: MutableMapping[str, Any]) -> str:
-    """What in the engine's settings keeps it from continuing any answer; empty when nothing does."""
+    """Return the engine's setting that keeps it from continuing any stream; empty where there is none."""
     is_speculative = getattr(_engine_config(scope), "speculative_config", None) is not None
-    return "speculative decoding draws otherwise at each place" if is_speculative else ""
+    return "speculative decoding draws differently at each position" if is_speculative else ""
 
 
 def _abilities(state: ResumeState, scope: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +237,7 @@ def _abilities(state: ResumeState, scope: MutableMapping[str, Any]) -> dict[str,
 def _take_over(
     request: CarriedRequest, body: bytes, carry_bytes: int, state: ResumeState, engine_problem: str
 ) -> tuple[int, dict[str, Any]] | None:
-    """Put what the body carries into ``request``; else status and error of the refusal."""
+    """Put what the body carries into ``request``; else return status and error of the refusal."""
     try:
         request.mode, request.prior = read_carry(body[:carry_bytes])
     except BadCarryError as error:
@@ -247,7 +249,7 @@ def _take_over(
     reason = reason or state.refusal(request.mode)
     if reason:
         return 409, _error(f"this engine cannot continue: {reason}", 409)
-    request.told_at_once = 1 if looks_at_tokens(asked) else _TOLD_TO_NOBODY
+    request.told_at_once = 1 if looks_at_tokens(asked) else _TOLD_WITHOUT_PARSER
     return None
 
 
@@ -259,7 +261,7 @@ def _json_or_none(body: bytes) -> Any:
 
 
 def _parses_reasoning(scope: MutableMapping[str, Any]) -> bool:
-    """Whether the server splits reasoning from content, as far as it can be known."""
+    """Return whether the server splits reasoning from content; True where that is unknown."""
     args = getattr(getattr(scope.get("app"), "state", None), "args", None)
     return args is None or bool(getattr(args, "reasoning_parser", None))
 
@@ -274,7 +276,7 @@ async def _whole_body(receive: Receive) -> bytes:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives ``body`` first."""
+    """Return a ``receive`` that gives ``body`` first."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

@@ -1,9 +1,9 @@
-"""The vLLM plugin: mends of vLLM's CPU runner, children forked after a zygote's fork, and answers resumed exactly.
+"""The vLLM plugin: fixes vLLM's CPU runner, forks children after a zygote's fork, and resumes streams exactly.
 
 vLLM loads it in each of its processes (entry point group ``vllm.general_plugins``); loading it again changes nothing.
-``LONGBOAT_VLLM_PLUGIN=0`` turns it off. A mend is applied only while vLLM still looks the way it was written for
-(0.32); else it stays off and says so in the log. Most are for the CPU platform alone. How answers are resumed: see
-``resume``.
+``LONGBOAT_VLLM_PLUGIN=0`` turns it off. A fix is applied only while vLLM's code is as it was in 0.32, for which the fix
+was written; otherwise the fix stays off and the log says so. Most fixes are for the CPU platform alone. ``resume``
+describes how streams are resumed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EAGER_MENDED = "_longboat_mended_eager"
 
 
 def register() -> None:
-    """Entry point of the plugin."""
+    """Apply everything that fits this process: the entry point of the plugin."""
     if os.environ.get(SWITCH) == "0":
         return
     if "LONGBOAT_GANG" in os.environ:
@@ -63,7 +63,7 @@ def _apply(mend: Callable[[], None]) -> None:
     try:
         mend()
     except (ImportError, AttributeError, UnexpectedShapeError) as error:
-        _log(f"{name} is off: this vLLM looks otherwise ({error})")
+        _log(f"{name} is off: this vLLM's code differs ({error})")
 
 
 def _log(text: str) -> None:
@@ -73,16 +73,16 @@ def _log(text: str) -> None:
 
 
 def tell_loaded_bytes_on_cpu() -> None:
-    """Let every rank say in its log how many bytes of weights it loaded: see ``loaded``."""
+    """Let every rank log how many bytes of weights it loaded: see ``loaded``."""
     loaded.install(_log)
 
 
 def fork_children() -> None:
-    """Let vLLM fork its engine core and workers: all they import is here already.
+    """Let vLLM fork its engine core and workers: everything that they import is loaded already.
 
-    vLLM asks ``envs.VLLM_WORKER_MULTIPROC_METHOD`` each time it starts a child, and its CPU platform and command line
-    set that variable to ``spawn``. A process that has a device in use, or that binds to NUMA nodes, still spawns.
-    Can be dropped when vLLM lets its user choose ``fork`` on every platform.
+    vLLM reads ``envs.VLLM_WORKER_MULTIPROC_METHOD`` each time it starts a child, and its CPU platform and command line
+    set that variable to ``spawn``. A process that uses a device, or that binds to NUMA nodes, still spawns. Can be
+    dropped when vLLM lets its user choose ``fork`` on every platform.
     """
     from vllm import envs
 
@@ -96,11 +96,11 @@ def _start_method() -> str:
 
 
 def mend_pipeline_on_cpu() -> None:
-    """Let a pipeline rank have the tensors in which it receives from the rank before it.
+    """Allocate the tensors in which a pipeline rank receives from the rank before it.
 
     vLLM allocates them in its dummy run, and its CPU worker skips that run in eager mode with a given KV cache size;
-    the first request then fails with ``assert self.intermediate_tensors is not None``. Here they are allocated, as the
-    dummy run does it, when the model is loaded. Can be dropped when vLLM allocates them without a dummy run.
+    the first request then fails with ``assert self.intermediate_tensors is not None``. This fix allocates them, as the
+    dummy run does, when the model is loaded. Can be dropped when vLLM allocates them without a dummy run.
     """
     from vllm.distributed.parallel_state import get_pp_group
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -120,17 +120,17 @@ def mend_pipeline_on_cpu() -> None:
         runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
             batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
         )
-        _log("pipeline mended: the tensors received from the rank before are allocated")
+        _log("pipeline fixed: the tensors received from the previous rank are allocated")
 
     setattr(load_model_and_allocate, _MENDED, True)
     CPUModelRunner.load_model = load_model_and_allocate
 
 
 def mend_ranks_per_node_on_cpu() -> None:
-    """Tell vLLM's message queues how many ranks a node has.
+    """Give vLLM's message queues the number of ranks on a node.
 
-    They take the platform's device count for it, which is 1 on CPU; a gang with several ranks on each of several nodes
-    then waits for readers on the wrong node. Can be dropped when the queues ask ParallelConfig.local_world_size.
+    They use the platform's device count, which is 1 on CPU; a gang with several ranks on each of several nodes then
+    waits for readers on the wrong node. Can be dropped when the queues use ParallelConfig.local_world_size.
     """
     from vllm.distributed.device_communicators import shm_broadcast
     from vllm.platforms.cpu import CpuPlatform
@@ -141,7 +141,7 @@ def mend_ranks_per_node_on_cpu() -> None:
         return
     expect("device_count" not in vars(CpuPlatform), "CpuPlatform counts its devices itself")
     source = inspect.getsource(shm_broadcast.MessageQueue.create_from_process_group_single_reader)
-    expect("current_platform.device_count()" in source, "message queues do not ask for the device count")
+    expect("current_platform.device_count()" in source, "message queues do not use the device count")
 
     @functools.wraps(init_device)
     def init_device_with_ranks_per_node(worker: Any) -> Any:
@@ -155,11 +155,11 @@ def mend_ranks_per_node_on_cpu() -> None:
 
 
 def mend_eager_on_cpu() -> None:
-    """Let ``--enforce-eager`` mean that nothing is compiled.
+    """Make ``--enforce-eager`` mean that nothing is compiled.
 
-    Small functions of vLLM (embeddings under tensor parallelism, log-probabilities, seeded sampling) are compiled at
-    their first use all the same: 10-30 s within the first request, while the other ranks spin.
-    Can be dropped when vLLM leaves ``torch.compile`` out of them in eager mode.
+    Small functions of vLLM (embeddings under tensor parallelism, log-probabilities, seeded sampling) are otherwise
+    compiled at their first use: 10-30 s within the first request, while the other ranks spin. Can be dropped when vLLM
+    leaves ``torch.compile`` out of them in eager mode.
     """
     import torch
     from vllm.v1.worker.cpu_worker import CPUWorker

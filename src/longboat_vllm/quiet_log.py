@@ -1,4 +1,4 @@
-"""Keeps what is asked several times a second, all day long, out of the engine's log."""
+"""Keeps requests that come several times a second, all day long, out of the engine's log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ __all__ = ("hush",)
 
 _ACCESS_LOG = "uvicorn.access"
 _PATHS = ("/longboat/v1/steps", "/metrics")
-_PATH_AT = 2  # of the arguments of a line: client, method, path, version, status
+_PATH_AT = 2  # index in the arguments of a line: client, method, path, version, status
 
 
 class _Quiet(logging.Filter):
+    """A filter of the access log."""
+
     def filter(self, record: logging.LogRecord) -> bool:
         arguments = record.args
         known = isinstance(arguments, tuple) and len(arguments) > _PATH_AT
@@ -19,7 +21,7 @@ class _Quiet(logging.Filter):
 
 
 def hush() -> None:
-    """From now on the access log leaves these paths out. May be called again."""
+    """Leave these paths out of the access log. May be called again."""
     access = logging.getLogger(_ACCESS_LOG)
     if not any(isinstance(known, _Quiet) for known in access.filters):
         access.addFilter(_Quiet())

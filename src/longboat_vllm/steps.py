@@ -1,4 +1,4 @@
-"""How far the engine has come, and what it has to do, as its API server knows without asking the engine core."""
+"""Counts the engine's steps and requests, as its API server knows them without asking the engine core."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def _none() -> int:
 
 @dataclass(slots=True)
 class Steps:
-    """num_waiting: at the last step; unfinished: counts the requests that the API server has handed on right now"""
+    """The steps and requests of the engine of this process."""
 
     num_steps: int = 0
-    num_waiting: int = 0
-    unfinished: Callable[[], int] = _none
+    num_waiting: int = 0  # at the last step
+    unfinished: Callable[[], int] = _none  # counts the requests that the API server has handed on right now
 
     def told(self) -> dict[str, int]:
-        """The answer to whoever asks. An aborted request is no longer counted, although no step tells of it."""
+        """Return the counts as a document. An aborted request is not counted, although no step reports its end."""
         num_unfinished = self.unfinished()
         waiting = min(self.num_waiting, num_unfinished)
         return {"steps": self.num_steps, "running": num_unfinished - waiting, "waiting": waiting}
 
 
 STEPS = Steps()
-"""Of this process."""
+"""The steps of this process's engine."""

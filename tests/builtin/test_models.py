@@ -1,4 +1,4 @@
-"""Names, facts and folders of the built-in models."""
+"""Tests of names, descriptions and folders of the built-in models."""
 
 from __future__ import annotations
 

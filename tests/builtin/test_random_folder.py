@@ -1,4 +1,4 @@
-"""Random models on disk: the same bytes from the same seed, whole or not there, written once."""
+"""Tests of random models on disk: the same bytes from the same seed, complete or absent, written once."""
 
 from __future__ import annotations
 

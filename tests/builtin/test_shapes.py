@@ -1,4 +1,4 @@
-"""Sizes and shapes of the random models."""
+"""Tests of sizes and shapes of the random models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tiny model says, computed by transformers in an engine environment."""
+"""Tests of the tiny model's answers, computed by transformers in an engine environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builders of headers of safetensors and GGUF files: no numbers behind them."""
+"""Builders of headers of safetensors and GGUF files, without the numbers behind them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Entry = tuple[str, str, Sequence[int]]
 
 
 def safetensors_header(tensors: Iterable[Entry]) -> bytes:
-    """Length and JSON of a safetensors file with (name, dtype, shape) of each tensor."""
+    """Return length and JSON of a safetensors file with (name, dtype, shape) of each tensor."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in tensors:
@@ -26,7 +26,7 @@ def safetensors_header(tensors: Iterable[Entry]) -> bytes:
 
 
 def write_model(folder: Path, config: Mapping[str, object] | None, *shards: Sequence[Entry]) -> Path:
-    """A model's folder with an index where there are several shards."""
+    """Write a model's folder, with an index where there are several shards."""
     folder.mkdir(parents=True, exist_ok=True)
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
@@ -43,7 +43,7 @@ def write_model(folder: Path, config: Mapping[str, object] | None, *shards: Sequ
 
 
 def gguf_header(metadata: Mapping[str, object], tensors: Iterable[tuple[str, int, Sequence[int]]]) -> bytes:
-    """A GGUF header, version 3, with (name, type number, shape outputs first) of each tensor."""
+    """Return a GGUF header, version 3, with (name, type number, shape outputs first) of each tensor."""
     listed = list(tensors)
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(listed), len(metadata))]
     parts += [_text(key) + _value(value) for key, value in metadata.items()]

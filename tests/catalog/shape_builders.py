@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import Layer, ModelShape, share_equal_layers
-from longboat.catalog.shape.weight import Weight
+from longboat.catalog.shape.weight import Part, Weight
 
-__all__ = ("make_layer", "make_shape")
+__all__ = ("kv_bytes_of", "kv_fixed_bytes", "make_layer", "make_shape", "params_of")
 
 
 def make_layer(*, hidden: int = 64, heads: int = 4, kv_heads: int = 2, head_dim: int = 16, width: int = 128) -> Layer:
-    """A dense layer in bf16."""
+    """Make a dense layer in bf16."""
     q, kv = heads * head_dim, kv_heads * head_dim
     return Layer(
         weights=(
@@ -29,7 +29,7 @@ def make_layer(*, hidden: int = 64, heads: int = 4, kv_heads: int = 2, head_dim:
 
 
 def make_shape(*, num_layers: int = 4, vocab: int = 1024, hidden: int = 64, tied: bool = False) -> ModelShape:
-    """A dense model in bf16."""
+    """Make a dense model in bf16."""
     end = Weight(name="embed_tokens", part="embedding", rows=vocab, columns=hidden, shard="vocab")
     return ModelShape(
         name="toy",
@@ -42,3 +42,18 @@ def make_shape(*, num_layers: int = 4, vocab: int = 1024, hidden: int = 64, tied
         vocab_size=vocab,
         max_context_tokens=4096,
     )
+
+
+def params_of(shape: ModelShape, part: Part) -> int:
+    """Count the parameters of the weights of ``part``."""
+    return sum(weight.num_params for weight in shape.weights() if weight.part == part)
+
+
+def kv_fixed_bytes(shape: ModelShape, dtype_bytes: float = 2) -> int:
+    """Add up the bytes of a long sequence that do not grow with it."""
+    return sum(layer.cache.fixed_bytes(dtype_bytes) for layer in shape.layers)
+
+
+def kv_bytes_of(shape: ModelShape, context_tokens: int, dtype_bytes: float = 2) -> int:
+    """Add up the bytes of the caches of one sequence."""
+    return sum(layer.cache.bytes_of(context_tokens, dtype_bytes) for layer in shape.layers)

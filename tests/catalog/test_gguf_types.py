@@ -1,4 +1,4 @@
-"""Bits a number of every GGUF type, as llama.cpp documents them."""
+"""Tests of the bits per number of every GGUF type, against llama.cpp's documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config.json tells, from small made-up ones and from those of well-known models."""
+"""Tests that the settings in a config.json are read: small made-up ones and those of well-known models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import UserInputError
 
 DENSE: dict[str, object] = {
@@ -30,7 +30,7 @@ DENSE: dict[str, object] = {
 
 
 def test_facts_of_a_dense_model() -> None:
-    assert facts_from_config(DENSE) == ModelFacts(
+    assert facts_from_config(DENSE) == ModelConfig(
         model_type="qwen3",
         architecture="Qwen3ForCausalLM",
         num_layers=28,
@@ -101,7 +101,7 @@ def test_quantization_is_named(config: dict[str, object], method: str | None) ->
 
 def test_fields_of_a_wrong_type_count_as_absent() -> None:
     facts = facts_from_config({"num_attention_heads": "16", "vocab_size": True, "hidden_size": -1, "text_config": []})
-    assert facts == ModelFacts()
+    assert facts == ModelConfig()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", "null", "[" * 100_000])

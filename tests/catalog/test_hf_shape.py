@@ -1,4 +1,4 @@
-"""What a config.json tells about every weight, from made-up ones and from those of well-known models."""
+"""Tests that every weight is counted from a config.json: made-up ones and those of well-known models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_dense_model_is_counted_exactly() -> None:
 def test_unknown_architecture_is_counted_and_marked() -> None:
     shape = shape_from_config(DENSE | {"architectures": ["NeverSeenForCausalLM"]})
     assert shape.num_params == 596_049_920
-    assert "NeverSeenForCausalLM is not known" in shape.estimate[0]
+    assert "NeverSeenForCausalLM is unknown" in shape.estimate[0]
 
 
 def test_fields_that_only_a_family_understands_are_named() -> None:
@@ -187,7 +187,7 @@ def real_configs() -> list[Path]:
 
 REAL = real_configs()
 needs_data = pytest.mark.skipif(not REAL, reason="LONGBOAT_TEST_DATA names no folder with model_configs/*_config.json")
-# What their config.json leaves open, and a reader says so.
+# Models whose config.json leaves something open, which the reader reports.
 DOUBTFUL = ("Kimi-K3", "MiniMax-M3", "Llama-4", "Lightning-30B-A3B-NVFP4", "Nemotron-3-Super", "Nemotron-3-Ultra")
 
 

@@ -1,9 +1,10 @@
-"""The catalog's models: parameters as published, caches as the published formulas give them."""
+"""Tests of the catalog's models: parameters as published, caches as the published formulas give them."""
 
 from __future__ import annotations
 
 import pytest
 
+from catalog.shape_builders import kv_bytes_of, kv_fixed_bytes, params_of
 from longboat.catalog.entries import ModelEntry
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import config_of, shape_of_entry
@@ -12,9 +13,9 @@ from longboat.catalog.shape.model_shape import ModelShape
 MODELS = built_in_library().models
 PUBLISHED = [entry for entry in MODELS.values() if entry.published_params]
 ACTIVE = [entry for entry in MODELS.values() if entry.published_active_params]
-# Published figures that are themselves rounded more coarsely than half a percent.
+# Published figures that are rounded more coarsely than half a percent.
 ROUNDED = {"Qwen3-0.6B": 0.008, "Qwen3.5-35B-A3B": 0.0143}
-# What their config.json leaves open.
+# Models whose config.json leaves something open.
 DOUBTFUL = ("Kimi-K3", "MiniMax-M3")
 
 
@@ -30,7 +31,7 @@ def test_every_model_is_counted_without_doubt(entry: ModelEntry) -> None:
 @pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: entry.name)
 def test_parameters_are_those_published(entry: ModelEntry) -> None:
     counted = shape_of_entry(entry)
-    params = counted.num_params + (counted.params_of("vision") if entry.published_with_vision else 0)
+    params = counted.num_params + (params_of(counted, "vision") if entry.published_with_vision else 0)
     assert params == pytest.approx(entry.published_params, rel=ROUNDED.get(entry.name, 0.005))
 
 
@@ -39,7 +40,7 @@ def test_active_parameters_are_those_published(entry: ModelEntry) -> None:
     """Some publishers count the embedding and the head, some do not; most round to billions."""
     counted = shape_of_entry(entry)
     active = counted.num_active_params
-    embedding, head = counted.params_of("embedding"), counted.params_of("head")
+    embedding, head = params_of(counted, "embedding"), params_of(counted, "head")
     digits = len(str(entry.published_active_params).rstrip("0"))
     unit = 10 ** (len(str(entry.published_active_params)) - digits)
     allowed = max(0.005 * entry.published_active_params, unit / 2)
@@ -92,7 +93,7 @@ def test_parameters_are_those_of_the_modules(name: str) -> None:
     language, tower = MODULES[name]
     counted = shape(name)
     assert counted.num_params == pytest.approx(language, rel=1e-6)
-    assert not tower or counted.params_of("vision") == tower
+    assert not tower or params_of(counted, "vision") == tower
 
 
 # name → bytes a token in bf16, and 10^6 bytes that do not grow
@@ -134,7 +135,7 @@ def test_caches_are_those_of_the_published_formulas(name: str) -> None:
     per_token, fixed_mb = CACHES[name]
     counted = shape(name)
     assert counted.kv_bytes_per_token(2) == per_token
-    assert round(counted.kv_fixed_bytes(2) / 1e6, 1 if fixed_mb < 10 else None) == fixed_mb
+    assert round(kv_fixed_bytes(counted, 2) / 1e6, 1 if fixed_mb < 10 else None) == fixed_mb
 
 
 def test_compressed_caches_follow_the_published_formula() -> None:
@@ -142,7 +143,7 @@ def test_compressed_caches_follow_the_published_formula() -> None:
     window, entry, index = 128 * 512 * 2, 512 * 2, 128 + 4
     each_4th = window + 250 * (entry + index) + 2 * 4 * 2 * 512 * 4
     each_128th = window + 7 * entry + 2 * 128 * 512 * 4
-    assert shape("DeepSeek-V4-Flash").kv_bytes_of(1000, 2) == 2 * window + 21 * each_4th + 20 * each_128th
+    assert kv_bytes_of(shape("DeepSeek-V4-Flash"), 1000, 2) == 2 * window + 21 * each_4th + 20 * each_128th
 
 
 def test_fp8_caches_take_half() -> None:

@@ -1,4 +1,4 @@
-"""What shapes add up to, and what caches keep."""
+"""Tests of the sums of shapes and of the sizes of caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading models from folders, files, addresses, names, as exactly as each allows."""
+"""Tests that models are read from folders, files, addresses and names, as exactly as each allows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import longboat.builtin
 from catalog.file_builders import gguf_header, safetensors_header, write_model
+from catalog.shape_builders import kv_fixed_bytes
 from longboat.catalog.formats.safetensors import read_header
 from longboat.catalog.library import built_in_library
 from longboat.catalog.read_model import Fetch, read_model
@@ -86,7 +87,7 @@ def test_shards_of_an_index_are_added_up(tmp_path: Path) -> None:
 def test_missing_shards_are_told(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "boat", CONFIG, [*ENDS, *layer(0)], layer(1))
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(UserInputError, match="lacks 1 of 2 files of weights, model-00002-of-00002"):
+    with pytest.raises(UserInputError, match="lacks 1 of 2 files of weights, such as model-00002-of-00002"):
         read_model(str(folder), LIBRARY)
 
 
@@ -179,7 +180,7 @@ def test_fused_experts_in_mxfp4_blocks_are_read(tmp_path: Path) -> None:
 
 
 def test_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserInputError, match="holds no config"):
+    with pytest.raises(UserInputError, match="has no config"):
         read_model(str(tmp_path), LIBRARY)
 
 
@@ -269,13 +270,13 @@ def test_recurrent_layers_of_a_gguf_model_keep_a_state(tmp_path: Path) -> None:
     (tmp_path / "boat.gguf").write_bytes(gguf_header(metadata, tensors))
     shape = read_model(str(tmp_path / "boat.gguf"), LIBRARY)
     assert [layer.cache.kind for layer in shape.layers] == ["state"] * 3 + ["full"]
-    assert shape.kv_fixed_bytes() == 3 * 4 * (3 * 8192 + 128 * 4096)
+    assert kv_fixed_bytes(shape) == 3 * 4 * (3 * 8192 + 128 * 4096)
     assert shape.kv_bytes_per_token(2) == 2 * 2 * 256 * 2
 
 
 def test_unknown_gguf_architecture_is_marked(tmp_path: Path) -> None:
     (tmp_path / "boat.gguf").write_bytes(gguf(architecture="newboat"))
-    assert "newboat is not known" in read_model(str(tmp_path / "boat.gguf"), LIBRARY).estimate[0]
+    assert "newboat is unknown" in read_model(str(tmp_path / "boat.gguf"), LIBRARY).estimate[0]
 
 
 @pytest.mark.parametrize("cut", [0, 3, 20, 100, 60_000])
@@ -287,7 +288,7 @@ def test_cut_gguf_files_are_refused(tmp_path: Path, cut: int) -> None:
 
 def test_other_files_are_no_gguf(tmp_path: Path) -> None:
     (tmp_path / "boat.gguf").write_bytes(b"GGML" + bytes(100))
-    with pytest.raises(UserInputError, match="not with GGUF"):
+    with pytest.raises(UserInputError, match="instead of GGUF"):
         read_model(str(tmp_path / "boat.gguf"), LIBRARY)
 
 
@@ -334,7 +335,7 @@ def test_hub_name_without_network_says_what_to_do() -> None:
 def test_hub_name_of_a_known_model_needs_no_network() -> None:
     shape = read_model("Qwen/Qwen3-8B", LIBRARY)
     assert shape.num_params == 8_190_735_360
-    assert "there is no network to ask the hub" in shape.estimate[-1]
+    assert "there is no network to reach the hub" in shape.estimate[-1]
 
 
 def test_known_model_is_planned_when_the_network_fails() -> None:

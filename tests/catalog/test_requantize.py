@@ -1,4 +1,4 @@
-"""Sizes of models in other quantizations, against published files."""
+"""Tests of the sizes of models in other quantizations, against published files."""
 
 from __future__ import annotations
 

@@ -160,18 +160,16 @@ REQUESTS = (
         "--runtime vLLM",
         "Qwen3-8B --on H100 --runtime vLLM",
     ),
-    Impossible(
-        "Qwen3-8B --on RTX4091", "no accelerator is known by the name 'RTX4091'", "RTX 4090", "Qwen3-8B --on 'RTX 4090'"
-    ),
+    Impossible("Qwen3-8B --on RTX4091", "unknown accelerator 'RTX4091'", "RTX 4090", "Qwen3-8B --on 'RTX 4090'"),
     Impossible(
         "Qwen3-8B --on '2x(RTX4090), net=7GbE'",
-        "no network or bus is known by the name '7GbE'",
+        "unknown network or bus '7GbE'",
         "5GbE",
         "Qwen3-8B --on '2x(RTX4090), net=5GbE'",
     ),
     Impossible(
         "Qwen3-33B-AWQ --on RTX4090",
-        "no model is known by the name 'Qwen3-33B-AWQ'",
+        "unknown model 'Qwen3-33B-AWQ'",
         "Qwen3-32B",
         "Qwen3-32B --on RTX4090 --quantization awq",
     ),

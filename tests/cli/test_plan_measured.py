@@ -46,7 +46,7 @@ def test_evaluate_prints_errors_by_group_as_json(rows: Path) -> None:
     found = run("evaluate", rows, "--json", "--models", rows.parent / "models")
     assert {"itl_median_abs_error", "ttft_median_abs_error"} <= set(found["total"])  # type: ignore[call-overload]
     assert [group["num_rows"] for group in found["groups"]] == [1, 2, 1]  # type: ignore[attr-defined, index]
-    assert found["skipped"] == [{"rows": 1, "reason": "no accelerator is known by the name 'Abacus'", "first_line": 6}]
+    assert found["skipped"] == [{"rows": 1, "reason": "unknown accelerator 'Abacus'", "first_line": 6}]
 
 
 def test_lines_that_cannot_be_read_are_left_out_and_counted(rows: Path) -> None:

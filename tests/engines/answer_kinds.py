@@ -1,4 +1,4 @@
-"""Builders for tests of resuming: requests of every kind for ``builtin:tiny``, and what a client has of an answer."""
+"""Builders for tests of resuming: requests of every kind for ``builtin:tiny``, and what a client received."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def client_view(path: str, events: Iterable[Mapping[str, Any]], num_carried: Mapping[int, int] | None = None) -> Any:
-    """What a client has at the end, without random ids and what tells of caches.
+    """Return what a client has at the end, without random ids and without signs of caches.
 
     num_carried: by choice, tokens whose log-probabilities the client has from before
     """

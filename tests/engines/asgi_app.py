@@ -1,4 +1,4 @@
-"""Builders for tests of the middleware: an application behind it that answers as told, and one call of both."""
+"""Builders for tests of the middleware: an application behind it, and calls through both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def installed() -> ResumeState:
 
 @dataclass
 class Recorder:
-    """The application: keeps what reached it, and sends ``pieces`` as an event stream."""
+    """An application that keeps what reached it, and sends ``pieces`` as an event stream."""
 
     pieces: list[tuple[dict[int, list[int]], bytes]] = field(default_factory=list)
     num_choices: int = 1
@@ -52,7 +52,7 @@ class Recorder:
 
 @dataclass
 class Call:
-    """What came back. chunks: the parts of the body as they were sent"""
+    """The response to a call. chunks: the parts of the body as they were sent"""
 
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
@@ -73,7 +73,7 @@ async def post(
     engine_key: str = KEY,
     steps_period_s: float = 60.0,
 ) -> Call:
-    """Send a request, its body in ``pieces``, through a middleware of its own."""
+    """Send a request, its body in ``pieces``, through a new middleware."""
     environ = {"VLLM_API_KEY": engine_key}
     middleware = ResumeMiddleware(app, state=state or installed(), environ=environ, steps_period_s=steps_period_s)
     given = {"authorization": f"Bearer {key}", "content-length": str(sum(map(len, pieces))), **(headers or {})}

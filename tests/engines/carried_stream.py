@@ -1,4 +1,4 @@
-"""Builders for tests of resuming: a stream with its journal read, and the same request carried to another engine."""
+"""Builders for tests of resuming: reading a stream with its journal, and carrying it to another engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/respons
 
 @dataclass
 class Stream:
-    """One streamed answer. ids: by choice; event_ids: the ``id:`` of each event; body: as it came."""
+    """One streamed response. ids: by choice; event_ids: the ``id:`` of each event; body: as it came."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Stream:
             self.events.append(json.loads(line[6:]))
 
     def texts(self) -> dict[int, str]:
-        """By choice, whatever the API: what the answer says, reasoning and arguments of tools included."""
+        """Return the texts by choice, whatever the API, reasoning and arguments of tools included."""
         found: dict[int, str] = {}
         for event in self.events:
             for choice in event.get("choices") or [{"index": 0, "delta": event.get("delta", "")}]:
@@ -60,7 +60,7 @@ def journalled(
     seed: int | None = None,
     key: str = KEY,
 ) -> Stream:
-    """Ask for a stream with its journal, carrying ``prior`` where it is given."""
+    """Request a stream with its journal, carrying ``prior`` where it is given."""
     body = json.dumps(document).encode()
     headers = {"authorization": f"Bearer {key}", "x-longboat-journal": "1", "content-type": "application/json"}
     if seed is not None:

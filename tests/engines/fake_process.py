@@ -29,7 +29,7 @@ class FakeProcess:
     url: str
 
     def stop(self) -> str:
-        """End it; what it printed."""
+        """End the engine and return its output."""
         if self.process.poll() is None:
             self.process.kill()
         return self.process.communicate(timeout=10)[0]

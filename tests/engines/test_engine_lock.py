@@ -1,4 +1,4 @@
-"""The shipped locks, and how a missing CPU build of torch is told. uv is a script of ours here."""
+"""Tests of the shipped locks, and of the message for a missing CPU build of torch. uv is replaced by a script."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def test_failure_of_uv_tells_its_last_lines(tmp_path: Path) -> None:
 def test_torch_cpu_may_be_a_folder_or_an_address(tmp_path: Path) -> None:
     assert Uv.found(PackageSources(), str(tmp_path)).arguments == ("--find-links", str(tmp_path))
     assert Uv.found(PackageSources(), "file:///index").arguments[:2] == ("--index", "file:///index")
-    with pytest.raises(UserInputError, match="no folder and no address"):
+    with pytest.raises(UserInputError, match="neither a folder nor an address"):
         Uv.found(PackageSources(), str(tmp_path / "nothing"))

@@ -1,4 +1,4 @@
-"""Engine environments are found and described from their files alone."""
+"""Tests that engine environments are found and described from their files alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from longboat.engines.environments.environment import (
 
 
 def make_environment(folder: Path, *distributions: str, marked: bool = True) -> Path:
-    """A folder that looks like a virtual environment with these ``name-version`` in it."""
+    """Make a folder that looks like a virtual environment with these ``name-version`` packages in it."""
     python = folder / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\n")
@@ -92,7 +92,7 @@ def test_missing_version_tells_what_is_there_and_how_to_install(tmp_path: Path) 
 @pytest.mark.parametrize("distributions", [(), ("numpy-2.0",)])
 def test_path_without_the_engine_is_refused(tmp_path: Path, distributions: tuple[str, ...]) -> None:
     folder = make_environment(tmp_path / "own", *distributions)
-    with pytest.raises(UserInputError, match="has no vllm"):
+    with pytest.raises(UserInputError, match="does not contain vllm"):
         find_environment("vllm", version=None, path=str(folder), home=tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The fake adapter writes command lines that the fake server understands."""
+"""Tests that the fake adapter writes command lines that the fake server understands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake engine's KV memory never holds more than it has, and its events mirror its contents."""
+"""Tests that the fake engine's KV memory never holds more than its size, and its events mirror its contents."""
 
 from __future__ import annotations
 

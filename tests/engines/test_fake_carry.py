@@ -1,4 +1,4 @@
-"""The fake engine tells its tokens, takes a seed, and goes on with an answer that another one began."""
+"""Tests that the fake engine reports its tokens, takes a seed, and continues another engine's stream."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_carried_answer_is_the_whole_unfaulted_one(
 
 
 def _last_facts(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Finish reasons and usage."""
+    """Return finish reasons and usage."""
     ends = [c for event in events for c in event.get("choices", ()) if c.get("finish_reason")]
     facts = [(c["index"], c["finish_reason"], c["stop_reason"]) for c in ends]
     usages = [event.get("response", event).get("usage") for event in events]

@@ -1,4 +1,4 @@
-"""The fake engine's answers break in the ways in which engines break."""
+"""Tests that the fake engine's responses break in the ways in which engines break."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _order(engine: FakeProcess, kind: str, **fields: int) -> None:
 
 
 def _raw_answer(engine: FakeProcess, path: str = "/v1/completions", document: Any = None) -> bytes:
-    """Everything that comes until the engine closes the connection."""
+    """Return everything that comes until the engine closes the connection."""
     body = orjson.dumps(document or _TEXT)
     host, port = engine.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:

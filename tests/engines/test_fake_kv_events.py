@@ -1,4 +1,4 @@
-"""The fake engine's KV events on the wire: frames, numbers and replay are vLLM's."""
+"""Tests that the fake engine's KV events on the wire have vLLM's frames, numbers and replay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _source(engine: FakeProcess) -> dict[str, Any]:
 
 
 def _complete(engine: FakeProcess, prompt: list[int], max_tokens: int = 1) -> tuple[int, ...]:
-    """Prompt and answer as token ids."""
+    """Return prompt and response as token ids."""
     body = {"model": "m", "prompt": prompt, "max_tokens": max_tokens, "return_token_ids": True}
     answer = httpx.post(f"{engine.url}/v1/completions", json=body, timeout=20).json()
     return (*prompt, *answer["choices"][0]["token_ids"])
@@ -53,7 +53,7 @@ def _socket(kind: int, endpoint: str) -> Iterator[zmq.Socket[bytes]]:
 
 
 def _replayed(engine: FakeProcess, start: int) -> dict[int, Any]:
-    """Batches from number ``start`` on, as the replay socket gives them."""
+    """Return the batches from number ``start`` on, as the replay socket gives them."""
     batches: dict[int, Any] = {}
     with _socket(zmq.DEALER, _source(engine)["replay_endpoint"]) as socket:
         socket.send_multipart([b"", start.to_bytes(8, "big")])
@@ -71,7 +71,10 @@ def _events(engine: FakeProcess, start: int = 0) -> list[dict[str, Any]]:
 
 
 def _tell_something_until_heard(engine: FakeProcess, socket: zmq.Socket[bytes]) -> int:
-    """A subscription reaches its publisher some time after it was made; the number of the last batch."""
+    """Publish until the subscription is heard, and return the number of the last batch.
+
+    A subscription reaches its publisher some time after it was made.
+    """
     end_s = time.monotonic() + DEADLINE_MS / 1e3
     heard = -1
     for number in range(1_000_000):

@@ -1,4 +1,4 @@
-"""Every other path of the fake engine: embeddings, ranks, responses, messages, audio, tokens; tools and schemas."""
+"""Tests of every other path of the fake engine: embeddings, ranks, responses, messages, audio, tokens, tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake engine as a process: it answers like an engine, and fails as it is told to."""
+"""Tests of the fake engine as a process: it answers like an engine, and fails on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake engine's tokens are a function of prompt and position, and stop strings never leak."""
+"""Tests that the fake engine's tokens depend on prompt and position only, and stop strings never leak."""
 
 from __future__ import annotations
 

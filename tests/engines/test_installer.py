@@ -1,4 +1,4 @@
-"""Building an engine environment, with a uv of ours that makes folders instead of downloading."""
+"""Tests of building an engine environment, with a fake uv that makes folders instead of downloading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ esac
 
 
 class Steps:
-    """A reporter that remembers."""
+    """A reporter that keeps what it receives."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

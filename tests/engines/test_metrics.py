@@ -1,4 +1,4 @@
-"""The reader of Prometheus text."""
+"""Tests of the reader of Prometheus text."""
 
 from __future__ import annotations
 

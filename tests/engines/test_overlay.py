@@ -1,4 +1,4 @@
-"""Overlays: what an engine finds on its import path, without a change to its environment."""
+"""Tests of overlays: an engine's import path is extended without a change to its environment."""
 
 from __future__ import annotations
 

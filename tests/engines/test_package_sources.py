@@ -1,4 +1,4 @@
-"""pip's configuration as uv's arguments."""
+"""Tests that pip's configuration becomes uv's arguments."""
 
 from __future__ import annotations
 

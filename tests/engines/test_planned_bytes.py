@@ -1,4 +1,4 @@
-"""What the planner says of a model's bytes, against a real vLLM on the CPU."""
+"""Tests of the planner's bytes of a model, against a real vLLM on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's processes: how it starts, what it sees, and that nothing of it stays."""
+"""Tests of a rank's processes: their start, their environment, and that nothing of them stays."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def marks() -> dict[str, str]:
 
 
 async def start(command: RankCommand, marks: dict[str, str], folder: Path) -> RankProcess:
-    return await start_rank(command, marks=marks, log_path=folder / "rank0.log", zygote=None)
+    return await start_rank(command, env_tags=marks, log_path=folder / "rank0.log", zygote=None)
 
 
 async def test_rank_reports_its_exit_code_and_writes_its_log(tmp_path: Path, marks: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What an engine proves of resuming, at each level, and where it cannot be asked."""
+"""Tests of an engine's proof of resuming, at each level, and where the engine cannot be reached."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_engine_that_cannot_be_asked_has_no_level_and_a_reason(flags: tuple[str,
 def test_engine_that_is_not_there_proves_nothing() -> None:
     proof = asyncio.run(prove(f"http://127.0.0.1:{free_port()}", KEY, "m", timeout_s=5.0))
     assert proof.level == ResumeLevel.NONE
-    assert "broke off its proof" in proof.detail
+    assert "failed during its proof" in proof.detail
 
 
 def test_engine_that_is_too_slow_proves_nothing_in_time() -> None:
@@ -55,7 +55,7 @@ def test_engine_that_is_too_slow_proves_nothing_in_time() -> None:
 
 
 class _Forgetful(BaseHTTPRequestHandler):
-    """An engine that says it carries and replays, and goes on wrongly in one of both ways."""
+    """An engine that claims to carry and replay, but continues wrongly in one of both ways."""
 
     wrong_mode = "carried"
 
@@ -78,7 +78,7 @@ class _Forgetful(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
 
 def test_engine_that_carries_wrongly_is_believed_only_what_it_proved() -> None:
@@ -90,5 +90,5 @@ def test_engine_that_carries_wrongly_is_believed_only_what_it_proved() -> None:
         server.shutdown()
         server.server_close()
     assert proof.level == ResumeLevel.REPLAY
-    assert "carried greedy: other tokens from place 3 on" in proof.detail
+    assert "carried greedy: the tokens differ from position 3 on" in proof.detail
     assert {case.name: case.passed for case in proof.cases}["replay seeded"]

@@ -1,6 +1,6 @@
-"""vLLM's adapter: command lines against golden files, and what it reads in logs and metrics.
+"""Tests of vLLM's adapter: command lines against golden files, and the reading of logs and metrics.
 
-``LONGBOAT_UPDATE_GOLDEN=1 pytest tests/engines/test_vllm.py`` writes the golden files anew.
+``LONGBOAT_UPDATE_GOLDEN=1 pytest tests/engines/test_vllm.py`` rewrites the golden files.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CASES = {
 
 
 def lines_of(plan: GangPlan, environment: EngineEnvironment) -> str:
-    """Every rank's command, one flag a line: what a reviewer wants to see of it."""
+    """Return every rank's command, one flag per line, as a reviewer wants to see it."""
     text = []
     for rank in plan.ranks:
         command = VllmAdapter().command(plan, rank.node_rank, environment, "/overlay")

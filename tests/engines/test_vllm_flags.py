@@ -1,4 +1,4 @@
-"""Which extra arguments of the user's are refused, and how a flag is recognised in its spellings."""
+"""Tests that extra arguments are refused where Longboat sets them, and flags are recognised in all spellings."""
 
 from __future__ import annotations
 

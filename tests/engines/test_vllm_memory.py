@@ -1,4 +1,4 @@
-"""What vLLM's arguments say about memory, and what its metrics say about what was measured."""
+"""Tests of what vLLM's arguments say about memory, and of the reading of its metrics."""
 
 from __future__ import annotations
 

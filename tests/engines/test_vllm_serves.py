@@ -1,4 +1,4 @@
-"""The command lines of the vLLM adapter, given to a real vLLM on the CPU: alone, and as two nodes in a pipeline."""
+"""Tests of the vLLM adapter's command lines with a real vLLM on the CPU: alone, and as a pipeline of two nodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def plan_on_loopback(model_path: Path, *, pipeline: int, num_nodes: int) -> Gang
 
 @contextmanager
 def running(command: RankCommand, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """One rank as a process group of its own, killed as a whole at the end."""
+    """Run one rank as its own process group, killed as a whole at the end."""
     env = {**os.environ, **{name: value for name, value in command.env.items() if value is not None}}
     for name in (name for name, value in command.env.items() if value is None):
         env.pop(name, None)
@@ -105,7 +105,7 @@ def wait_until_ready(plan: GangPlan, processes: list[subprocess.Popen[bytes]], l
 
 
 def shared_memory_of(pid: int) -> list[str]:
-    """Queues in shared memory that a process and its children map, as the kernel writes their names."""
+    """Return the queues in shared memory that a process and its children map, as the kernel names them."""
     found = [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/psm_" in line]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [line for child in task.read_text().split() for line in shared_memory_of(int(child))]

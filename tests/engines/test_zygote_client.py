@@ -1,4 +1,4 @@
-"""Zygotes: one per environment, only for us, and no engine depends on its zygote's life."""
+"""Tests of zygotes: one per environment, private to the user, and no engine depends on its zygote's life."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from longboat.core.errors import EngineError
 from longboat.engines.contract import EngineEnvironment, RankCommand, ZygoteRequest
 from longboat.engines.launch.process import RankExit, RankProcess, start_rank
-from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, list_all, stop_all
+from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote, stop_all
 
 DEADLINE_S = 30.0
 ENTRY = """
@@ -95,7 +95,7 @@ class Node:
         return self.run / "rank0.log"
 
     async def rank(self, client: ZygoteClient, wanted: RankCommand, **marks: str) -> RankProcess:
-        return await start_rank(wanted, marks=marks, log_path=self.log, zygote=client)
+        return await start_rank(wanted, env_tags=marks, log_path=self.log, zygote=client)
 
     async def up(self, client: ZygoteClient, *words: str, **marks: str) -> RankProcess:
         rank = await self.rank(client, command(*words), **marks)
@@ -317,11 +317,11 @@ async def test_fork_is_refused_while_threads_run(node: Node) -> None:
 
 
 async def test_stop_all_ends_every_zygote(node: Node) -> None:
-    state = await (await node.ready()).ping()
-    assert [found.pid for found in list_all(node.run).values()] == [state.pid]
+    client = await node.ready()
+    state = await client.ping()
     await asyncio.to_thread(stop_all, node.run)
     assert not is_alive(state.pid)
-    assert list_all(node.run) == {}
+    assert not client.socket_path.exists()
 
 
 async def test_command_that_cannot_be_forked_starts_plainly(node: Node) -> None:

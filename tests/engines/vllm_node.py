@@ -43,21 +43,21 @@ class VllmNode:
 
     @property
     def tiny(self) -> Path:
-        """The built-in model's folder."""
+        """Return the built-in model's folder."""
         return ensure("builtin:tiny", self.folder)
 
     async def start(self, plan: GangPlan, rank: int, log: Path, *, plain: bool = False) -> RankProcess:
-        """One rank of the gang; it ends when it is closed."""
+        """Start one rank of the gang; it ends when it is closed."""
         return await start_rank(
             self.adapter.command(plan, rank, self.environment, self.overlay),
-            marks={"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)},
+            env_tags={"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)},
             log_path=log,
             zygote=None if plain else self.zygote,
         )
 
     @contextmanager
     def running(self, plan: GangPlan, log: Path) -> Iterator[str]:
-        """The address of a gang of one rank, which serves until the end of the block, for tests without a loop."""
+        """Serve a gang of one rank until the end of the block, and yield its address, for tests without a loop."""
         with _loop_in_thread() as loop:
             starting = asyncio.run_coroutine_threadsafe(self.start(plan, 0, log), loop)
             rank = starting.result(START_DEADLINE_S)
@@ -102,7 +102,7 @@ def _is_well(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def vllm_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmNode]:
-    """One for all tests of a run; it is made when the first asks for it."""
+    """Make one node for all tests of a run, at its first use."""
     folder = tmp_path_factory.mktemp("node")
     environment, adapter = environment_at("vllm", Path(ENGINE_PYTHON)), VllmAdapter()
     overlay = str(build_overlay(folder, environment))

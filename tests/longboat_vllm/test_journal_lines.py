@@ -1,4 +1,4 @@
-"""How token ids are woven into a stream of events, however it is cut."""
+"""Tests that token ids are woven into a stream of events, however it is cut."""
 
 from __future__ import annotations
 

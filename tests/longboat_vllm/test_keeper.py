@@ -1,4 +1,4 @@
-"""The keeper: nothing of a rank outlives its owner, and its end is reported truthfully."""
+"""Tests of the keeper: nothing of a rank outlives its owner, and its end is reported truthfully."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_reap_by_generation_spares_the_newer(tmp_path: Path) -> None:
 
 
 def test_reap_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no marks"):
+    with pytest.raises(ValueError, match="no tags"):
         keeper.reap({})
 
 

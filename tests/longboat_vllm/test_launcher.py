@@ -1,4 +1,4 @@
-"""The launcher answers for the distribution name that vLLM asks for."""
+"""Tests that the launcher answers for the distribution name that vLLM looks up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting what was loaded, before a fake vLLM's kernels drop it."""
+"""Tests that loaded bytes are counted before a fake vLLM's kernels drop them."""
 
 from __future__ import annotations
 

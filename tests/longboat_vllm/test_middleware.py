@@ -1,4 +1,4 @@
-"""What the engine's middleware honours, refuses and tells."""
+"""Tests of what the engine's middleware honours, refuses and reports."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_switched_off_journal_tells_no_ids() -> None:
 
 
 class WholeAnswer(Recorder):
-    """Answers with JSON, after its tokens grew step by step as long as ``pause`` says."""
+    """An application that answers with JSON, after its tokens grew step by step as long as ``pause`` says."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.body = (await receive())["body"]

@@ -1,4 +1,4 @@
-"""The plugin beside vLLMs that are not the one it was written for: it stays off, says so, and spares GPUs."""
+"""Tests of the plugin beside vLLMs for which it was not written: it stays off, says so, and spares GPUs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_plugin_switched_off_does_not_look_at_vllm(fake_vllm: Path) -> None:
 def test_mends_stay_off_and_say_so_where_vllm_looks_otherwise(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=True)
     told = run(fake_vllm, REGISTER)
-    assert "Longboat: mend pipeline on cpu is off: this vLLM looks otherwise" in told
+    assert "Longboat: mend pipeline on cpu is off: this vLLM's code differs" in told
     assert "Longboat: mend ranks per node on cpu is off" in told
 
 
@@ -126,7 +126,7 @@ def test_memory_keeps_its_name_where_readers_are_told_ready_without_it(fake_vllm
         QUEUE.replace("buffer = ShmRingBuffer(); socket.connect()", "socket.connect(); ShmRingBuffer()")
     )
     told = run(fake_vllm, REGISTER + ASK_MEMORY, **OFF)
-    assert "mend memory left behind is off: this vLLM looks otherwise" in told
+    assert "mend memory left behind is off: this vLLM's code differs" in told
     assert told.split()[-5:] == ["ready", "ready", "serves", "closed", "unlinked"]
 
 
@@ -138,8 +138,8 @@ def test_mends_of_the_cpu_runner_leave_gpus_alone(fake_vllm: Path) -> None:
 def test_resuming_stays_off_and_says_so_where_vllm_looks_otherwise(fake_vllm: Path) -> None:
     platform(fake_vllm, is_cpu=False)
     told = run(fake_vllm, REGISTER + "; from longboat_vllm.resume.install import STATE; print(STATE.told())")
-    assert "carrying answers of other engines is off: this vLLM looks otherwise" in told
-    assert "replaying answers of other engines is off: this vLLM looks otherwise" in told
+    assert "carrying streams of other engines is off: this vLLM's code differs" in told
+    assert "replaying streams of other engines is off: this vLLM's code differs" in told
     assert "'carried': False, 'replay': False" in told
 
 

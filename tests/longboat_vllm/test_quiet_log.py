@@ -1,4 +1,4 @@
-"""The engine's access log leaves out what Longboat itself asks all the time, and nothing else."""
+"""Tests that the engine's access log leaves out Longboat's own frequent requests, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two real vLLMs: answers of every kind, cut anywhere and continued on the other one, equal their whole selves.
+"""Tests with two real vLLMs: streams of every kind, cut anywhere and continued on the other one, equal the uncut ones.
 
 ``LONGBOAT_TEST_CUTS`` sets how many cuts of each kind are tried (1). From 2 on, all kinds are replayed too, not some.
 """
@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def engines(vllm_node: VllmNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Addresses of two replicas of the tiny model."""
+    """Yield the addresses of two replicas of the tiny model."""
     folder = tmp_path_factory.mktemp("replicas")
     plan = plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1)
     another = replace(plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1), replica="r1")
@@ -60,7 +60,7 @@ def whole(url: str, kind: str) -> Stream:
 
 
 def cut(ids: dict[int, list[int]], chance: random.Random) -> list[list[int]]:
-    """What a gateway carries of each choice; a choice that has ended is carried without its last token."""
+    """Return what a gateway carries of each choice; a choice that has ended is carried without its last token."""
     return [ids[choice][: chance.randint(0, len(ids[choice]) - 1)] for choice in sorted(ids)]
 
 
@@ -154,7 +154,7 @@ WHOLE_KINDS = [
 
 
 def asked_whole(url: str, path: str, body: dict[str, Any], prior: list[list[int]] | None = None) -> tuple[Any, int]:
-    """The answer to a request that is no stream, and how many tokens were told before it."""
+    """Return the response to a non-streaming request, and how many tokens were sent before it."""
     asked = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
     head = b"" if prior is None else carried_head("carried", prior)
     headers = {**HEADERS, "x-longboat-journal": "whole", "x-longboat-seed": str(SEED)}
@@ -171,7 +171,7 @@ def asked_whole(url: str, path: str, body: dict[str, Any], prior: list[list[int]
 
 
 def unnamed(value: Any) -> Any:
-    """Without what is new in each answer."""
+    """Drop what is new in each response."""
     if isinstance(value, dict):
         own = ("id", "call_id", "created", "created_at", "signature", "prompt_tokens_details", "input_tokens_details")
         return {key: unnamed(item) for key, item in value.items() if key not in own}

@@ -1,4 +1,4 @@
-"""A real vLLM out of a zygote: it answers, in each split as alone, and all of it ends with its owner."""
+"""Tests of a real vLLM out of a zygote: it answers the same in each split, and all of it ends with its owner."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gang(vllm_node: VllmNode, *, tensor: int = 1, pipeline: int = 1, num_nodes: 
 
 @contextlib.asynccontextmanager
 async def running(vllm_node: VllmNode, plan: GangPlan, *, plain: bool = False) -> AsyncIterator[list[RankProcess]]:
-    """Every rank of the gang, until the end of the block."""
+    """Run every rank of the gang until the end of the block."""
     async with contextlib.AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
@@ -87,7 +87,7 @@ def post(plan: GangPlan, body: dict[str, Any]) -> dict[str, Any] | None:
 
 
 async def generate(vllm_node: VllmNode, plan: GangPlan, ranks: list[RankProcess]) -> list[int]:
-    """Token ids of a greedy answer, once the gang is ready."""
+    """Return the token ids of a greedy response, once the gang is ready."""
     body = {"prompt": "What is a gang?", "max_tokens": NUM_TOKENS, "ignore_eos": True, "return_token_ids": True}
     deadline_s = time.monotonic() + READY_DEADLINE_S
     while (answer := await asyncio.to_thread(post, plan, body)) is None:
@@ -126,8 +126,8 @@ async def test_every_split_answers_as_one_rank_does(vllm_node: VllmNode) -> None
         async with running(vllm_node, plan) as ranks:
             assert await generate(vllm_node, plan, ranks) == expected
         log = log_of(vllm_node, plan, 0).read_text()
-        assert ("pipeline mended" in log) == ("pipeline" in split)
-        assert "is off: this vLLM looks otherwise" not in log
+        assert ("pipeline fixed" in log) == ("pipeline" in split)
+        assert "is off: this vLLM's code differs" not in log
 
 
 async def test_all_processes_carry_their_marks_and_end_with_their_owner(vllm_node: VllmNode) -> None:
@@ -147,7 +147,7 @@ async def test_gentle_end_lets_vllm_shut_down(vllm_node: VllmNode) -> None:
     async with running(vllm_node, plan) as (rank,):
         await generate(vllm_node, plan, [rank])
         rank.terminate(60.0)
-        # At its end vLLM 0.32 looks who holds its port, and exits with 1 if that is its engine core, ended just now.
+        # At its end, vLLM 0.32 looks up the owner of its port, and exits with 1 if that is the core that just ended.
         assert (await asyncio.wait_for(rank.wait(), 90)).signal is None
     assert "engine client stopped" in log_of(vllm_node, plan, 0).read_text()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.topology import Node
 from longboat.spec.files.load import fleet_from, load_fleet
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
-TINY = ModelFacts(
+TINY = ModelConfig(
     num_layers=4, num_heads=8, num_kv_heads=4, vocab_size=4096, intermediate_size=512, max_position_tokens=2048
 )
 

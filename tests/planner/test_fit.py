@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from catalog.shape_builders import make_shape
+from catalog.shape_builders import kv_bytes_of, make_shape
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
@@ -91,18 +91,18 @@ def test_tied_embedding_is_held_twice_in_a_pipeline() -> None:
 def test_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
     model = shape("DeepSeek-R1")
     found = fit(model, cards(*["H200"] * 8), load(32_768, 8), tensor=8)
-    assert found.ranks[0].sequence_bytes == model.kv_bytes_of(32_768)
+    assert found.ranks[0].sequence_bytes == kv_bytes_of(model, 32_768)
 
 
 def test_more_ranks_than_key_heads_keep_copies() -> None:
     model = shape("Qwen3-235B-A22B")
     eight = fit(model, cards(*["H200"] * 8), load(), tensor=8).ranks[0]
-    assert eight.sequence_bytes == model.kv_bytes_of(4096) // 4
+    assert eight.sequence_bytes == kv_bytes_of(model, 4096) // 4
 
 
 def test_windows_are_counted_once_they_are_full() -> None:
     found = fit(shape("Gemma-3-27B"), cards("H100"), load(131_072))
-    assert found.ranks[0].sequence_bytes == shape("Gemma-3-27B").kv_bytes_of(131_072)
+    assert found.ranks[0].sequence_bytes == kv_bytes_of(shape("Gemma-3-27B"), 131_072)
     assert found.ranks[0].sequence_bytes < 131_072 * 62 * 8192 / 4
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from planner_builders import TINY, model
 
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.planner.split import check_split, tensor_degrees
 
 
-def change(**fields: object) -> ModelFacts:
+def change(**fields: object) -> ModelConfig:
     return dataclasses.replace(TINY, **fields)  # type: ignore[arg-type]
 
 
@@ -32,7 +32,7 @@ def change(**fields: object) -> ModelFacts:
     ],
 )
 def test_tensor_that_does_not_divide_the_model_is_refused(
-    facts: ModelFacts, tensor: int, words: str, hint: str
+    facts: ModelConfig, tensor: int, words: str, hint: str
 ) -> None:
     (problem,) = check_split(model(split={"tensor": tensor}), facts)
     assert problem.where == "split.tensor"
@@ -80,7 +80,7 @@ def test_all_mistakes_of_a_split_are_reported_together() -> None:
 def test_fake_engine_and_unknown_models_can_be_split_at_will() -> None:
     assert not check_split(model(engine="fake", split={"tensor": 3}), TINY)
     assert not check_split(model(split={"tensor": 3}), None)
-    assert not check_split(model(split={"tensor": 3}), ModelFacts())
+    assert not check_split(model(split={"tensor": 3}), ModelConfig())
 
 
 def test_layers_of_stages_add_up_to_the_models() -> None:

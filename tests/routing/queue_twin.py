@@ -1,4 +1,4 @@
-"""Gateways and an engine in virtual time: real schedulers and leases, predicted service times, no clock."""
+"""Simulates gateways and an engine in virtual time: real schedulers and leases, predicted service times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEASE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A request to come. estimate_tokens: what the gateway believes it costs; patience_s: deadline after arrival."""
+    """A request to come. estimate_tokens: the gateway's estimate; patience_s: deadline after arrival."""
 
     at_s: float
     tenant: str = "a"
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(kw_only=True)
 class Fate:
-    """What became of a job. granted_s: a gateway sent it; started_s: the engine had room for it."""
+    """The course of a job. granted_s: when a gateway sent it; started_s: when the engine had a free slot for it."""
 
     job: Job
     rejected: Rejected | None = None
@@ -74,7 +74,7 @@ class Fate:
 
 @dataclass
 class Door:
-    """One gateway process: its queue, its lease, and what it has on the engine."""
+    """One gateway process: its queue, its lease, and its requests at the engine."""
 
     scheduler: Scheduler
     leased: int
@@ -87,7 +87,7 @@ class Door:
 
 @dataclass
 class Twin:
-    """One engine with ``capacity`` places behind ``num_gateways`` gateways. ``at`` calls something at a time."""
+    """One engine with ``capacity`` slots behind ``num_gateways`` gateways. ``at`` calls a function at a time."""
 
     capacity: int
     queue: QueuePolicy = field(default_factory=QueuePolicy)
@@ -108,7 +108,7 @@ class Twin:
         heapq.heappush(self._events, (at_s, next(self._order), call))
 
     def run(self, jobs: Iterable[Job]) -> list[Fate]:
-        """Until nothing is left to do."""
+        """Run until no events are left."""
         for job in jobs:
             self.at(job.at_s, lambda job=job: self.arrive(job))  # type: ignore[misc]
         self._tick()
@@ -186,7 +186,7 @@ class Twin:
             self.at(self.now_s + LEASE_S, self._lease)
 
     def _more_to_come(self) -> bool:
-        """Not only other ticks."""
+        """Return whether events other than ticks are left."""
         waiting = any(door.scheduler.num_waiting for door in self.doors)
         return waiting or len(self._events) > (1 if self.num_gateways > 1 else 0)
 
@@ -194,7 +194,7 @@ class Twin:
 def steady(
     tenant: str, *, per_s: float, seconds: float, seed: int, start_s: float = 0.0, num_gateways: int = 1
 ) -> list[Job]:
-    """A Poisson stream of requests of many sizes (2.3 s on average)."""
+    """Make a Poisson stream of requests of many sizes (2.3 s on average)."""
     dice = random.Random(f"{tenant} {seed}")
     jobs, at_s = [], start_s
     while (at_s := at_s + dice.expovariate(per_s)) < start_s + seconds:
@@ -203,7 +203,7 @@ def steady(
 
 
 def flood(tenant: str, *, number: int, at_s: float, seed: int, num_gateways: int = 1) -> list[Job]:
-    """Requests of many sizes, all at one time, from all sides."""
+    """Make requests of many sizes that arrive at the same time at all gateways."""
     dice = random.Random(f"{tenant} {seed}")
     return [
         Job(at_s=at_s + index * 1e-4, tenant=tenant, gateway=index % num_gateways, **_sizes(dice))
@@ -212,7 +212,7 @@ def flood(tenant: str, *, number: int, at_s: float, seed: int, num_gateways: int
 
 
 def within(jobs: list[Job], most: int) -> list[Job]:
-    """Without those that would be more than ``most`` at one time, if each was served at once."""
+    """Drop the jobs that would exceed ``most`` at one time if each was served immediately."""
     ends: list[float] = []
     kept = []
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Avoiding what failed, and trying it again."""
+"""Tests that a failed endpoint is avoided, and tried again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from((FAILED, USED, SUCCEEDED)), st.float
 
 
 def opened(times: int) -> Breaker:
-    """One whose first failure was at 0 s, with ``times`` failed trials after it, at 100 s each."""
+    """Return a breaker whose first failure was at 0 s, with ``times`` failed trials after it, 100 s apart."""
     breaker = Breaker(first_s=1.0, longest_s=30.0)
     breaker.failed(0.0)
     for number in range(times):

@@ -1,4 +1,4 @@
-"""Nothing is lost or counted twice, no slot is given twice, and the queue's answers are what they say."""
+"""Tests that nothing is lost or counted twice, no slot is given twice, and the queue's verdicts hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def filled(scheduler: Scheduler, slots: int, *, tenant: str = "a") -> list[Ticke
 
 
 class Books:
-    """Random offers, grants, cancels, expiries, finishes; and what must be true after each."""
+    """Random offers, grants, cancels, expiries and finishes, and the invariants after each."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -45,7 +45,6 @@ class Books:
         self.waiting: set[Ticket] = set()
         self.running: set[Ticket] = set()
         self.counts = dict.fromkeys(("offered", "rejected", "cancelled", "expired", "finished"), 0)
-        self.used_tokens = dict.fromkeys(NAMES, 0.0)
 
     def step(self) -> None:
         self.now_s += self.dice.expovariate(8.0)
@@ -102,11 +101,15 @@ class Books:
         if chosen is None:
             return
         served, used_tokens = self.dice.choice([(True, self.dice.randrange(1, 900)), (False, None), (False, 7)])
+        flow = chosen.flow
+        assert flow is not None
+        before = flow.virtual_time
         for _ in range(self.dice.choice([1, 2])):  # the second has no effect
             self.scheduler.finish(chosen, now_s=self.now_s, used_tokens=used_tokens, served=served)
+        charged_tokens = (used_tokens or 0) - chosen.charged_tokens
+        assert (flow.virtual_time - before) * flow.tenant.weight == pytest.approx(charged_tokens, abs=1e-3)
         self.running.remove(chosen)
         self.counts["finished"] += 1
-        self.used_tokens[chosen.tenant] += used_tokens or 0
 
     def any_of(self, tickets: set[Ticket]) -> Ticket | None:
         return self.dice.choice(sorted(tickets, key=lambda t: (t.arrived_s, t.tenant))) if tickets else None
@@ -120,9 +123,8 @@ class Books:
     def check_tenants(self) -> None:
         for name in NAMES:
             running = [t for t in self.running if t.tenant == name]
-            assert self.scheduler.running_of(name) == len(running)
-            charged_tokens = self.used_tokens[name] + sum(t.charged_tokens for t in running)
-            assert self.scheduler.service_of(name) == pytest.approx(charged_tokens, abs=1e-3)
+            known = self.scheduler.flows.tenants.get(name)
+            assert (known.running if known else 0) == len(running)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -184,7 +186,7 @@ def test_no_slot_is_idle_while_everybody_waits(kinds: list[tuple[str, int, int, 
         scheduler.offer(Ticket(tenant, 1.0, priority, cost, 0.0), now_s=0.0, slots=slots, busy=0)
     while scheduler.grant_next(now_s=0.0, slots=slots, busy=0) is not None:
         pass
-    everybody_waits = all(scheduler.waiting_of(tenant) for tenant, *_ in kinds)
+    everybody_waits = all(scheduler.flows.tenants[tenant].waiting for tenant, *_ in kinds)
     assert scheduler.num_running == slots or not everybody_waits
 
 
@@ -198,7 +200,7 @@ def test_least_served_goes_first_so_nobody_leads_by_more_than_a_request(costs: l
         name = "ab"[index % 2]
         scheduler.offer(Ticket(name, weights[name], 1, cost, 0.0), now_s=0.0, slots=1, busy=1)
     served = {"a": 0.0, "b": 0.0}
-    while scheduler.waiting_of("a") and scheduler.waiting_of("b"):
+    while scheduler.flows.tenants["a"].waiting and scheduler.flows.tenants["b"].waiting:
         scheduler.finish(current, now_s=1.0, used_tokens=current.cost_tokens, served=True)
         granted = scheduler.grant_next(now_s=1.0, slots=1, busy=0)
         assert granted is not None
@@ -211,7 +213,7 @@ def test_room_is_granted_at_once() -> None:
     scheduler = Scheduler(QueuePolicy())
     filled(scheduler, 3)
     assert isinstance(scheduler.offer(ticket(), now_s=0.0, slots=3, busy=3), Queued)
-    assert scheduler.num_running == 3 and scheduler.waiting_of("a") == 1
+    assert scheduler.num_running == 3 and scheduler.flows.tenants["a"].waiting == 1
 
 
 def test_busy_of_others_counts() -> None:
@@ -245,10 +247,10 @@ def test_share_of_who_left_is_given_away() -> None:
     scheduler.finish(quiet, now_s=1.0, used_tokens=1, served=True)
     while scheduler.grant_next(now_s=1.0, slots=10, busy=0):
         pass
-    assert scheduler.running_of("loud") == 8
+    assert scheduler.flows.tenants["loud"].running == 8
     while scheduler.grant_next(now_s=40.0, slots=10, busy=0):
         pass
-    assert scheduler.running_of("loud") == 10
+    assert scheduler.flows.tenants["loud"].running == 10
 
 
 def test_queue_is_bounded_by_count() -> None:
@@ -272,13 +274,16 @@ def test_queue_is_bounded_by_predicted_wait() -> None:
     assert times == sorted(times) and times[0] <= 4
 
 
-def test_prediction_is_none_before_anything_was_learned_and_0_with_room() -> None:
+def test_prediction_is_none_before_anything_was_learned() -> None:
     scheduler = Scheduler(QueuePolicy())
-    assert scheduler.predicted_wait_s("a", priority=1, now_s=0.0, slots=4, busy=0) is None
     (first,) = filled(scheduler, 1)
+    unknown = ticket("early")
+    assert scheduler.offer(unknown, now_s=0.0, slots=1, busy=1) == Queued(None)
+    assert scheduler.cancel(unknown)
     scheduler.finish(first, now_s=2.0, used_tokens=100, served=True)
-    assert scheduler.predicted_wait_s("new", priority=1, now_s=0.0, slots=4, busy=0) == 0.0
-    assert scheduler.predicted_wait_s("new", priority=7, now_s=0.0, slots=1, busy=1) == pytest.approx(2.0, rel=0.1)
+    assert scheduler.offer(ticket("new"), now_s=0.0, slots=4, busy=0) is GRANTED
+    answer = scheduler.offer(Ticket("new", 1.0, 7, 100, 0.0), now_s=0.0, slots=1, busy=1)
+    assert isinstance(answer, Queued) and answer.predicted_wait_s == pytest.approx(2.0, rel=0.1)
 
 
 def test_deadline_that_has_passed_is_refused_even_with_room() -> None:
@@ -307,7 +312,7 @@ def test_ticket_may_be_offered_again_only_after_its_end() -> None:
     with pytest.raises(ValueError, match="already running"):
         scheduler.offer(first, now_s=0.0, slots=2, busy=1)
     scheduler.finish(first, now_s=1.0, used_tokens=None, served=False)
-    assert scheduler.service_of("a") == 0.0
+    assert first.flow is not None and first.flow.virtual_time == 0.0
     assert scheduler.offer(first, now_s=1.0, slots=1, busy=0) is GRANTED
 
 

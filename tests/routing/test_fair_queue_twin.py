@@ -1,4 +1,4 @@
-"""What the queue promises, in virtual time: floods, lent shares, classes, deadlines, Retry-After, several gateways."""
+"""Tests of the queue's promises in virtual time: floods, lent shares, classes, deadlines, several gateways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def of(fates: list[Fate], tenant: str) -> list[Fate]:
 
 
 def quiet_stream(capacity: int, seed: int, *, num_gateways: int = 1) -> list[Job]:
-    """A tenant that uses half of its half of the engine, and never more than that half."""
+    """Make a tenant that uses half of its half of the engine, and never more than that half."""
     per_s = capacity / 4 / MEAN_SERVICE_S
     jobs = steady("quiet", per_s=per_s, seconds=150, seed=seed, num_gateways=num_gateways)
     return within(jobs, capacity // 2)
@@ -56,7 +56,7 @@ def test_flood_through_two_gateways_moves_p99_ttft_by_at_most_a_fifth(capacity: 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_flood_of_equal_requests_that_end_together_is_not_felt_either(seed: int) -> None:
-    """All slots that a flood took at once are free again at once, and no slot is in between."""
+    """A flood takes all slots at the same time and frees them at the same time; none is free in between."""
     dice = random.Random(seed)
     arrivals_s = itertools.accumulate(dice.expovariate(24) for _ in range(800))
     short = [Job(at_s=at_s, tenant="quiet", prompt_tokens=40, completion_tokens=16) for at_s in arrivals_s]
@@ -85,7 +85,7 @@ def test_slots_that_a_tenant_wanted_lately_are_lent_out_some_time_after() -> Non
 
 
 def test_flood_is_felt_without_headroom() -> None:
-    """The simulation can fail: where nothing is kept free, the flood is felt."""
+    """The simulation can fail: without headroom, the flood is felt."""
     quiet = quiet_stream(32, 1)
     alone = Twin(32).run(quiet)
     flooded = Twin(32, QueuePolicy(headroom_ratio=0.0)).run(quiet + floods(1))
@@ -188,7 +188,7 @@ def test_predicted_waits_are_true_within_a_factor(seed: int) -> None:
     "queue", [QueuePolicy(max_wait_s=10.0), QueuePolicy(max_waiting=100)], ids=["by wait", "by count"]
 )
 def test_retry_after_is_neither_too_early_nor_late_for_most(queue: QueuePolicy, seed: int) -> None:
-    """Clients that come back when they were told: nearly all get in, and the engine does not run idle meanwhile."""
+    """Clients that come back after Retry-After mostly get in, and the engine is not idle meanwhile."""
     twin = Twin(32, queue)
     warm = steady("a", per_s=10.0, seconds=20, seed=seed)
     jobs = flood("a", number=400, at_s=20.0, seed=seed)

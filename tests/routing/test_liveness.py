@@ -1,4 +1,4 @@
-"""Heartbeats: what is lost is found in time, what works is left alone; who listened late blames nobody."""
+"""Tests of heartbeats: a loss is found in time, a working gang is left alone, a late listener blames no gang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ phases = st.floats(0.0, BEAT_EVERY_S, exclude_max=True)
 def gang(
     life: Life = Life.RUNS, *, cpu_s: float = 0.0, steps: int | None = None, running: int | None = None, **rank: float
 ) -> Beat:
-    """Two ranks, of which the second is as told."""
+    """Make a gang of two ranks, the second as given."""
     first = RankBeat(node_rank=0, life=Life.RUNS, cpu_s=cpu_s)
     second = RankBeat(node_rank=1, life=life, **rank)
     return Beat(ranks=(first, second), steps=steps, num_running=running)
@@ -36,7 +36,7 @@ def times(begin_s: float, end_s: float, every_s: float) -> Iterator[float]:
 def watched(
     tell: Callable[[float], Beat | None], seconds: float, phase_s: float = 0.0
 ) -> tuple[Liveness, float | None]:
-    """A gang that tells by ``tell(at_s)`` (None: nothing arrives); returns when it was first held for lost."""
+    """Watch a gang that beats by ``tell(at_s)`` (None: nothing arrives); return when it was first taken for lost."""
     liveness = Liveness(LIMITS, 0.0)
     events = [(at_s, True) for at_s in times(phase_s, seconds, BEAT_EVERY_S)]
     events += [(at_s, False) for at_s in times(0.0, seconds, LOOK_EVERY_S)]
@@ -134,7 +134,7 @@ def test_a_gang_that_is_heard_again_is_alive_again() -> None:
 
 @given(st.lists(st.floats(0.01, 30.0), min_size=1, max_size=40))
 def test_a_listeners_own_pauses_make_nobody_silent(pauses_s: list[float]) -> None:
-    """It looks after each pause before it reads what came meanwhile."""
+    """The listener looks after each pause before it reads what came meanwhile."""
     silence, now_s = Silence(0.0), 0.0
     for pause_s in pauses_s:
         now_s += pause_s

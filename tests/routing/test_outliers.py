@@ -1,4 +1,4 @@
-"""Who is too slow."""
+"""Tests that slow replicas are ejected."""
 
 from __future__ import annotations
 

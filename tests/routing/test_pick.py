@@ -1,4 +1,4 @@
-"""The choice of an endpoint: always one that may be chosen, least busy first, equals in turn."""
+"""Tests of the choice of an endpoint: always an allowed one, least busy first, equals in turn."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Who is blamed for an engine's death."""
+"""Tests of the blame for an engine's death."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.routing.health.poison import Admitted, PoisonList, blamed
+from longboat.routing.health.poison import Admitted, PoisonList, request_to_blame
 
 PRESENT = st.lists(
     st.builds(Admitted, request=st.integers(), tokens=st.integers(0, 10), since_s=st.floats(0.0, 30.0)),
@@ -15,24 +15,24 @@ PRESENT = st.lists(
 
 def test_request_that_was_new_alone_is_blamed() -> None:
     old = [Admitted(n, 100, 5.0) for n in range(10)]
-    assert blamed([*old, Admitted("new", 0, 0.1)]) == "new"
-    assert blamed([*old, Admitted("new", 1, 0.5)]) == "new"
+    assert request_to_blame([*old, Admitted("new", 0, 0.1)]) == "new"
+    assert request_to_blame([*old, Admitted("new", 1, 0.5)]) == "new"
 
 
 def test_nobody_is_blamed_where_two_are_new_or_none() -> None:
-    assert blamed([Admitted("a", 0, 0.1), Admitted("b", 1, 0.1)]) is None
-    assert blamed([Admitted("a", 100, 9.0)]) is None
-    assert blamed([]) is None
+    assert request_to_blame([Admitted("a", 0, 0.1), Admitted("b", 1, 0.1)]) is None
+    assert request_to_blame([Admitted("a", 100, 9.0)]) is None
+    assert request_to_blame([]) is None
 
 
 def test_request_that_runs_for_long_without_a_visible_token_is_not_new() -> None:
-    assert blamed([Admitted("whole", 0, 60.0)]) is None
+    assert request_to_blame([Admitted("whole", 0, 60.0)]) is None
 
 
 @given(PRESENT, PRESENT)
 def test_one_more_old_request_changes_no_verdict(present: list[Admitted], more: list[Admitted]) -> None:
     old = [a._replace(tokens=a.tokens + 4, request=("old", a.request)) for a in more]
-    assert blamed([*present, *old]) == blamed(present)
+    assert request_to_blame([*present, *old]) == request_to_blame(present)
 
 
 def test_second_death_makes_poison_and_one_does_not() -> None:
@@ -48,7 +48,7 @@ def test_second_death_makes_poison_and_one_does_not() -> None:
 def test_two_deaths_may_be_chance_while_engines_die_without_a_cause() -> None:
     poison = PoisonList()
     poison.blame("a", 1.0)
-    poison.nobody(2.0)
+    poison.blame_none(2.0)
     assert not poison.blame("a", 3.0)
     assert poison.blame("a", 4.0)
 

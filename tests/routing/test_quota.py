@@ -1,4 +1,4 @@
-"""Limits of a tenant: nothing above them passes, and Retry-After is when the same request fits."""
+"""Tests of a tenant's limits: nothing above them passes, and the same request fits after Retry-After."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_retry_after_is_when_the_request_fits(limits: Limits, counts: Counts, to
     if denied is None or denied.retry_after_s is None:
         return
     assert denied.retry_after_s >= 1
-    counts.running = 0  # nobody can say when requests end
+    counts.running = 0  # the end of a running request is unknown
     then_s = now_s + denied.retry_after_s
     counts.roll(then_s)
     assert check(limits, counts, tokens=tokens, now_s=then_s) is None

@@ -1,4 +1,4 @@
-"""Who may take up an answer now."""
+"""Tests of the limit of streams that resume at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names become models: rules in order, canaries that stick, fallbacks that exist."""
+"""Tests that names become models: rules in order, canaries that stick, fallbacks that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares: an engine's slots by gateway and endpoint, never more than there are, by what tenants have where."""
+"""Tests of shares: an engine's slots by gateway and endpoint, never more than exist, by tenants' demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: all of an engine's slots and not one more, fair to gateways and to tenants."""
+"""Tests of leases: exactly all slots of an engine, fair to gateways and to tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that need no download: ``builtin:tiny``, a small model of our own, and ``builtin:random-<size>``.
+"""Models that need no download: ``builtin:tiny``, a small model of Longboat's own, and ``builtin:random-<size>``.
 
 This room writes model folders and describes them. It does not plan, start engines or import torch.
 """

@@ -1,4 +1,4 @@
-"""Which built-in models there are, what they look like, and where their folders are."""
+"""Lists the built-in models, describes them, and returns their folders."""
 
 from __future__ import annotations
 
@@ -25,18 +25,13 @@ _RANDOM = re.compile(r"random-(?P<size>[^-]+)(?:-seed(?P<seed>\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinModel:
-    """A built-in model, known without writing anything.
+    """A built-in model, described without writing anything."""
 
-    name: folder name, ``tiny`` or ``random-100m`` (``random-100m-seed7``); config: what stands in config.json
-    shape: None for ``tiny``, whose folder is part of the package; seed: of the random weights
-    weight_bytes: bytes of the weights as stored (bfloat16); num_parameters: how many weights
-    """
-
-    name: str
-    config: Mapping[str, Any] = field(repr=False)
-    weight_bytes: int
-    shape: Shape | None = None
-    seed: int = 0
+    name: str  # folder name: ``tiny`` or ``random-100m`` (``random-100m-seed7``)
+    config: Mapping[str, Any] = field(repr=False)  # content of config.json
+    weight_bytes: int  # bytes of the weights as stored (bfloat16)
+    shape: Shape | None = None  # None for ``tiny``, whose folder is part of the package
+    seed: int = 0  # of the random weights
 
     @property
     def num_parameters(self) -> int:
@@ -44,19 +39,19 @@ class BuiltinModel:
 
 
 def is_builtin(source: str) -> bool:
-    """Whether a model's source names a built-in model, known or not."""
+    """Return whether a model's source names a built-in model, known or not."""
     return source.startswith(PREFIX)
 
 
 def names() -> tuple[str, ...]:
-    """The models of the table, without the prefix; other sizes of random models stand for one of them."""
+    """Return the models of the table, without the prefix; other sizes of random models map to one of them."""
     return ("tiny", *(f"random-{size}" for size in SHAPES))
 
 
 def describe(source: str) -> BuiltinModel:
-    """Facts of ``builtin:tiny`` or ``builtin:random-<size>[-seed<number>]``; writes nothing.
+    """Describe ``builtin:tiny`` or ``builtin:random-<size>[-seed<number>]``; writes nothing.
 
-    A size that is not in the table stands for the nearest one by ratio: ``random-300m`` is ``random-250m``.
+    A size that is not in the table means the nearest one by ratio: ``random-300m`` is ``random-250m``.
     Raises UserInputError for an unknown name or size, with the nearest name as the hint.
     """
     name = source.removeprefix(PREFIX)
@@ -70,10 +65,11 @@ def describe(source: str) -> BuiltinModel:
 
 
 def ensure(source: str, home: Path) -> Path:
-    """Folder to give to the engine: inside the package for ``tiny``, else under ``home/models``, written when missing.
+    """Return the folder for the engine: inside the package for ``tiny``, else under ``home/models``, written if
+    missing.
 
-    Several processes may ask at the same time; one writes and the others wait for it. Raises UserInputError as
-    ``describe`` does, ClusterError when there is no room or another process takes too long.
+    Several processes may call this at the same time; one writes and the others wait for it. Raises UserInputError as
+    ``describe`` does, ClusterError where the disk is full or another process takes too long.
     """
     model = describe(source)
     if model.shape is None:
@@ -105,7 +101,7 @@ def _describe_random(num_parameters: int, seed: int) -> BuiltinModel:
 
 
 def _random_config(shape: Shape) -> dict[str, Any]:
-    """The tiny model's config (vocabulary, end tokens, …) with another shape."""
+    """Return the tiny model's config (vocabulary, end tokens, …) with another shape."""
     return _tiny_config() | {
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
@@ -124,5 +120,5 @@ def _unknown(name: str) -> UserInputError:
     advice = f"did you mean {PREFIX}{nearest[0]}? " if nearest else ""
     return UserInputError(
         f"there is no built-in model {name!r}",
-        hint=f"{advice}Known are {PREFIX}tiny and {PREFIX}random-SIZE with a size from 1m to 10b, such as random-100m.",
+        hint=f"{advice}Use {PREFIX}tiny, or {PREFIX}random-SIZE with a size from 1m to 10b, such as random-100m.",
     )

@@ -27,7 +27,7 @@ _SPARE_BYTES = 64 << 20
 def ensure_random(
     folder: Path, name: str, shape: Shape, config: Mapping[str, Any], seed: int, *, tokenizer_from: Path
 ) -> Path:
-    """``folder/name`` with a complete model in it; what exists is left as it is."""
+    """Return ``folder/name`` with a complete model in it; an existing folder is left as it is."""
     target = folder / name
     if target.is_dir():
         return target
@@ -41,7 +41,7 @@ def ensure_random(
 def _write(target: Path, shape: Shape, config: Mapping[str, Any], seed: int, tokenizer_from: Path) -> None:
     tensors = list(shape.tensors(config["vocab_size"]))
     unfinished = target.with_name(f".{target.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # from a writer that died: we hold the lock
+    shutil.rmtree(unfinished, ignore_errors=True)  # a writer that died left it; this process holds the lock
     _check_room(target.parent, data_bytes(tensors))
     unfinished.mkdir()
     try:
@@ -73,7 +73,7 @@ def _locked(path: Path, timeout_s: float) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"another process has held {path} for more than {timeout_s:.0f} s",
-                    hint="Look for a process that hangs while it writes the model, and end it.",
+                    hint="Find the process that hangs while it writes the model, and end it.",
                 )
             time.sleep(0.05)
         yield

@@ -24,7 +24,7 @@ _ONE = (0x3F80).to_bytes(2, "little")
 
 
 def data_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of all weights in bfloat16, without the header."""
+    """Return the bytes of all weights in bfloat16, without the header."""
     return sum(math.prod(shape) for _, shape in tensors) * BYTES_PER_WEIGHT
 
 
@@ -62,7 +62,7 @@ def _weights(name: str, shape: tuple[int, ...], seed: int) -> Iterator[bytes]:
 
 
 def _spread(raw: bytes) -> bytes:
-    """One random byte becomes one of 256 evenly spaced bfloat16 numbers: two table look-ups, in C."""
+    """Map each random byte to one of 256 evenly spaced bfloat16 numbers: two table look-ups, in C."""
     weights = bytearray(2 * len(raw))
     weights[0::2] = raw.translate(_LOW_BYTES)
     weights[1::2] = raw.translate(_HIGH_BYTES)
@@ -70,13 +70,13 @@ def _spread(raw: bytes) -> bytes:
 
 
 def _bfloat16(value: float) -> int:
-    """The upper half of a float32, rounded to nearest even."""
+    """Return the upper half of a float32, rounded to nearest even."""
     bits = int.from_bytes(struct.pack("<f", value), "little")
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
 def _table() -> list[int]:
-    """A uniform distribution over ±√3 σ has the standard deviation σ."""
+    """Return a uniform distribution over ±√3 σ, whose standard deviation is σ."""
     reach = math.sqrt(3) * _STANDARD_DEVIATION
     return [_bfloat16(((byte + 0.5) / 128 - 1) * reach) for byte in range(256)]
 

@@ -1,4 +1,4 @@
-"""Shapes of the random models: from a size such as ``250m`` to the nearest Qwen3 shape in the table."""
+"""Shapes of the random models: maps a size such as ``250m`` to the nearest Qwen3 shape in the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS = {"m": 1_000_000, "b": 1_000_000_000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What decides the number of weights of a Qwen3 model with tied embeddings. Heads divide by 8, layers by 4."""
+    """The sizes that decide the weights of a Qwen3 model with tied embeddings. Heads divide by 8, layers by 4."""
 
     hidden_size: int
     intermediate_size: int
@@ -27,7 +27,7 @@ class Shape:
     head_dim: int
 
     def tensors(self, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of every weight, in the order of the file."""
+        """Yield the name and shape of every weight, in the order of the file."""
         yield "model.embed_tokens.weight", (vocabulary, self.hidden_size)
         for layer in range(self.num_layers):
             for name, shape in self._layer_tensors():
@@ -77,11 +77,11 @@ SHAPES: Mapping[str, Shape] = {
     "4b": _shape(2560, 9728, 36, 32, 8, 128),
     "8b": _shape(4096, 12288, 36, 32, 8, 128),
 }
-"""Chosen so that the number of weights, with a vocabulary of 4,096, is within 20 % of the name."""
+"""The number of weights, with a vocabulary of 4,096, is within 20 % of the name."""
 
 
 def parse_size(text: str) -> int | None:
-    """Parameters meant by ``250m`` or ``1.5b``; None if it is no size or outside 1m … 10b."""
+    """Return the parameters meant by ``250m`` or ``1.5b``; None for anything else, or outside 1m … 10b."""
     if not (match := _SIZE.fullmatch(text)):
         return None
     count = round(float(match[1]) * _UNITS[match[2]])
@@ -89,5 +89,5 @@ def parse_size(text: str) -> int | None:
 
 
 def nearest_shape(num_parameters: int) -> tuple[str, Shape]:
-    """The entry of the table whose name is nearest by ratio, so that 150m is nearer to 100m than to 250m."""
+    """Return the table's entry whose name is nearest by ratio: 150m is nearer to 100m than to 250m."""
     return min(SHAPES.items(), key=lambda entry: abs(math.log((parse_size(entry[0]) or 1) / num_parameters)))

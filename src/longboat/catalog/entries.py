@@ -1,4 +1,4 @@
-"""What the catalog's data files hold: one class an entry, strict about names and types.
+"""The entries of the catalog's data files: one class per kind, strict about names and types.
 
 Every entry says where its numbers come from (``source``), when that was looked at (``checked``), and how sure it is
 (``confidence``: high for measured or the vendor's own figure that was compared, medium for a vendor's figure as
@@ -29,10 +29,10 @@ MIB, GB = 1024**2, 10**9
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every entry has. aliases: further names that people write."""
+    """The fields of every entry."""
 
     name: str
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # further names that people write
     source: str
     checked: datetime.date
     confidence: Confidence = "medium"
@@ -41,34 +41,26 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Accelerator(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A card, a chip with unified memory, or a processor that computes.
 
-    memory_mib: what the driver reports (``nvidia-smi``), not what the box says
-    usable_ratio: share of it that one process can have, at most: below 1 where the system uses the same memory
-    bandwidth_gb_s: of the memory, 10^9 bytes a second
-    tflops: dense, by dtype of the multiplication; of GeForce cards with fp32 accumulation
-    compute_capability: NVIDIA's number for what its kernels can use, times ten (89: 8.9); 0: unknown, or another vendor
-    link, link_gb_s: the vendor's own link between cards, both directions together; 0 for none
-    pcie: generation and lanes (``4x16``); ``""`` where there is none
-    tdp_w: of the card; wall_w: of a whole system while it decodes, where somebody measured it; 0: unknown
-    price_usd: for one, as ``price_note`` says (``MSRP``, ``used``, ``street``), at ``price_date``
-    rent_usd_per_hour: from a cloud, at ``price_date``
+    It has more than 12 fields because they are the columns of a data file.
     """
 
     vendor: Literal["nvidia", "amd", "intel", "apple", "cpu", "other"]
     kind: Literal["gpu", "soc", "cpu"] = "gpu"
-    memory_mib: int
-    usable_ratio: float = 1.0
-    bandwidth_gb_s: float
-    tflops: dict[str, float] = {}
+    memory_mib: int  # as the driver reports (``nvidia-smi``), not as advertised
+    usable_ratio: float = 1.0  # most of it that one process can have: below 1 where the system uses the same memory
+    bandwidth_gb_s: float  # of the memory, 10^9 bytes a second
+    tflops: dict[str, float] = {}  # dense, by dtype of the multiplication; of GeForce cards with fp32 accumulation
+    # NVIDIA's number for what its kernels can use, times ten (89: 8.9); 0: unknown, or another vendor
     compute_capability: int = 0
-    link: str = ""
-    link_gb_s: float = 0.0
-    pcie: str = ""
-    tdp_w: int = 0
-    wall_w: int = 0
-    price_usd: float = 0.0
-    price_note: str = ""
+    link: str = ""  # the vendor's own link between cards
+    link_gb_s: float = 0.0  # both directions together; 0: no link
+    pcie: str = ""  # generation and lanes (``4x16``); ``""``: no PCIe
+    tdp_w: int = 0  # of the card
+    wall_w: int = 0  # measured for a whole system while it decodes; 0: unknown
+    price_usd: float = 0.0  # for one, at ``price_date``
+    price_note: str = ""  # kind of price (``MSRP``, ``used``, ``street``)
     price_date: datetime.date | None = None
-    rent_usd_per_hour: float = 0.0
+    rent_usd_per_hour: float = 0.0  # from a cloud, at ``price_date``
 
     @property
     def memory_bytes(self) -> int:
@@ -83,7 +75,7 @@ class Accelerator(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.bandwidth_gb_s * GB
 
     def flops(self, dtype: str) -> float:
-        """Dense operations a second in ``dtype``, or in the fastest wider type that the hardware has.
+        """Return dense operations a second in ``dtype``, or in the fastest wider type that the hardware has.
 
         0 where the entry has no figure.
         """
@@ -95,22 +87,17 @@ class Accelerator(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Link(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A network or a bus between accelerators.
-
-    bandwidth_gb_s: one direction, 10^9 bytes a second, as specified; achievable_ratio: share of it that is reached
-    latency_us: time of a small all-reduce between two (alpha); half of it for a message one way
-    shared: all accelerators of a node share it with those of other nodes (a network card)
-    """
+    """A network or a bus between accelerators."""
 
     kind: Literal["network", "bus"]
-    bandwidth_gb_s: float
-    achievable_ratio: float
-    latency_us: float
-    shared: bool = True
+    bandwidth_gb_s: float  # one direction, 10^9 bytes a second, as specified
+    achievable_ratio: float  # part of the bandwidth that is reached in practice
+    latency_us: float  # time of a small all-reduce between two (alpha); half of it for a message one way
+    shared: bool = True  # all accelerators of a node share it with those of other nodes (a network card)
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """What is reached, one direction."""
+        """Bandwidth reached in practice, one direction."""
         return self.bandwidth_gb_s * self.achievable_ratio * GB
 
     @property
@@ -119,25 +106,19 @@ class Link(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Engine(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an engine can do.
-
-    parallelism: of tensor, pipeline, data, expert, context; multi_node: over several machines
-    uneven_pipeline: environment variable or flag that takes layers per stage; ``""`` for none
-    default_memory_ratio: share of a card that it takes unless told otherwise; 0: what it needs
-    starts_here: whether this version of Longboat launches it; others are planned only
-    """
+    """The abilities of an engine."""
 
     version: str
     dtypes: tuple[str, ...]
     quantizations: tuple[str, ...]
     kv_dtypes: tuple[str, ...] = ("bf16", "fp16")
-    parallelism: tuple[str, ...]
-    multi_node: bool = False
+    parallelism: tuple[str, ...]  # of tensor, pipeline, data, expert, context
+    multi_node: bool = False  # runs over several machines
     platforms: tuple[str, ...]
-    uneven_pipeline: str = ""
+    uneven_pipeline: str = ""  # environment variable or flag that sets layers per stage; ``""``: none
     mixed_accelerators: bool = False
-    default_memory_ratio: float = 0.0
-    starts_here: bool = False
+    default_memory_ratio: float = 0.0  # part of a card that it takes by default; 0: what it needs
+    starts_here: bool = False  # whether this version of Longboat starts it; other engines are planned only
 
 
 class Electricity(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,17 +129,17 @@ class Electricity(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ApiPrice(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Price of a hosted API. model: name in this catalog that it serves, or comes nearest to."""
+    """Price of a hosted API."""
 
     provider: str
-    model: str
+    model: str  # name in this catalog of the model that it serves, or of the nearest one
     usd_per_million_input: float
     usd_per_million_output: float
     date: datetime.date
 
 
 class CloudPrice(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Price of a rented machine an hour."""
+    """Hourly price of a rented machine."""
 
     accelerator: str
     count: int
@@ -167,28 +148,21 @@ class CloudPrice(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ModelEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A published model.
+    """A published model."""
 
-    hub: its name on huggingface.co
-    published_params, published_active_params: as its publisher says, 0 where it does not
-    published_with_vision: the published figure counts the vision tower
-    variants: quantizations in which files of it can be had
-    config: fields of its config.json that tell its shape; lists that repeat are written as
-        ``{ start = […], cycle = […], end = […] }``, one item a layer, or ``{ runs = [[count, item], …] }``
-    vision: the same of its ``vision_config``
-    """
-
-    hub: str
-    published_params: int = 0
-    published_active_params: int = 0
-    published_with_vision: bool = False
-    variants: tuple[str, ...] = ()
+    hub: str  # its name on huggingface.co
+    published_params: int = 0  # as its publisher says; 0: not published
+    published_active_params: int = 0  # as its publisher says; 0: not published
+    published_with_vision: bool = False  # the published figure includes the vision tower
+    variants: tuple[str, ...] = ()  # quantizations in which its files are published
+    # fields of its config.json that define its shape; a repeating list is written as ``{ start = […], cycle = […], end
+    # = […] }``, one item per layer, or ``{ runs = [[count, item], …] }``
     config: dict[str, object]
-    vision: dict[str, object] = {}
+    vision: dict[str, object] = {}  # fields of its ``vision_config``
 
 
 class CatalogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file; ours and users' have the same form."""
+    """One data file; the package's and users' files have the same form."""
 
     accelerator: tuple[Accelerator, ...] = ()
     link: tuple[Link, ...] = ()

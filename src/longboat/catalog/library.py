@@ -1,4 +1,4 @@
-"""The catalog as a whole: our data files, and the user's own merged over them."""
+"""The catalog as a whole: the data files of this package, and the user's own files merged over them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,9 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, slots=True)
 class Shelf(Mapping[str, E]):
-    """Entries of one kind by name, found by any way to write it.
+    """Entries of one kind by name, found by any spelling of it."""
 
-    kind: what one is called in messages (``accelerator``)
-    """
-
-    kind: str
+    kind: str  # what messages call one entry (``accelerator``)
     entries: Mapping[str, E] = field(default_factory=dict)
     known: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,7 +47,7 @@ class Shelf(Mapping[str, E]):
         return len(self.entries)
 
     def find(self, name: str, *, where: str = "") -> E:
-        """The entry that ``name`` means. ``where``: path of the value, for the message.
+        """Return the entry that ``name`` means. ``where``: path of the value, for the message.
 
         Raises UserInputError with the nearest names where it means none, or several.
         """
@@ -61,15 +58,15 @@ class Shelf(Mapping[str, E]):
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
-            else "a file of your own can add it: see docs/concepts/planning.md"
+            else "add it in your own catalog file: see docs/concepts/planning.md"
         )
-        what = f"no {self.kind} is known by the name {name!r}"
+        what = f"unknown {self.kind} {name!r}"
         raise UserInputError(what, hint=hint, problems=(Problem(where=where, what=what, hint=hint),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """All that the catalog knows."""
+    """Everything in the catalog."""
 
     accelerators: Shelf[Accelerator]
     links: Shelf[Link]
@@ -80,27 +77,27 @@ class Library:
     models: Shelf[ModelEntry]
 
     def published_as(self, hub: str) -> ModelEntry | None:
-        """The model whose publisher's name on the hub (``owner/name``) this is, in any case of letters."""
+        """Return the model that its publisher put on the hub as ``owner/name``, in any case of letters."""
         return next((entry for entry in self.models.values() if entry.hub.lower() == hub.lower()), None)
 
 
 @cache
 def built_in_library() -> Library:
-    """What comes with Longboat."""
+    """Return the catalog that comes with Longboat."""
     return load_library(built_in_files())
 
 
 def built_in_files() -> list[tuple[str, str]]:
-    """Name and text of each of our data files."""
+    """Return the name and text of each data file of this package."""
     folder = resources.files("longboat.catalog") / "data"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return [(file.name, file.read_text(encoding="utf-8")) for file in files]
 
 
 def load_library(files: Iterable[tuple[str, str]]) -> Library:
-    """The entries of all files (origin and text each); a later entry replaces an earlier one of the same name.
+    """Merge the entries of all files (origin and text each); a later entry replaces an earlier one of the same name.
 
-    Raises UserInputError that names the file and the path of what is wrong in it.
+    Raises UserInputError that names the file and the path of the mistake in it.
     """
     told = [read_catalog_file(text, origin) for origin, text in files]
     return Library(
@@ -115,7 +112,7 @@ def load_library(files: Iterable[tuple[str, str]]) -> Library:
 
 
 def read_catalog_file(text: str, origin: str) -> CatalogFile:
-    """One file. Raises UserInputError; ``origin`` names the file in its message."""
+    """Read one file. Raises UserInputError; ``origin`` names the file in its message."""
     try:
         return msgspec.toml.decode(text, type=CatalogFile)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""From a catalog entry of a model to its shape."""
+"""Makes the shape of a model from its catalog entry."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ("config_of", "shape_of_entry")
 
 
 def shape_of_entry(entry: ModelEntry) -> ModelShape:
-    """The shape of a model of the catalog, as its publisher's files store it."""
+    """Return the shape of a model of the catalog, as its publisher's files store it."""
     return shape_from_config(config_of(entry), name=entry.name)
 
 
 def config_of(entry: ModelEntry) -> dict[str, object]:
-    """A config.json like the publisher's: lists written out, the language model beside the vision tower."""
+    """Return a config.json like the publisher's: lists written out, the language model beside the vision tower."""
     num_layers = entry.config.get("num_hidden_layers")
     config = _written_out(entry.config, num_layers if isinstance(num_layers, int) else 0)
     if not entry.vision:

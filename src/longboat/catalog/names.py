@@ -1,4 +1,4 @@
-"""Finding an entry by the name that somebody wrote: ``rtx 4090``, ``RTX4090`` and ``4090`` are one card."""
+"""Finds an entry by the name that a person wrote: ``rtx 4090``, ``RTX4090`` and ``4090`` are one card."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from collections.abc import Iterable, Mapping
 
 __all__ = ("find_name", "nearest_names", "normal_name")
 
-# Words that tell nothing apart.
+# Words that do not distinguish entries.
 EMPTY_WORDS = ("nvidia", "geforce", "amd", "radeon", "instinct", "intel", "apple", "quadro", "tesla", "gpu", "instruct")
-# Families whose number alone names the card.
+# Families whose number alone identifies the card.
 SHORT_WORDS = ("rtx", "gtx")
 MAX_SUGGESTIONS = 3
 
 
 def normal_name(name: str) -> str:
-    """Letters and digits only, small, without the vendor's name. A maker before a slash (``Qwen/…``) goes too."""
+    """Reduce a name to lower-case letters and digits, without the vendor's name.
+
+    The owner before a slash (``Qwen/…``) is removed too.
+    """
     words = re.sub(r"[^a-z0-9.]+", " ", name.lower().rsplit("/", 1)[-1]).split()
     kept = [word for word in words if word not in EMPTY_WORDS] or words
     return "".join(kept)
 
 
 def find_name(wanted: str, known: Mapping[str, str]) -> str | None:
-    """The entry that ``wanted`` names, or None.
+    """Return the entry that ``wanted`` names, or None.
 
-    known: normal name or alias → name of the entry. The exact normal name counts first, then the same without words
-    such as ``rtx``, then a name that begins with it and is the only one.
+    known: normal name or alias → name of the entry. The exact normal name is tried first, then the name without words
+    such as ``rtx``, then a name that begins with it, if there is only one.
     """
     normal = normal_name(wanted)
     if normal in known:
@@ -40,7 +43,7 @@ def find_name(wanted: str, known: Mapping[str, str]) -> str | None:
 
 
 def nearest_names(wanted: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Names that look most like ``wanted``, best first."""
+    """Return the names most similar to ``wanted``, best first."""
     by_normal = {normal_name(name): name for name in names}
     normal = normal_name(wanted)
     inside = [name for key, name in by_normal.items() if normal and (normal in key or key in normal)]

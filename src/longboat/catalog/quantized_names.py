@@ -1,4 +1,4 @@
-"""Names of published quantizations: ``Qwen3-32B-AWQ`` is the catalog's Qwen3-32B in AWQ."""
+"""Understands names of published quantizations: ``Qwen3-32B-AWQ`` is the catalog's Qwen3-32B in AWQ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longboat.core.errors import UserInputError
 
 __all__ = ("QuantizedName", "named_model", "quantized_name")
 
-# What publishers write at the end of a name, by the quantization that it means; longer ones first.
+# Endings of published names → the quantization that they mean; longer ones first.
 ENDINGS: Mapping[str, str] = {
     "gptq-int8": "gptq-int8",
     "gptq-8bit": "gptq-int8",
@@ -47,10 +47,10 @@ ENDINGS: Mapping[str, str] = {
     "fp16": "fp16",
     "f16": "fp16",
 }
-# Words around these that change no bytes (unsloth's UD mixes are close to llama.cpp's own).
+# Words beside these that change no bytes (unsloth's UD mixes are close to llama.cpp's own).
 EMPTY_ENDINGS = ("gguf", "dynamic", "block", "quantized", "instruct", "chat", "it", "hf", "ud", "imatrix", "i1", "mlx")
 GGUF_ENDING = re.compile(r"(?:^|-)((?:i?q)\d(?:-[a-z0-9]+){0,2})$")
-# Types that people's mixes are named by and llama.cpp's are not; each is near the other's size.
+# Names of mixes that llama.cpp does not have → its mix of about the same size.
 NEAR_MIXES = {"q3_k_xl": "q3_k_l", "q4_k_xl": "q4_k_m", "q5_k_xl": "q5_k_m", "q6_k_xl": "q6_k", "q2_k_l": "q2_k"}
 
 
@@ -63,7 +63,7 @@ class QuantizedName:
 
 
 def quantized_name(name: str) -> QuantizedName | None:
-    """What a name says of its quantization; None where it says nothing. The maker before a slash is left out."""
+    """Split a name into model and quantization, without the owner before a slash; None where it names none."""
     rest = re.sub(r"[\s_.:]*[-_:\s]+", "-", name.rsplit("/", 1)[-1].lower().removesuffix(".gguf"))
     rest, found = rest.replace(".w", "-w"), ""
     while (cut := _cut(rest)) is not None:
@@ -73,7 +73,7 @@ def quantized_name(name: str) -> QuantizedName | None:
 
 
 def _cut(name: str) -> tuple[str, str] | None:
-    """The name without its last word that tells a quantization or nothing, and what that tells."""
+    """Split off the last word, and return what it says of the quantization (maybe nothing); None for any other word."""
     for word in EMPTY_ENDINGS:
         if name.endswith(f"-{word}"):
             return name.removesuffix(f"-{word}"), ""
@@ -91,7 +91,7 @@ def _mix(word: str) -> str:
 
 
 def named_model(name: str, library: Library) -> ModelShape:
-    """The catalog's model of that name, in the quantization that the name tells.
+    """Return the catalog's model of that name, in the quantization that the name mentions.
 
     Raises UserInputError with the nearest names where there is none.
     """
@@ -106,12 +106,12 @@ def named_model(name: str, library: Library) -> ModelShape:
     if told.quantization in (shape.quantization, *(("bf16", "fp16") if not shape.quantization else ())):
         return shape
     counted = requantized(shape, told.quantization)
-    reason = f"weights: {name} is counted as {base.name} in {told.quantization}: no file of it was read"
+    reason = f"weights: {name} is counted as {base.name} in {told.quantization}: none of its files was read"
     return replace(counted, estimate=(*counted.estimate, reason))
 
 
 def find_entry(name: str, library: Library) -> ModelEntry | None:
-    """The catalog's entry that is meant by its name, an alias, or its name on the hub; None: none is."""
+    """Return the catalog's entry by its name, an alias, or its name on the hub; None where there is none."""
     hubs = {normal_name(entry.hub): entry.name for entry in library.models.values() if entry.hub}
     found = find_name(name.lower().removeprefix("meta-"), {**hubs, **library.models.known})
     return library.models[found] if found else None
@@ -123,4 +123,4 @@ def _unknown(name: str, told: QuantizedName | None, library: Library) -> UserInp
     hint = f"did you mean {' or '.join(near)}?" if near else "give a folder, a GGUF file or a config.json"
     if told and near:
         hint += f" With --quantization {told.quantization}"
-    return UserInputError(f"no model is known by the name {name!r}", hint=hint)
+    return UserInputError(f"unknown model {name!r}", hint=hint)

@@ -1,6 +1,6 @@
-"""A model by its name on the hub: config and headers of weights by ranged reads, else the catalog's entry.
+"""Reads a model by its name on the hub: config and headers of weights by ranged reads, else the catalog's entry.
 
-What could not be read is not passed over: ``estimate`` of the answer says it, with the reason.
+What could not be read is not hidden: ``estimate`` of the result says it, with the reason.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WITHOUT_NETWORK = "give a folder, a GGUF file or a config.json, or the name of a
 
 
 class AbsentError(UserInputError):
-    """There is no such file at that address."""
+    """The error that there is no such file at that address."""
 
 
 def fetched(fetch: Fetch, url: str, offset: int, length: int) -> bytes:
-    """Bytes of a file. Raises UserInputError where there is none, TransferError where the network fails."""
+    """Return bytes of a file. Raises UserInputError where there is no file, TransferError where the network fails."""
     try:
         return fetch(url, offset, length)
     except LookupError:
@@ -42,16 +42,16 @@ def fetched(fetch: Fetch, url: str, offset: int, length: int) -> bytes:
 
 
 def read_hub_or_catalog(name: str, library: Library, fetch: Fetch | None) -> ModelShape:
-    """From the hub; where that cannot be asked or read, from the catalog if it knows the name.
+    """Read the shape from the hub or, where the hub cannot be reached or read, from the catalog.
 
     Raises UserInputError or TransferError where neither helps.
     """
     published = library.published_as(name)
     if fetch is None:
-        known = _of_catalog(name, published, library, "there is no network to ask the hub")
+        known = _of_catalog(name, published, library, "there is no network to reach the hub")
         if known is None:
             raise UserInputError(
-                f"{name} is not in the catalog, and there is no network to ask {HUB}", hint=WITHOUT_NETWORK
+                f"{name} is not in the catalog, and there is no network to reach {HUB}", hint=WITHOUT_NETWORK
             )
         return known
     try:
@@ -68,7 +68,7 @@ def read_hub_or_catalog(name: str, library: Library, fetch: Fetch | None) -> Mod
 
 
 def _of_catalog(name: str, published: ModelEntry | None, library: Library, reason: str) -> ModelShape | None:
-    """The catalog's model of that name, marked; None where there is none."""
+    """Return the catalog's model of that name, marked; None where there is none."""
     try:
         return _marked(shape_of_entry(published) if published else named_model(name, library), reason)
     except UserInputError:
@@ -89,7 +89,7 @@ def _read_hub(name: str, fetch: Fetch) -> ModelShape:
 
 
 def _quantization(base: str, name: str, fetch: Fetch) -> tuple[dict[str, object] | None, tuple[str, ...]]:
-    """The parsed hf_quant_config.json, and why it could not be read; most models have none."""
+    """Return the parsed hf_quant_config.json, and why it could not be read; most models have none."""
     try:
         return parse_config(_text(fetch, f"{base}/hf_quant_config.json"), f"hf_quant_config.json of {name}"), ()
     except AbsentError:
@@ -99,7 +99,7 @@ def _quantization(base: str, name: str, fetch: Fetch) -> tuple[dict[str, object]
 
 
 def _tensors(base: str, fetch: Fetch) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Headers of all files of weights, 8 bytes and a JSON text each; else none, and why."""
+    """Return the headers of all files of weights, 8 bytes and a JSON text each; else none, and why."""
     try:
         names = _files_of_weights(base, fetch)
         return [tensor for name in names for tensor in _remote_header(f"{base}/{name}", fetch)], ()
@@ -110,10 +110,9 @@ def _tensors(base: str, fetch: Fetch) -> tuple[list[Tensor], tuple[str, ...]]:
 def _files_of_weights(base: str, fetch: Fetch) -> tuple[str, ...]:
     index = f"{base}/model.safetensors.index.json"
     try:
-        names, _ = read_index(_text(fetch, index), index)
+        return read_index(_text(fetch, index), index)
     except AbsentError:
         return ("model.safetensors",)
-    return tuple(names)
 
 
 def _remote_header(url: str, fetch: Fetch) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
-"""Where a model's facts are read: a folder, a file, an address, the catalog, or a name on the hub.
+"""Reads a model's shape from a folder, a file, an address, the catalog, or a name on the hub.
 
-The edge of this room: it reads local files, and asks ``fetch`` for the rest.
+The edge of this room: it reads local files, and calls ``fetch`` for the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ("Fetch", "read_folder", "read_gguf", "read_model")
 ReadAt = Callable[[int, int], bytes]
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-# A quantization of a GGUF repository, as llama.cpp and Ollama write it.
+# A model with a quantization tag, as llama.cpp and Ollama write it.
 HUB_TAG = re.compile(r"[\w.-]+/[\w.-]+:[\w.-]+")
 SPLIT_GGUF = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 FIRST_PIECE_BYTES = 1 << 20
@@ -37,10 +37,9 @@ MAX_GGUF_HEADER_BYTES = 1 << 28
 
 
 def read_model(source: str, library: Library, fetch: Fetch | None = None) -> ModelShape:
-    """The shape of the model that ``source`` names.
+    """Return the shape of the model that ``source`` names.
 
     fetch: reads ranges of files by HTTP; None where there is no network
-
     Raises UserInputError where there is no such model, TransferError where the network fails.
     """
     path = Path(source)
@@ -66,7 +65,7 @@ def _read_path(path: Path) -> ModelShape:
 
 
 def read_folder(folder: Path) -> ModelShape:
-    """A model's folder: exact weights where it holds safetensors or GGUF files, else those that its config tells."""
+    """Read a model's folder: exact weights where it has safetensors or GGUF files, else those of its config."""
     config, quantization = folder / "config.json", folder / "hf_quant_config.json"
     ggufs = sorted(folder.glob("*.gguf"))
     if not config.exists() and ggufs:
@@ -75,7 +74,7 @@ def read_folder(folder: Path) -> ModelShape:
     if not config.exists():
         if not tensors:
             raise UserInputError(
-                f"{folder} holds no config.json, safetensors or GGUF file", hint="is it the folder of a model?"
+                f"{folder} has no config.json, safetensors or GGUF file", hint="is it the folder of a model?"
             )
         return shape_from_tensors(tensors, name=folder.name)
     beside = (
@@ -89,12 +88,12 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return sorted(folder.glob("*.safetensors"))
-    names, _ = read_index(index.read_text(errors="replace"), str(index))
+    names = read_index(index.read_text(errors="replace"), str(index))
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise UserInputError(
-            f"{folder} lacks {len(missing)} of {len(names)} files of weights, {missing[0]} first",
-            hint="finish the download, or plan from config.json alone: name the file",
+            f"{folder} lacks {len(missing)} of {len(names)} files of weights, such as {missing[0]}",
+            hint="finish the download, or plan from config.json alone: give the path of that file",
         )
     return [folder / name for name in names]
 
@@ -106,20 +105,24 @@ def _header_of(path: Path) -> tuple[Tensor, ...]:
 
 
 def read_gguf(path: Path) -> ModelShape:
-    """A GGUF file, with the other parts of the same model beside it."""
+    """Read a GGUF file, with the other parts of the same model beside it."""
     headers = [_gguf_header(_reader(part), str(part)) for part in _gguf_parts(path)]
     return shape_from_gguf(headers, name=path.stem, origin=str(path))
 
 
 def _gguf_parts(path: Path) -> list[Path]:
-    found = SPLIT_GGUF.search(path.name)
-    if found is None:
-        return [path]
-    stem, total = path.name[: found.start()], int(found[2])
-    parts = [path.with_name(f"{stem}-{number:05d}-of-{total:05d}.gguf") for number in range(1, total + 1)]
+    parts = [path.with_name(name) for name in _part_names(path.name)]
     if missing := [part for part in parts if not part.exists()]:
-        raise UserInputError(f"{missing[0]} is missing, one of {total} parts", hint="finish the download")
+        raise UserInputError(f"{missing[0]} is missing, one of {len(parts)} parts", hint="finish the download")
     return parts
+
+
+def _part_names(name: str) -> list[str]:
+    """Return the names of all parts of a GGUF model, from the name of one."""
+    if (found := SPLIT_GGUF.search(name)) is None:
+        return [name]
+    stem, total = name[: found.start()], int(found[2])
+    return [f"{stem}-{number:05d}-of-{total:05d}.gguf" for number in range(1, total + 1)]
 
 
 def _reader(path: Path) -> ReadAt:
@@ -132,7 +135,7 @@ def _reader(path: Path) -> ReadAt:
 
 
 def _gguf_header(read_at: ReadAt, origin: str) -> GgufHeader:
-    """Reads as much as the header needs: a first piece, then twice as much each time."""
+    """Read as much as the header needs: a first piece, then twice as much each time."""
     data, wanted = b"", FIRST_PIECE_BYTES
     while True:
         piece = read_at(len(data), wanted - len(data))
@@ -153,16 +156,10 @@ def _needed(fetch: Fetch | None, source: str) -> Fetch:
 
 def _read_address(address: str, fetch: Fetch) -> ModelShape:
     if not address.split("?")[0].endswith(".gguf"):
-        raise UserInputError(f"{address} is no GGUF file", hint="name a .gguf file, or a model as owner/name")
+        raise UserInputError(f"{address} is not a GGUF file", hint="give a .gguf file, or a model as owner/name")
 
-    def part(url: str) -> GgufHeader:
+    def header(url: str) -> GgufHeader:
         return _gguf_header(lambda offset, length: fetched(fetch, url, offset, length), url)
 
-    found = SPLIT_GGUF.search(address)
-    total = int(found[2]) if found else 1
-    urls = [address] if found is None else [_part_address(address, found, n, total) for n in range(1, total + 1)]
-    return shape_from_gguf([part(url) for url in urls], name=address.rsplit("/", 1)[-1], origin=address)
-
-
-def _part_address(address: str, found: re.Match[str], number: int, total: int) -> str:
-    return f"{address[: found.start()]}-{number:05d}-of-{total:05d}.gguf"
+    headers = [header(url) for url in _part_names(address)]
+    return shape_from_gguf(headers, name=address.rsplit("/", 1)[-1], origin=address)

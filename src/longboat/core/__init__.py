@@ -1,1 +1,1 @@
-"""The nouns all rooms share: errors, topology, plans, states. Imports nothing of Longboat, does no I/O."""
+"""The nouns that all rooms share: errors, topology, plans, states. Imports nothing of Longboat and does no I/O."""

@@ -1,7 +1,7 @@
-"""What is to run where: a gang of processes, one rank a node, that together are one engine.
+"""Describes what runs where: a gang of processes that together are one engine, with one node rank on each node.
 
 Words: a *gang* is one engine; it has one *node rank* (one process tree) on each of its nodes, and each node rank
-holds one or more *worker ranks* (one an accelerator, or one a CPU slot). tensor x pipeline = all worker ranks.
+holds one or more *worker ranks* (one per accelerator, or one per CPU slot). tensor x pipeline = all worker ranks.
 """
 
 from __future__ import annotations
@@ -14,37 +14,32 @@ __all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResources:
-    """What one worker rank takes on its node. ``num_gpus`` 0 means it computes on the CPU."""
+    """The resources of one worker rank on its node."""
 
     num_cpus: float = 1.0
-    num_gpus: float = 0.0
+    num_gpus: float = 0.0  # 0: the rank computes on the CPU
     memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangShape:
-    """How a gang spreads, before anyone chose the nodes.
+    """The shape of a gang before its nodes are chosen."""
 
-    tensor, pipeline: degrees of parallelism
-    num_nodes: nodes the gang spans, with a node rank on each; tensor * pipeline is a multiple of it
-    ranks_per_node: worker ranks on each node
-    reason: why this shape, one sentence
-    layers: of each pipeline stage; empty: as the engine divides them
-    stages: labels of the node of each pipeline stage; empty: any node may have any. With them each stage is a node rank
-    shares_nodes: several node ranks may be on one node (only with ``stages``); num_nodes counts node ranks then
-    """
-
-    tensor: int
-    pipeline: int
-    num_nodes: int
+    tensor: int  # degree of tensor parallelism
+    pipeline: int  # number of pipeline stages
+    num_nodes: int  # nodes that the gang spans, with one node rank on each; tensor * pipeline is a multiple of it
     resources: RankResources
-    reason: str = ""
-    layers: tuple[int, ...] = ()
+    reason: str = ""  # why this shape was chosen, in one sentence
+    layers: tuple[int, ...] = ()  # number of layers of each pipeline stage; empty: the engine divides the layers
+    # labels that the node of each pipeline stage must have; empty: a stage may run on any node. Where set, each stage
+    # is one node rank
     stages: tuple[Mapping[str, str], ...] = ()
+    # several node ranks may share a node (only with ``stages``); num_nodes then counts node ranks
     shares_nodes: bool = False
 
     @property
     def ranks_per_node(self) -> int:
+        """Number of worker ranks on each node."""
         return self.tensor * self.pipeline // self.num_nodes
 
     @property
@@ -54,65 +49,49 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """What an engine's settings say about its memory, as far as planning goes.
+    """An engine's settings about its memory, as far as planning needs them."""
 
-    weight_bits: of all weights; 0: as stored. kv_bits: of a number in the cache
-    cache_bytes: that each worker rank gives to the cache; 0: what a ratio of the card leaves
-    memory_ratio: of the card that the engine takes; 0: its default
-    sequences, batched_tokens: at once, and in a step; 0: its default
-    block_tokens: of a cache block
-    graphs: whether it captures CUDA graphs
-    unknown: settings after which bytes cannot be told, as they are written
-    """
-
-    weight_bits: int = 0
-    kv_bits: int = 16
-    cache_bytes: int = 0
-    memory_ratio: float = 0.0
-    sequences: int = 0
-    batched_tokens: int = 0
-    block_tokens: int = 16
-    graphs: bool = True
-    unknown: tuple[str, ...] = ()
+    weight_bits: int = 0  # bits of each weight; 0: as stored
+    kv_bits: int = 16  # bits of each number in the KV cache
+    cache_bytes: int = 0  # bytes that each worker rank gives to the cache; 0: what ``memory_ratio`` leaves
+    memory_ratio: float = 0.0  # part of the card that the engine takes; 0: the engine's default
+    sequences: int = 0  # most sequences in one step; 0: the engine's default
+    batched_tokens: int = 0  # most tokens in one step; 0: the engine's default
+    block_tokens: int = 16  # tokens of a cache block
+    graphs: bool = True  # whether the engine captures CUDA graphs
+    unknown: tuple[str, ...] = ()  # settings that make the bytes unpredictable, as the user wrote them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """One node rank: where it runs and by which address, card and ports the others reach it.
-
-    interface: network card that owns ``address`` (eth0), for NCCL and Gloo
-    ports: purpose → TCP port that is free on this node (``api``, ``master``, … as the engine's adapter asked)
-    gpu_ids: what the scheduler gave this rank, as CUDA_VISIBLE_DEVICES wants them; empty on a CPU
-    """
+    """One node rank: where it runs, and the address, network interface and ports by which the other ranks reach it."""
 
     node_rank: int
     node_id: str
     address: str
-    interface: str
+    interface: str  # network interface that owns ``address`` (eth0), for NCCL and Gloo
+    # purpose → TCP port that is free on this node; the engine's adapter names the purposes (``api``, ``master``, …)
     ports: Mapping[str, int] = field(default_factory=dict)
+    # GPUs that the scheduler gave this rank, as CUDA_VISIBLE_DEVICES names them; empty on a CPU
     gpu_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangPlan:
-    """Everything an engine adapter needs to write command lines for all ranks of one gang.
-
-    model: name that clients use; source: the spec's source (``builtin:tiny``); model_path: folder or hub id that
-    the engine is given; replica: Serve's replica id; generation: grows with every start of a gang of this model;
-    api_key: the secret the gateway shows to the engine (goes by environment, never by argv).
-    """
+    """Everything that an engine adapter needs to write the command lines of all ranks of one gang."""
 
     fleet: str
-    model: str
-    source: str
-    model_path: str
-    replica: str
-    generation: int
+    model: str  # name that clients use
+    source: str  # the fleet file's source (``builtin:tiny``)
+    model_path: str  # folder or hub id that the engine gets
+    replica: str  # Serve's replica id
+    generation: int  # grows with every start of a gang of this model
     shape: GangShape
     ranks: tuple[RankPlan, ...]
     context_tokens: int | None
     extra_args: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
+    # secret that the gateway shows to the engine; passed by environment, never by argv
     api_key: str = field(default="", repr=False)
 
     @property

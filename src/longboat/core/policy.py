@@ -1,4 +1,4 @@
-"""What gateways are told about their users: tenants, keys, where requests are sent, how they queue."""
+"""The policy that gateways follow: tenants, keys, where requests are sent, how they queue."""
 
 from __future__ import annotations
 
@@ -20,58 +20,45 @@ __all__ = (
 )
 
 ANONYMOUS = "anonymous"
-"""The tenant of every request where no keys are asked for."""
+"""The tenant of every request where no keys are required."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
-    """One tenant. None is no limit.
-
-    weight: share of busy engines relative to other tenants of the same class
-    priority: class; 0 goes first, and what waits long is lifted to the class above
-    requests_per_minute, tokens_per_minute: over a sliding minute; tokens are prompt and completion together
-    tokens_per_day: per UTC day; concurrent_requests: waiting and running ones
-    max_context_tokens: prompt and asked-for completion of one request
-    models: names that may be asked for; None is all of them
-    cache_group: tenants of one group share the engines' prefix caches; empty is a cache of its own
-    tags: for routing rules
-    """
+    """Limits and rights of one tenant. None means no limit."""
 
     name: str
-    weight: float = 1.0
-    priority: int = 1
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    tokens_per_day: int | None = None
-    concurrent_requests: int | None = None
-    max_context_tokens: int | None = None
-    models: tuple[str, ...] | None = None
+    weight: float = 1.0  # share of busy engines, relative to other tenants of the same class
+    priority: int = 1  # class; 0 goes first, and a request that waits long moves up a class
+    requests_per_minute: int | None = None  # over a sliding minute
+    tokens_per_minute: int | None = None  # prompt and completion tokens together, over a sliding minute
+    tokens_per_day: int | None = None  # prompt and completion tokens together, per UTC day
+    concurrent_requests: int | None = None  # waiting and running requests together
+    max_context_tokens: int | None = None  # prompt and requested completion of one request
+    models: tuple[str, ...] | None = None  # names that the tenant may ask for; None: all of them
+    # tenants of one group share the engines' prefix caches; empty: the tenant has a cache of its own
     cache_group: str = ""
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # matched by routing rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """An API key as it is stored: never the key itself.
+    """An API key as it is stored: never the key itself."""
 
-    key_id: public name of the key, the middle of ``lb-<id>-<secret>``; sha256: hex digest of the whole key
-    created_s, expires_s: Unix seconds; expires_s None: never
-    """
-
-    key_id: str
+    key_id: str  # public name of the key, the middle of ``lb-<id>-<secret>``
     tenant: str
-    sha256: str = field(repr=False)
-    created_s: float = 0.0
-    expires_s: float | None = None
+    sha256: str = field(repr=False)  # hex digest of the whole key
+    created_s: float = 0.0  # Unix seconds
+    expires_s: float | None = None  # Unix seconds; None: never
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminCredential:
-    """Who may use the admin API. role: ``viewer`` reads, ``operator`` also drains and the like."""
+    """A secret that opens the admin API."""
 
     name: str
-    role: str
+    role: str  # ``viewer`` reads; ``operator`` also drains and the like
     sha256: str = field(repr=False)
 
 
@@ -85,100 +72,78 @@ class WeightedPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A name that clients use for one model, or for several with shares (a canary).
-
-    sticky: what keeps its pool: ``tenant``, ``user`` (the body's field, else the tenant), ``header:NAME`` or
-    ``request`` (nothing does)
-    """
+    """A name that clients use for one model, or for several with shares (a canary)."""
 
     name: str
     pools: tuple[WeightedPool, ...]
+    # what keeps its pool: ``tenant``, ``user`` (the body's field, else the tenant), ``header:NAME`` or ``request``
+    # (nothing)
     sticky: str = "user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRule:
-    """Sends matching requests to ``to``, a model or an alias. The first rule that matches counts; all parts must match.
+    """A rule that sends matching requests to ``to``. All its parts must match; the first rule that matches counts."""
 
-    model: name that was asked for; ``*`` is any
-    headers, fields: header (lower case) or top-level body field → value it must have; ``*`` is any value
-    tenants, tags: one of them must be the tenant's; empty matches all
-    min_prompt_tokens, max_prompt_tokens: bounds on the estimated prompt, both included
-    min_context_tokens, max_context_tokens: the same for prompt and asked-for completion
-    """
-
-    to: str
-    model: str = "*"
-    tenants: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
+    to: str  # a model or an alias
+    model: str = "*"  # name that the request asks for; ``*``: any
+    tenants: tuple[str, ...] = ()  # one of them must be the request's tenant; empty: all match
+    tags: tuple[str, ...] = ()  # one of them must be a tag of the tenant; empty: all match
+    # header (lower case) → value it must have; ``*``: any value
     headers: Mapping[str, str] = field(default_factory=dict)
+    # top-level body field → value it must have; ``*``: any value
     fields: Mapping[str, str] = field(default_factory=dict)
-    min_prompt_tokens: int | None = None
+    min_prompt_tokens: int | None = None  # bounds on the estimated prompt, both included
     max_prompt_tokens: int | None = None
-    min_context_tokens: int | None = None
+    min_context_tokens: int | None = None  # bounds on prompt and requested completion together, both included
     max_context_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """How requests wait for room.
+    """The rules by which requests wait for a free slot."""
 
-    max_waiting: requests of one model in one gateway process; max_wait_s: longest predicted, and longest real, wait
-    age_s: after each such time a waiting request counts as of the class above
-    headroom_ratio: least part of an engine's slots that only tenants below their share may take
-    """
-
-    max_waiting: int = 2000
-    max_wait_s: float = 60.0
-    age_s: float = 10.0
-    headroom_ratio: float = 0.1
+    max_waiting: int = 2000  # waiting requests of one model in one gateway process
+    max_wait_s: float = 60.0  # longest predicted, and longest real, wait
+    age_s: float = 10.0  # a waiting request moves up one class each time that this passes
+    headroom_ratio: float = 0.1  # least part of an engine's slots that only tenants below their share may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePolicy:
-    """How answers outlive the engines that give them.
+    """The rules by which streams outlive the engines that serve them."""
 
-    enabled: off leaves every stream to the engine that began it
-    wait_s: longest wait for a replica, of a request whose engine died, where it names no deadline itself; 0 never waits
-    comment_s: a stream that waits gets a comment so often, which keeps its connection alive
-    capacity_ratio: part of a model's slots that answers may take at once while they are taken up again; others queue
-    seeds: requests that name no seed get one, without which their answer cannot be continued exactly
-    """
-
-    enabled: bool = True
+    enabled: bool = True  # False: a stream ends when the engine that began it dies
+    # longest wait for a replica, for a request whose engine died and that has no deadline; 0: no wait
     wait_s: float = 300.0
-    comment_s: float = 5.0
+    comment_s: float = 5.0  # interval of the comments that keep a waiting stream's connection alive
+    # part of a model's slots that resuming streams may take at the same time; the others queue
     capacity_ratio: float = 0.5
-    seeds: bool = True
+    seeds: bool = True  # requests without a seed get one; without a seed a sampled stream cannot be continued exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorsPolicy:
-    """Web pages that may call the gateway. origins: exact origins, or ``*``; empty turns it off."""
+    """Web pages that may call the gateway."""
 
-    origins: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()  # exact origins, or ``*``; empty turns CORS off
     max_age_s: int = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Everything that a gateway may learn anew without a restart.
+    """Everything that a gateway can reload without a restart."""
 
-    auth: ``none`` | ``keys``
-    fallbacks: model → models tried after it, in order, while nothing was answered
-    num_gateways: nodes that share each tenant's limits where no Redis does: each keeps its part of them
-    salt: secret from which each tenant's ``cache_salt`` is made
-    """
-
-    auth: str = "none"
+    auth: str = "none"  # ``none`` | ``keys``
     tenants: tuple[TenantPolicy, ...] = ()
     keys: tuple[KeyRecord, ...] = ()
     admins: tuple[AdminCredential, ...] = ()
     aliases: tuple[Alias, ...] = ()
+    # model → models tried after it, in order, until one answers
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
     resume: ResumePolicy = ResumePolicy()
     cors: CorsPolicy = CorsPolicy()
-    num_gateways: int = 1
-    salt: str = field(default="", repr=False)
+    num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts
+    salt: str = field(default="", repr=False)  # secret from which each tenant's ``cache_salt`` is made

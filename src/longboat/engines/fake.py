@@ -1,4 +1,4 @@
-"""The adapter of the fake engine: our own process that answers like an engine and fails on request, for tests."""
+"""The adapter of the fake engine: a process for tests that answers like an engine and fails on request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import orjson
 from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineCounters, EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
-from longboat.engines.metrics import largest_of, read_samples, total_of
-from longboat.engines.vllm.counters import read_counters
+from longboat.engines.vllm.counters import read_counters, read_load
 from longboat.engines.vllm.flags import number_given
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
@@ -21,14 +20,14 @@ FAKE_OPTIONS = ("ttft_ms", "itl_ms", "max_num_seqs", "kv_blocks", "start_s", "bl
 """Options of the fleet file that the fake engine understands; each becomes a flag of the same name."""
 
 DEFAULT_CAPACITY = 256
-"""Of ``fake_server``."""
+"""Default of ``fake_server``."""
 
 _PHASES = {"loading": Phase.LOADING, "warming": Phase.WARMING}
 _PHASE = re.compile(r"^phase=(\w+) ")
 
 
 class FakeAdapter:
-    """Plan to command lines of ``longboat_fake.__main__``, run by the interpreter that runs us."""
+    """The adapter of the fake engine, which runs in this process's interpreter; see ``EngineAdapter``."""
 
     kind = "fake"
     starts_processes = True
@@ -59,14 +58,14 @@ class FakeAdapter:
         return Probe(path="/v1/completions", body=body, headers=headers)
 
     def capacity(self, plan: GangPlan) -> int:
-        """The option, the argument that overrides it, or the fake engine's own default."""
+        """Return the argument that overrides the option, the option, or the fake engine's own default."""
         given = plan.options.get("max_num_seqs")
         return number_given("--max-num-seqs", plan.extra_args) or (
             given if isinstance(given, int) else DEFAULT_CAPACITY
         )
 
     def memory(self, args: Sequence[str], platform: str) -> None:
-        """It has no model."""
+        """Return None: the fake engine has no model."""
 
     def phase_of(self, log_line: str) -> Phase | None:
         found = _PHASE.match(log_line)
@@ -76,18 +75,7 @@ class FakeAdapter:
         return read_counters(metrics_text)
 
     def load(self, metrics_text: str) -> EngineLoad:
-        samples = list(read_samples(metrics_text))
-        return EngineLoad(
-            num_running=_whole(total_of(samples, "vllm:num_requests_running")),
-            num_waiting=_whole(total_of(samples, "vllm:num_requests_waiting")),
-            kv_cache_used_ratio=largest_of(samples, "vllm:kv_cache_usage_perc"),
-            prompt_tokens_total=_whole(total_of(samples, "vllm:prompt_tokens_total")),
-            generation_tokens_total=_whole(total_of(samples, "vllm:generation_tokens_total")),
-        )
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+        return read_load(metrics_text)
 
 
 def _gang_flags(plan: GangPlan, node_rank: int) -> Iterator[str]:

@@ -1,7 +1,6 @@
-"""A small reader of the Prometheus text format: enough for the gauges and counters that engines publish.
+"""Reads the Prometheus text format, as far as the gauges and counters of engines need it.
 
-Source: Prometheus text exposition format 0.0.4. A histogram comes out as its ``_bucket``,
-``_sum`` and ``_count`` samples.
+Source: Prometheus text exposition format 0.0.4. A histogram becomes ``_bucket``, ``_sum`` and ``_count`` samples.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Sample:
 
 
 def read_samples(text: str) -> Iterator[Sample]:
-    """All samples of ``text``; comments and lines that are not samples are passed over."""
+    """Yield all samples of ``text``; skip comments and lines that are not samples."""
     for line in text.splitlines():
         match = _LINE.match(line.strip())
         if match is None or (value := _number(match["value"])) is None:
@@ -37,13 +36,13 @@ def read_samples(text: str) -> Iterator[Sample]:
 
 
 def total_of(samples: Iterable[Sample], name: str) -> float | None:
-    """Sum over every label set of ``name``; None where the engine does not publish it."""
+    """Sum ``name`` over all label sets; None where the engine does not publish it."""
     values = _values(samples, name)
     return sum(values) if values else None
 
 
 def largest_of(samples: Iterable[Sample], name: str) -> float | None:
-    """The largest value of ``name`` over its label sets; None where the engine does not publish it."""
+    """Return the largest value of ``name`` over its label sets; None where the engine does not publish it."""
     return max(_values(samples, name), default=None)
 
 

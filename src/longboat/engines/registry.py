@@ -1,4 +1,4 @@
-"""The engines Longboat knows, by the name used in the fleet file."""
+"""The registry of engines, by the name that the fleet file uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ENGINES = {"vllm": "longboat.engines.vllm.adapter:VllmAdapter", "fake": "longboa
 
 
 def adapter_for(kind: str) -> EngineAdapter:
-    """The adapter of engine ``kind``.
+    """Return the adapter of engine ``kind``.
 
     Raises UserInputError for a name that is not in the registry.
     """
     if kind not in ENGINES:
-        raise UserInputError(f"no engine is called {kind!r}", hint=f"known engines: {', '.join(sorted(ENGINES))}")
+        raise UserInputError(f"unknown engine {kind!r}", hint=f"known engines: {', '.join(sorted(ENGINES))}")
     module, _, name = ENGINES[kind].partition(":")
     adapter: EngineAdapter = getattr(importlib.import_module(module), name)()
     return adapter

@@ -1,4 +1,4 @@
-"""Proves over HTTP how an engine goes on with an answer that was cut: greedy, seeded, and under a grammar."""
+"""Proves over HTTP how an engine continues a stream that was cut: greedy, seeded, and under a grammar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from longboat.core.states import ResumeLevel
 __all__ = ("ProofCase", "ResumeProof", "prove")
 
 _MODES = (ResumeLevel.CARRIED, ResumeLevel.REPLAY)
-_PROMPTS = ("The crew of a longboat rows", "1, 2, 3, five ships")  # the second where the first one failed
+_PROMPTS = ("The crew of a longboat rows", "1, 2, 3, five ships")  # the second is tried where the first failed
 _SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "oars": {"type": "integer"}},
@@ -33,29 +33,31 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofCase:
-    """One way of continuing that was tried. name: mode and kind, as in ``carried greedy``"""
+    """One way of continuing that was tried."""
 
-    name: str
+    name: str  # mode and kind, as in ``carried greedy``
     passed: bool
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeProof:
-    """What an engine proved. detail: one sentence for people, why no higher level; empty at the highest"""
+    """The result of an engine's proof."""
 
     level: ResumeLevel
     cases: tuple[ProofCase, ...] = ()
-    detail: str = ""
+    detail: str = ""  # why no higher level was proved, in one sentence; empty at the highest
 
 
 async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
-    """The highest level at which the engine at ``url`` continues identically. Never raises for what an engine does.
+    """Find the highest level at which the engine at ``url`` continues identically. Never raises for the engine's
+    faults.
 
-    A way of continuing counts only if every kind of answer comes out identical; one that the engine does not offer at
-    all (no grammars, say) is left out. About 100 tokens are generated. Each case has a second try with another prompt:
-    on GPUs sums may come out otherwise while other requests run.
-    timeout_s: for all cases together; what was not proved by then counts as failed
+    A way of continuing counts only if every kind of response is identical; a kind that the engine does not offer at all
+    (no grammars, say) is left out. About 100 tokens are generated. Each case has a second try with another prompt:
+    on GPUs,
+    sums may differ while other requests run.
+    timeout_s: for all cases together; a case that was not proved by then counts as failed
     """
     cases: list[ProofCase] = []
     headers = {"authorization": f"Bearer {api_key}"}
@@ -66,7 +68,7 @@ async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> Resu
         except TimeoutError:
             detail = f"not proved within {timeout_s:g} s"
         except (httpx.HTTPError, ValueError) as error:
-            detail = f"the engine broke off its proof: {error!r}"
+            detail = f"the engine failed during its proof: {error!r}"
     return ResumeProof(level=ResumeLevel.NONE, cases=tuple(cases), detail=detail)
 
 
@@ -84,7 +86,9 @@ async def _prove(client: httpx.AsyncClient, model: str, cases: list[ProofCase]) 
         failed = [case for case in done if not case.passed]
         if done and not failed:
             return ResumeProof(level=mode, cases=tuple(cases), detail="" if mode == _MODES[0] else _joined(details))
-        details += [f"{case.name}: {case.detail}" for case in failed] or [f"{mode}: nothing could be tried"]
+        details += [f"{case.name}: {case.detail}" for case in failed] or [
+            f"{mode}: the engine offers no kind that could be tried"
+        ]
     return ResumeProof(level=ResumeLevel.NONE, cases=tuple(cases), detail=_joined(details))
 
 
@@ -93,16 +97,16 @@ def _joined(details: Sequence[str]) -> str:
 
 
 async def _offered(client: httpx.AsyncClient) -> Mapping[str, Any] | str:
-    """What the engine says it can do; a sentence when it says nothing."""
+    """Return what the engine says it can do; a sentence when it says nothing."""
     response = await client.get("/longboat/v1/resume")
     if response.status_code != httpx.codes.OK:
         return f"the engine has no Longboat plugin (HTTP {response.status_code})"
     offered = response.json()
-    return offered if isinstance(offered, dict) else "the engine's plugin answers nonsense"
+    return offered if isinstance(offered, dict) else "the engine's plugin did not answer with a JSON object"
 
 
 async def _case(client: httpx.AsyncClient, model: str, mode: ResumeLevel, kind: str) -> ProofCase | None:
-    """One kind, cut in its middle and continued; None where the engine does not offer the kind."""
+    """Try one kind, cut in its middle and continued; None where the engine does not offer the kind."""
     name, detail = f"{mode} {kind}", ""
     for prompt in _PROMPTS:
         body = {"model": model, "prompt": prompt, "stream": True, **_KINDS[kind]}
@@ -110,7 +114,7 @@ async def _case(client: httpx.AsyncClient, model: str, mode: ResumeLevel, kind: 
         if whole.refusal:
             return None
         if len(whole.ids) < 2:
-            detail = "the answer was too short to be cut"
+            detail = "the response was too short to cut"
             continue
         continued = await _answer(client, body, mode, whole.ids[: len(whole.ids) // 2])
         detail = continued.refusal or _difference(whole, continued)
@@ -121,15 +125,15 @@ async def _case(client: httpx.AsyncClient, model: str, mode: ResumeLevel, kind: 
 
 @dataclass(slots=True)
 class _Answer:
-    """ids, text and finish reason of one stream; refusal: why there is none."""
+    """The content of one stream."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""
     finish: str = ""
-    refusal: str = ""
+    refusal: str = ""  # why there is no stream
 
     def take(self, line: str) -> None:
-        """Read one line of the stream. Raises ValueError for what is none."""
+        """Read one line of the stream. Raises ValueError for a malformed line."""
         if line.startswith(": ids 0 "):
             self.ids += [int(token) for token in line[len(": ids 0 ") :].split(",")]
         elif line.startswith("data: {"):
@@ -144,7 +148,7 @@ class _Answer:
 async def _answer(
     client: httpx.AsyncClient, body: Mapping[str, Any], mode: ResumeLevel | None = None, prior: Sequence[int] = ()
 ) -> _Answer:
-    """The stream for ``body``, after ``prior`` where a mode is given."""
+    """Return the stream for ``body``, after ``prior`` where a mode is given."""
     content = json.dumps(body).encode()
     headers = {"content-type": "application/json", "x-longboat-journal": "1"}
     if mode is not None:
@@ -162,11 +166,11 @@ async def _answer(
 
 
 def _difference(whole: _Answer, continued: _Answer) -> str:
-    """How a continued answer differs from the whole one; empty where it is identical."""
+    """Describe how a continued response differs from the whole one; empty where it is identical."""
     if continued.ids != whole.ids:
         pairs = zip(whole.ids, continued.ids, strict=False)
         equal = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
-        return f"other tokens from place {len(continued.ids) if equal is None else equal} on"
+        return f"the tokens differ from position {len(continued.ids) if equal is None else equal} on"
     if continued.text != whole.text:
-        return "the same tokens, another text"
-    return "" if continued.finish == whole.finish else f"it ends by {continued.finish}, not by {whole.finish}"
+        return "the tokens are the same, but the text differs"
+    return "" if continued.finish == whole.finish else f"it ended with {continued.finish}, not {whole.finish}"

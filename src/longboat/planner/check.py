@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
@@ -58,7 +58,7 @@ class Surroundings:
     """
 
     nodes: tuple[Node, ...]
-    facts: Mapping[str, ModelFacts] = field(default_factory=dict)
+    facts: Mapping[str, ModelConfig] = field(default_factory=dict)
     platforms: Mapping[str, str] = field(default_factory=dict)
     paths: tuple[PathReport, ...] = ()
     ports: tuple[PortReport, ...] = ()

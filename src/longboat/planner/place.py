@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
@@ -75,7 +75,7 @@ class _Wish:
 
 
 def shape_gang(
-    model: ModelSpec, facts: ModelFacts | None, nodes: Sequence[Node], environment_platform: str
+    model: ModelSpec, facts: ModelConfig | None, nodes: Sequence[Node], environment_platform: str
 ) -> GangShape | NoShape:
     """How one replica of ``model`` spreads over ``nodes``.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.library import Library
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
@@ -28,7 +28,7 @@ class Site:
     calibration: Calibration
     memory_bytes: Mapping[str, int]
     accelerators: Mapping[str, str]
-    facts: ModelFacts | None = None
+    facts: ModelConfig | None = None
     platform: str = "cpu"
 
     def rank(self, spec: ModelSpec) -> RankResources:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
 from longboat.spec.types.fleet import ModelSpec
 
@@ -13,7 +13,7 @@ VOCAB_PADDING = 64
 MAX_DEGREE = 64
 
 
-def check_split(model: ModelSpec, facts: ModelFacts | None) -> tuple[Problem, ...]:
+def check_split(model: ModelSpec, facts: ModelConfig | None) -> tuple[Problem, ...]:
     """Mistakes in split and context; paths start at the model. None without facts, and none with the fake engine."""
     if facts is None or model.engine.kind == "fake":
         return ()
@@ -27,12 +27,12 @@ def check_split(model: ModelSpec, facts: ModelFacts | None) -> tuple[Problem, ..
     return tuple(problem for problem in found if problem is not None)
 
 
-def tensor_degrees(facts: ModelFacts) -> list[int]:
+def tensor_degrees(facts: ModelConfig) -> list[int]:
     """Degrees of tensor parallelism up to 64 that the model can be split into."""
     return [degree for degree in range(1, MAX_DEGREE + 1) if not _obstacle(degree, facts)]
 
 
-def _tensor(degree: int, facts: ModelFacts) -> Problem | None:
+def _tensor(degree: int, facts: ModelConfig) -> Problem | None:
     obstacle = _obstacle(degree, facts)
     if not obstacle:
         return None
@@ -43,7 +43,7 @@ def _tensor(degree: int, facts: ModelFacts) -> Problem | None:
     return Problem(where="split.tensor", what=f"{degree} does not divide {obstacle}", hint=hint)
 
 
-def _obstacle(degree: int, facts: ModelFacts) -> str:
+def _obstacle(degree: int, facts: ModelConfig) -> str:
     """What cannot be divided; ``""`` where all can."""
     if facts.num_heads and facts.num_heads % degree:
         return f"{facts.num_heads} attention heads"
@@ -58,7 +58,7 @@ def _obstacle(degree: int, facts: ModelFacts) -> str:
     return ""
 
 
-def _divides_kv_heads(degree: int, facts: ModelFacts) -> bool:
+def _divides_kv_heads(degree: int, facts: ModelConfig) -> bool:
     """Key and value heads are divided, or each is copied to as many ranks (vLLM's QKVParallelLinear)."""
     heads = facts.num_kv_heads
     return not heads or facts.uses_latent_attention or heads % degree == 0 or degree % heads == 0
@@ -68,21 +68,21 @@ def _padded(vocab_size: int) -> int:
     return -(-vocab_size // VOCAB_PADDING) * VOCAB_PADDING
 
 
-def _pipeline(stages: int, facts: ModelFacts) -> Problem | None:
+def _pipeline(stages: int, facts: ModelConfig) -> Problem | None:
     if facts.num_layers is None or stages <= facts.num_layers:
         return None
     what = f"{stages} stages are more than the model's {facts.num_layers} layers"
     return Problem(where="split.pipeline", what=what, hint=f"write at most {facts.num_layers}")
 
 
-def _layers(layers: tuple[int, ...] | None, facts: ModelFacts) -> Problem | None:
+def _layers(layers: tuple[int, ...] | None, facts: ModelConfig) -> Problem | None:
     if layers is None or facts.num_layers is None or sum(layers) == facts.num_layers:
         return None
     what = f"{' + '.join(map(str, layers))} are {sum(layers)} layers, the model has {facts.num_layers}"
     return Problem(where="split.layers", what=what, hint="let them add up, or leave them out")
 
 
-def _context(tokens: int | None, facts: ModelFacts) -> Problem | None:
+def _context(tokens: int | None, facts: ModelConfig) -> Problem | None:
     limit = facts.max_position_tokens
     if tokens is None or limit is None or tokens <= limit:
         return None

@@ -1,4 +1,4 @@
-"""What a choice of an endpoint looks at, and what it decides."""
+"""The view of an endpoint that a choice needs, and the possible decisions."""
 
 from __future__ import annotations
 
@@ -10,32 +10,25 @@ __all__ = ("Decision", "EndpointView", "Pick", "Shed", "ShedReason", "Wait")
 
 
 class EndpointView(Protocol):
-    """What a choice needs to know of an endpoint. The gateway's live endpoints have these attributes themselves.
-
-    key: unlike that of every other endpoint of the model
-    ready: takes new requests
-    suspect: a connection to it failed a moment ago; it is chosen only when nothing better is left
-    outstanding: requests sent to it by this gateway process and not finished
-    capacity: most requests it may have outstanding; None is no limit
-    """
+    """The view of an endpoint that a choice needs; the gateway's live endpoints have these attributes themselves."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str: ...  # differs from that of every other endpoint of the model
     @property
-    def ready(self) -> bool: ...
+    def ready(self) -> bool: ...  # takes new requests
     @property
-    def suspect(self) -> bool: ...
+    def suspect(self) -> bool: ...  # a connection to it failed a moment ago: chosen only when nothing better is left
     @property
-    def outstanding(self) -> int: ...
+    def outstanding(self) -> int: ...  # requests that this gateway process sent to it and that have not finished
     @property
-    def capacity(self) -> int | None: ...
+    def capacity(self) -> int | None: ...  # most requests it may have outstanding; None: no limit
 
 
 E = TypeVar("E", bound=EndpointView)
 
 
 class ShedReason(enum.StrEnum):
-    """Why no endpoint can take the request, now or by waiting a moment."""
+    """The reason why no endpoint can take the request, now or after a short wait."""
 
     NONE_READY = "none_ready"
     ALL_TRIED = "all_tried"
@@ -43,24 +36,24 @@ class ShedReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick(Generic[E]):
-    """Send the request to ``endpoint``."""
+    """The decision to send the request to ``endpoint``."""
 
     endpoint: E
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Every endpoint that could take the request is full; ``num_full`` of them."""
+    """The decision to wait: every endpoint that could take the request is full."""
 
-    num_full: int
+    num_full: int  # number of these endpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shed:
-    """Refuse the request; ``num_endpoints`` were looked at."""
+    """The decision to refuse the request."""
 
     reason: ShedReason
-    num_endpoints: int
+    num_endpoints: int  # number of endpoints that were considered
 
 
 Decision = Pick[E] | Wait | Shed

@@ -1,4 +1,4 @@
-"""Chooses one endpoint for a request: the least busy that is ready and was not tried yet."""
+"""Chooses an endpoint for a request: the least busy one that is ready and was not tried yet."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ E = TypeVar("E", bound=EndpointView)
 
 
 def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overfull: bool = False) -> Decision[E]:
-    """The endpoint with the fewest outstanding requests; equals take turns.
+    """Choose the endpoint with the fewest outstanding requests; equals take turns.
 
-    turn: a counter that the caller raises with every request: the tie-break, so that equal input gives equal output
+    turn: a counter that the caller raises with every request; it breaks ties, so that equal input gives equal output
     tried: keys of endpoints that failed for this request
-    overfull: a full endpoint is taken too: for a request that has room elsewhere, but can only go here
+    overfull: take full endpoints too, for a request that already holds a slot but can only go here
     """
     best = least_busy(endpoints, turn=turn, tried=tried, overfull=overfull)
     if best is not None:
@@ -26,7 +26,7 @@ def pick(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overf
 
 
 def least_busy(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (), overfull: bool = False) -> E | None:
-    """What ``pick`` picks, where an endpoint has room and no fault; None elsewhere."""
+    """Return what ``pick`` picks where an endpoint has a free slot and no fault; None elsewhere."""
     least = -1
     best: list[E] = []
     for e in endpoints:
@@ -42,7 +42,7 @@ def least_busy(endpoints: Sequence[E], *, turn: int, tried: Container[str] = (),
 
 
 def _pick_rest(endpoints: Sequence[E], *, turn: int, tried: Container[str], overfull: bool) -> Decision[E]:
-    """Where none is free of doubt."""
+    """Decide where every endpoint is full, suspect or not ready."""
     usable = [e for e in endpoints if e.ready and e.key not in tried]
     if not usable:
         some_ready = any(e.ready for e in endpoints)

@@ -16,44 +16,40 @@ _HEADER = "header:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
-    """What rules and canaries look at.
-
-    tags: the tenant's; headers: lower-case names; fields: top-level fields of the body as text (only those in
-    ``RuleBook.field_names`` are needed); context_tokens: prompt and asked-for completion
-    """
+    """The facts of a request that rules and canaries use."""
 
     model: str
     tenant: str
-    tags: tuple[str, ...] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()  # the tenant's tags
+    headers: Mapping[str, str] = field(default_factory=dict)  # header (lower case) → value
+    # top-level fields of the body as text; only those in ``RuleBook.field_names`` are needed
     fields: Mapping[str, str] = field(default_factory=dict)
     prompt_tokens: int = 0
-    context_tokens: int = 0
+    context_tokens: int = 0  # prompt and requested completion together
     user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """Where a request goes. pools: models, the first choice then its fallbacks; why: for the routing record."""
+    """The destination of a request."""
 
-    pools: tuple[str, ...]
+    pools: tuple[str, ...]  # models: the first choice, then its fallbacks
     requested: str
-    why: str
+    why: str  # for the routing record
 
 
 class RuleBook:
-    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Made anew when either changes.
-
-    field_names, header_names: what ``RequestFacts`` must hold of the request; other fields and headers are not read
-    """
+    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Rebuilt when either changes."""
 
     def __init__(self, policy: Policy, models: Iterable[str]) -> None:
         self._models = frozenset(models)
         self._rules = policy.rules
         self._fallbacks = policy.fallbacks
         self._canaries = {alias.name: _Canary(alias, self._models) for alias in policy.aliases}
+        # body fields that ``RequestFacts`` must hold; other fields are not read
         self.field_names = frozenset(name for rule in policy.rules for name in rule.fields)
         sticky = (alias.sticky.removeprefix(_HEADER) for alias in policy.aliases if alias.sticky.startswith(_HEADER))
+        # headers that ``RequestFacts`` must hold; other headers are not read
         self.header_names = frozenset(
             name.lower()
             for names in ((name for rule in policy.rules for name in rule.headers), sticky)
@@ -62,18 +58,18 @@ class RuleBook:
 
     @property
     def needs_facts(self) -> bool:
-        """False: each model is answered by itself alone, so ``resolve`` need not be called."""
+        """Whether ``resolve`` must be called. False: each model serves its own requests only."""
         return bool(self._rules or self._canaries or self._fallbacks)
 
     def known_names(self) -> tuple[str, ...]:
-        """Models and aliases that lead to one, sorted."""
+        """Return the models, and the aliases that lead to one, sorted."""
         aliases = {name for name, canary in self._canaries.items() if canary.pools}
         return tuple(sorted(self._models | aliases))
 
     def resolve(self, facts: RequestFacts, request_id: str) -> Resolution | None:
-        """The models to try, in order; None if the name, or what a rule sends it to, is no known model.
+        """Return the models to try, in order; None if the name, or the target of its rule, is not a known model.
 
-        request_id: spreads requests that nothing sticks to
+        request_id: spreads requests that have nothing to be sticky by
         """
         number, target = self._target(facts)
         first = self._model_of(target, facts, request_id)
@@ -85,14 +81,14 @@ class RuleBook:
         return Resolution(pools=pools, requested=facts.model, why=_why(number, target, first))
 
     def _target(self, facts: RequestFacts) -> tuple[int, str]:
-        """Number of the rule that matched, from 1, and where it sends to; 0 and the asked-for name if none did."""
+        """Return the number of the matching rule, from 1, and its target; 0 and the requested name if none matched."""
         for number, rule in enumerate(self._rules, 1):
             if _matches(rule, facts):
                 return number, rule.to
         return 0, facts.model
 
     def _model_of(self, name: str, facts: RequestFacts, request_id: str) -> str | None:
-        """An alias hides a model of the same name, so that a model can be split without its users knowing."""
+        """Return the model for a name. An alias hides a model of the same name, so a model can be split unnoticed."""
         canary = self._canaries.get(name)
         if canary is not None:
             return canary.choose(facts, request_id)
@@ -100,7 +96,7 @@ class RuleBook:
 
 
 class _Canary:
-    """An alias's pools that exist, and how one of them is chosen."""
+    """The existing pools of an alias, and the choice among them."""
 
     __slots__ = ("_name", "_sticky", "_total", "pools")
 
@@ -121,7 +117,7 @@ class _Canary:
         return self.pools[-1][0]
 
     def _identity(self, facts: RequestFacts, request_id: str) -> tuple[str, str]:
-        """What keeps its pool. A tenant that is everybody keeps none: all would get the same pool."""
+        """Return what keeps its pool. The anonymous tenant keeps none: all its requests would get the same pool."""
         value = ""
         if self._sticky.startswith(_HEADER):
             value = facts.headers.get(self._sticky.removeprefix(_HEADER).lower(), "")
@@ -133,7 +129,7 @@ class _Canary:
 
 
 def _point(*parts: str) -> float:
-    """A number in [0, 1), the same for the same parts in every process."""
+    """Map ``parts`` to a number in [0, 1) that is the same in every process."""
     data = "\0".join(parts).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=6).digest(), "big") / (1 << 48)
 

@@ -1,4 +1,4 @@
-"""The fake engine's ears: transcriptions and translations whose words follow from the bytes of the file alone."""
+"""The fake engine's transcriptions and translations; their words depend on the bytes of the file alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from longboat_fake.http.server import Exchange
 
 __all__ = ("answer_audio", "form_of")
 
-_BYTES_PER_S = 32_000  # of 16-bit sound at 16 kHz
+_BYTES_PER_S = 32_000  # 16-bit sound at 16 kHz
 _BYTES_PER_TOKEN = 640  # 20 ms
-_MAX_PROMPT_TOKENS = 1500  # what 30 s of sound are to Whisper
+_MAX_PROMPT_TOKENS = 1500  # Whisper's tokens of 30 s of sound
 _FORMATS = ("json", "text", "verbose_json")
 
 
@@ -37,7 +37,7 @@ async def answer_audio(engine: FakeEngine, exchange: Exchange) -> None:
         {name: value.decode("utf-8", "replace") for name, value in form.items() if name != "file"},
     )
     if fields.get("response_format", "json") not in _FORMATS:
-        raise RefusedError(400, f"response_format is one of {', '.join(_FORMATS)}", "response_format")
+        raise RefusedError(400, f"response_format must be one of {', '.join(_FORMATS)}", "response_format")
     request = request_of(False, exchange.headers, _as_completion(sound, fields, kind), exchange.terms)
     check_room(engine, request.choices[0].job)
     if fields.get("stream", "").lower() in ("true", "1"):
@@ -48,11 +48,11 @@ async def answer_audio(engine: FakeEngine, exchange: Exchange) -> None:
 
 
 def form_of(content_type: str, body: bytes) -> dict[str, bytes]:
-    """Parts of a multipart form by name; the last of equal names. Raises RefusedError."""
+    """Return the parts of a multipart form by name; of equal names the last. Raises RefusedError."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
     message = BytesParser(policy=HTTP).parsebytes(head + body)
     if message.get_content_type() != "multipart/form-data" or not message.is_multipart():
-        raise RefusedError(400, "the body is not a form (multipart/form-data)")
+        raise RefusedError(400, "the body must be a form (multipart/form-data)")
     form: dict[str, bytes] = {}
     for part in message.iter_parts():
         name = part.get_param("name", header="content-disposition")
@@ -63,13 +63,16 @@ def form_of(content_type: str, body: bytes) -> dict[str, bytes]:
 
 
 def _as_completion(sound: bytes, fields: Mapping[str, str], kind: str) -> dict[str, Any]:
-    """Sound as token ids, one for 20 ms; an answer that ends by itself where the form sets no limit."""
+    """Translate sound into a completion request with one token id per 20 ms.
+
+    Where the form sets no limit, the response ends naturally.
+    """
     step = max(_BYTES_PER_TOKEN, math.ceil(len(sound) / _MAX_PROMPT_TOKENS))
     pieces = [sound[start : start + step] for start in range(0, len(sound), step)]
     prompt = [len(kind), *(sum(piece) % len(VOCABULARY) for piece in pieces)]
     limit = fields.get("max_completion_tokens")
     if limit and not limit.isdecimal():
-        raise RefusedError(400, "max_completion_tokens is a whole number, 1 or more", "max_completion_tokens")
+        raise RefusedError(400, "max_completion_tokens must be a whole number, 1 or more", "max_completion_tokens")
     return {"prompt": prompt, "max_tokens": int(limit) if limit else 8 + sum(prompt) % 32}
 
 

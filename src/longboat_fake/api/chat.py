@@ -1,17 +1,16 @@
-"""The fake engine's chat completions and completions: choices become JSON answers and server-sent events."""
+"""The fake engine's chat completions and completions: choices become JSON responses and server-sent events."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
 from typing import Any
 
 import orjson
 
-from longboat_fake.api.generation import Update, check_room, run_to_end, updates_of
+from longboat_fake.api.generation import Update, check_room, run_to_end
 from longboat_fake.api.logprobs import chat_logprobs, completion_logprobs
 from longboat_fake.api.requests import Choice, Request, checked_model, decoded, request_of
-from longboat_fake.api.stream import EventStream
+from longboat_fake.api.stream import stream_updates
 from longboat_fake.engine.generator import FakeEngine
 from longboat_fake.http.server import Exchange
 
@@ -33,15 +32,15 @@ async def complete(engine: FakeEngine, exchange: Exchange) -> None:
 
 async def _stream(engine: FakeEngine, exchange: Exchange, request: Request) -> None:
     model = engine.settings.model
-    with EventStream(exchange, len(request.choices), lambda: engine.num_steps) as stream:
-        async with aclosing(updates_of(engine, request.choices)) as updates:
-            async for update in updates:
-                openings = _openings(update) if request.is_chat else []
-                entries = [*openings, _delta(request, update)]
-                await stream.send([_event(request, model, [entry]) for entry in entries], update)
-        usage = [_event(request, model, [], usage=_usage(request))] if request.includes_usage else []
-        await stream.send(usage, tail=b"data: [DONE]\n\n")
-        stream.end()
+
+    def events(update: Update) -> list[bytes]:
+        openings = _openings(update) if request.is_chat else []
+        return [_event(request, model, [entry]) for entry in (*openings, _delta(request, update))]
+
+    def end() -> list[bytes]:
+        return [_event(request, model, [], usage=_usage(request))] if request.includes_usage else []
+
+    await stream_updates(engine, exchange, request.choices, events, end, tail=b"data: [DONE]\n\n")
 
 
 def _usage(request: Request) -> dict[str, int]:
@@ -75,7 +74,7 @@ def _event(
 
 
 def _openings(update: Update) -> list[dict[str, Any]]:
-    """What comes before a choice's first word, and before the first word of a tool call."""
+    """Return what comes before a choice's first word, and before the first word of a tool call."""
     choice = update.choice
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}] if update.first == 0 else []
     if choice.tool and update.first == choice.job.num_reasoning:

@@ -1,4 +1,4 @@
-"""Runs the answers of one request to the fake engine side by side."""
+"""Runs the choices of one request to the fake engine side by side."""
 
 from __future__ import annotations
 
@@ -16,30 +16,27 @@ __all__ = ("Update", "check_room", "run_to_end", "updates_of")
 
 
 class Update(NamedTuple):
-    """What a choice gained, and how it stood then: it may have grown further since.
-
-    text: what may go out for it now; batch: the tokens that brought it, from place ``first`` of the answer on;
-    finish_reason: None where more is to come; is_reasoning: the text comes before the answer
-    """
+    """The growth of a choice, and its state then: it may have grown further since."""
 
     choice: Choice
-    text: str
-    batch: tuple[int, ...]
-    first: int
-    finish_reason: str | None
-    is_reasoning: bool
+    text: str  # what may be sent for it now
+    batch: tuple[int, ...]  # the tokens behind the text
+    first: int  # position of the first of these tokens
+    finish_reason: str | None  # None where more is to come
+    is_reasoning: bool  # the text is reasoning
 
 
 def check_room(engine: FakeEngine, *jobs: Job) -> None:
-    """Raises RefusedError where one of the jobs can never run."""
+    """Raise RefusedError where one of the jobs can never run."""
     for job in jobs:
         if reason := engine.too_long(job):
             raise RefusedError(400, reason)
 
 
 async def run_to_end(engine: FakeEngine, choices: tuple[Choice, ...], exchange: Exchange | None = None) -> None:
-    """Let every choice grow until it is complete. exchange: where its tokens are told as they come, if it wants that,
-    and the engine's steps once a second from then on.
+    """Let every choice grow until it is complete.
+
+    exchange: where tokens are sent as they come, if the gateway asks for that, with the engine's steps once a second
     """
     told = exchange if exchange is not None and exchange.terms.tells_whole else None
     telling = asyncio.create_task(_tell_steps(engine, told))
@@ -60,7 +57,7 @@ async def _tell_steps(engine: FakeEngine, exchange: Exchange | None) -> None:
 
 
 async def updates_of(engine: FakeEngine, choices: tuple[Choice, ...]) -> AsyncGenerator[Update, None]:
-    """What comes out of all choices, in the order of its making."""
+    """Yield the updates of all choices, in the order in which they are made."""
     if len(choices) == 1:
         async with aclosing(_updates_of_one(engine, choices[0])) as updates:
             async for update in updates:
@@ -101,7 +98,7 @@ async def _updates_of_one(engine: FakeEngine, choice: Choice) -> AsyncGenerator[
 
 
 def _parts(choice: Choice, batch: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """A batch cut where the reasoning ends."""
+    """Cut a batch where the reasoning ends."""
     left = choice.job.num_reasoning - choice.num_tokens
     if 0 < left < len(batch):
         yield batch[:left]

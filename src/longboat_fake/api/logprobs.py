@@ -1,4 +1,4 @@
-"""Log-probabilities of the fake engine: made up from the prompt and the place, in the shapes of both APIs."""
+"""Log-probabilities of the fake engine: made up from prompt and position, in the shapes of both APIs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ("chat_logprobs", "completion_logprobs")
 
 
 def chat_logprobs(job: Job, token_ids: Sequence[int], first: int, num_top: int) -> dict[str, Any]:
-    """For the tokens from place ``first`` on, as in ``choices[].logprobs`` of a chat completion."""
+    """Return ``choices[].logprobs`` of a chat completion for the tokens from position ``first`` on."""
     content = []
     for place in range(first, len(token_ids)):
         entries = [_entry(text, value) for text, value in _ranked(job, token_ids[place], place, max(1, num_top))]
@@ -22,7 +22,7 @@ def chat_logprobs(job: Job, token_ids: Sequence[int], first: int, num_top: int) 
 
 
 def completion_logprobs(job: Job, token_ids: Sequence[int], first: int, num_top: int) -> dict[str, Any]:
-    """For the tokens from place ``first`` on, as in ``choices[].logprobs`` of a completion."""
+    """Return ``choices[].logprobs`` of a completion for the tokens from position ``first`` on."""
     texts = [job.piece_at(token, place) for place, token in enumerate(token_ids)]
     offsets = [0, *accumulate(map(len, texts))]
     ranked = [dict(_ranked(job, token_ids[place], place, max(1, num_top))) for place in range(first, len(texts))]
@@ -35,7 +35,7 @@ def completion_logprobs(job: Job, token_ids: Sequence[int], first: int, num_top:
 
 
 def _ranked(job: Job, token: int, place: int, num: int) -> Iterator[tuple[str, float]]:
-    """The token that came and others that might have, the likeliest first."""
+    """Yield the token that came and others that might have come, the likeliest first."""
     value = -ratio_at(job.digest, place) / 2
     for rank in range(num):
         yield job.piece_at(token, place) if rank == 0 else f" {rank}~{token}", round(value - rank, 6)

@@ -1,4 +1,4 @@
-"""The stream of one Anthropic message of the fake engine: blocks that open when their first word is there."""
+"""The stream of one Anthropic message of the fake engine: a block opens with its first word."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ("MessageEvents", "message_envelope", "message_stop", "message_usage")
 
 
 def message_envelope(model: str, request: Request) -> dict[str, Any]:
-    """A message that has no content."""
+    """Return a message without content."""
     return {"id": request.request_id, "type": "message", "role": "assistant", "content": [], "model": model}
 
 
 def message_usage(request: Request, choice: Choice | None) -> dict[str, int]:
-    """``choice`` None: before its first token."""
+    """Return the usage. ``choice`` None: before its first token."""
     return {"input_tokens": request.prompt_tokens, "output_tokens": choice.num_tokens if choice else 0}
 
 
 def message_stop(choice: Choice) -> dict[str, str | None]:
-    """Why the answer ended, in Anthropic's words."""
+    """Return why the message ended, in Anthropic's terms."""
     if choice.stops.matched is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": choice.stops.matched}
     if choice.finish_reason == "length":
@@ -33,21 +33,19 @@ def message_stop(choice: Choice) -> dict[str, str | None]:
 
 
 class MessageEvents:
-    """Writes the events of one message, in the order and shape in which vLLM sends them."""
+    """A writer of one message's events, in vLLM's order and shape."""
 
     def __init__(self, model: str, request: Request) -> None:
-        self._model = model
         self._request = request
         self._choice = request.choices[0]
         self._index = -1
         self._open = ""
-
-    def start(self) -> bytes:
-        message = {**message_envelope(self._model, self._request), "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message={**message, "usage": message_usage(self._request, None)})
+        message = {**message_envelope(model, request), "stop_reason": None, "stop_sequence": None}
+        self._start = [_event("message_start", message={**message, "usage": message_usage(request, None)})]
 
     def of(self, update: Update) -> Iterator[bytes]:
-        """None where the update has no text."""
+        """Yield the events of an update; those of the first begin with the message's start."""
+        yield from self._begin()
         kind = "thinking" if update.is_reasoning else "tool_use" if self._choice.tool else "text"
         if not update.text:
             return
@@ -58,10 +56,15 @@ class MessageEvents:
         yield _event("content_block_delta", delta=_delta(kind, update.text), index=self._index)
 
     def end(self) -> Iterator[bytes]:
+        yield from self._begin()
         yield from self._close()
         usage = message_usage(self._request, self._choice)
         yield _event("message_delta", delta=message_stop(self._choice), usage=usage)
         yield _event("message_stop")
+
+    def _begin(self) -> list[bytes]:
+        events, self._start = self._start, []
+        return events
 
     def _close(self) -> Iterator[bytes]:
         if self._open == "thinking":

@@ -1,13 +1,12 @@
-"""The fake engine's Anthropic API: messages become chats, and their answers Anthropic's blocks and events."""
+"""The fake engine's Anthropic API: translates messages to chats, and their choices to blocks and events."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Any
 
 import orjson
 
-from longboat_fake.api.generation import check_room, run_to_end, updates_of
+from longboat_fake.api.generation import check_room, run_to_end
 from longboat_fake.api.message_events import MessageEvents, message_envelope, message_stop, message_usage
 from longboat_fake.api.requests import (
     Choice,
@@ -19,7 +18,7 @@ from longboat_fake.api.requests import (
     request_of,
     text_of,
 )
-from longboat_fake.api.stream import EventStream
+from longboat_fake.api.stream import stream_updates
 from longboat_fake.engine.generator import FakeEngine
 from longboat_fake.http.server import Exchange
 
@@ -30,12 +29,13 @@ async def answer_messages(engine: FakeEngine, exchange: Exchange) -> None:
     """Answer ``POST /v1/messages``. Raises RefusedError, FaultError."""
     body = checked_model(engine.settings.model, decoded(exchange.body))
     if not isinstance(body.get("max_tokens"), int):
-        raise RefusedError(400, "max_tokens is a whole number, 1 or more", "max_tokens")
+        raise RefusedError(400, "max_tokens must be a whole number, 1 or more", "max_tokens")
     request = request_of(True, exchange.headers, _as_chat(body), exchange.terms)
     choice = request.choices[0]
     check_room(engine, choice.job)
     if request.is_streamed:
-        await _stream(engine, exchange, request)
+        writer = MessageEvents(engine.settings.model, request)
+        await stream_updates(engine, exchange, request.choices, writer.of, writer.end)
         return
     await run_to_end(engine, request.choices, exchange)
     exchange.answer(200, orjson.dumps(_whole(engine.settings.model, request, choice)))
@@ -50,16 +50,16 @@ def count_tokens(engine: FakeEngine, exchange: Exchange) -> None:
 
 
 def anthropic_error(status: int, kind: str, message: str) -> bytes:
-    """An error as Anthropic's clients read it."""
+    """Write an error as Anthropic's clients read it."""
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
 
 
 def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
-    """The same request in OpenAI's words."""
+    """Translate the request into chat completions."""
     system = [{"role": "system", "content": text_of(body["system"])}] if body.get("system") else []
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise RefusedError(400, "messages is a list with at least one message", "messages")
+        raise RefusedError(400, "messages must be a list with at least one message", "messages")
     chat: dict[str, Any] = {
         name: body[name] for name in ("max_tokens", "stream", "temperature", "seed", "longboat_fault") if name in body
     }
@@ -92,17 +92,5 @@ def _whole(model: str, request: Request, choice: Choice) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     try:
         return orjson.loads(text)
-    except orjson.JSONDecodeError:  # the answer was cut
+    except orjson.JSONDecodeError:  # the limit cut the response
         return {}
-
-
-async def _stream(engine: FakeEngine, exchange: Exchange, request: Request) -> None:
-    writer = MessageEvents(engine.settings.model, request)
-    with EventStream(exchange, 1, lambda: engine.num_steps) as stream:
-        events = [writer.start()]
-        async with aclosing(updates_of(engine, request.choices)) as updates:
-            async for update in updates:
-                await stream.send([*events, *writer.of(update)], update)
-                events = []
-        await stream.send([*events, *writer.end()])
-        stream.end()

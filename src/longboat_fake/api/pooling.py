@@ -1,4 +1,4 @@
-"""The fake engine's answers without tokens: embeddings, scores, ranks, classes and pooled values of texts."""
+"""The fake engine's responses without tokens: embeddings, scores, ranks, classes and pooled values of texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from longboat_fake.api.requests import RefusedError, chat_prompt, text_of
+from longboat_fake.api.requests import RefusedError, chat_prompt, prompts_in, text_of
 from longboat_fake.engine.tokens import encode
 
 __all__ = ("DIMENSIONS", "POOLING_PATHS", "Ids", "pooling_answer", "pooling_prompts", "similarity", "vector_of")
 
 DIMENSIONS = 64
-"""Length of an embedding where the request does not say another."""
+"""Default length of an embedding."""
 
 _LABELS = ("north", "south", "deep")
 _MAX_DIMENSIONS = 4096
@@ -25,7 +25,7 @@ Ids = tuple[int, ...]
 
 
 def vector_of(token_ids: Ids, dimensions: int = DIMENSIONS) -> list[float]:
-    """A vector of length 1: the sum of one vector a token, so texts with words in common lie near each other."""
+    """Return a vector of length 1: the normalised sum of token vectors, so texts with common words are close."""
     total = [0.0] * dimensions
     for token in token_ids:
         for index, value in enumerate(_token_vector(token, dimensions)):
@@ -43,40 +43,30 @@ def _token_vector(token: int, dimensions: int) -> list[float]:
 
 
 def similarity(one: Ids, other: Ids) -> float:
-    """Cosine of the angle between two texts' vectors, -1 to 1."""
+    """Return the cosine of the angle between two texts' vectors, -1 to 1."""
     return round(sum(a * b for a, b in zip(vector_of(one), vector_of(other), strict=True)), 6)
 
 
 def pooling_prompts(path: str, body: Mapping[str, Any]) -> list[Ids]:
-    """Token ids of every text that the request brings, in order. Raises RefusedError."""
+    """Return the token ids of every text in the request, in order. Raises RefusedError."""
     return _KINDS[path][0](body)
 
 
 def pooling_answer(path: str, body: Mapping[str, Any], prompts: Sequence[Ids], model: str, answer_id: str) -> Any:
-    """The JSON answer in vLLM's shape. Raises RefusedError."""
+    """Return the JSON response in vLLM's shape. Raises RefusedError."""
     prefix, make = _KINDS[path][1:]
     tokens = sum(map(len, prompts))
     head = {"id": f"{prefix}-{answer_id}", "object": "list", "created": int(time.time()), "model": model}
     return make(head, body, prompts, {"prompt_tokens": tokens, "total_tokens": tokens})
 
 
-# what comes in
+# reading requests
 
 
 def _inputs(body: Mapping[str, Any]) -> list[Ids]:
     if "messages" in body:
         return [chat_prompt(body)]
-    value = body.get("input")
-    if isinstance(value, str):
-        return [encode(value)]
-    if isinstance(value, list) and value:
-        if all(isinstance(token, int) for token in value):
-            return [tuple(value)]
-        if all(isinstance(text, str) for text in value):
-            return [encode(text) for text in value]
-        if all(isinstance(ids, list) and all(isinstance(token, int) for token in ids) for ids in value):
-            return [tuple(ids) for ids in value]
-    raise RefusedError(400, "input is a text, a list of texts, token ids, or a list of lists of token ids", "input")
+    return prompts_in(body, "input")
 
 
 def _pairs(body: Mapping[str, Any]) -> list[Ids]:
@@ -85,7 +75,7 @@ def _pairs(body: Mapping[str, Any]) -> list[Ids]:
         if first in body and second in body:
             ones, others = _texts(body[first]), _texts(body[second])
             if len(ones) not in (1, len(others)):
-                raise RefusedError(400, f"{first} is one text, or as many as {second}", first)
+                raise RefusedError(400, f"{first} must be one text, or as many texts as {second}", first)
             return [*ones * (len(others) if len(ones) == 1 else 1), *others]
     raise RefusedError(400, "a score needs queries and documents", "queries")
 
@@ -104,7 +94,7 @@ def _text(value: Any) -> str:
     return text_of(value.get("text", value.get("content"))) if isinstance(value, dict) else text_of(value)
 
 
-# what goes out
+# writing responses
 
 _Usage = dict[str, int]
 _Head = dict[str, Any]
@@ -113,7 +103,7 @@ _Head = dict[str, Any]
 def _embeddings(head: _Head, body: Mapping[str, Any], prompts: Sequence[Ids], usage: _Usage) -> Any:
     dimensions = body.get("dimensions") or DIMENSIONS
     if not isinstance(dimensions, int) or not 1 <= dimensions <= _MAX_DIMENSIONS:
-        raise RefusedError(400, f"dimensions is a whole number from 1 to {_MAX_DIMENSIONS}", "dimensions")
+        raise RefusedError(400, f"dimensions must be a whole number from 1 to {_MAX_DIMENSIONS}", "dimensions")
     as_base64 = body.get("encoding_format") == "base64"
     vectors = (vector_of(prompt, dimensions) for prompt in prompts)
     values = [_base64(vector) if as_base64 else vector for vector in vectors]
@@ -153,13 +143,9 @@ def _ranks(head: _Head, body: Mapping[str, Any], prompts: Sequence[Ids], usage: 
         }
         for index, document in enumerate(given)
     ]
-    results.sort(key=_relevance, reverse=True)
+    results.sort(key=lambda result: float(result["relevance_score"]), reverse=True)
     results = results[: body.get("top_n") or len(results)]
     return {"id": head["id"], "model": head["model"], "usage": usage, "results": results}
-
-
-def _relevance(result: Mapping[str, Any]) -> float:
-    return float(result["relevance_score"])
 
 
 def _base64(vector: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""Requests to the fake engine: from an OpenAI body to the jobs it asks for."""
+"""Reads requests to the fake engine: from an OpenAI body to the jobs that it asks for."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ __all__ = (
     "chat_prompt",
     "checked_model",
     "decoded",
+    "prompts_in",
     "request_of",
     "text_of",
 )
@@ -34,7 +35,7 @@ _MAX_CHOICES = 128
 
 @dataclass(slots=True)
 class Choice:
-    """One answer of a request while it grows."""
+    """One choice of a response while it grows."""
 
     index: int
     job: Job
@@ -65,11 +66,11 @@ class Choice:
 
     @property
     def call_id(self) -> str:
-        """Id of the tool call that this answer is; another one each time, as engines make them."""
+        """Id of the tool call in this choice; different each time, as engines make it."""
         return f"chatcmpl-tool-{self.nonce}"
 
     def take(self, batch: Sequence[int]) -> str:
-        """Add new tokens, all of the reasoning or all of the answer; the text that may go out for them."""
+        """Add new tokens, all of them reasoning or all of them text; return the text that may be sent for them."""
         is_reasoning = self.num_tokens < self.job.num_reasoning
         new = "".join(self.job.piece_at(token, self.num_tokens + offset) for offset, token in enumerate(batch))
         self.num_tokens += len(batch)
@@ -86,11 +87,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, decoded.
-
-    top_logprobs: how many alternatives of each token are told; None: nothing
-    fingerprint: of the system: it tells the seed where the request named none, so that tests can ask for it again
-    """
+    """A decoded completion request."""
 
     request_id: str
     is_chat: bool
@@ -99,16 +96,17 @@ class Request:
     returns_token_ids: bool
     prompt_tokens: int
     created: int
-    top_logprobs: int | None
+    top_logprobs: int | None  # number of alternatives to report of each token; None: no log-probabilities
     choices: tuple[Choice, ...]
+    # system fingerprint: shows the seed where the request named none, so that tests can repeat it
     fingerprint: str | None = None
 
 
 def request_of(is_chat: bool, headers: Mapping[str, str], body: Mapping[str, Any], terms: Terms) -> Request:
-    """The request in a decoded body. Raises RefusedError, FaultError."""
+    """Decode a body into a request. Raises RefusedError, FaultError."""
     if terms.priors is not None:
         refuse_uncarried(body)
-    prompts = [chat_prompt(body)] if is_chat else _completion_prompts(body)
+    prompts = [chat_prompt(body)] if is_chat else prompts_in(body, "prompt")
     seed = _seed(body, terms)
     options = body.get("stream_options") or {}
     return Request(
@@ -126,56 +124,57 @@ def request_of(is_chat: bool, headers: Mapping[str, str], body: Mapping[str, Any
 
 
 def checked_model(model: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The body, where it names ``model`` or none. Raises RefusedError."""
+    """Return the body where it names ``model`` or no model. Raises RefusedError."""
     if body.get("model") not in (model, None):
         raise RefusedError(404, f"The model `{body['model']}` does not exist.", "model")
     return body
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises RefusedError."""
+    """Return the JSON object in a body. Raises RefusedError."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise RefusedError(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RefusedError(400, "the body is not a JSON object")
+        raise RefusedError(400, "the body must be a JSON object")
     return value
 
 
 def chat_prompt(body: Mapping[str, Any]) -> tuple[int, ...]:
-    """Token ids of a chat: every message with its role in front. Raises RefusedError."""
+    """Return the token ids of a chat: every message with its role in front. Raises RefusedError."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise RefusedError(400, "messages is a list with at least one message")
+        raise RefusedError(400, "messages must be a list with at least one message")
     return tuple(token for message in messages for token in encode(_message_text(message)))
 
 
 def _message_text(message: object) -> str:
     if not isinstance(message, dict) or "role" not in message:
-        raise RefusedError(400, "a message is an object with a role")
+        raise RefusedError(400, "a message must be an object with a role")
     return f"<{message['role']}> {text_of(message.get('content'))}"
 
 
 def text_of(content: object) -> str:
-    """The words in a message's content: a text, or the texts of its parts."""
+    """Return the words in a message's content: a text, or the texts of its parts."""
     if isinstance(content, list):
         return " ".join(text_of(part.get("text", part.get("content"))) for part in content if isinstance(part, dict))
     return str(content or "")
 
 
-def _completion_prompts(body: Mapping[str, object]) -> list[tuple[int, ...]]:
-    prompt = body.get("prompt")
-    if isinstance(prompt, str):
-        return [encode(prompt)]
-    if isinstance(prompt, list) and prompt:
-        if all(isinstance(token, int) for token in prompt):
-            return [tuple(prompt)]
-        if all(isinstance(text, str) for text in prompt):
-            return [encode(text) for text in prompt]
-        if all(isinstance(ids, list) and all(isinstance(token, int) for token in ids) for ids in prompt):
-            return [tuple(ids) for ids in prompt]
-    raise RefusedError(400, "prompt is a text, a list of texts, token ids, or a list of lists of token ids")
+def prompts_in(body: Mapping[str, object], name: str) -> list[tuple[int, ...]]:
+    """Return the token ids of each text or list of ids in the field ``name``. Raises RefusedError."""
+    value = body.get(name)
+    if isinstance(value, str):
+        return [encode(value)]
+    if isinstance(value, list) and value:
+        if all(isinstance(token, int) for token in value):
+            return [tuple(value)]
+        if all(isinstance(text, str) for text in value):
+            return [encode(text) for text in value]
+        if all(isinstance(ids, list) and all(isinstance(token, int) for token in ids) for ids in value):
+            return [tuple(ids) for ids in value]
+    raise RefusedError(400, f"{name} must be a text, texts, token ids, or lists of token ids", name)
 
 
 def _choices(
@@ -187,7 +186,7 @@ def _choices(
 ) -> tuple[Choice, ...]:
     num = _count(body, "n", 1)
     if num * len(prompts) > _MAX_CHOICES:
-        raise RefusedError(400, f"n times the number of prompts is above {_MAX_CHOICES}")
+        raise RefusedError(400, f"n times the number of prompts is {num * len(prompts)}; the limit is {_MAX_CHOICES}")
     limit = _limit(body)
     fault = fault_from(body["longboat_fault"]) if "longboat_fault" in body else fault_in_header(headers)
     stops = _stops(body)
@@ -208,12 +207,12 @@ def _choices(
     ]
     for job in jobs:
         if len(job.prior) >= job.length_tokens:
-            raise RefusedError(400, f"{len(job.prior)} tokens are carried, and the answer has {job.length_tokens}")
+            raise RefusedError(400, f"{len(job.prior)} tokens are carried, but the response has {job.length_tokens}")
     return tuple(Choice(index, job, StopFilter(stops), script.tool, script.is_named) for index, job in enumerate(jobs))
 
 
 def _seed(body: Mapping[str, Any], terms: Terms) -> int | None:
-    """The request's own, the gateway's, or a random one where a temperature is asked for; None: greedy."""
+    """Return the request's seed, the gateway's, or a random one where a temperature is set; None: greedy."""
     if body.get("temperature") == 0:
         return None
     if body.get("seed") is not None:
@@ -224,7 +223,7 @@ def _seed(body: Mapping[str, Any], terms: Terms) -> int | None:
 
 
 def _num_reasoning(body: Mapping[str, Any], prompt: tuple[int, ...]) -> int:
-    """Tokens that the model thinks first, where the request turns that on: 4 to 19."""
+    """Return the number of reasoning tokens: 4 to 19 where the request turns reasoning on."""
     template = body.get("chat_template_kwargs")
     asked = isinstance(template, dict) and template.get("enable_thinking") is True
     return 4 + sum(prompt) % 16 if asked or body.get("reasoning_effort") not in (None, "none") else 0
@@ -240,12 +239,14 @@ def _top_logprobs(body: Mapping[str, object], is_chat: bool) -> int | None:
         return None
     value = body.get("top_logprobs") or 0 if is_chat else body["logprobs"]
     if not isinstance(value, int) or not 0 <= value <= 20:
-        raise RefusedError(400, "the number of logprobs is from 0 to 20", "top_logprobs" if is_chat else "logprobs")
+        raise RefusedError(
+            400, "the number of logprobs must be from 0 to 20", "top_logprobs" if is_chat else "logprobs"
+        )
     return int(value)
 
 
 def _limit(body: Mapping[str, object]) -> int | None:
-    """Tokens of the answer. Completions have a default of 16, chats end by themselves."""
+    """Return the limit of the response's tokens. Completions default to 16; chats end naturally."""
     for name in ("max_completion_tokens", "max_tokens"):
         if body.get(name) is not None:
             return _count(body, name, 1)
@@ -257,7 +258,7 @@ def _count(body: Mapping[str, object], name: str, default: int) -> int:
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RefusedError(400, f"{name} is a whole number, 1 or more")
+        raise RefusedError(400, f"{name} must be a whole number, 1 or more")
     return value
 
 
@@ -267,4 +268,4 @@ def _stops(body: Mapping[str, object]) -> tuple[str, ...]:
         return (stop,)
     if isinstance(stop, list | tuple) and all(isinstance(text, str) for text in stop):
         return tuple(stop)
-    raise RefusedError(400, "stop is a text or a list of texts")
+    raise RefusedError(400, "stop must be a text or a list of texts")

@@ -1,4 +1,4 @@
-"""The stream of one response of the fake engine: typed and numbered events, in the order in which vLLM sends them."""
+"""The stream of one response of the fake engine: typed and numbered events, in vLLM's order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = {
 
 
 class ResponseEvents:
-    """Writes and numbers the events of one response."""
+    """A writer of one response's events, which it numbers."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
@@ -34,7 +34,7 @@ class ResponseEvents:
         yield self._event("response.in_progress", response=document)
 
     def of(self, update: Update) -> Iterator[bytes]:
-        """None where the update has no text."""
+        """Yield the events of an update; none where it has no text."""
         kind = "reasoning" if update.is_reasoning else "function_call" if self._choice.tool else "message"
         if not update.text:
             return
@@ -72,7 +72,7 @@ class ResponseEvents:
         yield self._event("response.output_item.done", item=item, output_index=self._index)
 
     def _place(self) -> dict[str, Any]:
-        """Where in the response the open item is."""
+        """Return where the open item is in the response."""
         content = {} if self._open == "function_call" else {"content_index": 0}
         return {**content, "item_id": item_id(self._choice, self._open), "output_index": self._index}
 

@@ -1,4 +1,4 @@
-"""Documents and items of the fake engine's Responses API, in the shape in which vLLM sends them."""
+"""Makes documents and items of the fake engine's Responses API, in the shape in which vLLM sends them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ("item_id", "item_kinds", "item_part", "response_document", "response_
 
 
 def response_document(response_id: str, body: Mapping[str, Any], request: Request, model: str) -> dict[str, Any]:
-    """A response that has not begun to answer."""
+    """Return a response that has no output yet."""
     echoed = ("instructions", "metadata", "previous_response_id", "reasoning", "text", "user", "max_output_tokens")
     return {
         "id": response_id,
@@ -38,19 +38,19 @@ def response_document(response_id: str, body: Mapping[str, Any], request: Reques
 
 
 def item_kinds(choice: Choice) -> list[str]:
-    """What the answer consists of so far: thoughts, then a message or a call of a tool."""
+    """Return the kinds of items so far: reasoning, then a message or a tool call."""
     answer = "function_call" if choice.tool else "message"
     has_answer = not choice.reasoning or choice.num_tokens > choice.job.num_reasoning
     return [*(["reasoning"] if choice.reasoning else []), *([answer] if has_answer else [])]
 
 
 def response_items(choice: Choice) -> list[dict[str, Any]]:
-    """The complete answer as ``output``."""
+    """Return the complete ``output``."""
     return [response_item(choice, kind, "completed") for kind in item_kinds(choice)]
 
 
 def response_item(choice: Choice, kind: str, status: str) -> dict[str, Any]:
-    """One item of ``output``. ``in_progress``: before its first word."""
+    """Return one item of ``output``. ``in_progress``: the item before its first word."""
     begun = status != "in_progress"
     fields = {"id": item_id(choice, kind), "type": kind, "status": status}
     if kind == "function_call":
@@ -67,7 +67,7 @@ def item_id(choice: Choice, kind: str) -> str:
 
 
 def item_part(choice: Choice, kind: str) -> dict[str, Any]:
-    """The content of an item."""
+    """Return the content of an item."""
     if kind == "reasoning":
         return {"text": choice.reasoning, "type": "reasoning_text"}
     return {"annotations": [], "text": choice.text, "type": "output_text", "logprobs": None}

@@ -1,20 +1,20 @@
-"""The fake engine's Responses API: answers as items, streamed as typed events, kept in memory to be asked for again."""
+"""The fake engine's Responses API: items, streamed as typed events and kept in memory for later requests."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from contextlib import aclosing
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from longboat_fake.api.generation import check_room, run_to_end, updates_of
+from longboat_fake.api.generation import check_room, run_to_end
 from longboat_fake.api.requests import Choice, RefusedError, Request, checked_model, decoded, request_of
 from longboat_fake.api.response_events import ResponseEvents
 from longboat_fake.api.response_items import response_document, response_items
-from longboat_fake.api.stream import EventStream
+from longboat_fake.api.stream import stream_updates
 from longboat_fake.engine.generator import FakeEngine
 from longboat_fake.http.server import Exchange
 
@@ -25,15 +25,15 @@ _MAX_KEPT = 1024
 
 @dataclass(slots=True)
 class _Kept:
-    """One response: what was asked (as chat messages) and the state of the answer."""
+    """One response and its conversation."""
 
-    messages: list[dict[str, Any]]
-    document: dict[str, Any]
+    messages: list[dict[str, Any]]  # the request's conversation, as chat messages
+    document: dict[str, Any]  # the response so far
     task: asyncio.Task[None] | None = field(default=None)
 
 
 class Responses:
-    """Answers ``/v1/responses`` and what is below it; keeps the last 1,024 responses."""
+    """The paths ``/v1/responses`` and below, with the last 1,024 responses."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self._engine = engine
@@ -78,7 +78,7 @@ class Responses:
             raise RefusedError(404, f"Response with id '{response_id}' not found.", "response_id") from None
 
     def _before(self, response_id: object) -> list[dict[str, Any]]:
-        """The conversation up to and with that response."""
+        """Return the conversation up to and including that response."""
         if response_id is None:
             return []
         kept = self._of(str(response_id))
@@ -107,14 +107,13 @@ class Responses:
 
     async def _stream(self, exchange: Exchange, kept: _Kept, request: Request) -> None:
         writer = ResponseEvents(request.choices[0])
-        with EventStream(exchange, 1, lambda: self._engine.num_steps) as stream:
-            await stream.send([*writer.start(kept.document)])
-            async with aclosing(updates_of(self._engine, request.choices)) as updates:
-                async for update in updates:
-                    await stream.send([*writer.of(update)], update)
+
+        def end() -> Iterator[bytes]:
             _complete(kept, request)
-            await stream.send([*writer.end(kept.document)])
-            stream.end()
+            return writer.end(kept.document)
+
+        start = writer.start(kept.document)
+        await stream_updates(self._engine, exchange, request.choices, writer.of, end, start=start)
 
 
 def _complete(kept: _Kept, request: Request) -> None:
@@ -148,7 +147,7 @@ def _messages(value: object) -> list[dict[str, Any]]:
         return [{"role": "user", "content": value}]
     if isinstance(value, list) and all(isinstance(item, dict) for item in value) and value:
         return [_message(item) for item in value]
-    raise RefusedError(400, "input is a text or a list of items", "input")
+    raise RefusedError(400, "input must be a text or a list of items", "input")
 
 
 def _message(item: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same request in the words of chat completions."""
+    """Translate the request into chat completions."""
     system = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     chat: dict[str, Any] = {
         name: body[name] for name in ("stream", "temperature", "seed", "longboat_fault", "tools") if name in body

@@ -1,4 +1,4 @@
-"""The fake engine's API: which path is answered by what, who may ask, and how errors look."""
+"""The fake engine's API: routes paths to handlers, checks keys, and writes errors."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ Route = Callable[[Exchange], Awaitable[None] | None]
 
 
 class Api:
-    """Answers HTTP exchanges from one engine. ``key``: what ``/v1`` and ``/v2`` paths must show; empty: nothing."""
+    """The HTTP API of one engine."""
 
     def __init__(self, engine: FakeEngine, key: str = "", kv_sources: Mapping[str, object] | None = None) -> None:
         self._engine = engine
-        self._key = key
+        self._key = key  # required by paths below ``_GUARDED``; empty: no key is required
         self._kv_sources = dict(kv_sources or {})
         self._responses = Responses(engine)
         self._routes: dict[tuple[str, str], Route] = {
@@ -71,10 +71,10 @@ class Api:
         self._routes |= {("POST", path): self._pool for path in POOLING_PATHS}
 
     async def handle(self, exchange: Exchange) -> None:
-        """Answer one request; never raises but for cancellation and a broken stream."""
+        """Answer one request. Raises only cancellation and, for a broken stream, ``StreamBroken``."""
         try:
             route = self._route(self._with_terms(exchange))
-            if exchange.path.startswith("/v1") and exchange.method == "POST" and self._engine.takes_error():
+            if exchange.path.startswith("/v1") and exchange.method == "POST" and self._engine.faults.takes_error():
                 raise RefusedError(500, "EngineCore encountered an issue.")
             answering = route(exchange)
             if answering is not None:
@@ -86,13 +86,16 @@ class Api:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if exchange.is_streaming:
                 raise
-            exchange.answer(400, _error(exchange.path, 400, f"a field is not what it should be: {error!r}", None))
+            exchange.answer(400, _error(exchange.path, 400, f"a field has the wrong type or value: {error!r}", None))
 
     def _with_terms(self, exchange: Exchange) -> Exchange:
-        """The same, with the gateway's own headers and what it put before the body read. Raises RefusedError."""
+        """Return the exchange with the gateway's own headers and the prefix of its body read.
+
+        Raises RefusedError.
+        """
         asked = [name for name in PRIVATE_HEADERS if name in exchange.headers]
         if asked and not (self._key and self._shows_key(exchange)):
-            raise RefusedError(403, f"header {asked[0]} is for the fleet's own gateway")
+            raise RefusedError(403, f"only the fleet's own gateway may send the header {asked[0]}")
         if asked:
             exchange.terms, exchange.body = read_terms(exchange.headers, exchange.body, self._engine.settings.resume)
         return exchange
@@ -110,7 +113,7 @@ class Api:
         route = self._routes.get((exchange.method, path))
         if route is None:
             known = {path for _method, path in self._routes}
-            raise RefusedError(405 if path in known else 404, f"no {exchange.method} {exchange.path} here")
+            raise RefusedError(405 if path in known else 404, f"there is no {exchange.method} {exchange.path}")
         return route
 
     def _metrics(self, exchange: Exchange) -> None:
@@ -141,7 +144,9 @@ class Api:
     def _fault(self, exchange: Exchange) -> None:
         fault = fault_from(decoded(exchange.body))
         exchange.answer(200, b'{"armed":true}')
-        asyncio.get_running_loop().call_later(0.02, self._engine.arm, fault)  # the answer leaves before we die
+        asyncio.get_running_loop().call_later(
+            0.02, self._engine.faults.arm, fault
+        )  # the response is sent before a fault that kills this process
 
     def _tokenize(self, exchange: Exchange) -> None:
         body = checked_model(self._engine.settings.model, decoded(exchange.body))
@@ -155,7 +160,7 @@ class Api:
     def _detokenize(self, exchange: Exchange) -> None:
         ids = checked_model(self._engine.settings.model, decoded(exchange.body)).get("tokens")
         if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
-            raise RefusedError(400, "tokens is a list of token ids", "tokens")
+            raise RefusedError(400, "tokens must be a list of token ids", "tokens")
         exchange.answer(200, orjson.dumps({"prompt": decode(ids)}))
 
     async def _pool(self, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""The fake engine's KV memory: blocks that requests hold, prefixes that stay cached, and the events both cause."""
+"""The fake engine's KV memory: blocks that requests hold, prefixes that stay cached, and the events of both."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ("BlockPool", "BlockStored", "BlocksRemoved", "KvEvent", "Reservation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockStored:
-    """Consecutive blocks became findable by prefix. ``parent``: hash of the block before them, None at the root."""
+    """The event that consecutive blocks became findable by prefix."""
 
     hashes: tuple[bytes, ...]
-    parent: bytes | None
+    parent: bytes | None  # hash of the block before them; None at the root
     token_ids: tuple[int, ...]
     block_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksRemoved:
-    """These blocks were evicted."""
+    """The event that these blocks were evicted."""
 
     hashes: tuple[bytes, ...]
 
@@ -32,15 +32,15 @@ KvEvent = BlockStored | BlocksRemoved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Blocks that one request holds. ``cached_tokens``: prompt tokens that were found in the cache."""
+    """Blocks that one request holds."""
 
     hashes: tuple[bytes, ...]
     num_private: int
-    cached_tokens: int
+    cached_tokens: int  # prompt tokens that were found in the cache
 
 
 def block_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[bytes, ...]:
-    """Hashes of the full blocks of ``token_ids``, as vLLM's ``sha256_cbor`` algorithm makes them."""
+    """Return the hashes of the full blocks of ``token_ids``, as vLLM's ``sha256_cbor`` algorithm makes them."""
     parent, hashes = _ROOT, []
     for start in range(0, len(token_ids) - block_tokens + 1, block_tokens):
         ids = token_ids[start : start + block_tokens]
@@ -65,7 +65,7 @@ _ROOT = sha256(_cbor_head(3, len(_ROOT_TEXT)) + _ROOT_TEXT).digest()
 
 
 class BlockPool:
-    """Holds ``num_blocks`` blocks: of running requests, and of idle prefixes that make room when it is needed."""
+    """A pool of ``num_blocks`` blocks, held by running requests, or by idle prefixes that are evicted on demand."""
 
     def __init__(self, num_blocks: int, block_tokens: int, on_event: Callable[[KvEvent], None] | None = None) -> None:
         self.num_blocks = num_blocks
@@ -84,7 +84,7 @@ class BlockPool:
         return -(-num_tokens // self.block_tokens)
 
     def reserve(self, prompt: Sequence[int], total_tokens: int) -> Reservation | None:
-        """Blocks for a whole request (prompt and answer), or None while they are not free."""
+        """Reserve the blocks of a whole request (prompt and response); None while they are not free."""
         hashes = block_hashes(prompt, self.block_tokens)
         num_private = self.blocks_for(total_tokens) - len(hashes)
         new = sum(1 for block in hashes if block not in self._held)
@@ -100,7 +100,7 @@ class BlockPool:
         return Reservation(hashes=hashes, num_private=num_private, cached_tokens=num_hits * self.block_tokens)
 
     def release(self, reservation: Reservation, token_ids: Sequence[int]) -> None:
-        """Give blocks back; full blocks of ``token_ids`` (prompt and answer so far) stay cached while there is room."""
+        """Give blocks back; full blocks of ``token_ids`` (prompt and response) stay cached while there is room."""
         for block in reservation.hashes:
             self._held[block] -= 1
             if not self._held[block]:

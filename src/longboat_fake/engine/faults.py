@@ -1,38 +1,45 @@
-"""The ways in which the fake engine fails when asked: what a fault is and how a request asks for one."""
+"""The faults that the fake engine plays on request: what a fault is and how a request asks for one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Annotated, Literal
 
+import msgspec
 import orjson
 
 __all__ = ("OF_ONE_ANSWER", "Fault", "FaultError", "FaultKind", "StreamBroken", "fault_from", "fault_in_header")
 
 FaultKind = Literal[
-    "die", "hang", "slow", "break", "truncate", "garbage", "nonsense", "report", "stall", "error", "none"
+    "die",  # SIGKILLs the engine
+    "hang",  # stops all tokens while /health still answers 200
+    "slow",  # makes the engine ``factor`` times slower
+    "none",  # ends hang and slow
+    "break",  # closes the connection of one response
+    "truncate",  # closes it within a chunk
+    "garbage",  # closes it after bytes that are not a chunk
+    "nonsense",  # closes it after an event that is not JSON
+    "report",  # ends one response with an error event, as vLLM does when its core died
+    "stall",  # stops one response while others continue
+    "error",  # answers 500 (only in advance, by ``/fault``)
 ]
-_KINDS = get_args(FaultKind)
 OF_ONE_ANSWER = ("break", "truncate", "garbage", "nonsense", "report", "stall", "error")
-"""Faults that an answer suffers, and not the whole engine."""
-
-_FIELDS = {"kind", "after_tokens", "factor", "times"}
+"""Faults of one response, and not of the whole engine."""
 
 
 class FaultError(ValueError):
-    """The fault that was asked for makes no sense; the text says why."""
+    """A malformed fault; the text says why."""
 
 
 class StreamBroken(Exception):  # noqa: N818 - a named outcome of a request, not a mistake
-    """The connection of this answer is to be closed without an end, after what ``last_words`` says."""
+    """A connection that must be closed without an end, after what ``last_words`` returns."""
 
     def __init__(self, kind: FaultKind = "break") -> None:
         super().__init__(kind)
         self.kind = kind
 
     def last_words(self, path: str) -> bytes:
-        """What still goes out in a stream that answers a request for ``path``, with its framing."""
+        """Return what is still sent in a stream that answers a request for ``path``, with its framing."""
         match self.kind:
             case "truncate":
                 return b'1a0\r\ndata: {"id":"chatcmpl-0","choices":[{"index":0,"del'
@@ -45,53 +52,30 @@ class StreamBroken(Exception):  # noqa: N818 - a named outcome of a request, not
         return b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One failure to play.
-
-    kind: of the engine: ``die`` SIGKILLs the process; ``hang`` stops all tokens while /health goes on saying 200;
-    ``slow`` makes everything ``factor`` times slower; ``none`` ends hang and slow. Of one answer: ``break`` closes its
-    connection, ``truncate`` does so within a chunk, ``garbage`` after bytes that are no chunk, ``nonsense`` after an
-    event that is no JSON; ``report`` ends it with an error event, as vLLM does when its core died; ``stall`` stops it
-    while others go on; ``error`` answers 500 (ahead of time only, by ``/fault``).
-    after_tokens: tokens of an answer that come out first; times: answers that suffer it
-    """
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One failure to play."""
 
     kind: FaultKind
-    after_tokens: int = 0
-    factor: float = 10.0
-    times: int = 1
+    after_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # tokens of a response that are sent before it fails
+    factor: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    times: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of responses that fail
 
 
 def fault_from(value: object) -> Fault:
     """Decode ``{"kind": …, "after_tokens": …, "factor": …, "times": …}``. Raises FaultError."""
-    if not isinstance(value, dict):
-        raise FaultError("a fault is an object with the field kind")
-    unknown = set(value) - _FIELDS
-    if unknown:
-        raise FaultError(f"unknown fault fields: {', '.join(sorted(map(str, unknown)))}")
-    kind, after, factor = value.get("kind"), value.get("after_tokens", 0), value.get("factor", 10.0)
-    times = value.get("times", 1)
-    if kind not in _KINDS:
-        raise FaultError(f"fault kind {kind!r} is none of {', '.join(_KINDS)}")
-    if not isinstance(after, int) or after < 0:
-        raise FaultError("after_tokens is a count, 0 or more")
-    if not isinstance(times, int) or times < 1:
-        raise FaultError("times is a count, 1 or more")
-    if not isinstance(factor, int | float) or factor <= 0:
-        raise FaultError("factor is a number above 0")
-    return Fault(kind=cast("FaultKind", kind), after_tokens=after, factor=float(factor), times=times)
+    try:
+        return msgspec.convert(value, Fault)
+    except msgspec.ValidationError as error:
+        raise FaultError(f"malformed fault: {error}") from error
 
 
 def fault_in_header(headers: Mapping[str, str]) -> Fault | None:
-    """The fault in a ``longboat-fault`` header: a JSON object, or just the kind."""
+    """Return the fault in a ``longboat-fault`` header: a JSON object, or just the kind. Raises FaultError."""
     text = headers.get("longboat-fault")
     if text is None:
         return None
-    if text in _KINDS:
-        return Fault(kind=cast("FaultKind", text))
     try:
-        return fault_from(orjson.loads(text))
+        return fault_from(orjson.loads(text) if text.startswith("{") else {"kind": text})
     except orjson.JSONDecodeError as error:
         raise FaultError(f"header longboat-fault is not JSON: {error}") from error
 

@@ -1,7 +1,7 @@
-"""How the ranks of a fake gang meet, and how a lost rank stops generation without anyone being told.
+"""The ranks of a fake gang: how they meet, and how a lost rank stops generation without a message.
 
 The head pings every rank and makes tokens only while all answer, as an engine whose ranks compute together. Like a
-real engine it says nothing when a rank is lost, and a rank says nothing when the head is: tokens just stop.
+real engine it reports nothing when a rank is lost, and a rank reports nothing when the head is lost: tokens stop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_LINE_BYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """The head's side of a complete gang; it works for as long as someone holds it."""
+    """The head's side of a complete gang; it works as long as a reference to it exists."""
 
     server: asyncio.Server
     tasks: tuple[asyncio.Task[None], ...]
@@ -48,7 +48,7 @@ async def lead(host: str, port: int, num_ranks: int, gate: asyncio.Event) -> Gan
 async def _watch(
     rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, heard_s: dict[int, float]
 ) -> None:
-    """Ping one rank for as long as its connection lasts."""
+    """Ping one rank as long as its connection lasts."""
     try:
         while True:
             writer.write(b"ping\n")
@@ -72,7 +72,7 @@ async def _hold(gate: asyncio.Event, heard_s: dict[int, float]) -> None:
 
 
 async def follow(host: str, port: int, node_rank: int) -> None:
-    """Join the head, retrying until it is there, and answer its pings; stay when it goes. Never returns."""
+    """Join the head (retry until it listens) and answer its pings; stay when it goes. Never returns."""
     reader, writer = await _join(host, port, node_rank)
     print("phase=warming joined the head", flush=True)
     try:

@@ -1,66 +1,54 @@
-"""The fake engine without its HTTP edge: admission, pace, faults, and the tokens of each answer."""
+"""The fake engine without its HTTP edge: admission, timing, faults, and the tokens of each response."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from longboat.core.states import ResumeLevel
 from longboat_fake.engine.blocks import BlockPool, KvEvent, Reservation
-from longboat_fake.engine.faults import OF_ONE_ANSWER, Fault, StreamBroken
+from longboat_fake.engine.fault_player import FaultPlayer
+from longboat_fake.engine.faults import Fault
 from longboat_fake.engine.metrics import EngineMetrics
 from longboat_fake.engine.tokens import natural_length, piece, prompt_digest, token_at, token_of
 
 __all__ = ("EngineSettings", "FakeEngine", "Job")
 
 _STEP_S = 0.1
-_CATCH_UP_S = 0.1  # a token this late does not make the next ones come faster
+_CATCH_UP_S = 0.1  # after a token this late, the next ones do not come faster to catch up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How big and how fast the engine is.
-
-    num_blocks, block_tokens: KV memory; max_running: answers in progress at once, others wait;
-    context_tokens: limit of prompt and answer together
-    resume: how it goes on with another replica's answer; poison: a word in a prompt that kills the engine
-    """
+    """The engine's size and speed."""
 
     model: str
     ttft_s: float = 0.0
     itl_s: float = 0.0
-    max_running: int = 256
-    num_blocks: int = 4096
+    max_running: int = 256  # responses in progress at the same time; others wait
+    num_blocks: int = 4096  # KV memory
     block_tokens: int = 32
-    context_tokens: int = 32_768
-    resume: ResumeLevel = ResumeLevel.CARRIED
-    poison: str = ""
+    context_tokens: int = 32_768  # limit of prompt and response together
+    resume: ResumeLevel = ResumeLevel.CARRIED  # how it continues another replica's stream
+    poison: str = ""  # a word in a prompt that kills the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One answer to produce.
-
-    num_tokens: its whole length; None: the answer's natural length, ended by itself
-    seed: another one gives another answer; None: the answer depends on the prompt alone
-    prior: tokens of this answer that another replica has produced already; they come out again first, at once or,
-    where it is ``replayed``, one step after the other
-    script: the answer's text, a piece for each token, where it is decided beforehand; empty: it is made up
-    num_reasoning: tokens of reasoning before the answer's text
-    """
+    """One response to produce."""
 
     prompt: tuple[int, ...]
-    num_tokens: int | None
+    num_tokens: int | None  # whole length; None: the natural length of the response
     choice: int = 0
+    # a different seed gives a different response; None: the response depends on the prompt alone
     seed: int | None = None
-    prior: tuple[int, ...] = ()
-    is_replayed: bool = False
+    prior: tuple[int, ...] = ()  # tokens of this response that another replica has produced; they come out first
+    is_replayed: bool = False  # ``prior`` comes one step after the other, not in one batch
+    # text of the response, one piece per token, where it is fixed; empty: the text is generated
     script: tuple[str, ...] = ()
-    num_reasoning: int = 0
+    num_reasoning: int = 0  # tokens of reasoning before the text
     fault: Fault | None = None
     digest: int = field(init=False)
 
@@ -76,12 +64,12 @@ class Job:
 
     @property
     def full_tokens(self) -> int:
-        """What it would be without a limit."""
+        """Length without a limit."""
         return self.num_reasoning + (len(self.script) or natural_length(self.digest))
 
     @property
     def is_cut(self) -> bool:
-        """Whether the limit ends the answer, not the answer itself."""
+        """Whether the limit ends the response."""
         if self.num_tokens is None:
             return False
         return not self.script or self.num_tokens < self.full_tokens
@@ -91,7 +79,7 @@ class Job:
         return len(self.prompt) + self.length_tokens
 
     def token_at(self, position: int) -> int:
-        """Id of the token at this place of the answer, counted from 0."""
+        """Return the id of the token at this position of the response, counted from 0."""
         if self.is_replayed and position < len(self.prior):
             return self.prior[position]
         if self.script and position >= self.num_reasoning:
@@ -99,7 +87,7 @@ class Job:
         return token_at(self.digest, position, self.choice)
 
     def piece_at(self, token_id: int, position: int) -> str:
-        """Text of the token at this place."""
+        """Return the text of the token at this position."""
         place = position - self.num_reasoning
         if place < 0:
             return piece(token_id, position)
@@ -107,7 +95,7 @@ class Job:
 
 
 class FakeEngine:
-    """Runs jobs: first come, first served, as far as sequences and KV blocks allow."""
+    """An engine that runs jobs first come, first served, as far as sequences and KV blocks allow."""
 
     def __init__(self, settings: EngineSettings, on_kv_event: Callable[[KvEvent], None] | None = None) -> None:
         self.settings = settings
@@ -118,8 +106,7 @@ class FakeEngine:
         self._pool = BlockPool(settings.num_blocks, settings.block_tokens, on_kv_event)
         self._waiting: deque[tuple[Job, asyncio.Future[Reservation]]] = deque()
         self._num_running = 0
-        self._armed: list[Fault] = []
-        self._slow_factor = 1.0
+        self.faults = FaultPlayer(self.gates["fault"])
         self.num_steps = 0
 
     @property
@@ -140,36 +127,18 @@ class FakeEngine:
         )
 
     def too_long(self, job: Job) -> str:
-        """Why this job can never run; empty: it can."""
+        """Explain why this job can never run; empty: it can."""
         room = min(self.settings.context_tokens, self._pool.num_blocks * self._pool.block_tokens)
         if job.total_tokens <= room:
             return ""
-        asked = f"{len(job.prompt)} prompt tokens and {job.length_tokens} tokens of answer"
-        return f"This model's maximum context length is {room} tokens, and the request asks for {asked}"
-
-    def arm(self, fault: Fault) -> None:
-        """Play ``fault`` at the next answer that reaches its token count; at once where that is 0 and it is global."""
-        if fault.kind == "none":
-            self._armed.clear()
-            self._slow_factor = 1.0
-            self.gates["fault"].set()
-        elif fault.after_tokens == 0 and fault.kind not in OF_ONE_ANSWER:
-            self._play(fault)
-        else:
-            self._armed.extend([fault] * fault.times)
-
-    def takes_error(self) -> bool:
-        """Whether the request that just came is to be answered with an error."""
-        due = next((fault for fault in self._armed if fault.kind == "error"), None)
-        if due is not None:
-            self._armed.remove(due)
-        return due is not None
+        asked = f"{len(job.prompt)} prompt tokens and {job.length_tokens} completion tokens"
+        return f"This model's maximum context length is {room} tokens, but the request asks for {asked}"
 
     async def generate(self, job: Job, is_stopped: Callable[[], bool]) -> AsyncGenerator[tuple[int, ...], None]:
-        """Token ids of the answer as they are made; the first batch repeats ``prior``.
+        """Yield the token ids of the response as they are made; the first batch repeats ``prior``.
 
-        ``is_stopped`` is asked after each batch: True ends the answer (a stop string came).
-        Raises StreamBroken where a fault says that the answer's connection is to be closed.
+        ``is_stopped`` is called after each batch: True ends the response (a stop string came).
+        Raises StreamBroken where a fault says that the connection must be closed.
         """
         arrived_s = asyncio.get_running_loop().time()
         produced = [] if job.is_replayed else list(job.prior)
@@ -186,12 +155,12 @@ class FakeEngine:
             self._finish(reservation, (*job.prompt, *produced))
 
     async def read(self, job: Job) -> None:
-        """Take in a prompt and make no token: what embeddings and their like cost."""
+        """Process a prompt and make no token: what embeddings and the like cost."""
         reservation = await self._admit(job)
         reason = "abort"
         try:
-            await self._play_due(job, 0)
-            await asyncio.sleep(self.settings.ttft_s * self._slow_factor)
+            await self.faults.play_due(job.fault, 0)
+            await asyncio.sleep(self.settings.ttft_s * self.faults.slow_factor)
             for gate in self.gates.values():
                 await gate.wait()
             reason = "stop"
@@ -201,26 +170,26 @@ class FakeEngine:
 
     async def _tokens(self, job: Job, produced: list[int], arrived_s: float) -> AsyncGenerator[tuple[int, ...], None]:
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + self.settings.ttft_s * self._slow_factor
+        due_s = loop.time() + self.settings.ttft_s * self.faults.slow_factor
         last_s, num_taken = arrived_s, len(produced)
         if self.settings.poison and token_of(self.settings.poison) in job.prompt:
             await asyncio.sleep(_STEP_S)
-            self._play(Fault(kind="die"))
-        await self._play_due(job, num_taken)
+            self.faults.play(Fault(kind="die"))
+        await self.faults.play_due(job.fault, num_taken)
         while len(produced) < job.length_tokens:
             await self._compute_until(due_s)
             now_s = loop.time()
             first = len(produced) == num_taken
             (self.metrics.ttft if first else self.metrics.itl).observe(now_s - last_s)
             last_s = now_s
-            due_s = (due_s if now_s - due_s < _CATCH_UP_S else now_s) + self.settings.itl_s * self._slow_factor
+            due_s = (due_s if now_s - due_s < _CATCH_UP_S else now_s) + self.settings.itl_s * self.faults.slow_factor
             produced.append(job.token_at(len(produced)))
             self.metrics.generation_tokens += 1
             yield tuple(produced) if first else (produced[-1],)
-            await self._play_due(job, len(produced))
+            await self.faults.play_due(job.fault, len(produced))
 
     async def _compute_until(self, due_s: float) -> None:
-        """Engine steps up to that moment, and until every gate is open; a long prefill has many of them."""
+        """Make engine steps until ``due_s`` and until every gate is open; a long prefill has many steps."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(_STEP_S, max(0.0, due_s - loop.time())))
@@ -266,28 +235,3 @@ class FakeEngine:
         self._num_running -= 1
         self._pool.release(reservation, token_ids)
         self._admit_waiting()
-
-    async def _play_due(self, job: Job, num_produced: int) -> None:
-        due = [job.fault] if job.fault is not None and job.fault.after_tokens == num_produced else []
-        armed = [fault for fault in self._armed if fault.after_tokens <= num_produced and fault.kind != "error"]
-        for fault in armed[:1]:  # another answer gets the next one
-            self._armed.remove(fault)
-            due.append(fault)
-        for fault in due:
-            await asyncio.sleep(0.02 if num_produced else 0)  # what was produced reaches the wire first
-            if fault.kind == "stall":
-                await asyncio.Event().wait()
-            self._play(fault)
-
-    def _play(self, fault: Fault) -> None:
-        match fault.kind:
-            case "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "hang":
-                self.gates["fault"].clear()
-            case "slow":
-                self._slow_factor = fault.factor
-            case "none":
-                self.arm(fault)
-            case "break" | "truncate" | "garbage" | "nonsense" | "report":
-                raise StreamBroken(fault.kind)

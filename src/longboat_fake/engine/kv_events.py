@@ -1,4 +1,4 @@
-"""KV events of the fake engine in vLLM's format over ZeroMQ; needs the extra ``kv-events`` (pyzmq and msgpack)."""
+"""KV events of the fake engine in vLLM's format over ZeroMQ; needs the extra ``kv-events`` (pyzmq, msgpack)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END = (-1).to_bytes(8, "big", signed=True)
 
 
 class Publisher:
-    """Publishes events on a PUB socket, and replays the newest batches to who asks on a ROUTER socket."""
+    """A publisher of events on a PUB socket, which replays the newest batches on a ROUTER socket on request."""
 
     def __init__(self, zmq: Any, packb: Any, endpoint: str, topic: str = "") -> None:
         context = zmq.Context.instance()
@@ -38,7 +38,7 @@ class Publisher:
         self._task = asyncio.get_running_loop().create_task(self._serve_replays())
 
     def source(self) -> dict[str, object]:
-        """What ``/kv_event_sources`` says of this publisher."""
+        """Describe this publisher, for ``/kv_event_sources``."""
         return {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -51,7 +51,7 @@ class Publisher:
         }
 
     def publish(self, event: KvEvent) -> None:
-        """Send one event as a batch of its own."""
+        """Send one event as one batch."""
         payload: bytes = self._packb([time.time(), [_as_map(event)], 0])
         self._kept.append((self._next, payload))
         self._pub.send_multipart((self._topic, self._next.to_bytes(8, "big"), payload))
@@ -97,9 +97,9 @@ def _as_map(event: KvEvent) -> dict[str, object]:
 
 
 def open_publisher(endpoint: str) -> Publisher:
-    """A publisher bound to ``endpoint`` (``tcp://*:0`` takes a free port).
+    """Bind a publisher to ``endpoint`` (``tcp://*:0`` takes a free port).
 
-    Raises UserInputError where the libraries are not there.
+    Raises UserInputError where the libraries are not installed.
     """
     try:
         import msgpack  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -9,25 +9,8 @@ from itertools import accumulate
 __all__ = ("EngineMetrics", "Histogram")
 
 _TTFT_BUCKETS_S = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    20.0,
-    40.0,
-)
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+)  # fmt: skip
 _ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
 
 
@@ -56,7 +39,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class EngineMetrics:
-    """What the engine counts. Gauges are read from the scheduler when the text is made."""
+    """The engine's counters. Gauges are read from the scheduler when the text is made."""
 
     model: str
     prompt_tokens: int = 0
@@ -68,7 +51,7 @@ class EngineMetrics:
     itl: Histogram = field(default_factory=lambda: Histogram(_ITL_BUCKETS_S))
 
     def text(self, *, running: int, waiting: int, kv_used_ratio: float, num_blocks: int, block_tokens: int) -> str:
-        """Prometheus text exposition."""
+        """Return the Prometheus text exposition."""
         labels = f'engine="0",model_name="{self.model}"'
         config = f'{labels},block_size="{block_tokens}",num_gpu_blocks="{num_blocks}"'
         lines = [

@@ -1,4 +1,4 @@
-"""Answers of the fake engine whose text is decided beforehand: JSON that fits a schema, and calls of tools."""
+"""Responses of the fake engine with a fixed text: JSON that fits a schema, and tool calls."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A text in pieces, one for each token. ``tool``: the tool that it calls; empty: the text is the answer itself.
-
-    is_named: the request named the tool, so the answer's finish reason is ``stop``, as vLLM's is
-    """
+    """A text in pieces, one per token."""
 
     pieces: tuple[str, ...]
-    tool: str = ""
-    is_named: bool = False
+    tool: str = ""  # the tool that the text calls; empty: the text is the response itself
+    is_named: bool = False  # the request named the tool, so the finish reason is ``stop``, as vLLM's is
 
 
 def script_of(body: Mapping[str, Any], last_text: str) -> Script | None:
-    """What the request forces: a tool call, JSON by schema, JSON; None where the engine may speak freely.
+    """Return what the request forces: a tool call, JSON by schema, or JSON; None where the engine may write freely.
 
-    A tool is called when ``tool_choice`` says so, or where it is left open and the last message names a tool.
+    A tool is called when ``tool_choice`` says so or, where that is open, when the last message names a tool.
     """
     tool = _tool_of(body, last_text)
     if tool is not None:
@@ -50,12 +47,12 @@ def script_of(body: Mapping[str, Any], last_text: str) -> Script | None:
 
 
 def pieces_of(text: str) -> tuple[str, ...]:
-    """The text cut into words and signs; joined, they are the text again."""
+    """Cut the text into words and signs; joined, they are the text again."""
     return tuple(_PIECE.findall(text))
 
 
 def instance_of(schema: Mapping[str, Any]) -> Any:
-    """The smallest plain value that fits a JSON schema; references within it are followed."""
+    """Return the smallest plain value that fits a JSON schema; references within it are followed."""
     return _instance(schema, schema, _MAX_DEPTH)
 
 

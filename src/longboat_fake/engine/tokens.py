@@ -1,4 +1,4 @@
-"""The fake engine's language: which token comes at which place, and how text and token ids map to each other."""
+"""The fake engine's language: which token comes at which position, and how text and token ids map to each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORDS = (
     "नाव नदी เรือ 東京 海 船 川 こんにちは ボート 서울 배 바다 Việt 🚣 🌊 ⛵ 👩‍🚀 🏳️‍🌈 é ﬁ ½ ∑ → “boat” don’t"
 )
 VOCABULARY: tuple[str, ...] = tuple(_WORDS.split())
-"""Words of a generated text; a quarter of them need more than one byte a character."""
+"""Words of a generated text; a quarter of them need more than one byte per character."""
 
 _MASK = (1 << 64) - 1
 _WORD = re.compile(r"\s*\S+")
@@ -38,12 +38,12 @@ _NUM_FOREIGN = 65_536
 
 
 def encode(text: str) -> tuple[int, ...]:
-    """Token ids of ``text``: words that the engine itself writes keep their ids, others get a hash above them."""
+    """Return the token ids of ``text``: words that the engine writes keep their ids, others get a hash above them."""
     return tuple(token_of(word) for word in _WORD.findall(text))
 
 
 def decode(token_ids: Iterable[int]) -> str:
-    """The text of token ids. Words that the engine never writes come out as ``<id>``: their hash has no way back."""
+    """Return the text of token ids. A word that the engine never writes becomes ``<id>``: its hash has no inverse."""
     words = len(VOCABULARY)
     return " ".join(VOCABULARY[token] if 0 <= token < words else f"<{token}>" for token in token_ids)
 
@@ -52,7 +52,7 @@ _IDS = {word: index for index, word in enumerate(VOCABULARY)}
 
 
 def token_of(word: str) -> int:
-    """Id of one word; blanks around it do not count."""
+    """Return the id of one word; blanks around it do not count."""
     word = word.strip()
     known = _IDS.get(word)
     if known is not None:
@@ -61,13 +61,13 @@ def token_of(word: str) -> int:
 
 
 def prompt_digest(token_ids: Iterable[int]) -> int:
-    """64-bit digest of a prompt; equal in every process and on every machine."""
+    """Return the 64-bit digest of a prompt; equal in every process and on every machine."""
     ids = tuple(token_ids)
     return int.from_bytes(blake2b(struct.pack(f">{len(ids)}q", *ids), digest_size=8).digest(), "big")
 
 
 def token_at(digest: int, position: int, choice: int = 0) -> int:
-    """Id of the token at ``position`` (from 0) of the answer; depends on nothing else, so any replica can go on."""
+    """Return the token id at ``position`` (from 0) from the arguments alone, so that any replica can continue."""
     mixed = (digest + (position + 1) * 0x9E3779B97F4A7C15 + choice * 0xD1B54A32D192ED03) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -75,7 +75,7 @@ def token_at(digest: int, position: int, choice: int = 0) -> int:
 
 
 def ratio_at(digest: int, position: int) -> float:
-    """A number from 0 up to 1 that depends on both arguments only."""
+    """Return a number in [0, 1) that depends on both arguments only."""
     mixed = (digest ^ ((position + 1) * 0xD1B54A32D192ED03)) & _MASK
     mixed = ((mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 32)) * 0x94D049BB133111EB) & _MASK
@@ -83,18 +83,18 @@ def ratio_at(digest: int, position: int) -> float:
 
 
 def natural_length(digest: int) -> int:
-    """Tokens of an answer that nobody limited: 16 to 79."""
+    """Return the length of a response without a limit: 16 to 79 tokens."""
     return 16 + digest % 64
 
 
 def piece(token_id: int, position: int) -> str:
-    """Text of a generated token; all but the first begin with a space."""
+    """Return the text of a generated token; all but the first begin with a space."""
     word = VOCABULARY[token_id % len(VOCABULARY)]
     return word if position == 0 else " " + word
 
 
 class StopFilter:
-    """Cuts a text that arrives in pieces at the first stop string, and never lets out part of one."""
+    """A filter that cuts a text in pieces at the first stop string, and never lets out part of one."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -103,7 +103,7 @@ class StopFilter:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Text that may go out now. Once ``matched`` is set, nothing more will."""
+        """Return the text that may be sent now. Once ``matched`` is set, nothing more will."""
         if self.matched is not None:
             return ""
         if not self._stops:
@@ -116,7 +116,7 @@ class StopFilter:
         return self._take(max(0, len(self._held) - self._longest + 1))
 
     def flush(self) -> str:
-        """What was held back and turned out to be no stop string."""
+        """Return the text that was held back and turned out not to be a stop string."""
         return "" if self.matched is not None else self._take(len(self._held))
 
     def _take(self, length: int) -> str:

@@ -1,4 +1,4 @@
-"""What the gateway asks of the fake engine beside the client's request: a journal, a seed, an answer carried over."""
+"""The gateway's private terms of a request to the fake engine: a journal, a seed, a stream carried over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIVATE_HEADERS = (JOURNAL, SEED, CARRY)
 """Headers that only the fleet's own gateway may send."""
 
 SILENCE_S = 1.0
-"""After so long an answer that tells its tokens tells of the engine's steps."""
+"""A response with a journal reports the engine's steps after this much silence."""
 
 _MAX_SEED = 2**31 - 1
 _UNCARRIED = ("use_beam_search", "prompt_logprobs", "best_of")
@@ -26,33 +26,28 @@ _UNCARRIED = ("use_beam_search", "prompt_logprobs", "best_of")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How one request is to be answered.
+    """The gateway's terms for one request."""
 
-    has_journal: token ids go out before each event; tells_whole: and before an answer that is no stream
-    seed: where the request names none
-    priors: for each choice the ids that another replica made; None: the answer begins here
-    is_replayed: they are made again one step at a time, not taken over at once
-    """
-
-    has_journal: bool = False
-    tells_whole: bool = False
-    seed: int | None = None
+    has_journal: bool = False  # token ids are sent before each event
+    tells_whole: bool = False  # token ids are sent before a non-streaming response
+    seed: int | None = None  # used where the request names none
+    # for each choice, the ids that another replica made; None: the response begins here
     priors: tuple[tuple[int, ...], ...] | None = None
-    is_replayed: bool = False
+    is_replayed: bool = False  # the ids are made again one step at a time, not taken over in one batch
 
     def prior(self, choice: int) -> tuple[int, ...]:
-        """Ids of one choice; raises RefusedError where the journal has another number of choices."""
+        """Return the ids of one choice. Raises RefusedError where the journal has fewer choices."""
         if self.priors is None:
             return ()
         if choice >= len(self.priors):
-            raise RefusedError(400, f"the journal has {len(self.priors)} choices, the request more")
+            raise RefusedError(400, f"the journal has {len(self.priors)} choices, but the request has more")
         return self.priors[choice]
 
 
 def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> tuple[Terms, bytes]:
-    """The gateway's terms and the client's own body, for an engine that resumes at ``level``.
+    """Return the gateway's terms and the client's own body, for an engine that resumes at ``level``.
 
-    Raises RefusedError: 409 for a way of resuming that this engine has not, 400 for what cannot be read.
+    Raises RefusedError: 409 for a way of resuming that this engine lacks, 400 for malformed input.
     """
     seed = _seed(headers.get(SEED))
     length = headers.get(CARRY)
@@ -60,7 +55,7 @@ def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> t
     if length is not None:
         size = int(length) if length.isdecimal() else len(body) + 1
         if size > len(body):
-            raise RefusedError(400, f"{CARRY}: {length!r} is no length within the body")
+            raise RefusedError(400, f"{CARRY}: {length!r} is not a length within the body")
         priors, is_replayed = _carried(body[:size], level)
         body = body[size:]
     if level is ResumeLevel.NONE:
@@ -72,17 +67,17 @@ def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> t
 
 
 def refuse_uncarried(body: Mapping[str, Any]) -> None:
-    """Raises RefusedError (409) where the request is of a kind that no engine can take over."""
+    """Raise RefusedError (409) where no engine can take over a request of this kind."""
     for name in _UNCARRIED:
         if body.get(name):
-            raise RefusedError(409, f"an answer with {name} cannot be carried over", name)
+            raise RefusedError(409, f"a response with {name} cannot be carried over", name)
 
 
 def _seed(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) > _MAX_SEED:
-        raise RefusedError(400, f"{SEED}: {text!r} is no number from 0 to {_MAX_SEED}")
+        raise RefusedError(400, f"{SEED}: {text!r} is not a number from 0 to {_MAX_SEED}")
     return int(text)
 
 
@@ -91,9 +86,9 @@ def _carried(data: bytes, level: ResumeLevel) -> tuple[tuple[tuple[int, ...], ..
         asked = orjson.loads(data)
         mode, priors = asked["mode"], tuple(tuple(map(int, ids)) for ids in asked["prior"])
     except (ValueError, TypeError, KeyError) as error:
-        raise RefusedError(400, f"what is carried is not readable: {error!r}") from error
+        raise RefusedError(400, f"the carried tokens are malformed: {error!r}") from error
     if mode not in ("carried", "replay"):
-        raise RefusedError(400, f"mode {mode!r} is neither carried nor replay")
+        raise RefusedError(400, f"mode must be carried or replay, not {mode!r}")
     if level is ResumeLevel.NONE or (level is ResumeLevel.REPLAY and mode == "carried"):
         raise RefusedError(409, f"this engine does not resume by mode {mode}")
     return priors, mode == "replay"

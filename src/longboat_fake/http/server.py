@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for the fake engine: one request at a time per connection, answers whole or streamed."""
+"""A small HTTP/1.1 server for the fake engine: one request at a time per connection, responses whole or streamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BODY_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and the way to answer it. ``terms``: what the gateway asks beside it."""
+    """One request and the way to answer it."""
 
     connection: _Connection
     method: str = ""
@@ -27,15 +27,15 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     is_streaming: bool = False
-    is_telling: bool = False
-    terms: Terms = field(default_factory=Terms)
+    is_telling: bool = False  # tokens of a non-streaming response are being sent ahead of it
+    terms: Terms = field(default_factory=Terms)  # what the gateway asks beside the client's request
 
     @property
     def path(self) -> str:
         return self.target.partition("?")[0]
 
     def answer(self, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """A whole answer; behind the tokens that it is made of, where these were told."""
+        """Send a whole response; it follows the tokens that it consists of, where these were sent first."""
         if self.is_telling:
             self.send_now(b"event: %d\ndata: %b\n\n" % (status, body))
             self.end_stream()
@@ -43,7 +43,7 @@ class Exchange:
         self.connection.write(_head(status, content_type, b"content-length: %d" % len(body)) + body)
 
     def tell(self, choice: int, ids: Iterable[int]) -> None:
-        """Tokens of an answer that is no stream, where the gateway asks for them."""
+        """Send tokens of a non-streaming response, where the gateway asks for them."""
         if not self.terms.tells_whole:
             return
         if not self.is_telling:
@@ -52,18 +52,18 @@ class Exchange:
         self.send_now(b": ids %d %b\n\n" % (choice, ",".join(map(str, ids)).encode()))
 
     def start_stream(self, headers: bytes = b"") -> None:
-        """``headers``: further lines of the head, each ended by CRLF."""
+        """Send the head of a stream. ``headers``: further lines of the head, each ended by CRLF."""
         self.is_streaming = True
         framing = headers + b"transfer-encoding: chunked"
         self.connection.write(_head(200, "text/event-stream; charset=utf-8", framing))
 
     async def send(self, data: bytes) -> None:
-        """One piece of a streamed answer; waits while the client does not read."""
+        """Send one piece of a stream; wait while the client does not read."""
         self.send_now(data)
         await self.connection.writable.wait()
 
     def send_now(self, data: bytes) -> None:
-        """One piece, whether or not the client reads."""
+        """Send one piece of a stream, whether or not the client reads."""
         self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end_stream(self) -> None:
@@ -80,6 +80,8 @@ def _head(status: int, content_type: str, framing: bytes) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
+    """One connection of a client."""
+
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._parser = httptools.HttpRequestParser(self)
@@ -163,12 +165,12 @@ class _Connection(asyncio.Protocol):
             self._task = None
 
     def close(self) -> None:
-        """Close after what was written has gone out."""
+        """Close after everything written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
 
 async def serve(handler: Handler, host: str, port: int) -> asyncio.Server:
-    """Listen. Raises OSError where the address is taken or not ours."""
+    """Listen at ``host`` and ``port``. Raises OSError where the address is taken or not local."""
     loop = asyncio.get_running_loop()
     return await loop.create_server(lambda: _Connection(handler), host, port, backlog=1024)

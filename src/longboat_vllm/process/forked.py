@@ -1,4 +1,4 @@
-"""The forked side of a zygote: from a copy of the zygote to an engine server of its own."""
+"""The forked side of a zygote: turns a copy of the zygote into an engine server."""
 
 from __future__ import annotations
 
@@ -21,47 +21,43 @@ from longboat_vllm.process import keeper, lineage
 __all__ = ("FORKED", "ForkRequest", "become_server", "redirect_output", "run_to_end")
 
 FORKED = "LONGBOAT_FORKED"
-"""Set to 1 in a server that a zygote forked: its own children are then forked too."""
+"""Variable that is 1 in a server that a zygote forked: its own children are then forked too."""
 
 _READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "MKL_", "OPENBLAS_", "KMP_", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """What the server is to be.
+    """A description of the server to fork."""
 
-    argv: its ``sys.argv``; env: variables to set, or with None to remove; cwd: None keeps the zygote's folder
-    marks: by which its processes are found again; part of the environment too
-    grace_s: from TERM to KILL when it is asked to end
-    """
-
-    argv: list[str]
-    env: dict[str, str | None] = field(default_factory=dict)
-    cwd: str | None = None
-    marks: dict[str, str] = field(default_factory=dict)
-    grace_s: float = keeper.DEFAULT_GRACE_S
+    argv: list[str]  # its ``sys.argv``
+    env: dict[str, str | None] = field(default_factory=dict)  # variables to set, or to remove where None
+    cwd: str | None = None  # None: the zygote's folder
+    # variables by which its processes are found again; also part of ``env``
+    env_tags: dict[str, str] = field(default_factory=dict)
+    grace_s: float = keeper.DEFAULT_GRACE_S  # seconds from TERM to KILL when it must end
 
     @classmethod
     def read(cls, request: Mapping[str, Any]) -> ForkRequest:
-        """Raises ValueError for a request that does not say what to run."""
-        argv, env, marks = request.get("argv"), request.get("env") or {}, request.get("marks") or {}
+        """Read a request. Raises ValueError where it does not say what to run."""
+        argv, env, env_tags = request.get("argv"), request.get("env") or {}, request.get("marks") or {}
         if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
             raise ValueError("argv must be a list of strings")
-        if not isinstance(env, dict) or not isinstance(marks, dict):
-            raise ValueError("env and marks must be objects")
+        if not isinstance(env, dict) or not isinstance(env_tags, dict):
+            raise ValueError("env and env_tags must be objects")
         grace_s = float(request.get("grace_s", keeper.DEFAULT_GRACE_S))
-        return cls(argv, {**env, **marks}, request.get("cwd"), marks, grace_s)
+        return cls(argv, {**env, **env_tags}, request.get("cwd"), env_tags, grace_s)
 
 
 def run_to_end(work: Callable[[], object]) -> NoReturn:
-    """Do ``work`` and end this process as the interpreter would, without going back into the forked stack."""
+    """Do ``work`` and end this process as the interpreter would, without returning into the forked stack."""
     code = 1
     try:
         work()
         code = 0
     except SystemExit as leave:
         code = _exit_code(leave)
-    except BaseException:  # whatever it was, it must not unwind into the zygote's code
+    except BaseException:  # no exception may unwind into the zygote's code
         traceback.print_exc()
     finally:
         _finish()
@@ -77,7 +73,7 @@ def _exit_code(leave: SystemExit) -> int:
 
 def _finish() -> None:
     with contextlib.suppress(Exception):
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -85,7 +81,7 @@ def _finish() -> None:
 
 
 def redirect_output(log_fd: int) -> None:
-    """Standard output and error go to the log, standard input is empty."""
+    """Send standard output and error to the log, and empty standard input."""
     null_fd = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null_fd, 0)
     os.dup2(log_fd, 1)
@@ -94,9 +90,9 @@ def redirect_output(log_fd: int) -> None:
 
 
 def become_server(request: ForkRequest, entry: str) -> None:
-    """Run ``entry`` (``module:function``) as a process of its own, as if it had been started with ``request``."""
+    """Run ``entry`` (``module:function``) as if this process had been started with ``request``."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python has it
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Python's default
     lineage.end_together()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -117,7 +113,7 @@ def _adopt_environment(env: Mapping[str, str | None]) -> None:
         else:
             os.environ[name] = value
     os.environ[FORKED] = "1"
-    tempfile.tempdir = None  # the zygote may have looked already; TMPDIR is ours now
+    tempfile.tempdir = None  # the zygote may have cached it; TMPDIR may differ now
     _reflect_offline()
     _reflect_threads()
     late = [name for name in late if name not in ("HF_HUB_OFFLINE",)]
@@ -132,7 +128,7 @@ def _reflect_offline() -> None:
 
 
 def _reflect_threads() -> None:
-    """OpenMP read its variable when it was loaded."""
+    """Apply OMP_NUM_THREADS, which OpenMP read when it was loaded."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     torch = sys.modules.get("torch")
     if torch is not None and wanted.isdigit() and int(wanted) != torch.get_num_threads():
@@ -140,7 +136,7 @@ def _reflect_threads() -> None:
 
 
 def _renew_randomness() -> None:
-    """What was drawn in the zygote is the same in every fork; identifiers and samples must not be."""
+    """Reseed what was drawn in the zygote, so that identifiers and samples differ between forks."""
     random.seed()
     seed = int.from_bytes(os.urandom(4), "big")
     if numpy := sys.modules.get("numpy"):

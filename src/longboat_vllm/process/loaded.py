@@ -1,7 +1,7 @@
-"""What a rank on processors has loaded: tells its bytes in the log, and gives back the memory that loading left over.
+"""Reports in the log what a rank on CPUs has loaded, and gives back the memory that loading left over.
 
-vLLM packs the matrices anew for the processor and drops the loaded ones: afterwards nobody can count them, and the C
-library keeps the holes, up to several layers, to itself.
+vLLM repacks the matrices for the processor and drops the loaded ones: afterwards they cannot be counted, and the C
+library keeps the freed memory, up to several layers.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from longboat_vllm.resume.install import expect
 __all__ = ("TOLD", "install")
 
 TOLD = "weights: %d bytes in %d tensors, tables: %d bytes"
-"""What stands in the log. Tables: what is computed when the model is made, such as rotations."""
+"""The line in the log. Tables are computed when the model is made, such as rotations."""
 _TELLS = "_longboat_tells"
 
 
 def install(log: Callable[[str], None]) -> None:
-    """Have every model that is loaded from now on counted. Raises UnexpectedShapeError where vLLM looks otherwise."""
+    """Count every model that is loaded from now on. Raises UnexpectedShapeError where vLLM differs."""
     from vllm.model_executor.model_loader import base_loader
 
     process = base_loader.process_weights_after_loading
     if hasattr(process, _TELLS):
         return
     source = inspect.getsource(base_loader.BaseModelLoader.load_model)
-    expect("process_weights_after_loading(model, " in source, "weights are not processed after they are loaded")
+    expect("process_weights_after_loading(model, " in source, "weights are not processed after loading")
 
     @functools.wraps(process)
     def count_and_process(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,13 +44,13 @@ def install(log: Callable[[str], None]) -> None:
 
 
 def _give_back() -> None:
-    """Free pages of the heap, also those between pieces that are in use. Only the GNU C library has a call for it."""
+    """Free unused pages of the heap, also those between used pieces. Only the GNU C library has a call for it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _told(model: Any) -> str:
-    """Tensors that several layers share are one."""
+    """Return the log line of a model. Tensors that several layers share count once."""
     weights = list(model.parameters())
     return TOLD % (_bytes_of(weights), len(weights), _bytes_of(model.buffers()))
 

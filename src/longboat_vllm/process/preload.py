@@ -1,4 +1,4 @@
-"""What a zygote imports before it forks (vLLM's server, engine core, executors, runner), and that no thread starts."""
+"""Imports vLLM's server, engine core, executors and runner in a zygote before it forks, without starting threads."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ VLLM_MODULES = (
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
 )
-"""Imported in this order: what a server imports until its first token. What this version lacks is skipped, reported."""
+"""Modules that a server imports until its first token, in this order. Missing ones are skipped and reported."""
 
 _CPU_MODULES = (
     "vllm.v1.worker.cpu_worker",
@@ -108,27 +108,27 @@ _NO_THREADS = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "SPT_NOENV": "1",
 }
-"""Unset variables get these values. The last keeps process titles from overwriting the environment in /proc."""
+"""Values for unset variables. The last keeps process titles from overwriting the environment in /proc."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was imported, what was not there (module → why), and how long it took in seconds."""
+    """The result of the imports."""
 
     modules: list[str]
-    missing: dict[str, str]
+    missing: dict[str, str]  # module → why it could not be imported
     import_s: float
     vllm_version: str
 
 
 def prepare() -> None:
-    """Set what keeps libraries from starting threads at import."""
+    """Set the variables that keep libraries from starting threads at import."""
     for name, value in _NO_THREADS.items():
         os.environ.setdefault(name, value)
 
 
 def load(modules: Iterable[str]) -> Loaded:
-    """Import ``modules``, and with vLLM the runner and models of the platform that this machine has."""
+    """Import ``modules`` and, with vLLM, the runner and models of this machine's platform."""
     began_s = time.monotonic()
     imported: list[str] = []
     missing: dict[str, str] = {}
@@ -149,8 +149,8 @@ def _platform_modules() -> tuple[str, ...]:
 def _register_kernels() -> None:
     """Let vLLM replace its Triton kernels now instead of in each worker.
 
-    On CPU it looks through every object of every module for them. In a forked worker that copies most of the memory
-    shared with the zygote, and is half of the worker's start.
+    On CPU, it searches every object of every module for them. In a forked worker that copies most of the memory shared
+    with the zygote, and is half of the worker's start.
     """
     from vllm.platforms import current_platform
 

@@ -9,7 +9,7 @@ Each connection on its Unix socket carries one request: four bytes of length (bi
     {"op": "stop"}   → {"stopping": true}; running engines are not touched
     {"op": "fork", "argv", "env", "cwd", "marks"} → {"keeper_pid", "pid"}
 
-All carry ``token``, and the caller must be the same user. A refusal is ``{"error": text}``. An engine hangs on its
+All carry ``token``, and the caller must be the same user. A refusal is ``{"error": text}``. An engine depends on its
 keeper's lifeline, never on the zygote: when the zygote ends, for whatever reason, its engines stay.
 """
 
@@ -39,22 +39,18 @@ __all__ = ("Zygote", "main")
 _NUM_FORK_FDS = 3
 _TALK_S = 3.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_STRAY_FD = 3  # the first that is not standard input, output or error
+_STRAY_FD = 3  # the first descriptor that is not standard input, output or error
 
 
 @dataclass
 class Zygote:
-    """One zygote's state and its loop.
-
-    entry: what a forked server runs, as ``module:function``
-    lifeline_pid: the zygote ends when this process does
-    """
+    """One zygote's state and its loop."""
 
     socket_path: str
     token: str
     fingerprint: str
-    lifeline_pid: int
-    entry: str
+    lifeline_pid: int  # the zygote ends when this process does
+    entry: str  # what a forked server runs, as ``module:function``
     loaded: preload.Loaded
     started_at: float = field(default_factory=time.time)
     num_forks: int = 0
@@ -62,7 +58,7 @@ class Zygote:
     stopping: bool = False
 
     def serve(self) -> None:
-        """Answer requests until told to stop or until the lifeline process ends."""
+        """Answer requests until a stop request, or until the lifeline process ends."""
         listener = listen(self.socket_path)
         own_file = os.stat(self.socket_path).st_ino
         wake_fd = _wake_on_signals()
@@ -83,7 +79,7 @@ class Zygote:
             if listener.fileno() in ready:
                 self._accept(listener)
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(self.socket_path).st_ino == own_file:  # not a successor's
+            if os.stat(self.socket_path).st_ino == own_file:  # it does not belong to a successor
                 os.unlink(self.socket_path)
 
     def _reap_keepers(self) -> None:
@@ -103,7 +99,7 @@ class Zygote:
             except (RefusedError, ValueError, KeyError, TypeError) as error:
                 with contextlib.suppress(OSError):
                     send(connection, {"error": str(error) or repr(error)})
-            except OSError as error:  # the caller went away or is too slow
+            except OSError as error:  # the caller left or is too slow
                 print(f"longboat zygote: request dropped: {error}", file=sys.stderr, flush=True)
             finally:
                 for fd in fds:
@@ -168,13 +164,13 @@ class Zygote:
         os.setsid()
         forked.redirect_output(log_fd)
         close_all_but({lifeline_fd, status_fd, connection.fileno()})
-        keeper.show_marks(request.marks)
+        keeper.show_env_tags(request.env_tags)
         keeper.keep(
             lambda: self._become_server(connection, request),
             lifeline_fd=lifeline_fd,
             status_fd=status_fd,
             grace_s=request.grace_s,
-            run=request.marks.get("LONGBOAT_RUN"),
+            run=request.env_tags.get("LONGBOAT_RUN"),
             on_started=answer,
         )
 
@@ -184,12 +180,12 @@ class Zygote:
 
 
 def num_threads() -> int:
-    """Threads of this process as the kernel counts them."""
+    """Return the number of threads of this process, as the kernel counts them."""
     return len(os.listdir("/proc/self/task"))
 
 
 def check_forkable() -> None:
-    """Raise RefusedError where a fork would copy a broken process: more than one thread, or a device in use."""
+    """Raise RefusedError where a fork would copy a broken process: several threads, or a device in use."""
     if num_threads() != 1 or threading.active_count() != 1:
         raise RefusedError(f"{num_threads()} threads run in the zygote; a fork would lose all but one")
     torch = sys.modules.get("torch")
@@ -198,7 +194,7 @@ def check_forkable() -> None:
 
 
 def close_all_but(kept: set[int]) -> None:
-    """Close every descriptor but the standard ones and ``kept``: a forked server inherits nothing of the zygote."""
+    """Close every descriptor but the standard ones and ``kept``: a forked server inherits none of the zygote's."""
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
         if fd >= _STRAY_FD:
             with contextlib.suppress(OSError):
@@ -227,14 +223,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fingerprint", required=True)
     parser.add_argument("--lifeline-pid", required=True, type=int, metavar="PID")
     parser.add_argument(
-        "--preload", nargs="*", default=None, metavar="MODULE", help="default: what vLLM's server needs"
+        "--preload", nargs="*", default=None, metavar="MODULE", help="default: the modules of vLLM's server"
     )
     parser.add_argument("--entry", default=preload.VLLM_ENTRY, metavar="MODULE:FUNCTION", help="what a server runs")
     return parser
 
 
 def main(words: Sequence[str] | None = None, before_import: Callable[[], None] = preload.prepare) -> int:
-    """Command line of the zygote; returns when it was stopped or its lifeline process ended."""
+    """Run the zygote's command line; return when it was stopped or its lifeline process ended."""
     options = _parser().parse_args(words)
     with open(options.token_file, encoding="ascii") as file:
         token = file.read().strip()
@@ -248,7 +244,7 @@ def main(words: Sequence[str] | None = None, before_import: Callable[[], None] =
     zygote.serve()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # nothing to tidy up, and the imported libraries are slow and noisy at it
+    os._exit(0)  # there is nothing to clean up, and the imported libraries are slow and noisy at it
 
 
 if __name__ == "__main__":

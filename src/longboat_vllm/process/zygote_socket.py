@@ -1,4 +1,4 @@
-"""The zygote's socket: listening at a private place, and one request and answer as length and JSON each."""
+"""The zygote's socket: listens at a private place, and reads and writes messages of length and JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _MAX_FDS = 8
 
 
 class RefusedError(Exception):
-    """The request is not one that a zygote will serve."""
+    """A request that the zygote does not serve."""
 
 
 def listen(path: str) -> socket.socket:
-    """Listen at ``path`` (its folder is ours alone); a socket file left by a dead zygote is replaced."""
+    """Listen at ``path``, whose folder becomes private; replace the socket file of a dead zygote."""
     folder, name = os.path.split(path)
     os.chmod(folder, 0o700)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     old_mask = os.umask(0o177)
     try:
-        # Socket paths are limited to 107 bytes; through the folder's descriptor any folder is near. The name appears
-        # at once with a listener behind it, so nobody ever meets a socket that refuses.
+        # Socket paths are limited to 107 bytes; the folder's descriptor shortens any path. The name appears only once
+        # a listener is behind it, so a client never meets a socket that refuses.
         near = f"/proc/self/fd/{folder_fd}/"
         listener.bind(f"{near}{name}.{os.getpid()}")
         listener.listen(64)
@@ -39,7 +39,7 @@ def listen(path: str) -> socket.socket:
 
 
 def receive(connection: socket.socket, fds: list[int]) -> dict[str, Any]:
-    """One request. Received descriptors are put into ``fds`` at once, so that they are closed whatever happens."""
+    """Receive one request. Received descriptors go into ``fds`` immediately, so that they are always closed."""
     data, ancillary, _flags, _address = connection.recvmsg(
         65536, socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
     )
@@ -56,11 +56,11 @@ def receive(connection: socket.socket, fds: list[int]) -> dict[str, Any]:
     while len(data) < 4 + size:
         more = connection.recv(65536)
         if not more:
-            raise RefusedError("the request ends early")
+            raise RefusedError("the request ended early")
         data += more
     request = json.loads(data[4 : 4 + size])
     if not isinstance(request, dict):
-        raise RefusedError("a request is a JSON object")
+        raise RefusedError("a request must be a JSON object")
     return request
 
 

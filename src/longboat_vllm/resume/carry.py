@@ -1,9 +1,9 @@
-"""What the fleet's gateway tells an engine about one request beside its body: journal, seed, and tokens carried over.
+"""Reads the gateway's private terms of a request, sent beside its body: journal, seed, and carried tokens.
 
 Request headers, honoured only with the engine's own key:
 
-- ``x-longboat-journal: 1``: token ids as comment lines before each event of a streamed answer; ``whole``: before an
-  answer that is no stream, while it is made
+- ``x-longboat-journal: 1``: token ids as comment lines before each event of a stream; ``whole``: before a non-streaming
+  response, while it is made
 - ``x-longboat-seed: INT``: the seed where the body names none
 - ``x-longboat-carry: LENGTH``: the body's first LENGTH bytes are
   ``{"mode": "carried" | "replay", "prior": [[id, …], …]}``, the token ids that each choice had before; the rest is the
@@ -41,9 +41,9 @@ CARRY = b"x-longboat-carry"
 _HEADERS = (JOURNAL, SEED, CARRY)
 
 PRIOR_TOKENS = "longboat_prior"
-"""Sampling parameters' extra argument: ids that the engine takes for its own output so far."""
+"""Extra argument of sampling parameters: ids that the engine takes as its own output so far."""
 FORCED_TOKENS = "longboat_forced"
-"""Sampling parameters' extra argument: ids that the engine samples first, one step each."""
+"""Extra argument of sampling parameters: ids that the engine samples first, one step each."""
 
 _MAX_SEED = 2**31 - 1
 _MODES = ("carried", "replay")
@@ -51,53 +51,44 @@ _PLAIN_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "think
 
 
 class BadCarryError(ValueError):
-    """The gateway's words about a request cannot be read."""
+    """Malformed terms of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the headers ask for. carry_bytes: how much of the body is the gateway's; None: nothing is carried."""
+    """The terms in a request's headers."""
 
     journal: bool = False
     whole: bool = False
     seed: int | None = None
-    carry_bytes: int | None = None
+    carry_bytes: int | None = None  # length of the gateway's part of the body; None: nothing is carried
 
 
 @dataclass(slots=True)
 class CarriedRequest:
-    """One HTTP request inside the engine; choices of all its prompts are counted through.
+    """One HTTP request inside the engine; choices of all its prompts are numbered through."""
 
-    journal: ids are told before each event; whole: and where the answer is no stream
-    prior: ids per choice, of a request that began elsewhere
-    seed: for choices of a request that names no seed
-    told_at_once: how many tokens carried over are told together; parsers that find few at a time see what they know
-    num_choices: how many choices generation was asked for so far
-    unsent: ids per choice that no event was sent for yet
-    counts: ids per choice that events were sent for
-    told: outputs for tokens carried over, by vLLM's request id, until they are given on
-    firsts: first choice of each of vLLM's request ids; grown: per choice, vLLM's own list of its tokens so far
-    """
-
-    journal: bool = False
-    whole: bool = False
-    seed: int | None = None
+    journal: bool = False  # ids are sent before each event
+    whole: bool = False  # ids are sent before a non-streaming response
+    seed: int | None = None  # for choices of a request that names no seed
     mode: str = ""
-    prior: list[list[int]] = field(default_factory=list)
-    told_at_once: int = 1
-    num_choices: int = 0
-    unsent: dict[int, list[int]] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
+    prior: list[list[int]] = field(default_factory=list)  # ids per choice, of a request that began elsewhere
+    told_at_once: int = 1  # carried tokens reported together; parsers that get few at a time see what they know
+    num_choices: int = 0  # choices for which generation was started so far
+    unsent: dict[int, list[int]] = field(default_factory=dict)  # ids per choice without an event yet
+    counts: dict[int, int] = field(default_factory=dict)  # number of ids per choice with an event
+    # outputs for carried tokens, by vLLM's request id, until they are passed on
     told: dict[str, list[Any]] = field(default_factory=dict)
-    firsts: dict[str, int] = field(default_factory=dict)
+    firsts: dict[str, int] = field(default_factory=dict)  # first choice of each of vLLM's request ids
+    # per choice, vLLM's own list of its tokens so far
     grown: dict[int, Callable[[], list[int]]] = field(default_factory=dict)
 
     def prior_of(self, choice: int) -> list[int]:
-        """Ids that ``choice`` had before; empty: from the start."""
+        """Return the ids that ``choice`` had before; empty: it starts from the beginning."""
         return self.prior[choice] if choice < len(self.prior) else []
 
     def new_ids(self) -> dict[int, list[int]]:
-        """Of an answer that is no stream: ids per choice that were not told yet, which they are now."""
+        """Take the ids per choice of a non-streaming response that were not sent yet."""
         found: dict[int, list[int]] = {}
         for choice, grown in self.grown.items():
             at = self.counts.get(choice, 0)
@@ -112,13 +103,13 @@ class CarriedRequest:
 
 
 CURRENT: ContextVar[CarriedRequest | None] = ContextVar("longboat_request", default=None)
-"""The HTTP request that the running task works for, where its gateway asked for anything."""
+"""The HTTP request that the running task works for, where the gateway sent terms with it."""
 
 
 def read_wish(headers: Iterable[tuple[bytes, bytes]]) -> Wish | None:
-    """What a request's headers ask for; None where it has none of ours.
+    """Return what a request's headers ask for; None where it has none of the gateway's headers.
 
-    Raises BadCarryError for a value that cannot be.
+    Raises BadCarryError for an impossible value.
     """
     found = {name: value for name, value in headers if name in _HEADERS}
     if not found:
@@ -131,20 +122,20 @@ def read_wish(headers: Iterable[tuple[bytes, bytes]]) -> Wish | None:
 
 def _number(name: bytes, value: bytes, limit: int) -> int:
     if not value.isdigit() or int(value) > limit:
-        raise BadCarryError(f"{name.decode()} is no whole number up to {limit}")
+        raise BadCarryError(f"{name.decode()} must be a whole number up to {limit}")
     return int(value)
 
 
 def read_carry(prefix: bytes) -> tuple[str, list[list[int]]]:
-    """Mode and prior of the JSON in front of a body. Raises BadCarryError when it is anything else."""
+    """Return mode and prior of the JSON in front of a body. Raises BadCarryError where it is malformed."""
     try:
         carried = json.loads(prefix)
         mode, prior = carried["mode"], carried["prior"]
     except (ValueError, TypeError, KeyError) as error:
-        raise BadCarryError(f"what is carried cannot be read: {error!r}") from error
+        raise BadCarryError(f"the carried tokens are malformed: {error!r}") from error
     is_ids = isinstance(prior, list) and all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in prior)
     if mode not in _MODES or not is_ids:
-        raise BadCarryError("what is carried has a mode (carried or replay) and a list of token ids per choice")
+        raise BadCarryError("carried tokens need a mode (carried or replay) and a list of token ids per choice")
     return mode, prior
 
 
@@ -153,9 +144,9 @@ def _is_id(value: Any) -> bool:
 
 
 def unsupported(body: Any) -> str:
-    """What in a request's body no engine can take over from another one; empty when nothing is."""
+    """Return the part of a request's body that no engine can take over; empty where there is none."""
     if not isinstance(body, dict):
-        return "a body that is no JSON object"
+        return "a body that is not a JSON object"
     if body.get("use_beam_search"):
         return "beam search"
     if body.get("prompt_logprobs") is not None:
@@ -172,16 +163,16 @@ def unsupported(body: Any) -> str:
 
 
 def repeats_logprobs(body: dict[str, Any]) -> bool:
-    """Whether the answer's end has the log-probabilities of all tokens, as Responses and answers that are no stream do.
+    """Return whether the response's end repeats the log-probabilities of all tokens: Responses and whole responses do.
 
-    Those of tokens carried over are not known, so such an answer has to be replayed.
+    Those of carried tokens are unknown, so such a response must be replayed.
     """
     is_whole = not body.get("stream") and body.get("logprobs") not in (None, False)
     return is_whole or "message.output_text.logprobs" in (body.get("include") or ())
 
 
 def looks_at_tokens(body: dict[str, Any]) -> bool:
-    """Whether the answer shows in which pieces its tokens came: by log-probabilities, calls of tools, counts."""
+    """Return whether the response shows how its tokens were grouped: by log-probabilities, tool calls, counts."""
     counts = (body.get("stream_options") or {}).get("continuous_usage_stats")
     return body.get("logprobs") not in (None, False) or bool(body.get("tools") or counts)
 

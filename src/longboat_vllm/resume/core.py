@@ -1,4 +1,4 @@
-"""Carried output in vLLM's engine core: a request begins with output, as if it had been preempted here."""
+"""Carries output into vLLM's engine core: a request begins with output, as if it had been preempted here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prior_of(params: Any) -> list[int]:
 
 
 def check() -> None:
-    """Raises UnexpectedShapeError where scheduler or grammars look otherwise than in vLLM 0.29 to 0.32."""
+    """Raise UnexpectedShapeError where scheduler or grammars differ from vLLM 0.29 to 0.32."""
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager as Manager
@@ -34,7 +34,7 @@ def check() -> None:
 
 
 def install() -> None:
-    """Wrap how the engine core takes a request, and how it compiles its grammar."""
+    """Wrap how the engine core takes a request, and how it compiles the request's grammar."""
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager
 
@@ -59,7 +59,7 @@ def _begun(from_engine_core_request: Any) -> Any:
 
 
 def _advanced(create_grammar: Any, grammar_start: Any) -> Any:
-    """``_create_grammar`` whose grammar has accepted what is carried, from where reasoning ended."""
+    """Wrap ``_create_grammar`` so that its grammar has accepted the carried tokens, from the end of reasoning."""
 
     @functools.wraps(create_grammar)
     def create_grammar_advanced(manager: Any, request: Any) -> Any:
@@ -67,14 +67,14 @@ def _advanced(create_grammar: Any, grammar_start: Any) -> Any:
         prior = prior_of(request.sampling_params)
         start = grammar_start(manager, request, prior) if prior else None
         if start is not None and start < len(prior) and not grammar.accept_tokens(request.request_id, prior[start:]):
-            raise ValueError("the grammar rejects the tokens carried")
+            raise ValueError("the grammar rejects the carried tokens")
         return grammar
 
     return create_grammar_advanced
 
 
 def _grammar_start(manager_class: Any) -> Any:
-    """How this vLLM finds where in new tokens the grammar begins: gives the index, or None for nowhere."""
+    """Return this vLLM's way to find the index in new tokens where the grammar begins (None: nowhere)."""
     if hasattr(manager_class, "_get_constraint_bounds"):
         return _start_by_bounds
     if hasattr(manager_class, "should_advance") and hasattr(manager_class, "trim_reasoning_for_advance"):
@@ -83,7 +83,7 @@ def _grammar_start(manager_class: Any) -> Any:
 
 
 def _start_by_bounds(manager: Any, request: Any, prior: list[int]) -> int | None:
-    """As ``StructuredOutputManager.accept_tokens`` of vLLM 0.32."""
+    """Find it as ``StructuredOutputManager.accept_tokens`` of vLLM 0.32 does."""
     start, _ = manager._get_constraint_bounds(request, prior, spec_tokens_committed=True)
     if start > len(prior):
         return None
@@ -92,8 +92,8 @@ def _start_by_bounds(manager: Any, request: Any, prior: list[int]) -> int | None
 
 
 def _start_by_trimming(manager: Any, request: Any, prior: list[int]) -> int | None:
-    """As the scheduler of vLLM 0.29 does after each step."""
-    manager.should_fill_bitmask(request)  # whether the prompt ended reasoning is found out here
+    """Find it as the scheduler of vLLM 0.29 does after each step."""
+    manager.should_fill_bitmask(request)  # this call finds out whether the prompt ended reasoning
     if not manager.should_advance(request, new_token_ids=prior):
         return None
     return len(prior) - len(manager.trim_reasoning_for_advance(request, prior))

@@ -1,4 +1,4 @@
-"""Resuming in vLLM's API server: notes each choice's token ids, hands prior tokens on, and tells them as output."""
+"""Resumes in vLLM's API server: notes each choice's token ids, passes prior tokens on, and reports them as output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD_AT_ONCE = 16
 
 
 def install() -> None:
-    """Wrap what generates, splits into choices, registers and counts. Raises UnexpectedShapeError."""
+    """Wrap the code that generates, splits into choices, registers and counts. Raises UnexpectedShapeError."""
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
     from vllm.v1.engine.parallel_sampling import ParentRequest
@@ -47,14 +47,14 @@ def _expect_parameters(function: Any, names: tuple[str, ...]) -> None:
 
 
 def _generating(generate: Any) -> Any:
-    """``AsyncLLM.generate`` that honours the current HTTP request's wishes; any other passes at once."""
+    """Wrap ``AsyncLLM.generate`` so that it honours the current HTTP request's wishes; others pass unchanged."""
 
     @functools.wraps(generate)
     def generate_and_note(
         engine: Any, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kw: Any
     ) -> Any:
         if any(name in (sampling_params.extra_args or ()) for name in _PRIVATE):
-            raise ValueError("token ids can be carried over by the fleet's gateway only")
+            raise ValueError("only the fleet's gateway can carry token ids over")
         request = CURRENT.get()
         if request is None:
             return generate(engine, prompt, sampling_params, request_id, *args, **kw)
@@ -69,7 +69,7 @@ def _generating(generate: Any) -> Any:
 
 
 def _fitted(request: CarriedRequest, first: int, sampling_params: Any) -> Any:
-    """A copy of the parameters with the gateway's seed, and the tokens of the choices from ``first`` on."""
+    """Copy the parameters and add the gateway's seed and the tokens of the choices from ``first`` on."""
     params = copy.copy(sampling_params)
     params.__dict__.pop("sampling_type", None)  # cached; it depends on the seed
     if request.seed is not None and params.seed is None:
@@ -78,7 +78,7 @@ def _fitted(request: CarriedRequest, first: int, sampling_params: Any) -> Any:
     if any(priors):
         longest = max(map(len, priors))
         if params.max_tokens is not None and longest >= params.max_tokens:
-            raise ValueError(f"{longest} tokens are carried, but {params.max_tokens} are the most there may be")
+            raise ValueError(f"{longest} tokens are carried, but max_tokens is {params.max_tokens}")
         name = PRIOR_TOKENS if request.mode == "carried" else FORCED_TOKENS
         tokens = priors[0] if params.n == 1 else priors
         params.extra_args = {**(params.extra_args or {}), name: tokens}
@@ -86,7 +86,7 @@ def _fitted(request: CarriedRequest, first: int, sampling_params: Any) -> Any:
 
 
 def _child_with_its_own(get_child_info: Any) -> Any:
-    """``ParentRequest.get_child_info`` that gives each choice its own tokens."""
+    """Wrap ``ParentRequest.get_child_info`` so that it gives each choice its own tokens."""
 
     @functools.wraps(get_child_info)
     def get_child_info_with_its_own(parent: Any, index: int) -> Any:
@@ -103,7 +103,7 @@ def _child_with_its_own(get_child_info: Any) -> Any:
 
 
 async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: Any, params: Any) -> AsyncIterator[Any]:
-    """The outputs, after those for tokens carried over; each choice's ids are noted just before it is given on."""
+    """Yield the outputs, after those of carried tokens; note each choice's ids just before its output."""
     from vllm.sampling_params import RequestOutputKind
 
     is_delta = params.output_kind == RequestOutputKind.DELTA
@@ -111,7 +111,7 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
         async for output in outputs:
             for place, told in enumerate(request.told.pop(request_id, ())):
                 if place % _TOLD_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # other streams have their turn
+                    await asyncio.sleep(0)  # lets other streams run
                 yield _note(request, first, told) if is_delta else told
             for single in _singles(output) if is_delta else (output,):
                 yield _note(request, first, single) if is_delta else single
@@ -126,7 +126,7 @@ def _note(request: CarriedRequest, first: int, output: Any) -> Any:
 
 
 def _singles(output: Any) -> list[Any]:
-    """One output per choice, so that each event follows the ids of its own choice."""
+    """Return one output per choice, so that each event follows the ids of its own choice."""
     if len(output.outputs) < 2:
         return [output]
     singles = []
@@ -139,7 +139,7 @@ def _singles(output: Any) -> list[Any]:
 
 
 def _adding(add_request: Any) -> Any:
-    """``OutputProcessor.add_request`` that tells tokens carried over as if they had just been generated."""
+    """Wrap ``OutputProcessor.add_request`` so that it reports carried tokens as if they had just been generated."""
 
     @functools.wraps(add_request)
     def add_request_and_tell(processor: Any, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -161,7 +161,10 @@ def _adding(add_request: Any) -> Any:
 
 
 def _watch(state: Any, current: CarriedRequest) -> None:
-    """Of an answer that is no stream, vLLM says nothing before its end: its tokens are looked up where they gather."""
+    """Look up the tokens of a non-streaming response where they gather.
+
+    vLLM reports nothing of such a response before its end.
+    """
     first, index = current.firsts.get(state.external_req_id), getattr(state, "request_index", None)
     detokenizer = state.detokenizer
     if first is not None and index is not None and hasattr(detokenizer, "output_token_ids"):
@@ -176,9 +179,9 @@ def _tell(processor: Any, request_id: str, prior: list[int], current: CarriedReq
 
 
 def _told(state: Any, token_ids: list[int]) -> list[Any]:
-    """What the engine would have given for ``token_ids``; log-probabilities are placeholders."""
+    """Return the output that the engine would have made for ``token_ids``; log-probabilities are placeholders."""
     if state.detokenizer.update(token_ids, False):
-        raise ValueError("the tokens carried hold a stop string")
+        raise ValueError("the carried tokens contain a stop string")
     if (num_logprobs := state.logprobs_processor.num_logprobs) is not None:
         state.logprobs_processor.update_from_output(_blank(state.request_id, token_ids, num_logprobs))
     output = state.make_request_output(token_ids, None, None, None)
@@ -197,7 +200,7 @@ def _blank(request_id: str, token_ids: list[int], num_logprobs: int) -> Any:
 
 
 def _counting(update_scheduler_stats: Any) -> Any:
-    """``OutputProcessor.update_scheduler_stats``, which is called once for each step of the engine."""
+    """Wrap ``OutputProcessor.update_scheduler_stats``, which vLLM calls once per step of the engine."""
 
     @functools.wraps(update_scheduler_stats)
     def update_scheduler_stats_and_count(processor: Any, scheduler_stats: Any) -> None:

@@ -1,8 +1,8 @@
-"""Lets vLLM go on with answers that began on another engine, and says how far this vLLM could be fitted for that.
+"""Lets vLLM continue streams that began on another engine, and reports which ways of doing so this vLLM supports.
 
-Two ways, installed apart: *carried* (the engine takes the tokens for its own, as after a preemption: one prefill) and
-*replay* (a logits processor forces them again, one step each). A way whose places in vLLM look otherwise than expected
-stays off. ``LONGBOAT_VLLM_RESUME=0`` turns all of it off.
+Two ways, installed separately: *carried* (the engine takes the tokens as its own, as after a preemption: one prefill)
+and *replay* (a logits processor forces them again, one step each). A way stays off where vLLM's code differs from what
+it expects. ``LONGBOAT_VLLM_RESUME=0`` turns both off.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ def expect(condition: bool, what: str) -> None:
 
 @dataclass(slots=True)
 class ResumeState:
-    """Filled while the plugin is registered. A problem says why a way is off; empty where it is installed."""
+    """The ways of resuming that this process supports, filled while the plugin is registered."""
 
-    journal_problem: str = _UNREGISTERED
-    carried_problem: str = _UNREGISTERED
-    replay_problem: str = _UNREGISTERED
+    journal_problem: str = _UNREGISTERED  # why token ids cannot be reported; empty where they can
+    carried_problem: str = _UNREGISTERED  # why this way is off; empty where it is installed
+    replay_problem: str = _UNREGISTERED  # why this way is off; empty where it is installed
     engine: str = "vllm"
 
     @property
     def journal(self) -> bool:
-        """Whether token ids can be told."""
+        """Whether token ids can be reported."""
         return not self.journal_problem
 
     def refusal(self, mode: str) -> str:
-        """Why a request cannot be continued in ``mode``; empty when it can."""
+        """Return why a request cannot be continued in ``mode``; empty where it can."""
         return self.carried_problem if mode == "carried" else self.replay_problem
 
     def told(self) -> dict[str, Any]:
-        """The answer to whoever asks for the engine's abilities."""
+        """Return the engine's abilities as a document."""
         problems = {"carried": self.carried_problem, "replay": self.replay_problem}
         detail = "; ".join(f"{mode} is off: {problem}" for mode, problem in problems.items() if problem)
         return {
@@ -60,11 +60,11 @@ class ResumeState:
 
 
 STATE = ResumeState()
-"""Of this process."""
+"""The state of this process."""
 
 
 def install(log: Callable[[str], None]) -> None:
-    """Fit this process's vLLM, whichever of its processes it is. Doing it again changes nothing."""
+    """Install both ways in this process's vLLM, whichever of its processes it is. May be called again."""
     if os.environ.get(SWITCH) == "0":
         STATE.journal_problem = STATE.carried_problem = STATE.replay_problem = _SWITCHED_OFF
         return
@@ -80,11 +80,11 @@ def install(log: Callable[[str], None]) -> None:
     STATE.carried_problem = STATE.carried_problem or _tried(resume_core.install, resume_worker.install)
     for way, problem in (("carrying", STATE.carried_problem), ("replaying", STATE.replay_problem)):
         if problem:
-            log(f"{way} answers of other engines is off: this vLLM looks otherwise ({problem})")
+            log(f"{way} streams of other engines is off: this vLLM's code differs ({problem})")
 
 
 def _tried(*steps: Callable[[], None]) -> str:
-    """What went wrong in the first step that failed; empty when none did."""
+    """Run the steps and return what went wrong in the first that failed; empty where none did."""
     try:
         for step in steps:
             step()

@@ -1,4 +1,4 @@
-"""Comment lines that tell the gateway token ids, woven into a stream of server-sent events as it leaves the engine."""
+"""Weaves comment lines with token ids for the gateway into a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ("JournalLines", "ids_lines", "steps_line")
 _CHOICE = re.compile(rb'"choices": ?\[\{"index": ?(\d+)')
 _FIELDS = (b"data:", b"event:")
 _DONE = b"data: [DONE]"
-# Events in which a choice has nothing of its own yet: its ids wait for the next one, so that what is told was sent.
+# Events without content of a choice: its ids wait for the next event, so that ids never precede their content.
 _BARE = (b'"delta":{"role":', b"event: response.created", b"event: response.in_progress", b"event: message_start")
 _ADDED = (b"event: response.output_item.added", b"event: response.content_part.added", b"event: content_block_start")
 
 
 class JournalLines:
-    """Weaves the ids of one request's choices into its stream; ``feed`` takes what the engine sends, in any pieces."""
+    """A weaver of ids into one request's stream; ``feed`` takes the engine's bytes in any pieces."""
 
     def __init__(self, request: CarriedRequest) -> None:
         self._request = request
@@ -29,7 +29,7 @@ class JournalLines:
         return not self._partial
 
     def feed(self, chunk: bytes, *, is_last: bool = False) -> bytes:
-        """The whole events that ``chunk`` completes, with their ids in front; the rest waits."""
+        """Return the events that ``chunk`` completes, with their ids in front; keep the rest."""
         chunk = self._partial + chunk
         end = len(chunk) if is_last else chunk.rfind(b"\n\n") + 2
         if end < 2:
@@ -48,7 +48,7 @@ class JournalLines:
         return b"".join((*lines, b"id: ", position.encode(), b"\n", event))
 
     def _ids_of(self, event: bytes) -> list[bytes]:
-        """Lines with the ids of the event's choice, or of all choices where it names none."""
+        """Return lines with the ids of the event's choice, or of all choices where the event names none."""
         unsent, counts = self._request.unsent, self._request.counts
         found = _CHOICE.search(event)
         choices = [int(found[1])] if found else sorted(unsent)
@@ -61,10 +61,10 @@ class JournalLines:
 
 
 def ids_lines(ids: dict[int, list[int]]) -> bytes:
-    """Comments that tell the ids of choices before an answer that is no stream."""
+    """Return comments with the ids of choices, for a non-streaming response."""
     return b"".join([b": ids %d %s\n\n" % (choice, ",".join(map(str, new)).encode()) for choice, new in ids.items()])
 
 
 def steps_line(num_steps: int) -> bytes:
-    """A comment that says how far the engine has come, for a stream that is silent."""
+    """Return a comment with the engine's number of steps, for a silent stream."""
     return b": steps %d\n\n" % num_steps

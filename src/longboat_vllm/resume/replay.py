@@ -1,7 +1,7 @@
-"""Forced replay in vLLM: a logits processor that lets a request sample given tokens first, one step each.
+"""Forces a replay in vLLM: a logits processor makes a request sample given tokens first, one step each.
 
-Grammar, penalties, random draws and parsers advance by themselves, so it is exact wherever it runs, and slower than
-carrying. vLLM runs no such processor together with speculative decoding.
+Grammar, penalties, random draws and parsers advance by themselves, so a replay is exact wherever it runs, and slower
+than carrying. vLLM does not run such a processor together with speculative decoding.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MARK = "_longboat_replay"
 
 
 def install() -> None:
-    """Put the processors among vLLM's installed ones, for both model runners. Raises UnexpectedShapeError."""
+    """Add the processors to vLLM's installed ones, for both model runners. Raises UnexpectedShapeError."""
     from vllm.platforms import current_platform
     from vllm.v1.sample import logits_processor
 
     expect(hasattr(logits_processor, "_load_logitsprocs_plugins"), "logits processors are loaded elsewhere")
-    expect(hasattr(logits_processor, "process_dict_updates"), "logits processors are updated otherwise")
+    expect(hasattr(logits_processor, "process_dict_updates"), "logits processors are updated in another way")
     load = logits_processor._load_logitsprocs_plugins
     if not hasattr(load, _MARK):
         logits_processor._load_logitsprocs_plugins = _with(load, _processor_v1)
@@ -32,7 +32,7 @@ def install() -> None:
     try:
         from vllm.v1.worker.gpu.sample.logits_processor import loader
     except ImportError:
-        return  # this vLLM's second runner has no processors; the proof finds that replay does not work there
+        return  # this vLLM's second runner has no processors; the proof then shows that replay does not work
     if not hasattr(loader._load_v2_logitsprocs_plugins, _MARK):
         loader._load_v2_logitsprocs_plugins = _with(loader._load_v2_logitsprocs_plugins, _processor_v2)
 
@@ -55,7 +55,7 @@ def _processor_v1() -> Any:
     from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 
     class ForcedReplay(LogitsProcessor):  # type: ignore[misc]
-        """For model runner V1. A request's list of output is live: its length says which token is next."""
+        """The processor of model runner V1. A request's list of output is live: its length gives the next token."""
 
         def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
             self._forced: dict[int, tuple[list[int], list[int]]] = {}
@@ -92,7 +92,7 @@ def _processor_v2() -> Any:
     from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
     class ForcedReplayV2(LogitsProcessor):  # type: ignore[misc]
-        """For model runner V2: a request keeps its slot, and its length in a step says which token is next."""
+        """The processor of model runner V2. A request keeps its slot; its length in a step gives the next token."""
 
         def __init__(self, vllm_config: Any, req_states: Any) -> None:
             self._prompt_tokens = req_states.prompt_len

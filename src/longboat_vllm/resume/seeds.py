@@ -1,4 +1,4 @@
-"""Mends seeded sampling of long prompts on CPU: there a seeded request whose prompt is computed in parts ends vLLM.
+"""Fixes seeded sampling of long prompts on CPU, where a seeded request whose prompt is computed in parts ends vLLM.
 
 vLLM takes back what a request's generator drew for a part of its prompt, by an offset that CPU generators do not have
 (``RuntimeError`` in the engine core, 0.29 to 0.32). Can be dropped when vLLM draws only where a token is wanted.
@@ -20,7 +20,7 @@ _MENDED = "_longboat_mended_seeds"
 
 
 def mend_seeded_parts_on_cpu() -> None:
-    """Give seeded requests a generator that can go back. Raises UnexpectedShapeError."""
+    """Give seeded requests a generator that can go back. Raises UnexpectedShapeError where vLLM differs."""
     from vllm.v1.worker.gpu_input_batch import InputBatch
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -28,7 +28,7 @@ def mend_seeded_parts_on_cpu() -> None:
     if hasattr(add_request, _MENDED):
         return
     source = inspect.getsource(GPUModelRunner._bookkeeping_sync)
-    expect("gen.set_offset(gen.get_offset() - 4)" in source, "draws are taken back otherwise")
+    expect("gen.set_offset(gen.get_offset() - 4)" in source, "draws are taken back in another way")
     make, draw = _rewindable(), draws_of_sampler()
 
     @functools.wraps(add_request)
@@ -47,7 +47,7 @@ def _rewindable() -> Any:
     import torch
 
     class RewindableGenerator(torch.Generator):  # type: ignore[misc]
-        """Goes back, when an offset is set, to where the request's tokens so far have left it."""
+        """A generator that, when its offset is set, returns to its state after the request's tokens so far."""
 
         def __new__(cls, generator: Any, request: Any, draw: Any) -> Any:
             return super().__new__(cls, device=generator.device)

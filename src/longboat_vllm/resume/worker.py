@@ -1,6 +1,6 @@
-"""Carried output in vLLM's model runner: output and seeded random state stand where the request left off.
+"""Carries output into vLLM's model runner: output and seeded random state continue where the request left off.
 
-Model runner V1 is told here. V2 needs nothing: it takes prompt and output together after a preemption, and draws its
+Model runner V1 gets them here. V2 needs nothing: it takes prompt and output together after a preemption, and draws its
 noise from seed and position.
 """
 
@@ -20,7 +20,7 @@ _BEHIND = "_longboat_draws_behind"
 
 
 def check() -> None:
-    """Raises UnexpectedShapeError where model runner or sampler look otherwise than in vLLM 0.29 to 0.32."""
+    """Raise UnexpectedShapeError where model runner or sampler differ from vLLM 0.29 to 0.32."""
     from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
     fields = getattr(CachedRequestState, "__dataclass_fields__", {})
@@ -54,7 +54,7 @@ def _with_output(post_init: Any) -> Any:
 
 
 def _with_draws(add_request: Any, draw: Any) -> Any:
-    """``InputBatch.add_request`` that lets a seeded generator catch up once, by one draw for each token carried."""
+    """Wrap ``InputBatch.add_request`` so that a seeded generator catches up once: one draw per carried token."""
 
     @functools.wraps(add_request)
     def add_request_with_draws(batch: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ def _with_draws(add_request: Any, draw: Any) -> Any:
 
 
 def draws_of_sampler() -> Any:
-    """What the sampler takes from a request's generator for one token: ``(generator, num_draws, vocab_size)``."""
+    """Return what the sampler draws for one token: ``(generator, num_draws, vocab_size)``."""
     from vllm.platforms import current_platform
     from vllm.v1.sample.ops import topk_topp_sampler as sampler
 
@@ -77,11 +77,11 @@ def draws_of_sampler() -> Any:
         return _draw_integers
     if ".exponential_(generator=generator)" in source:
         return _draw_rows
-    raise UnexpectedShapeError("the sampler draws in a way that is not known")
+    raise UnexpectedShapeError("the sampler draws in an unknown way")
 
 
 def _draw_integers(generator: Any, num_draws: int, vocab_size: int) -> None:
-    """vLLM 0.32 on CPU: one integer seeds the noise of a whole row."""
+    """Draw as vLLM 0.32 on CPU does: one integer seeds the noise of a whole row."""
     import torch
 
     for _ in range(num_draws):
@@ -89,7 +89,7 @@ def _draw_integers(generator: Any, num_draws: int, vocab_size: int) -> None:
 
 
 def _draw_rows(generator: Any, num_draws: int, vocab_size: int) -> None:
-    """vLLM on GPUs, and 0.29 on CPU: a row of exponential noise for the vocabulary."""
+    """Draw as vLLM on GPUs, and 0.29 on CPU, does: a row of exponential noise for the vocabulary."""
     import torch
 
     row = torch.empty(vocab_size, dtype=torch.float32, device=generator.device)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from longboat.catalog.families.parts import Mixer, linear, vector
 from longboat.catalog.formats.config_fields import Fields
-from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.cache import Cache, CacheKind
 from longboat.catalog.shape.weight import Weight
 
 __all__ = ("Heads", "grouped_attention", "heads_of", "latent_attention", "with_indexer")
@@ -16,7 +16,7 @@ KV_HEAD_FIELDS = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_que
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Query heads, key and value heads, and the numbers of a key and of a value."""
+    """The heads of a layer: their numbers, and the numbers in a key and in a value."""
 
     num_heads: int
     num_kv_heads: int
@@ -25,7 +25,7 @@ class Heads:
 
 
 def heads_of(fields: Fields) -> Heads:
-    """The heads of all layers alike, as most configs tell them."""
+    """Read the heads of a model whose layers are alike, as in most configs."""
     num_heads = fields.need("num_attention_heads", "n_head", "n_heads")
     hidden = fields.need("hidden_size", "n_embd", "d_model")
     dim = fields.count("head_dim", "attention_head_dim", default=hidden // num_heads)
@@ -47,41 +47,31 @@ def grouped_attention(
     out_gate: bool = False,
     value_weight: bool = True,
 ) -> Mixer:
-    """MHA, GQA or MQA.
+    """Build MHA, GQA or MQA.
 
-    window_tokens: 0 for all tokens; norm_params: of norms of queries and keys
+    window_tokens: 0: all tokens; norm_params: numbers of the norms of queries and keys
     out_gate: the query projection makes a gate for the output too; value_weight: False where values are the keys
     """
     rows = heads.num_heads * heads.key_dim * (2 if out_gate else 1)
-    kv, dim, units = heads.num_kv_heads, heads.value_dim, heads.num_kv_heads
+    kv, dim = heads.num_kv_heads, heads.value_dim
     weights = [
         *linear(f"{name}.q_proj", "attention", rows, hidden, "out", units=heads.num_heads, bias=bias),
-        *linear(f"{name}.k_proj", "attention", kv * heads.key_dim, hidden, "kv_heads", units=units, bias=bias),
+        *linear(f"{name}.k_proj", "attention", kv * heads.key_dim, hidden, "kv_heads", units=kv, bias=bias),
     ]
     if value_weight:
-        weights += linear(f"{name}.v_proj", "attention", kv * dim, hidden, "kv_heads", units=units, bias=bias)
+        weights += linear(f"{name}.v_proj", "attention", kv * dim, hidden, "kv_heads", units=kv, bias=bias)
     out = heads.num_heads * dim
     weights += linear(f"{name}.o_proj", "attention", hidden, out, "in", units=heads.num_heads, bias=out_bias)
     weights += vector(f"{name}.norms", norm_params)
-    return Mixer(
-        weights=tuple(weights),
-        cache=Cache(
-            kind="window" if window_tokens else "full",
-            num_kv_heads=kv,
-            key_dim=heads.key_dim,
-            value_dim=dim,
-            window_tokens=window_tokens,
-        ),
-        num_heads=heads.num_heads,
-        query_dim=heads.key_dim,
-        value_dim=dim,
-    )
+    kind: CacheKind = "window" if window_tokens else "full"
+    cache = Cache(kind=kind, num_kv_heads=kv, key_dim=heads.key_dim, value_dim=dim, window_tokens=window_tokens)
+    return Mixer(weights=tuple(weights), cache=cache, num_heads=heads.num_heads, query_dim=heads.key_dim, value_dim=dim)
 
 
 def latent_attention(fields: Fields, hidden: int, *, out_gate: bool = False) -> Mixer:
-    """Multi-head latent attention (DeepSeek-V2, section 2.1): one latent a token for all heads.
+    """Build multi-head latent attention (DeepSeek-V2, section 2.1): one latent per token for all heads.
 
-    out_gate: a further projection makes a gate for the output.
+    out_gate: a further projection makes a gate for the output
     """
     heads, rank = fields.need("num_attention_heads"), fields.need("kv_lora_rank")
     no_rope, rope = fields.count("qk_nope_head_dim", default=128), fields.count("qk_rope_head_dim", default=64)
@@ -115,7 +105,7 @@ def _latent_queries(hidden: int, heads: int, dim: int, rank: int) -> tuple[Weigh
 
 
 def with_indexer(mixer: Mixer, fields: Fields, hidden: int) -> Mixer:
-    """Latent attention to the tokens that an indexer chooses (DeepSeek-V3.2); the indexer is not divided."""
+    """Add an indexer that chooses the tokens to attend to (DeepSeek-V3.2); the indexer is not divided."""
     heads, dim = fields.need("index_n_heads"), fields.need("index_head_dim")
     weights = (
         *linear("self_attn.indexer.wq_b", "attention", heads * dim, fields.count("q_lora_rank", default=hidden)),

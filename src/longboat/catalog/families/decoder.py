@@ -1,6 +1,6 @@
-"""Decoders of the common kind: attention of any sort, then a dense or sparse feed-forward network.
+"""Reads common decoders: attention of any kind, then a dense or sparse feed-forward network.
 
-What a layer is follows from the fields that the config has, so that models of unknown name are read as well.
+Each layer follows from the fields that the config has, so that models of unknown name are read as well.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LINEAR_KINDS = ("linear_attention",)
 MAMBA_KINDS = ("mamba", "mamba2")
 WINDOW_KINDS = ("sliding_attention", "chunked_attention")
 FULL_KINDS = ("full_attention", "attention", "global_attention", "deepseek_sparse_attention")
-# Families whose files hold queries, keys and values with biases although the config has no field for it.
+# Families whose queries, keys and values have biases, without a field for it in the config.
 ALWAYS_BIASED = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
 QK_NORM_TYPES = ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_5", "hunyuan")
 SPARSE_NAMES = {"mixtral": "block_sparse_moe", "minimax_m2": "block_sparse_moe", "minimax_m3": "block_sparse_moe"}
 
 
 def read_decoder(fields: Fields) -> Stack:
-    """All layers, each from the fields that concern it."""
+    """Read all layers, each from the fields that concern it."""
     hidden = fields.need("hidden_size", "n_embd", "d_model")
     kinds = layer_kinds(fields)
     layers = [
@@ -41,7 +41,7 @@ def read_decoder(fields: Fields) -> Stack:
 
 
 def layer_kinds(fields: Fields) -> tuple[str, ...]:
-    """The kind of each layer; of all layers ``full_attention`` where the config does not tell them apart."""
+    """Return the kind of each layer; ``full_attention`` for all where the config does not distinguish them."""
     kinds = fields.words("layer_types") or fields.words("layers_block_type")
     num_layers = fields.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", default=len(kinds))
     if not num_layers:
@@ -55,14 +55,14 @@ def layer_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _slides_everywhere(fields: Fields) -> bool:
-    """Whether a sliding window without a list of layers concerns every layer (Mistral 7B 0.1), as vLLM takes it."""
+    """Return whether a sliding window without a list of layers covers every layer (Mistral 7B 0.1), as in vLLM."""
     return bool(fields.count("sliding_window")) and fields.flag(
         "use_sliding_window", "use_sliding_window" not in fields
     )
 
 
 def read_mixer(fields: Fields, hidden: int, index: int, kind: str) -> Mixer:
-    """The attention, or what stands in its place, of one layer."""
+    """Read the attention of one layer, or what replaces it."""
     if kind in LINEAR_KINDS and "linear_num_key_heads" in fields:
         return gated_delta(fields, hidden)
     if kind in MAMBA_KINDS:
@@ -91,7 +91,7 @@ def _has_indexer(fields: Fields, index: int) -> bool:
 
 
 def _chosen_by_others(mixer: Mixer, fields: Fields) -> Mixer:
-    """A layer without an indexer of its own reads the tokens that an earlier layer's chose (GLM-5.2)."""
+    """Make a layer without its own indexer read the tokens that an earlier layer's indexer chose (GLM-5.2)."""
     return replace(mixer, cache=replace(mixer.cache, top_k_tokens=fields.count("index_topk")))
 
 
@@ -104,7 +104,7 @@ def _norm_params(fields: Fields, all_heads: int, dim: int) -> int:
 
 
 def read_feed_forward(fields: Fields, hidden: int, index: int) -> FeedForward:
-    """The experts of a sparse layer, or the network of a dense one."""
+    """Read the experts of a sparse layer, or the network of a dense one."""
     if not is_sparse(fields, index):
         width = fields.count("dense_intermediate_size", "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
         return dense(hidden, width, bias=fields.flag("mlp_bias"))
@@ -124,7 +124,7 @@ def read_feed_forward(fields: Fields, hidden: int, index: int) -> FeedForward:
 
 
 def shared_width(fields: Fields) -> int:
-    """Inner width of all shared experts of a layer together; 0 where there are none."""
+    """Return the inner width of all shared experts of a layer together; 0 where there are none."""
     whole = fields.count(
         "shared_expert_intermediate_size",
         "moe_shared_expert_intermediate_size",
@@ -135,7 +135,7 @@ def shared_width(fields: Fields) -> int:
 
 
 def read_mtp(fields: Fields, layers: Iterable[Layer]) -> tuple[Weight, ...]:
-    """Modules for multi-token prediction: each is one layer like the last that attends to all tokens."""
+    """Read the modules for multi-token prediction: each is one layer like the last that attends to all tokens."""
     count = fields.count("num_nextn_predict_layers", "mtp_num_hidden_layers")
     attending = [layer for layer in layers if layer.cache.kind in ("full", "latent")]
     if not count or not attending:

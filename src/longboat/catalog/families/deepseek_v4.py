@@ -1,6 +1,6 @@
-"""DeepSeek-V4: one key-value vector of 512 numbers a token, in a window and compressed behind it.
+"""Reads DeepSeek-V4: one key-value vector of 512 numbers per token, in a window and compressed behind it.
 
-Weights as in the publisher's reference code; the cache as ``Cache`` of kind compressed counts it.
+Weights as in the publisher's reference code; the cache is a ``Cache`` of kind compressed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from longboat.catalog.shape.weight import Weight
 
 __all__ = ("read_deepseek_v4",)
 
-# Groups of this ratio overlap, are compressed with twice the width, and have an indexer.
+# Groups of this ratio overlap: they are compressed with twice the width, and have an indexer.
 OVERLAPPING_RATIO = 4
 
 
 def read_deepseek_v4(fields: Fields) -> Stack:
-    """Layers as ``compress_ratios`` says: 0 for a window only."""
+    """Read layers by ``compress_ratios``: 0 for a window only."""
     ratios = fields.numbers("compress_ratios")
     num_layers = fields.need("num_hidden_layers")
     layers = [_layer(fields, ratio) for ratio in (ratios + (0,) * num_layers)[:num_layers]]
@@ -27,7 +27,7 @@ def read_deepseek_v4(fields: Fields) -> Stack:
     mtp = as_prediction_head(fields, [_layer(fields, 0)], num_modules=modules) if modules else ()
     streams, hidden = fields.count("hc_mult", default=1), fields.need("hidden_size")
     head = linear("hc_head_fn", "other", streams, streams * hidden)
-    doubts = () if ratios else ("config.json has no compress_ratios: every layer is counted with a window only",)
+    doubts = () if ratios else ("config.json has no compress_ratios: every layer is counted as having a window only",)
     return Stack(layers=tuple(layers), prefix="", mtp=mtp, others=head, estimate=doubts)
 
 

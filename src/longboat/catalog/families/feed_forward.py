@@ -11,7 +11,7 @@ __all__ = ("dense", "experts", "projections")
 def projections(
     name: str, part: Part, hidden: int, width: int, *, gated: bool = True, count: int = 1, bias: bool = False
 ) -> tuple[Weight, ...]:
-    """Up (and gate) and down projections; ``count`` copies of each for experts."""
+    """Return up (and gate) and down projections; ``count`` copies of each for experts."""
     ups = ("gate_proj", "up_proj") if gated else ("up_proj",)
     up = tuple(
         weight for up in ups for weight in linear(f"{name}.{up}", part, width, hidden, "out", count=count, bias=bias)
@@ -20,7 +20,7 @@ def projections(
 
 
 def dense(hidden: int, width: int, *, name: str = "mlp", gated: bool = True, bias: bool = False) -> FeedForward:
-    """One feed-forward network for all tokens."""
+    """Build one feed-forward network for all tokens."""
     return FeedForward(weights=projections(name, "mlp", hidden, width, gated=gated, bias=bias))
 
 
@@ -38,7 +38,7 @@ def experts(
     shared_gate: bool = False,
     latent: int = 0,
 ) -> FeedForward:
-    """Experts of inner ``width`` of which a router chooses ``per_token``, and shared ones that all tokens pass.
+    """Build experts of inner ``width`` of which a router chooses ``per_token``, and shared ones that all tokens pass.
 
     shared_width: inner width of all shared experts together; shared_gate: one output gate for them
     latent: the routed experts work on vectors of this width, projected down and up once; 0: on the hidden state

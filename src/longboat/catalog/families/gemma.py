@@ -1,4 +1,4 @@
-"""Gemma 1 to 4: four norms a layer, windows between layers that see all, tied embedding."""
+"""Reads Gemma 1 to 4: four norms per layer, window layers between full ones, tied embedding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_gemma",)
 
-# Layers of which one sees all tokens, where the config has neither a list nor a pattern.
+# Period of the layers that see all tokens, where the config has neither a list nor a pattern.
 PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
 
 
 def read_gemma(fields: Fields) -> Stack:
-    """Layers as ``layer_types`` or the window pattern says."""
+    """Read layers by ``layer_types`` or the window pattern."""
     doubts = []
     if fields.count("hidden_size_per_layer_input") or fields.count("num_kv_shared_layers"):
         doubts.append("embeddings of each layer and shared key-value layers (Gemma 3n, E models) are left out")
@@ -59,7 +59,7 @@ def _mixer(fields: Fields, hidden: int, kind: str) -> Mixer:
 
 
 def _both(fields: Fields, hidden: int) -> FeedForward:
-    """Gemma 4's mixture: a dense network and experts side by side."""
+    """Build Gemma 4's mixture: a dense network and experts side by side."""
     beside = dense(hidden, fields.need("intermediate_size"))
     width = fields.need("moe_intermediate_size", "expert_intermediate_size")
     chosen = fields.need("top_k_experts", "num_experts_per_tok")

@@ -1,4 +1,4 @@
-"""gpt-oss: every other layer has a window, attention sinks, biases everywhere."""
+"""Reads gpt-oss: every other layer has a window; attention sinks; biases everywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ("read_gpt_oss",)
 
 
 def read_gpt_oss(fields: Fields) -> Stack:
-    """Layers as their ``layer_types`` say."""
+    """Read layers by ``layer_types``."""
     hidden = fields.need("hidden_size")
     kinds = fields.words("layer_types") or ("sliding_attention", "full_attention") * fields.need("num_hidden_layers")
     return Stack(layers=tuple(_layer(fields, hidden, kind) for kind in kinds[: fields.need("num_hidden_layers")]))

@@ -1,4 +1,4 @@
-"""Kimi Linear and Kimi K3: delta attention in most layers, latent attention in the others, experts."""
+"""Reads Kimi Linear and Kimi K3: delta attention in most layers, latent attention in the others, experts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEW_IN_K3 = "weights: gates, attention residuals and latent experts are counted 
 
 
 def read_kimi_linear(fields: Fields) -> Stack:
-    """Layers as ``linear_attn_config`` says; it counts them from one."""
+    """Read layers by ``linear_attn_config``, which counts them from one."""
     hidden, linear = fields.need("hidden_size"), fields.section("linear_attn_config")
     full = set(linear.numbers("full_attn_layers"))
     layers = tuple(

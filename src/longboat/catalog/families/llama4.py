@@ -1,4 +1,4 @@
-"""Llama 4: attention within chunks in three of four layers, experts with one shared, dense layers between."""
+"""Reads Llama 4: attention within chunks in three of four layers, experts with one shared, dense layers between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GLOBAL_INTERVAL = 4
 
 
 def read_llama4(fields: Fields) -> Stack:
-    """Every fourth layer sees all tokens, the others those of their chunk."""
+    """Read the layers: every fourth sees all tokens, the others those of their chunk."""
     num_layers = fields.need("num_hidden_layers")
     return Stack(layers=tuple(_layer(fields, index) for index in range(num_layers)), prefix="language_model.model.")
 

@@ -1,4 +1,4 @@
-"""MiMo-V2: window layers with their own heads between layers that see all."""
+"""Reads MiMo-V2: window layers with their own heads between full ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ("read_mimo_v2",)
 
 
 def read_mimo_v2(fields: Fields) -> Stack:
-    """Layers as ``hybrid_layer_pattern`` says: 1 for a window."""
+    """Read layers by ``hybrid_layer_pattern``: 1 for a window."""
     hidden = fields.need("hidden_size")
     pattern = fields.numbers("hybrid_layer_pattern") or (0,) * fields.need("num_hidden_layers")
     layers = tuple(

@@ -1,4 +1,4 @@
-"""MiniMax-M3: grouped attention to blocks of tokens that an indexer chooses."""
+"""Reads MiniMax-M3: grouped attention to blocks of tokens that an indexer chooses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from longboat.catalog.shape.model_shape import Layer
 
 __all__ = ("read_minimax_m3",)
 
-DOUBT = "the indexer of sparse attention is counted as one key a token and a query projection a head"
+DOUBT = "the indexer of sparse attention is counted as one key per token and one query projection per head"
 
 
 def read_minimax_m3(fields: Fields) -> Stack:
-    """A common decoder, with an indexer where ``sparse_attention_freq`` is 1."""
+    """Read a common decoder, with an indexer where ``sparse_attention_freq`` is 1."""
     stack, sparse = read_decoder(fields), fields.section("sparse_attention_config")
-    marks = sparse.numbers("sparse_attention_freq") if sparse.flag("use_sparse_attention") else ()
+    indexed = sparse.numbers("sparse_attention_freq") if sparse.flag("use_sparse_attention") else ()
     hidden = fields.need("hidden_size")
     layers = [
-        _indexed(layer, sparse, hidden) if index < len(marks) and marks[index] else layer
+        _indexed(layer, sparse, hidden) if index < len(indexed) and indexed[index] else layer
         for index, layer in enumerate(stack.layers)
     ]
     return replace(stack, layers=tuple(layers), estimate=(*stack.estimate, DOUBT))

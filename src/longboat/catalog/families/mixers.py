@@ -1,6 +1,6 @@
 """Mixers with a state of fixed size: gated delta rule, Kimi's delta attention, Mamba-2.
 
-Bytes of states as vLLM 0.32 keeps them: the convolution's last inputs in 16 bits, the recurrent state in 32.
+Bytes of states as in vLLM 0.32: the convolution's last inputs in 16 bits, the recurrent state in 32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STATE_BYTES = 4
 
 
 def gated_delta(fields: Fields, hidden: int, *, name: str = "linear_attn") -> Mixer:
-    """Gated delta rule of Qwen3-Next and Qwen3.5."""
+    """Build the gated delta rule of Qwen3-Next and Qwen3.5."""
     key_heads, value_heads = fields.need("linear_num_key_heads"), fields.need("linear_num_value_heads")
     key_dim, value_dim = fields.need("linear_key_head_dim"), fields.need("linear_value_head_dim")
     kernel = fields.count("linear_conv_kernel_dim", default=4)
@@ -37,7 +37,7 @@ def gated_delta(fields: Fields, hidden: int, *, name: str = "linear_attn") -> Mi
 
 
 def kimi_delta(fields: Fields, hidden: int, *, full_rank_gate: bool) -> Mixer:
-    """Kimi delta attention (Kimi Linear, section 3): per-channel decay by a low-rank projection, gated output."""
+    """Build Kimi delta attention (Kimi Linear, section 3): low-rank decay per channel, gated output."""
     heads, dim = fields.need("num_heads"), fields.need("head_dim")
     kernel = fields.count("short_conv_kernel_size", default=4)
     width, name = heads * dim, "self_attn"
@@ -66,7 +66,7 @@ def kimi_delta(fields: Fields, hidden: int, *, full_rank_gate: bool) -> Mixer:
 
 
 def mamba(fields: Fields, hidden: int, *, name: str = "mixer") -> Mixer:
-    """Mamba-2 (Nemotron-H and others)."""
+    """Build Mamba-2 (Nemotron-H and others)."""
     heads, dim = fields.need("mamba_num_heads", "mamba_n_heads"), fields.need("mamba_head_dim", "mamba_d_head")
     groups = fields.count("n_groups", "mamba_n_groups", default=1)
     state_size = fields.need("ssm_state_size", "mamba_d_state")

@@ -1,4 +1,4 @@
-"""NVIDIA's hybrids: Nemotron-H (a layer is Mamba-2, attention, dense or experts) and the pruned Llamas (NAS)."""
+"""Reads NVIDIA's hybrids: Nemotron-H (Mamba-2, attention, dense or expert layers) and the pruned Llamas (NAS)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAS_WIDTH_MULTIPLE = 256
 
 
 def read_nemotron_h(fields: Fields) -> Stack:
-    """Layers as ``hybrid_override_pattern`` or ``layers_block_type`` says."""
+    """Read layers by ``hybrid_override_pattern`` or ``layers_block_type``."""
     kinds = _kinds(fields, "hybrid_override_pattern", "layers_block_type")
     if not kinds:
         fields.need("hybrid_override_pattern")
@@ -62,7 +62,7 @@ def _experts(fields: Fields, hidden: int) -> FeedForward:
 
 
 def read_nemotron_nas(fields: Fields) -> Stack:
-    """Layers as ``block_configs`` says: each with its own attention and width, or without."""
+    """Read layers by ``block_configs``: each has its own attention and width, or none."""
     blocks = fields.sections("block_configs")
     if not blocks:
         fields.need("block_configs")

@@ -1,4 +1,4 @@
-"""What every family builds from: linear weights, vectors, and the two halves of a layer."""
+"""The parts of every family: linear weights, vectors, and the two halves of a layer."""
 
 from __future__ import annotations
 
@@ -35,18 +35,13 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What a family's reader answers.
-
-    prefix: what stands before ``layers.0`` in the names of the publisher's files
-    mtp: weights of modules for multi-token prediction; others: what else belongs to no layer
-    estimate: reasons why numbers are estimates
-    """
+    """The result of a family's reader."""
 
     layers: tuple[Layer, ...]
-    prefix: str = "model."
-    mtp: tuple[Weight, ...] = ()
-    others: tuple[Weight, ...] = ()
-    estimate: tuple[str, ...] = ()
+    prefix: str = "model."  # text before ``layers.0`` in the names of the publisher's files
+    mtp: tuple[Weight, ...] = ()  # weights of modules for multi-token prediction
+    others: tuple[Weight, ...] = ()  # further weights of no layer
+    estimate: tuple[str, ...] = ()  # reasons why numbers are estimates
 
 
 def linear(
@@ -60,7 +55,7 @@ def linear(
     count: int = 1,
     bias: bool = False,
 ) -> tuple[Weight, ...]:
-    """A matrix from ``columns`` inputs to ``rows`` outputs, and its bias where it has one."""
+    """Return a matrix from ``columns`` inputs to ``rows`` outputs, and its bias where it has one."""
     weight = Weight(name=name, part=part, rows=rows, columns=columns, count=count, shard=shard, units=units)
     if not bias:
         return (weight,)
@@ -69,12 +64,12 @@ def linear(
 
 
 def vector(name: str, numbers: int, part: Part = "norm") -> tuple[Weight, ...]:
-    """Numbers that every rank holds: norms, biases of routers, scales."""
+    """Return numbers that every rank holds: norms, biases of routers, scales."""
     return (Weight(name=name, part=part, rows=numbers),) if numbers else ()
 
 
 def join(mixer: Mixer | None, feed_forward: FeedForward | None, norm_params: int) -> Layer:
-    """A layer of either or both halves, with ``norm_params`` numbers of norms around them."""
+    """Return a layer of either or both halves, with ``norm_params`` numbers of norms around them."""
     mixer = mixer or Mixer(weights=())
     feed_forward = feed_forward or FeedForward(weights=())
     return Layer(
@@ -91,7 +86,7 @@ def join(mixer: Mixer | None, feed_forward: FeedForward | None, norm_params: int
 def as_prediction_head(
     fields: Fields, layers: Iterable[Layer], *, own_ends: bool = False, num_modules: int = 1
 ) -> tuple[Weight, ...]:
-    """Weights of modules for multi-token prediction, each made of ``layers`` and a projection of two hidden states.
+    """Return the weights of modules for multi-token prediction: ``layers`` and a projection of two hidden states each.
 
     own_ends: the files hold a copy of the embedding and of the head in each module (DeepSeek-V3, GLM-4.5)
     """

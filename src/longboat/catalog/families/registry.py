@@ -1,4 +1,4 @@
-"""Which reader knows which architecture; others are read as decoders of the common kind, and marked as estimates."""
+"""Maps architectures to readers; unknown ones are read as common decoders, and marked as estimates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READERS: dict[str, Reader] = {
     "NemotronHForCausalLM": read_nemotron_h,
 }
 
-# Decoders of the common kind whose parameters were counted against a published figure or the publisher's code.
+# Common decoders whose parameter counts were checked against a published figure or the publisher's code.
 COMMON = frozenset(
     {
         "DeepseekV2ForCausalLM",
@@ -71,10 +71,10 @@ COMMON = frozenset(
 
 
 def reader_of(architecture: str) -> Reader:
-    """The reader for a class name of ``architectures`` in config.json."""
+    """Return the reader for a class name of ``architectures`` in config.json."""
     return READERS.get(architecture, read_decoder)
 
 
 def is_known(architecture: str) -> bool:
-    """Whether counts for this architecture are exact."""
+    """Return whether counts for this architecture are exact."""
     return architecture in READERS or architecture in COMMON

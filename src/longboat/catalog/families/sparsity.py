@@ -1,19 +1,19 @@
-"""Which layers of a mixture of experts are sparse."""
+"""Decides which layers of a mixture of experts are sparse."""
 
 from __future__ import annotations
 
-from longboat.catalog.formats.config_fields import Fields
+from longboat.catalog.formats.config_fields import EXPERT_FIELDS, Fields
 
 __all__ = ("is_sparse", "num_experts")
 
 
 def num_experts(fields: Fields) -> int:
-    """Routed experts of a sparse layer; 0 for a dense model."""
-    return fields.count("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+    """Return the routed experts of a sparse layer; 0 for a dense model."""
+    return fields.count(*EXPERT_FIELDS)
 
 
 def is_sparse(fields: Fields, index: int) -> bool:
-    """Whether layer ``index`` has experts; beyond the last layer: as the last kind goes on."""
+    """Return whether layer ``index`` has experts; beyond the last layer, the last kind continues."""
     if not num_experts(fields) or index in fields.numbers("mlp_only_layers"):
         return False
     if kinds := fields.words("mlp_layer_types"):

@@ -1,4 +1,4 @@
-"""Vision towers beside a language model: every rank of the first stage holds one."""
+"""Counts vision towers beside a language model: every rank of the first stage holds one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GATED = ("gemma4_vision", "pixtral")
 
 
 def read_vision(fields: Fields, text_hidden: int) -> tuple[Weight, ...]:
-    """The tower and its projector as one weight; nothing where ``fields`` is empty.
+    """Return the tower and its projector as one weight; nothing where ``fields`` is empty.
 
     fields: the ``vision_config``; text_hidden: width of the language model
     """
@@ -27,7 +27,10 @@ def read_vision(fields: Fields, text_hidden: int) -> tuple[Weight, ...]:
 
 
 def _rest_of_block(fields: Fields, hidden: int, width: int) -> int:
-    """Feed-forward network, norms and biases: gated ones have four norms and no bias, others two and all biases."""
+    """Count feed-forward network, norms and biases.
+
+    Gated towers have four norms and no bias; others have two norms and all biases.
+    """
     if _is_gated(fields):
         return 3 * hidden * width + 4 * hidden + 2 * fields.count("head_dim")
     return 2 * hidden * width + width + 9 * hidden
@@ -47,7 +50,7 @@ def _patches(fields: Fields, hidden: int) -> int:
 
 
 def _projector(fields: Fields, hidden: int, text_hidden: int) -> int:
-    """Merges neighbouring patches and projects them; once more for each layer whose states are handed on too."""
+    """Count the merger and projection of neighbouring patches, once more for each layer of deepstack."""
     merge = fields.count("spatial_merge_size")
     if not merge and (kernel := fields.numbers("merge_kernel_size")):
         merge = kernel[0]

@@ -1,4 +1,4 @@
-"""Typed reading of the fields of a config.json; a field of the wrong type counts as absent."""
+"""Reads the fields of a config.json with their types; a field of the wrong type counts as absent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 from longboat.core.errors import UserInputError
 
-__all__ = ("Fields",)
+__all__ = ("EXPERT_FIELDS", "Fields")
+
+EXPERT_FIELDS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+"""Synonyms for the number of routed experts in a sparse layer."""
 
 
 class Fields:
-    """The fields of one section of a config. Names in a row are synonyms: the first that is there counts."""
+    """The fields of one section of a config. Several names are synonyms: the first that exists counts."""
 
     __slots__ = ("values",)
 
@@ -18,7 +21,7 @@ class Fields:
         self.values = values
 
     def count(self, *names: str, default: int = 0) -> int:
-        """A positive whole number."""
+        """Return a positive whole number."""
         for name in names:
             value = self.values.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -26,12 +29,12 @@ class Fields:
         return default
 
     def need(self, *names: str) -> int:
-        """As ``count``. Raises UserInputError where there is none."""
+        """Return the number as ``count`` does. Raises UserInputError where there is none."""
         if found := self.count(*names):
             return found
         raise UserInputError(
             f"config.json has no {' or '.join(names)}",
-            hint="plan from the folder with the model's safetensors or GGUF files: their headers tell the weights",
+            hint="plan from the folder with the model's safetensors or GGUF files: their headers list the weights",
         )
 
     def number(self, name: str, default: float = 0.0) -> float:
@@ -54,10 +57,10 @@ class Fields:
         return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()
 
     def section(self, *names: str) -> Fields:
-        """A section; an empty one where there is none."""
+        """Return the first of these sections with content; an empty one where there is none."""
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, dict):
+            if isinstance(value, dict) and value:
                 return Fields(value)
         return Fields({})
 

@@ -1,4 +1,4 @@
-"""Reading the header of a GGUF file: metadata and tensors, without the numbers.
+"""Reads the header of a GGUF file: metadata and tensors, without the numbers.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian.
 """
@@ -20,7 +20,7 @@ VERSIONS = (2, 3)
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 MAX_TENSORS = 1_000_000
-# Longer arrays (vocabularies) are stepped over; only their length is kept.
+# Longer arrays (vocabularies) are skipped; only their length is kept.
 MAX_KEPT_ITEMS = 4096
 
 Scalar = int | float | bool | str
@@ -28,7 +28,7 @@ Value = Scalar | tuple[Scalar, ...]
 
 
 class MoreBytesError(Exception):
-    """The header is longer than what was given; ``at_least`` bytes are needed to go on."""
+    """The header is longer than the given data; reading needs ``at_least`` bytes."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__(at_least)
@@ -37,27 +37,29 @@ class MoreBytesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What stands before the numbers. lengths: items of arrays, kept or stepped over."""
+    """The part of the file before the numbers."""
 
     metadata: dict[str, Value]
-    lengths: dict[str, int]
+    lengths: dict[str, int]  # items of each array, kept or skipped
     tensors: tuple[Tensor, ...]
 
 
 def parse_gguf(data: bytes, origin: str) -> GgufHeader:
-    """The header at the start of ``data``.
+    """Parse the header at the start of ``data``.
 
-    Raises MoreBytesError where it goes on behind ``data``, UserInputError where it is no GGUF header.
+    Raises MoreBytesError where it continues behind ``data``, UserInputError where it is not a GGUF header.
     """
     cursor = _Cursor(data)
     if (magic := cursor.take(4)) != MAGIC:
-        raise _broken(origin, f"begins with {magic!r}, not with GGUF")
+        raise _broken(origin, f"begins with {magic!r} instead of GGUF")
     version = cursor.number("I")
     if version not in VERSIONS:
-        raise _broken(origin, f"is GGUF version {version}; {VERSIONS[0]} and {VERSIONS[1]} are read")
+        raise _broken(origin, f"is GGUF version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} are supported")
     num_tensors, num_pairs = cursor.number("Q"), cursor.number("Q")
     if num_tensors > MAX_TENSORS or num_pairs > MAX_TENSORS:
-        raise _broken(origin, f"tells {num_tensors} tensors and {num_pairs} pairs of metadata")
+        raise _broken(
+            origin, f"declares {num_tensors} tensors and {num_pairs} pairs of metadata; the limit is {MAX_TENSORS}"
+        )
     metadata: dict[str, Value] = {}
     lengths: dict[str, int] = {}
     for _ in range(num_pairs):
@@ -68,7 +70,7 @@ def parse_gguf(data: bytes, origin: str) -> GgufHeader:
 
 
 class _Cursor:
-    """Reads one thing after the other."""
+    """A position in the data that moves with each read."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -95,7 +97,7 @@ class _Cursor:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
     def skip_texts(self, count: int) -> None:
-        """Step over ``count`` strings; the vocabulary's are hundreds of thousands."""
+        """Skip ``count`` strings; a vocabulary has hundreds of thousands."""
         data, at, end, unpack = self.data, self.at, len(self.data), struct.Struct("<Q").unpack_from
         for _ in range(count):
             if at + 8 > end:
@@ -145,11 +147,11 @@ def _tensor(cursor: _Cursor, origin: str) -> Tensor:
     if kind not in GGUF_TYPES:
         raise _broken(origin, f"has a tensor {name!r} of the unknown type {kind}")
     form = GGUF_TYPES[kind]
-    # Innermost first in the file; each row is a whole number of blocks.
+    # The file lists the innermost dimension first; each row is a whole number of blocks.
     rows = math.prod(dimensions[1:])
     num_bytes = rows * -(-(dimensions[0] if dimensions else 1) // form.block) * form.num_bytes
     return Tensor(name=name, shape=dimensions[::-1], num_bytes=num_bytes, dtype=form.name)
 
 
 def _broken(origin: str, what: str) -> UserInputError:
-    return UserInputError(f"{origin} {what}", hint="is it a GGUF file, and its download complete?")
+    return UserInputError(f"{origin} {what}", hint="is it a GGUF file, and is its download complete?")

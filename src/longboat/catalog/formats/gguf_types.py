@@ -1,4 +1,4 @@
-"""Types of numbers in GGUF files: how many stand in a block, and the bytes that a block takes.
+"""The number types of GGUF files: how many numbers are in a block, and the bytes of a block.
 
 Source: ggml's type table (github.com/ggml-org/llama.cpp, ggml/src/ggml-common.h), seen 2026-11.
 """
@@ -11,7 +11,7 @@ __all__ = ("GGUF_TYPES", "GgufType", "bits_of")
 
 
 class GgufType(NamedTuple):
-    """A block of ``block`` numbers takes ``num_bytes``."""
+    """A type whose blocks of ``block`` numbers take ``num_bytes``."""
 
     name: str
     block: int
@@ -58,6 +58,6 @@ GGUF_TYPES = {
 
 
 def bits_of(name: str) -> float:
-    """Bits a number of the type ``name`` (``Q4_K``). Raises KeyError for an unknown one."""
+    """Return the bits per number of the type ``name`` (``Q4_K``). Raises KeyError for an unknown one."""
     found = {kind.name: kind for kind in GGUF_TYPES.values()}[name.upper()]
     return found.num_bytes * 8 / found.block

@@ -1,43 +1,37 @@
-"""What a model is, as its config.json tells."""
+"""The settings of a model, as its config.json states them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ("ModelFacts",)
+__all__ = ("ModelConfig",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
-    """Shape of a model. None: the config does not say.
+class ModelConfig:
+    """The settings of a model that decide where it fits. None: the config does not say.
 
-    num_heads, num_kv_heads: attention heads of queries, and of keys and values; kv None where layers differ in it
-    head_dim: numbers in one head
-    max_position_tokens: longest request that the engine accepts, after rope scaling
-    dtype: type of the unquantized weights (``bfloat16``); quantization: method (``fp8``), None where there is none
-    num_experts, num_experts_per_token: 0 for a dense model
-    intermediate_size, moe_intermediate_size: inner width of the dense MLP, and of one expert
-    kv_lora_rank: width of the latent that multi-head latent attention caches; None where attention is not of this kind
-    multimodal: the language model is a part of a larger one
+    It has more than 12 fields because it mirrors a file, without behaviour.
     """
 
     model_type: str = ""
     architecture: str = ""
     num_layers: int | None = None
     hidden_size: int | None = None
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
+    num_heads: int | None = None  # query heads
+    num_kv_heads: int | None = None  # key and value heads; None where layers differ
+    head_dim: int | None = None  # numbers in one head
     vocab_size: int | None = None
-    max_position_tokens: int | None = None
-    dtype: str | None = None
-    quantization: str | None = None
-    num_experts: int = 0
-    num_experts_per_token: int = 0
-    intermediate_size: int | None = None
-    moe_intermediate_size: int | None = None
+    max_position_tokens: int | None = None  # longest request that the engine accepts, after rope scaling
+    dtype: str | None = None  # type of the unquantized weights (``bfloat16``)
+    quantization: str | None = None  # method (``fp8``)
+    num_experts: int = 0  # 0 for a dense model
+    num_experts_per_token: int = 0  # 0 for a dense model
+    intermediate_size: int | None = None  # inner width of the dense MLP
+    moe_intermediate_size: int | None = None  # inner width of one expert
+    # width of the latent that multi-head latent attention caches; None for other attention
     kv_lora_rank: int | None = None
-    multimodal: bool = False
+    multimodal: bool = False  # the language model is a part of a larger one
 
     @property
     def uses_latent_attention(self) -> bool:

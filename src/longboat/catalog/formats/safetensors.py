@@ -1,4 +1,4 @@
-"""Reading headers of safetensors files: names, shapes and exact bytes, without the numbers.
+"""Reads headers of safetensors files: names, shapes and exact bytes, without the numbers.
 
 Format: https://huggingface.co/docs/safetensors (8 bytes of header length, a JSON header, then the raw numbers).
 """
@@ -19,20 +19,20 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 def header_length(start: bytes, origin: str) -> int:
-    """Length of the JSON header that the first eight bytes of a file tell.
+    """Return the length of the JSON header, from the first eight bytes of a file.
 
-    Raises UserInputError where they are none.
+    Raises UserInputError where they are not a length.
     """
     if len(start) < LENGTH_BYTES:
         raise _broken(origin, "is shorter than a header")
     length = int(struct.unpack("<Q", start[:LENGTH_BYTES])[0])
     if not 2 <= length <= MAX_HEADER_BYTES:
-        raise _broken(origin, f"tells a header of {length} bytes")
+        raise _broken(origin, f"declares a header of {length} bytes; the limit is {MAX_HEADER_BYTES}")
     return length
 
 
 def read_header(text: bytes, origin: str) -> tuple[Tensor, ...]:
-    """The tensors in the JSON header of a file. Raises UserInputError where it is none."""
+    """Return the tensors in the JSON header of a file. Raises UserInputError where it is malformed."""
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,20 +58,17 @@ def _counts(value: object) -> tuple[int, ...] | None:
     return counts if len(counts) == len(value) else None
 
 
-def read_index(text: str, origin: str) -> tuple[tuple[str, ...], int]:
-    """Names of the files that model.safetensors.index.json lists, and bytes of all tensors (0: it does not say)."""
+def read_index(text: str, origin: str) -> tuple[str, ...]:
+    """Return the names of the files that model.safetensors.index.json lists. Raises UserInputError."""
     try:
         told = json.loads(text)
-        files = tuple(sorted({_file_name(name) for name in told["weight_map"].values()}))
+        return tuple(sorted({_file_name(name) for name in told["weight_map"].values()}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _broken(origin, "is no index of safetensors files") from None
-    metadata = told.get("metadata")
-    total = metadata.get("total_size") if isinstance(metadata, dict) else 0
-    return files, int(total) if isinstance(total, int | float) else 0
+        raise _broken(origin, "is not an index of safetensors files") from None
 
 
 def _file_name(name: object) -> str:
-    """A name within the model's folder. Raises ValueError for what is none."""
+    """Check a file name within the model's folder. Raises ValueError for any other name."""
     if not isinstance(name, str) or ".." in name or name.startswith("/"):
         raise ValueError(name)
     return name

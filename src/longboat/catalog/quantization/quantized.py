@@ -1,4 +1,4 @@
-"""Applying a quantization to a shape: which weights it concerns, and what each takes then."""
+"""Applies a quantization to a shape: which weights it changes, and the bits that each takes then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from longboat.catalog.shape.weight import Part, Weight
 __all__ = ("quantize",)
 
 QUANTIZABLE: tuple[Part, ...] = ("attention", "mlp", "experts", "shared_experts", "mixer")
-# Publishers write the same places in different ways.
+# Publishers spell the same module names in different ways.
 PREFIXES = ("model.language_model.", "language_model.model.", "model.", "backbone.", "language_model.")
 SPELLINGS = (
     (".block_sparse_moe.", ".mlp."),
@@ -27,9 +27,9 @@ SPELLINGS = (
 
 
 def quantize(shape: ModelShape, quantization: Quantization, *, prefix: str = "model.") -> ModelShape:
-    """The same shape as the files store it.
+    """Return the same shape as the files store it.
 
-    prefix: what stands before ``layers.0`` in the files' names; patterns are tried with and without it
+    prefix: text before ``layers.0`` in the files' names; patterns are tried with and without it
     """
     chooser = _Chooser(quantization, prefix)
     layers = [_layer(layer, index, chooser) for index, layer in enumerate(shape.layers)]
@@ -51,12 +51,15 @@ def _layer(layer: Layer, index: int, chooser: _Chooser) -> Layer:
 
 
 def _ends_within_a_group(weight: Weight) -> bool:
-    """Whether the last group would be cut off: quantizers leave such a network as it is. Blocks are padded instead."""
+    """Return whether the last group would be cut off.
+
+    Quantizers leave such a network as it is. Blocks are padded instead.
+    """
     return bool(weight.group) and not weight.row_group and weight.columns % weight.group != 0
 
 
 def _other(weight: Weight, num_layers: int, chooser: _Chooser) -> Weight:
-    """Prediction heads are layers after the last, and named so in most files."""
+    """Quantize a weight of no layer. Prediction heads are named as layers after the last one in most files."""
     if weight.part != "mtp" or weight.columns == 1 or weight.name.endswith(("embed_tokens", "shared_head", "gate")):
         return weight
     _, module, name = weight.name.split(".", 2)
@@ -64,7 +67,7 @@ def _other(weight: Weight, num_layers: int, chooser: _Chooser) -> Weight:
 
 
 class _Chooser:
-    """Finds the form in which a weight of a given path is stored."""
+    """The choice of the form in which the weight of a given path is stored."""
 
     def __init__(self, quantization: Quantization, prefix: str) -> None:
         self.quantization = quantization
@@ -85,7 +88,7 @@ class _Chooser:
         return weight.part == "experts" if self.quantization.experts_only else weight.part in QUANTIZABLE
 
     def end(self, weight: Weight | None, path: str) -> Weight | None:
-        """Embedding and head are quantized where a rule names them, or the method takes all."""
+        """Return embedding or head as stored: quantized where a rule names it, or where the method takes all."""
         if weight is None:
             return None
         for patterns, form in self.rules:
@@ -95,7 +98,7 @@ class _Chooser:
 
 
 def in_form(weight: Weight, form: Form) -> Weight:
-    """The weight as stored in ``form``."""
+    """Return the weight as stored in ``form``."""
     bits = form.bits + form.per_row_bits / weight.columns
     return replace(weight, bits=bits, group=form.group, row_group=form.row_group)
 
@@ -103,7 +106,7 @@ def in_form(weight: Weight, form: Form) -> Weight:
 class Patterns:
     """Names of modules as quantization configs write them: exact, by a part, with ``*``, or ``re:`` and an expression.
 
-    Expressions that begin with a layer's number are kept by it: there are hundreds of them in some configs.
+    Expressions that begin with a layer's number are kept by that number: some configs have hundreds of them.
     """
 
     def __init__(self, patterns: Iterable[str], prefix: str = "model.") -> None:
@@ -133,7 +136,7 @@ class Patterns:
             self.parts.add(pattern)
 
     def match(self, paths: Iterable[str]) -> bool:
-        """Whether one of the patterns names one of ``paths``, or a module that holds it."""
+        """Return whether a pattern names one of ``paths``, or a module that contains it."""
         return any(self._matches(_plain(path)) for path in paths)
 
     def _matches(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What-if: the same model stored in another quantization, by the name that people use for it, or in wider numbers."""
+"""Converts a shape to another quantization, by its common name, or to wider numbers: a what-if."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from longboat.core.errors import UserInputError
 
 __all__ = ("GGUF_MIXES", "QUANTIZATIONS", "requantized", "widened")
 
-# As published files are made: groups of 128 for integers, FP8 in blocks of 128 x 128.
+# As in published files: groups of 128 for integers, FP8 in blocks of 128 x 128.
 METHODS = {
     "fp8": Form(bits=8.0 + 32 / 128**2, group=128, row_group=128),
     "fp8-tensor": FP8,
@@ -38,7 +38,7 @@ METHODS = {
     "mlx-4bit": Form(bits=4.5, group=64),
     "mlx-8bit": Form(bits=8.5, group=64),
 }
-# llama.cpp's mixes: base type, type of values and down projections in the layers that get more bits.
+# llama.cpp's mixes: base type, and type of values and down projections in the layers that get more bits.
 GGUF_MIXES = {
     "q2_k": ("Q2_K", "Q3_K"),
     "q3_k_s": ("Q3_K", "Q3_K"),
@@ -84,10 +84,9 @@ MIN_MATRIX_PARAMS = 1024
 
 
 def requantized(shape: ModelShape, name: str) -> ModelShape:
-    """``shape`` with its linear weights stored as ``name`` says (``awq``, ``q4_k_m``, ``bf16``); caches stay.
+    """Store the linear weights of ``shape`` as ``name`` says (``awq``, ``q4_k_m``, ``bf16``); caches stay.
 
     Weights that the files keep unquantized count as 16 bits, as before; with ``fp32`` all have 32.
-
     Raises UserInputError for an unknown name.
     """
     wanted = SYNONYMS.get(name.lower(), name.lower()).replace(" ", "_")
@@ -104,13 +103,13 @@ def requantized(shape: ModelShape, name: str) -> ModelShape:
         return _gguf(plain, wanted)
     near = nearest_names(name, QUANTIZATIONS)
     raise UserInputError(
-        f"no quantization is known by the name {name!r}",
-        hint=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(QUANTIZATIONS)}",
+        f"unknown quantization {name!r}",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(QUANTIZATIONS)}",
     )
 
 
 def widened(shape: ModelShape) -> ModelShape:
-    """``shape`` as an engine holds it that computes in fp32: numbers of 16 bits take 32, quantized ones stay."""
+    """Return ``shape`` as an engine that computes in fp32 holds it: 16-bit numbers take 32, quantized ones stay."""
     if shape.dtype == WIDE_DTYPE:
         return shape
     return replace(_each_weight(shape, _wide), dtype=WIDE_DTYPE)
@@ -142,8 +141,11 @@ def _each_weight(shape: ModelShape, change: Callable[[Weight], Weight]) -> Model
 
 
 def _gguf(shape: ModelShape, name: str) -> ModelShape:
-    """As llama.cpp's ``quantize`` mixes types: values and down projections of an eighth of the layers at both ends,
-    and of every third between, get more bits; the head is Q6_K; norms and routers are fp32."""
+    """Mix types as llama.cpp's ``quantize`` does.
+
+    Values and down projections of an eighth of the layers at both ends, and of every third layer between, get more
+    bits; the head is Q6_K; norms and routers are fp32.
+    """
     base, better = GGUF_MIXES[name]
     count = len(shape.layers)
     layers = [

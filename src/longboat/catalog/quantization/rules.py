@@ -1,7 +1,7 @@
-"""How a model's files store numbers: quantization_config and hf_quant_config.json → rules by weight.
+"""Reads how a model's files store numbers: quantization_config and hf_quant_config.json become rules by weight.
 
-Bits count scales and zero points. Formats as the producers document them: AutoAWQ and GPTQ (one fp16 scale and one
-packed zero a group), compressed-tensors, OCP MXFP4 (one 8-bit exponent for 32), NVFP4 (one 8-bit scale for 16),
+Bits include scales and zero points. Formats as the producers document them: AutoAWQ and GPTQ (one fp16 scale and one
+packed zero per group), compressed-tensors, OCP MXFP4 (one 8-bit exponent for 32), NVFP4 (one 8-bit scale for 16),
 bitsandbytes NF4.
 """
 
@@ -17,35 +17,31 @@ __all__ = ("NOT_QUANTIZED", "Form", "Quantization", "Rule", "read_quantization")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How numbers of a weight are stored; fields as in ``Weight``. ``per_row_bits``: of a scale for each row."""
+    """The storage format of a weight's numbers; fields as in ``Weight``."""
 
     bits: float
     group: int = 0
     row_group: int = 0
-    per_row_bits: float = 0.0
+    per_row_bits: float = 0.0  # bits of one scale per row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Weights whose path matches one of ``patterns`` are stored in ``form``. No patterns: all linear weights."""
+    """The form of the weights whose path matches one of ``patterns``."""
 
     form: Form
-    patterns: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()  # empty: all linear weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """The rules of a model: the first that matches counts, and what ``excluded`` names stays as it is.
+    """The rules of a model: the first that matches counts."""
 
-    name: as users know the method (``fp8``, ``awq``, ``nvfp4``); ``""`` for none
-    experts_only: only experts are quantized (MXFP4 of gpt-oss); ends: embedding and head are quantized too (MLX)
-    """
-
-    name: str = ""
+    name: str = ""  # method as users know it (``fp8``, ``awq``, ``nvfp4``); ``""``: none
     rules: tuple[Rule, ...] = ()
-    excluded: tuple[str, ...] = ()
-    experts_only: bool = False
-    ends: bool = False
+    excluded: tuple[str, ...] = ()  # patterns of weights that are not quantized
+    experts_only: bool = False  # only experts are quantized (MXFP4 of gpt-oss)
+    ends: bool = False  # embedding and head are quantized too (MLX)
     kv_cache_dtype: str = ""
     estimate: tuple[str, ...] = ()
 
@@ -78,7 +74,7 @@ MODELOPT = {
 
 
 def read_quantization(config: Mapping[str, object], beside: Mapping[str, object] | None = None) -> Quantization:
-    """The rules that a config.json tells, or the hf_quant_config.json ``beside`` it."""
+    """Return the rules in a config.json, or in the hf_quant_config.json ``beside`` it."""
     root = Fields(config)
     for section in (root, root.section("text_config")):
         if found := section.section("quantization_config", "compression_config"):
@@ -119,7 +115,7 @@ def _excluded(found: Fields) -> tuple[str, ...]:
 
 def _fp8(found: Fields, root: Fields) -> Quantization:
     block = found.numbers("weight_block_size")
-    # Scales stored as bare exponents take 8 bits, others are fp32.
+    # Scales stored as bare exponents take 8 bits; others are fp32.
     scale_bits = 8 if found.word("scale_fmt") == "ue8m0" and root.word("expert_dtype") else 32
     form = FP8_CHANNEL if found.word("quant_method") == "fbgemm_fp8" else FP8
     if len(block) == 2:
@@ -137,7 +133,7 @@ def _grouped(found: Fields, method: str) -> Quantization:
 
 
 def grouped_form(bits: int, group: int, *, zeros: bool = True) -> Form:
-    """Integers with one fp16 scale, and a packed zero point, for each group; group 0: for each row."""
+    """Return integers with one fp16 scale and a packed zero point per group; group 0: per row."""
     extra = 16 + (bits if zeros else 0)
     return Form(bits=bits + extra / group, group=group) if group else Form(bits=float(bits), per_row_bits=float(extra))
 
@@ -180,7 +176,7 @@ def _compressed_form(weights: Fields) -> Form:
 
 
 def _modelopt(told: Fields) -> Quantization:
-    """From hf_quant_config.json's ``quantization``."""
+    """Read hf_quant_config.json's ``quantization``."""
     algorithm = told.word("quant_algo")
     if algorithm == "MIXED_PRECISION":
         return _mixed(Fields({}), told)
@@ -198,7 +194,7 @@ def _modelopt(told: Fields) -> Quantization:
 
 
 def _mixed(found: Fields, told: Fields) -> Quantization:
-    """Model Optimizer's config: groups with targets, or a table of layers and their algorithms."""
+    """Read Model Optimizer's config: groups with targets, or a table of layers and their algorithms."""
     table = told.section("quantized_layers") or found.section("quantized_layers")
     if rules := _table_rules(table):
         block = found.numbers("weight_block_size")
@@ -239,7 +235,7 @@ def _family(algorithm: str) -> str:
 
 
 def _mlx(told: Fields) -> Quantization:
-    """MLX: integers with one fp16 scale and one fp16 bias a group, embedding and head included."""
+    """Read MLX's config: integers with one fp16 scale and one fp16 bias per group, embedding and head included."""
     bits, group = told.need("bits"), told.count("group_size", default=64)
     return Quantization(name="mlx", rules=(Rule(form=Form(bits=bits + 32 / group, group=group)),), ends=True)
 
@@ -251,6 +247,6 @@ def _unknown(found: Fields, method: str) -> Quantization:
         rules=(Rule(form=grouped_form(bits, found.count("group_size", default=128))),),
         excluded=_excluded(found),
         estimate=(
-            f"weights: quantization {method or 'without a name'} is not known: counted with {bits} bits a number",
+            f"weights: quantization {method or 'without a name'} is unknown: counted with {bits} bits per number",
         ),
     )

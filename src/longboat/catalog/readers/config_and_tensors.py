@@ -1,4 +1,4 @@
-"""A shape from a model's config and the headers of its weights together, or from either alone."""
+"""Makes a shape from a model's config and the headers of its weights together, or from either alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Config = Mapping[str, object]
 
 
 def shape_from_both(config: Config, quantization: Config | None, name: str, tensors: Iterable[Tensor]) -> ModelShape:
-    """quantization: the parsed hf_quant_config.json; tensors: none where no header was read.
+    """Make a shape from all that is known of a model.
 
-    Raises UserInputError where neither tells enough.
+    quantization: the parsed hf_quant_config.json; tensors: none where no header was read
+    Raises UserInputError where neither config nor tensors are enough.
     """
     tensors = list(tensors)
     try:

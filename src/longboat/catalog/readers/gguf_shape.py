@@ -1,4 +1,4 @@
-"""From a GGUF header to a shape: exact bytes by tensor, heads and caches from the metadata."""
+"""Makes a shape from a GGUF header: exact bytes by tensor, heads and caches from the metadata."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from longboat.core.errors import UserInputError
 
 __all__ = ("shape_from_gguf",)
 
-# Layers of which one sees all tokens, where the metadata has a window but no pattern (llama.cpp's own table).
+# Period of the layers that see all tokens, where the metadata has a window but no pattern (llama.cpp's own table).
 PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma4": 6, "gpt-oss": 2, "llama4": 4, "cohere2": 4, "phi3": 1}
-# Architectures whose caches follow from the fields that are read here.
+# Architectures whose caches follow from the fields that this module reads.
 KNOWN = {
     *("llama", "llama4", "mistral3", "phi3", "olmo2", "granite", "internlm2", "stablelm", "starcoder2", "mimo2"),
     *("qwen2", "qwen2moe", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "glm4moe", "minimax-m2", "deepseek2"),
@@ -26,7 +26,7 @@ KNOWN = {
 
 
 class _Metadata:
-    """Fields of the architecture, by their names without it."""
+    """The metadata fields of the architecture, by their names without it."""
 
     def __init__(self, header: GgufHeader) -> None:
         self.values = header.metadata
@@ -43,7 +43,7 @@ class _Metadata:
         return value if isinstance(value, int) and value > 0 else default
 
     def each(self, name: str, num_layers: int, default: int) -> tuple[int, ...]:
-        """One number a layer: some fields are a list, some one number for all."""
+        """Return one number per layer: some fields are a list, some one number for all."""
         value = self.get(name)
         if isinstance(value, tuple) and len(value) >= num_layers:
             return tuple(item if isinstance(item, int) else default for item in value[:num_layers])
@@ -51,17 +51,17 @@ class _Metadata:
 
 
 def shape_from_gguf(headers: Sequence[GgufHeader], *, name: str = "", origin: str = "the file") -> ModelShape:
-    """The shape of a model in one GGUF file, or in several parts (the first has the metadata).
+    """Return the shape of a model in one GGUF file, or in several parts (the first has the metadata).
 
-    Raises UserInputError where the header tells no layers.
+    Raises UserInputError where the header has no number of layers.
     """
     fields = _Metadata(headers[0])
     tensors = [tensor for header in headers for tensor in header.tensors]
     num_layers = fields.count("block_count") - fields.count("nextn_predict_layers")
     if not 0 < num_layers <= MAX_LAYERS:
         raise UserInputError(
-            f"{origin} tells {num_layers} layers in {fields.architecture or 'architecture'}.block_count",
-            hint="only GGUF files of language models can be planned; of a model in parts, name the first",
+            f"{origin} has {num_layers} layers in {fields.architecture or 'architecture'}.block_count",
+            hint="only GGUF files of language models can be planned; of a model in several files, give the first",
         )
     layers = _layers(fields, num_layers, _recurrent_layers(tensors))
     shape = shape_from_tensors(tensors, name=name, caches=layers)
@@ -78,7 +78,7 @@ def shape_from_gguf(headers: Sequence[GgufHeader], *, name: str = "", origin: st
 
 
 def _recurrent_layers(tensors: Iterable[Tensor]) -> set[int]:
-    """Layers that keep a state: those with a state-space mixer (Mamba, Mamba-2, gated delta rule)."""
+    """Return the layers with a state: those with a state-space mixer (Mamba, Mamba-2, gated delta rule)."""
     places = (place_of(tensor.name) for tensor in tensors)
     return {place.layer for place in places if place.layer is not None and place.module.startswith("ssm_")}
 
@@ -104,7 +104,7 @@ def _layers(fields: _Metadata, num_layers: int, recurrent: set[int]) -> list[Lay
 
 
 def _state(fields: _Metadata) -> Cache:
-    """llama.cpp keeps the convolution's last inputs and the recurrent state in fp32 (``llama-hparams.cpp``)."""
+    """Count the last inputs of the convolution and the recurrent state in fp32, as ``llama-hparams.cpp`` does."""
     inner, size = fields.count("ssm.inner_size"), fields.count("ssm.state_size")
     channels = inner + 2 * fields.count("ssm.group_count") * size
     return Cache(kind="state", state_bytes=4 * ((fields.count("ssm.conv_kernel", 1) - 1) * channels + size * inner))
@@ -148,8 +148,8 @@ def _most_used(tensors: Iterable[Tensor]) -> str:
 def _doubts(fields: _Metadata) -> tuple[str, ...]:
     doubts = []
     if fields.architecture not in KNOWN:
-        doubts.append(f"architecture {fields.architecture} is not known: caches are counted from its attention fields")
+        doubts.append(f"architecture {fields.architecture} is unknown: caches are counted from its attention fields")
     told = isinstance(fields.get("attention.sliding_window_pattern"), tuple | int)
     if fields.count("attention.sliding_window") and not told and fields.architecture not in PATTERNS:
-        doubts.append("the metadata has a window but no pattern: every layer is counted with all tokens")
+        doubts.append("the metadata has a window but no pattern: every layer is counted as seeing all tokens")
     return tuple(doubts)

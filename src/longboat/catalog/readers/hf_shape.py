@@ -1,4 +1,4 @@
-"""Reading a model's config.json into a ModelShape: every weight counted, quantization applied."""
+"""Reads a model's config.json into a ModelShape: every weight counted, quantization applied."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from longboat.catalog.families.registry import is_known, reader_of
 from longboat.catalog.families.vision import read_vision
 from longboat.catalog.formats.config_fields import Fields
 from longboat.catalog.formats.hf_config import facts_from_config, text_section
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.quantization.quantized import quantize
 from longboat.catalog.quantization.rules import NOT_QUANTIZED, Quantization, read_quantization
 from longboat.catalog.shape.model_shape import MAX_LAYERS, ModelShape, share_equal_layers
@@ -20,15 +21,15 @@ __all__ = ("shape_from_config",)
 
 Config = Mapping[str, object]
 
-# Families whose head is the embedding unless their config says otherwise.
+# Families whose head is the embedding where their config does not say.
 TIED_BY_DEFAULT = ("gemma", "cohere", "granite")
 LAYER_FIELDS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     *("num_nextn_predict_layers", "mtp_num_hidden_layers"),
 )
 PROMISES = ("nvfp4", "mxfp4", "fp8", "awq", "gptq", "int4", "int8", "w4a16", "w8a8", "bnb")
-# Fields that tell weights or caches which only a family's own reader counts.
-TELLING_FIELDS = (
+# Fields about weights or caches that only a family's own reader counts.
+FAMILY_FIELDS = (
     "block_configs",
     "compress_ratios",
     "hybrid_override_pattern",
@@ -40,48 +41,41 @@ TELLING_FIELDS = (
 
 
 def shape_from_config(config: Config, *, name: str = "", quantization: Config | None = None) -> ModelShape:
-    """The shape that a parsed config.json tells.
+    """Return the shape that a parsed config.json describes.
 
     quantization: the parsed hf_quant_config.json, where the folder has one
-
     Raises UserInputError where fields are missing without which nothing can be counted.
     """
     facts, text = facts_from_config(config), Fields(text_section(config))
     for field in LAYER_FIELDS:
         if text.count(field) > MAX_LAYERS:
-            raise UserInputError(f"config.json tells {text.count(field)} {field}", hint="is it the right file?")
-    architecture = _architecture(config) or facts.architecture
-    stack = reader_of(architecture)(text)
+            raise UserInputError(
+                f"config.json has {field} {text.count(field)}, above {MAX_LAYERS}", hint="is it the right file?"
+            )
+    stack = reader_of(facts.architecture)(text)
     scheme = read_quantization(config, quantization)
     if scheme is NOT_QUANTIZED and (word := _promised(name)):
         scheme = Quantization(
-            estimate=(f"weights: the name says {word}, but no quantization is told: counted without",)
+            estimate=(f"weights: the name says {word}, but the config has no quantization: counted without",)
         )
-    shape = _assemble(config, text, stack, name=name, architecture=architecture, quantization=scheme)
+    shape = _assemble(config, facts, stack, name=name, quantization=scheme)
     return quantize(shape, scheme, prefix=stack.prefix) if scheme.rules else shape
 
 
 def _promised(name: str) -> str:
-    """The quantization that a model's name speaks of."""
+    """Return the quantization that a model's name mentions."""
     words = re.split(r"[^a-z0-9]+", name.lower())
     return next((word for word in PROMISES if word in words), "")
 
 
-def _architecture(config: Config) -> str:
-    names = Fields(config).words("architectures")
-    return names[0] if names else ""
-
-
-def _assemble(
-    config: Config, text: Fields, stack: Stack, *, name: str, architecture: str, quantization: Quantization
-) -> ModelShape:
+def _assemble(config: Config, facts: ModelConfig, stack: Stack, *, name: str, quantization: Quantization) -> ModelShape:
+    text = Fields(text_section(config))
     hidden, vocab = text.need("hidden_size", "n_embd", "d_model"), text.need("vocab_size")
-    facts = facts_from_config(config)
     vision = read_vision(Fields(config).section("vision_config"), hidden)
     tied = _tied(config, text)
     return ModelShape(
         name=name,
-        architecture=architecture,
+        architecture=facts.architecture,
         layers=share_equal_layers(stack.layers),
         embedding=Weight(name="embed_tokens", part="embedding", rows=vocab, columns=hidden, shard="vocab"),
         head=None if tied else Weight(name="lm_head", part="head", rows=vocab, columns=hidden, shard="vocab"),
@@ -92,7 +86,7 @@ def _assemble(
         dtype=facts.dtype or "bfloat16",
         quantization=quantization.name,
         kv_cache_dtype=quantization.kv_cache_dtype,
-        estimate=(*stack.estimate, *_doubts(config, text, architecture), *quantization.estimate),
+        estimate=(*stack.estimate, *_doubts(config, text, facts.architecture), *quantization.estimate),
     )
 
 
@@ -105,11 +99,11 @@ def _doubts(config: Config, text: Fields, architecture: str) -> tuple[str, ...]:
     doubts = []
     if not is_known(architecture):
         doubts.append(
-            f"architecture {architecture or 'without a name'} is not known: counted as a common decoder from its fields"
+            f"architecture {architecture or 'without a name'} is unknown: counted as a common decoder from its fields"
         )
-        doubts += [f"{name} is not understood for this architecture" for name in TELLING_FIELDS if name in text]
+        doubts += [f"{name} is not understood for this architecture" for name in FAMILY_FIELDS if name in text]
     if "audio_config" in Fields(config):
         doubts.append("weights: the audio tower is left out")
     if text.values is not config and "vision_config" not in Fields(config) and "vision" not in architecture.lower():
-        doubts.append("weights: the config has no vision_config: a vision tower, if there is one, is left out")
+        doubts.append("weights: the config has no vision_config: a vision tower, if any, is left out")
     return tuple(doubts)

@@ -1,4 +1,4 @@
-"""What a layer keeps of the tokens before: keys and values, a latent, a window, or a state of fixed size.
+"""What a layer keeps of earlier tokens: keys and values, a latent, a window, or a state of fixed size.
 
 Formulas: keys and values 2 x heads x width; latent attention (DeepSeek-V2, section 2.1.2); gated delta rule and Mamba-2
 states as vLLM 0.32 allocates them; compressed caches as DeepSeek-V4's reference code keeps them.
@@ -13,7 +13,7 @@ __all__ = ("NO_CACHE", "Cache", "CacheKind")
 
 CacheKind = Literal["full", "window", "latent", "state", "compressed", "none"]
 
-# An indexer's key is kept in 8 bits, with a 4-byte scale for each 128 numbers.
+# An indexer's key takes 8 bits per number, with a 4-byte scale for each 128 numbers.
 INDEX_SCALE_BYTES = 4
 INDEX_SCALE_GROUP = 128
 
@@ -22,31 +22,22 @@ INDEX_SCALE_GROUP = 128
 class Cache:
     """The cache of one layer, for one sequence.
 
-    kind: full (every token), window (the last ``window_tokens``), latent (one vector a token, for all heads),
-        state (fixed, whatever the length), compressed (a window, and one vector for each ``ratio`` tokens), none
-    num_kv_heads, key_dim, value_dim: heads, and numbers in a key and in a value of one head
-    window_tokens: of window and compressed
-    latent_dim: numbers of the vector, rotary part included: of latent and compressed
-    state_bytes: kept once for each sequence; of compressed too (its decode buffers)
-    num_state_heads: heads that tensor parallelism divides the state by; 0: it is replicated
-    index_dim: numbers of the key that a sparse-attention indexer keeps beside each entry; 0 where there is none
-    num_index_heads: heads of the indexer
-    top_k_tokens: entries that attention reads at most after the indexer chose; 0: all
-    ratio: tokens in one compressed entry; 0: the layer has a window only
+    kind: full (every token), window (the last ``window_tokens``), latent (one vector a token, for all heads), state (of
+    fixed size), compressed (a window, and one vector for each ``ratio`` tokens), none
     """
 
     kind: CacheKind
     num_kv_heads: int = 0
-    key_dim: int = 0
-    value_dim: int = 0
-    window_tokens: int = 0
-    latent_dim: int = 0
-    state_bytes: int = 0
-    num_state_heads: int = 0
-    index_dim: int = 0
-    num_index_heads: int = 0
-    top_k_tokens: int = 0
-    ratio: int = 0
+    key_dim: int = 0  # numbers in a key of one head
+    value_dim: int = 0  # numbers in a value of one head
+    window_tokens: int = 0  # of window and compressed
+    latent_dim: int = 0  # numbers of the vector, rotary part included; of latent and compressed
+    state_bytes: int = 0  # kept once per sequence; of compressed too (its decode buffers)
+    num_state_heads: int = 0  # heads by which tensor parallelism divides the state; 0: the state is replicated
+    index_dim: int = 0  # numbers of the key that a sparse-attention indexer keeps with each entry; 0: no indexer
+    num_index_heads: int = 0  # heads of the indexer
+    top_k_tokens: int = 0  # most entries that attention reads after the indexer chose; 0: all
+    ratio: int = 0  # tokens in one compressed entry; 0: the layer has a window only
 
     @property
     def index_bytes(self) -> int:
@@ -54,9 +45,9 @@ class Cache:
         return self.index_dim + INDEX_SCALE_BYTES * (-(-self.index_dim // INDEX_SCALE_GROUP))
 
     def entry_bytes(self, dtype_bytes: float) -> float:
-        """Bytes of one kept entry (a token, or a compressed group of them), indexer key included.
+        """Return the bytes of one entry (a token, or a compressed group of them), indexer key included.
 
-        dtype_bytes: 2 for bf16 and fp16, 1 for fp8.
+        dtype_bytes: 2 for bf16 and fp16, 1 for fp8
         """
         match self.kind:
             case "full" | "window":
@@ -67,7 +58,7 @@ class Cache:
                 return 0.0
 
     def bytes_per_token(self, dtype_bytes: float) -> float:
-        """Bytes that each further token of a long sequence adds; 0 where the cache stops growing."""
+        """Return the bytes that each further token of a long sequence adds; 0 where the cache stops growing."""
         match self.kind:
             case "full" | "latent":
                 return self.entry_bytes(dtype_bytes)
@@ -77,7 +68,7 @@ class Cache:
                 return 0.0
 
     def fixed_bytes(self, dtype_bytes: float) -> int:
-        """Bytes of a long sequence that do not grow with it: a full window, a state."""
+        """Return the bytes of a long sequence that do not grow with it: a full window, a state."""
         match self.kind:
             case "window":
                 return round(self.window_tokens * self.entry_bytes(dtype_bytes)) + self.state_bytes
@@ -87,7 +78,7 @@ class Cache:
                 return self.state_bytes
 
     def bytes_of(self, context_tokens: int, dtype_bytes: float) -> int:
-        """Bytes of one sequence of ``context_tokens``."""
+        """Return the bytes of one sequence of ``context_tokens``."""
         match self.kind:
             case "full" | "latent":
                 return round(context_tokens * self.entry_bytes(dtype_bytes)) + self.state_bytes
@@ -102,7 +93,7 @@ class Cache:
                 return self.state_bytes
 
     def tensor_shards(self, tensor: int) -> int:
-        """Into how many parts ``tensor`` ranks divide it; the rest are copies.
+        """Return into how many parts ``tensor`` ranks divide the cache; the rest are copies.
 
         Keys and values are divided by heads, a latent not at all, a state by its heads.
         """
@@ -115,7 +106,7 @@ class Cache:
                 return 1
 
     def attended_tokens(self, context_tokens: int) -> int:
-        """Entries that one query reads at ``context_tokens``."""
+        """Return the entries that one query reads at ``context_tokens``."""
         match self.kind:
             case "window":
                 return min(context_tokens, self.window_tokens)

@@ -1,6 +1,6 @@
-"""From the tensors of a file to a shape: bytes exactly as stored, layer by layer and part by part.
+"""Makes a shape from the tensors of a file: bytes exactly as stored, layer by layer and part by part.
 
-What tensors do not tell (heads, windows, how many experts a token passes) comes from a shape that was read from the
+What tensors do not show (heads, windows, how many experts a token passes) comes from a shape that was read from the
 config, where there is one.
 """
 
@@ -18,18 +18,18 @@ from longboat.core.errors import UserInputError
 
 __all__ = ("shape_from_tensors", "with_exact_weights")
 
-# How much the parameters of files and config may differ before it is said.
+# A larger difference between the parameters of files and config is reported.
 MAX_DIFFERENCE = 0.005
 NO_CONFIG = "heads, caches and active experts are guessed from the widths of the weights: there is no config"
-# Numbers that one element of a packed type holds, where nothing else says it.
+# Numbers in one element of a packed type, where the file does not say.
 PACKED = {"I32": 8, "U8": 2, "F4": 1}
-# Reasons for an estimate that end with knowing the weights.
+# Prefix of reasons for an estimate that no longer hold once the weights are known.
 ABOUT_WEIGHTS = "weights: "
 
 
 @dataclass
 class Module:
-    """Tensors that together are one module: a weight, its scales and zero points, its bias; of all experts."""
+    """The tensors of one module: a weight, its scales and zero points, its bias; of all experts."""
 
     place: Place
     part: Part
@@ -46,13 +46,13 @@ class Module:
 
 
 def with_exact_weights(shape: ModelShape, tensors: Iterable[Tensor]) -> ModelShape:
-    """The shape of a config with its weights replaced by those that the files hold."""
+    """Return the shape of a config with its weights replaced by those in the files."""
     exact = shape_from_tensors(tensors, like=shape)
     difference = abs(exact.num_params - shape.num_params) / max(1, shape.num_params)
     doubts = [reason for reason in shape.estimate if not reason.startswith(ABOUT_WEIGHTS)]
     if difference > MAX_DIFFERENCE:
         doubts.append(
-            f"the files hold {exact.num_params / 1e9:.2f} billion parameters, the config tells "
+            f"the files hold {exact.num_params / 1e9:.2f} billion parameters, but the config describes "
             f"{shape.num_params / 1e9:.2f}: caches and operations are those of the config"
         )
     return replace(exact, estimate=tuple(doubts))
@@ -65,23 +65,20 @@ def shape_from_tensors(
     like: ModelShape | None = None,
     caches: Sequence[Layer] = (),
 ) -> ModelShape:
-    """A shape of what the files hold.
+    """Make a shape of what the files hold.
 
-    like: a shape from the config that tells the rest; caches: or layers that tell it (of a GGUF header)
+    like: a shape from the config that has the rest; caches: layers that have it (from a GGUF header)
     Without either, caches follow from the widths of keys and values, and the shape is marked as an estimate.
-
     Raises UserInputError where the files name impossibly many layers.
     """
     modules = _modules(tensors)
     kinds = like.layers if like else tuple(caches)
-    num_layers = len(kinds) or 1 + max((place.layer for place in modules if place.layer is not None), default=-1)
-    if num_layers > MAX_LAYERS:
-        raise UserInputError(f"{name or 'the file'} names layer {num_layers - 1}", hint="is it a model's file?")
+    num_layers = len(kinds) or _num_layers(modules, name or "the file")
     known = _known(like)
     weights = {key: _weight(module, known) for key, module in modules.items()}
     layers = [_layer(index, weights, kinds) for index in range(num_layers)]
     embedding = _end(weights, "embedding")
-    # Engines do not load a copy of the embedding that some files hold as the head.
+    # Some files hold a copy of the embedding as the head; engines do not load it.
     head = None if like is not None and like.tied else _end(weights, "head")
     others = [_other(key, weight, num_layers) for key, weight in weights.items() if _is_other(key, weight, num_layers)]
     doubts = () if kinds else (NO_CONFIG,)
@@ -94,6 +91,13 @@ def shape_from_tensors(
         others=tuple(others),
         estimate=(*base.estimate, *doubts),
     )
+
+
+def _num_layers(places: Iterable[Place], origin: str) -> int:
+    last = max((place.layer for place in places if place.layer is not None), default=-1)
+    if last >= MAX_LAYERS:
+        raise UserInputError(f"{origin} names layer {last}; the limit is {MAX_LAYERS}", hint="is it a model's file?")
+    return last + 1
 
 
 def _modules(tensors: Iterable[Tensor]) -> dict[Place, Module]:
@@ -109,7 +113,7 @@ def _modules(tensors: Iterable[Tensor]) -> dict[Place, Module]:
 
 
 def _known(like: ModelShape | None) -> Mapping[tuple[int | None, str], Weight]:
-    """Weights of the config by layer and module: their divisions and groups hold for the files' too."""
+    """Return weights of the config by layer and module: their divisions and groups hold for the files' weights too."""
     if like is None:
         return {}
     known: dict[tuple[int | None, str], Weight] = {}
@@ -147,7 +151,7 @@ def _weight(module: Module, known: Mapping[tuple[int | None, str], Weight]) -> W
 
 
 def _numbers(module: Module, main: Tensor, twin: Weight | None) -> int:
-    """Parameters that the module stands for, without scales and zero points."""
+    """Count the parameters of the module, without scales and zero points."""
     mains = [tensor for tensor in module.tensors if tensor.name.rsplit(".", 1)[-1] == main.name.rsplit(".", 1)[-1]]
     stored = sum(tensor.num_numbers or tensor.num_elements for tensor in mains)
     if twin is not None and main.dtype in PACKED:
@@ -157,7 +161,7 @@ def _numbers(module: Module, main: Tensor, twin: Weight | None) -> int:
 
 
 def _sides(stored: tuple[int, ...], numbers: int, twin: Weight | None) -> tuple[int, int]:
-    """Rows and columns of one copy, which stands for ``numbers`` and is ``stored`` in this shape."""
+    """Return rows and columns of one copy of ``numbers`` parameters, which is ``stored`` in this shape."""
     if twin is not None and twin.rows * twin.columns == numbers:
         return twin.rows, twin.columns
     if len(stored) >= 2 and stored[0] and numbers % stored[0] == 0:
@@ -174,7 +178,7 @@ def _layer(index: int, weights: Mapping[Place, Weight], kinds: Sequence[Layer]) 
 
 
 def _guessed_cache(weights: Sequence[Weight]) -> Cache:
-    """Keys and values as wide as their projections; how many heads they are is not known."""
+    """Guess keys and values as wide as their projections; the number of heads is unknown."""
     rows: dict[str, int] = defaultdict(int)
     for weight in weights:
         if weight.shard == "kv_heads" and weight.columns > 1:
@@ -196,7 +200,7 @@ def _is_other(place: Place, weight: Weight, num_layers: int) -> bool:
 
 
 def _other(place: Place, weight: Weight, num_layers: int) -> Weight:
-    """Layers behind the last are modules for multi-token prediction."""
+    """Return a weight of no layer. Layers behind the last are modules for multi-token prediction."""
     if place.layer is None or (place.layer < num_layers and weight.part == "mtp"):
         return weight
     return replace(weight, part="mtp", name=f"mtp.{place.layer - num_layers}.{weight.name}")

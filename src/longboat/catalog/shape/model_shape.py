@@ -1,4 +1,4 @@
-"""The shape of a model, weight by weight and layer by layer: what planning counts bytes and operations from."""
+"""The shape of a model, weight by weight and layer by layer: planning counts bytes and operations from it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from longboat.catalog.shape.cache import NO_CACHE, Cache
-from longboat.catalog.shape.weight import Part, Weight
+from longboat.catalog.shape.weight import Weight
 
 __all__ = ("MAX_LAYERS", "Layer", "ModelShape", "share_equal_layers")
 
-# More is no model: a broken file must not take the memory of the machine that reads it.
+# No model has more: a broken file must not take the memory of the machine that reads it.
 MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One decoder layer.
-
-    num_heads: query heads; 0 where the layer does not attend
-    query_dim, value_dim: numbers of a query (and key) and of a value, in one head: attention costs
-        2 x heads x (query_dim + value_dim) operations for each pair of tokens
-    num_experts, experts_per_token: 0 for a dense layer
-    """
+    """One decoder layer."""
 
     weights: tuple[Weight, ...]
     cache: Cache = NO_CACHE
-    num_heads: int = 0
+    num_heads: int = 0  # query heads; 0 where the layer has no attention
+    # numbers of a query (and key) in one head; attention costs 2 x heads x (query_dim + value_dim) operations for each
+    # pair of tokens
     query_dim: int = 0
-    value_dim: int = 0
-    num_experts: int = 0
-    experts_per_token: int = 0
+    value_dim: int = 0  # numbers of a value in one head
+    num_experts: int = 0  # 0 for a dense layer
+    experts_per_token: int = 0  # 0 for a dense layer
 
     @property
     def num_params(self) -> int:
@@ -38,7 +34,7 @@ class Layer:
 
     @property
     def num_active_params(self) -> int:
-        """Parameters that one token passes through: all, but of the experts only those chosen."""
+        """Parameters that one token passes through: all, but of the experts only the chosen ones."""
         return sum(self.active_params_of(weight) for weight in self.weights)
 
     @property
@@ -46,13 +42,13 @@ class Layer:
         return sum(weight.num_bytes for weight in self.weights)
 
     def active_params_of(self, weight: Weight) -> int:
-        """Parameters of ``weight`` that one token passes through."""
+        """Return the parameters of ``weight`` that one token passes through."""
         if weight.part == "experts" and self.num_experts:
             return weight.num_params * self.experts_per_token // self.num_experts
         return weight.num_params
 
     def rank_bytes(self, *, tensor: int = 1, expert: int = 1) -> int:
-        """Bytes that the fullest of ``tensor`` ranks holds; expert: ranks that divide the experts, 1: none do."""
+        """Return the bytes of the fullest of ``tensor`` ranks; expert: ranks that divide the experts, 1: none do."""
         return sum(weight.rank_bytes(tensor=tensor, expert=expert) for weight in self.weights)
 
 
@@ -60,29 +56,23 @@ class Layer:
 class ModelShape:
     """A whole model.
 
-    architecture: class name of config.json, or the architecture of a GGUF header
-    layers: in order; equal layers are one object
-    embedding: None where unknown tensors hold it; head: None where it is the embedding (tied)
-    others: what belongs to no layer: final norm (first of ``others``), vision tower, modules for multi-token prediction
-    max_context_tokens: 0 where the model does not say
-    dtype: of the computation (``bfloat16``); quantization: name of the method, ``""`` for none
-    kv_cache_dtype: what the files are made for (``fp8``); ``""``: as ``dtype``
-    estimate: reasons why numbers are estimates; empty where they are exact
+    It has 13 fields, one more than usual, because it is a record of a file's contents.
     """
 
     name: str
-    architecture: str
-    layers: tuple[Layer, ...]
-    embedding: Weight | None
-    head: Weight | None = None
+    architecture: str  # class name of config.json, or the architecture of a GGUF header
+    layers: tuple[Layer, ...]  # in order; equal layers are one object
+    embedding: Weight | None  # None where unknown tensors hold it
+    head: Weight | None = None  # None where it is the embedding (tied)
+    # weights of no layer: final norm (first), vision tower, modules for multi-token prediction
     others: tuple[Weight, ...] = ()
     hidden_size: int
     vocab_size: int
-    max_context_tokens: int = 0
-    dtype: str = "bfloat16"
-    quantization: str = ""
-    kv_cache_dtype: str = ""
-    estimate: tuple[str, ...] = ()
+    max_context_tokens: int = 0  # 0 where the model does not say
+    dtype: str = "bfloat16"  # type of the computation (``bfloat16``)
+    quantization: str = ""  # name of the method; ``""``: none
+    kv_cache_dtype: str = ""  # type that the files are made for (``fp8``); ``""``: as ``dtype``
+    estimate: tuple[str, ...] = ()  # reasons why numbers are estimates; empty where they are exact
 
     @property
     def tied(self) -> bool:
@@ -90,15 +80,11 @@ class ModelShape:
         return self.head is None
 
     def weights(self) -> Iterator[Weight]:
-        """Every weight, those of equal layers as often as they occur."""
+        """Yield every weight, those of equal layers as often as they occur."""
         for layer in self.layers:
             yield from layer.weights
         yield from (weight for weight in (self.embedding, self.head) if weight is not None)
         yield from self.others
-
-    def params_of(self, *parts: Part) -> int:
-        """Parameters of the weights that are of one of ``parts``."""
-        return sum(weight.num_params for weight in self.weights() if weight.part in parts)
 
     @property
     def num_params(self) -> int:
@@ -123,19 +109,11 @@ class ModelShape:
         return sum(weight.num_bytes for weight in self.weights())
 
     def kv_bytes_per_token(self, dtype_bytes: float = 2) -> float:
-        """Bytes that each further token of a long sequence adds to the caches of all layers."""
+        """Return the bytes that each further token of a long sequence adds to the caches of all layers."""
         return sum(layer.cache.bytes_per_token(dtype_bytes) for layer in self.layers)
-
-    def kv_fixed_bytes(self, dtype_bytes: float = 2) -> int:
-        """Bytes of a long sequence that do not grow with it: windows and states of all layers."""
-        return sum(layer.cache.fixed_bytes(dtype_bytes) for layer in self.layers)
-
-    def kv_bytes_of(self, context_tokens: int, dtype_bytes: float = 2) -> int:
-        """Bytes of the caches of one sequence of ``context_tokens``."""
-        return sum(layer.cache.bytes_of(context_tokens, dtype_bytes) for layer in self.layers)
 
 
 def share_equal_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """The same layers, equal ones as one object: what is computed once need not be computed for each."""
+    """Return the same layers, equal ones as one object, so that results can be shared between them."""
     known: dict[Layer, Layer] = {}
     return tuple(known.setdefault(layer, layer) for layer in layers)

@@ -1,4 +1,4 @@
-"""Tensors as the header of a file lists them, and what each is for by its name."""
+"""Tensors as the header of a file lists them, and the purpose of each by its name."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ __all__ = ("Place", "Tensor", "part_of", "place_of", "shard_of")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """One tensor of a file.
-
-    shape: as stored, outputs before inputs; copies of experts before both
-    num_bytes: that it takes in the file; num_numbers: that it stands for, more than the shape says where several are
-        packed in one (0: as many as the shape says)
-    """
+    """One tensor of a file."""
 
     name: str
-    shape: tuple[int, ...]
-    num_bytes: int
+    shape: tuple[int, ...]  # as stored, outputs before inputs; copies of experts before both
+    num_bytes: int  # bytes that it takes in the file
     dtype: str = ""
-    num_numbers: int = 0
+    num_numbers: int = 0  # numbers that it represents, where several are packed in one element; 0: as many as elements
 
     @property
     def num_elements(self) -> int:
@@ -33,16 +28,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor belongs: the layer (None: to none of them), the module's name in it, and the expert (None: no)."""
+    """The position of a tensor in the model."""
 
-    layer: int | None
-    module: str
-    expert: int | None
+    layer: int | None  # None: to no layer
+    module: str  # name of the module in the layer
+    expert: int | None  # None: to no expert
 
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.(.+)$")
 EXPERT = re.compile(r"experts\.(\d+)\.")
-# What belongs to a module of another name: scales and packed forms of its weight.
+# Endings of tensors that belong to a module: scales and packed forms of its weight.
 SUFFIXES = re.compile(
     r"(?:\.weight)?\.(weight|bias|qweight|qzeros|scales|g_idx|weight_(?:packed|scale(?:_inv|_2)?|zero_point|shape|global_scale|g_idx)"
     r"|input_(?:scale|global_scale)|k_scale|v_scale|absmax|quant_map|nested_\w+|quant_state\S*|biases)$"
@@ -69,7 +64,7 @@ KV_NAMES = re.compile(r"([kv]_proj|attn_[kv])$")
 
 
 def place_of(name: str) -> Place:
-    """Layer, module and expert of a tensor; ``model.layers.3.mlp.experts.7.up_proj.weight`` is (3, …up_proj, 7)."""
+    """Return the place of a tensor; ``model.layers.3.mlp.experts.7.up_proj.weight`` is in layer 3, expert 7."""
     module = SUFFIXES.sub("", name)
     found = LAYER.search(module)
     if found is None or TOWERS.search(module):
@@ -80,7 +75,7 @@ def place_of(name: str) -> Place:
 
 
 def part_of(place: Place) -> Part:
-    """What a module is for, by its name."""
+    """Return the purpose of a module, by its name."""
     if TOWERS.search(place.module):
         return "vision"
     if MTP.search(place.module):
@@ -93,7 +88,7 @@ def part_of(place: Place) -> Part:
 
 
 def shard_of(module: str, part: Part) -> Shard:
-    """What tensor parallelism usually cuts of such a module."""
+    """Return what tensor parallelism usually cuts of such a module."""
     if part in ("embedding", "head"):
         return "vocab"
     if part in ("norm", "router", "vision", "other"):

@@ -1,4 +1,4 @@
-"""One weight of a model: what it is for, its size as stored, and how engines divide it."""
+"""One weight of a model: its purpose, its size as stored, and how engines divide it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from typing import Literal
 __all__ = ("VOCAB_PADDING", "Part", "Shard", "Weight")
 
 Part = Literal[
-    "attention",
-    "mlp",
-    "experts",
-    "shared_experts",
-    "router",
-    "norm",
-    "embedding",
-    "head",
-    "vision",
-    "mtp",
-    "mixer",
+    "attention", "mlp", "experts", "shared_experts", "router", "norm", "embedding", "head", "vision", "mtp", "mixer",
     "other",
-]
+]  # fmt: skip
 Shard = Literal["out", "in", "kv_heads", "vocab", "replicated"]
 
 # vLLM and SGLang pad the vocabulary to a multiple of this before they divide it.
@@ -29,28 +19,20 @@ VOCAB_PADDING = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A matrix, or ``count`` equal ones (one an expert); a vector has one column.
-
-    rows, columns: outputs and inputs of one copy
-    count: copies; more than 1 for experts only, and expert parallelism divides the copies
-    bits: stored bits per number on average, scales and zero points included
-    group: numbers along ``columns`` that share one scale; 0 where a shard may be cut anywhere
-    row_group: rows that share one scale (128 in FP8 blocks); 0 where a shard may be cut anywhere
-    shard: what tensor parallelism cuts. out: rows; in: columns; kv_heads: rows, by key and value heads, which are
-        copied where there are fewer than ranks; vocab: rows, padded; replicated: each rank holds all of it
-    units: indivisible pieces of the dimension that is cut (attention heads); 0 where there are none
-    """
+    """A matrix, or ``count`` equal ones (one per expert); a vector has one column."""
 
     name: str
     part: Part
-    rows: int
-    columns: int = 1
-    count: int = 1
-    bits: float = 16.0
-    group: int = 0
-    row_group: int = 0
+    rows: int  # outputs of one copy
+    columns: int = 1  # inputs of one copy
+    count: int = 1  # copies; more than 1 for experts only, and expert parallelism divides the copies
+    bits: float = 16.0  # stored bits per number on average, scales and zero points included
+    group: int = 0  # numbers along ``columns`` that share one scale; 0: a shard may be cut anywhere
+    row_group: int = 0  # rows that share one scale (128 in FP8 blocks); 0: a shard may be cut anywhere
+    # what tensor parallelism cuts. out: rows; in: columns; kv_heads: rows by key and value heads, which are copied
+    # where there are fewer than ranks; vocab: rows, padded; replicated: each rank holds all of it
     shard: Shard = "replicated"
-    units: int = 0
+    units: int = 0  # indivisible pieces of the dimension that is cut (attention heads); 0: there are none
 
     @property
     def num_params(self) -> int:
@@ -63,9 +45,9 @@ class Weight:
         return round(self.num_params * self.bits / 8)
 
     def rank_params(self, *, tensor: int = 1, expert: int = 1) -> int:
-        """Numbers that the fullest rank holds, of all copies.
+        """Return the numbers that the fullest rank holds, of all copies.
 
-        tensor: ranks that divide it by tensor parallelism; expert: ranks that divide the copies, 1 for no expert
+        tensor: ranks that divide it by tensor parallelism; expert: ranks that divide the copies, 1: no expert
         parallelism. Experts that are divided by copies are not cut otherwise.
         """
         if self.part == "experts" and expert > 1:
@@ -84,7 +66,7 @@ class Weight:
                 return self.num_params
 
     def rank_bytes(self, *, tensor: int = 1, expert: int = 1) -> int:
-        """Bytes that the fullest rank holds; arguments as in ``rank_params``."""
+        """Return the bytes that the fullest rank holds; arguments as in ``rank_params``."""
         return round(self.rank_params(tensor=tensor, expert=expert) * self.bits / 8)
 
 

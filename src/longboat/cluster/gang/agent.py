@@ -166,14 +166,14 @@ class NodeAgent:
         try:
             zygote = await self._zygote(environment, command.zygote.preload_env, run) if command.zygote else None
             self._release_ports()
-            self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=zygote)
+            self._rank = await start_rank(command, env_tags=marks, log_path=self._log, zygote=zygote)
         except (OSError, EngineError) as error:
             if command.zygote is None:
                 raise
             self._release_ports()
             with self._log.open("a") as log:
                 log.write(f"longboat: the zygote did not fork ({error}); starting plainly\n")
-            self._rank = await start_rank(command, marks=marks, log_path=self._log, zygote=None)
+            self._rank = await start_rank(command, env_tags=marks, log_path=self._log, zygote=None)
         return self._rank.started_by
 
     async def _zygote(

@@ -11,7 +11,7 @@ from typing import Any
 from longboat.builtin import describe, is_builtin
 from longboat.builtin.shapes import SHAPES
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
-from longboat.catalog.formats.model_facts import ModelFacts
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis, knowledge_of
 from longboat.core.errors import ClusterError, Problem, UserInputError
@@ -187,7 +187,7 @@ def _is_known(source: str) -> bool:
     return True
 
 
-def _facts(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> dict[str, ModelFacts]:
+def _facts(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> dict[str, ModelConfig]:
     facts = {}
     for model in fleet.models:
         if is_builtin(model.source):

@@ -1,7 +1,7 @@
-"""Locks of engine environments, and uv, which makes and installs them.
+"""Makes locks of engine environments, and runs uv, which resolves and installs them.
 
-vLLM asks for torchvision, torchaudio and torchcodec. Text needs none of them, and they bind the choice of the torch
-build: the overrides take them out.
+vLLM requires torchvision, torchaudio and torchcodec. Text needs none of them, and they restrict the choice of the
+torch build: the overrides remove them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ __all__ = (
     "check_torch_cpu",
     "num_packages",
     "resolve",
-    "run_quietly",
     "shipped_lock",
 )
 
 ENGINE_PYTHON = "3.11"
-"""Python of the engine environments; its locks hold wheels for this version."""
+"""Python version of the engine environments; the locks hold wheels for it."""
 
 TORCH_CPU_VARIABLE = "LONGBOAT_TORCH_CPU"
 LOCKS = Path(__file__).parent / "locks"
@@ -43,15 +42,15 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uv:
-    """The uv program, where it looks for packages, and variables that it needs on top of the environment's."""
+    """The uv program and how it is called."""
 
     program: str
-    arguments: tuple[str, ...]
-    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...]  # package sources
+    variables: Mapping[str, str] = field(default_factory=dict)  # added to the process's environment
 
     @classmethod
     def found(cls, sources: PackageSources, torch_cpu: str = "") -> Uv:
-        """uv as it came with Longboat. torch_cpu: one more folder or index address to look in."""
+        """Return the uv that was installed with Longboat. torch_cpu: one more folder or index address to look in."""
         import uv
 
         extra = _torch_cpu_arguments(torch_cpu)
@@ -59,9 +58,9 @@ class Uv:
         return cls(program=uv.find_uv_bin(), arguments=arguments, variables=sources.uv_variables())
 
     def run(self, *words: str, deadline_s: float, stdin: str = "") -> str:
-        """Run ``uv WORDS``; ``uv pip`` commands get the package sources. Returns stdout.
+        """Run ``uv WORDS`` and return its output; ``uv pip`` commands get the package sources.
 
-        Raises TransferError with uv's last lines when it fails or takes longer than ``deadline_s``.
+        Raises TransferError with uv's last lines where it fails or takes longer than ``deadline_s``.
         """
         sources = self.arguments if words[0] == "pip" else ()
         env = {**os.environ, **self.variables}
@@ -73,26 +72,30 @@ class Uv:
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             what = f"uv {' '.join(words[:2])} took longer than {deadline_s:.0f} s"
-            raise TransferError(what, hint="check this machine's way to the package index, and try again") from error
+            raise TransferError(
+                what, hint="check this machine's connection to the package index, and try again"
+            ) from error
         if done.returncode != 0:
             tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
-            raise TransferError(f"uv {' '.join(words[:2])} failed:\n{tail}", hint="mend what uv says, and try again")
+            raise TransferError(
+                f"uv {' '.join(words[:2])} failed:\n{tail}", hint="fix the cause that uv reports, and try again"
+            )
         return done.stdout
 
 
 def shipped_lock(kind: str, version: str, platform: str) -> Path | None:
-    """The lock inside this package for an engine version, if there is one."""
+    """Return the lock inside this package for an engine version, if there is one."""
     path = LOCKS / f"{kind}-{version}-{platform}.txt"
     return path if path.exists() else None
 
 
 def num_packages(lock: Path) -> int:
-    """How many packages a lock pins."""
+    """Return how many packages a lock pins."""
     return len(re.findall(r"^[a-z0-9._-]+==", lock.read_text(), flags=re.MULTILINE))
 
 
 def check_torch_cpu(lock: Path, python: str, uv: Uv) -> None:
-    """Make sure that the lock's CPU build of torch can be had, before gigabytes of other packages are fetched.
+    """Check that the lock's CPU build of torch is available, before gigabytes of other packages are downloaded.
 
     Raises UserInputError where it is not found.
     """
@@ -107,7 +110,7 @@ def check_torch_cpu(lock: Path, python: str, uv: Uv) -> None:
             uv.run(*words, "--python", python, "-r", file.name, deadline_s=_RESOLVE_DEADLINE_S)
     except TransferError as error:
         version = match[0].split()[0]
-        raise UserInputError(f"{version} is not where this machine looks for packages", hint=_torch_hint()) from error
+        raise UserInputError(f"{version} is in none of this machine's package sources", hint=_torch_hint()) from error
 
 
 def resolve(
@@ -120,24 +123,18 @@ def resolve(
     python: str = ENGINE_PYTHON,
     keep: Path | None = None,
 ) -> None:
-    """Resolve an engine version to a lock with hashes. On ``cpu`` torch is pinned to its CPU build.
+    """Resolve an engine version to a lock with hashes. On ``cpu``, torch is pinned to its CPU build.
 
     keep: a lock whose versions stay as they are
-    Raises UserInputError when there is no such version for this platform, TransferError when resolving fails.
+    Raises UserInputError where there is no such version for this platform, TransferError where resolving fails.
     """
     package = f"{_DISTRIBUTION[kind, platform]}=={version}"
     overrides = [f"{name}; sys_platform == 'never'" for name in _NEVER]
     kept = keep.read_text() if keep else ""
     torch = _torch_version(_compiled(package, overrides, uv, python, kept), package)
-    # A plain "==" would also accept the CPU build, where a folder of this machine offers it.
+    # A plain "==" would also accept the CPU build where a folder of this machine offers it.
     overrides.append(f"torch=={torch}+cpu" if platform == "cpu" else f"torch=={torch},!={torch}+cpu")
     output.write_text(_compiled(package, overrides, uv, python, kept))
-
-
-def run_quietly(command: list[str], *, deadline_s: float) -> int:
-    """Run a command whose output nobody needs; returns its exit status."""
-    done = subprocess.run(command, capture_output=True, timeout=deadline_s, check=False)
-    return done.returncode
 
 
 def _torch_version(lock: str, package: str) -> str:
@@ -148,7 +145,7 @@ def _torch_version(lock: str, package: str) -> str:
 
 
 def _compiled(package: str, overrides: list[str], uv: Uv, python: str, kept: str) -> str:
-    """The lock of ``package``. uv keeps versions and hashes of ``kept``, an earlier lock, where they still fit."""
+    """Return the lock of ``package``. uv keeps what still fits of ``kept``, an earlier lock."""
     options = ("--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")
     with tempfile.TemporaryDirectory() as folder:
         override, output = Path(folder) / "overrides.txt", Path(folder) / "lock.txt"
@@ -166,14 +163,16 @@ def _torch_cpu_arguments(torch_cpu: str) -> list[str]:
     if "://" not in torch_cpu:
         folder = Path(torch_cpu).expanduser()
         if not folder.is_dir():
-            raise UserInputError(f"{TORCH_CPU_VARIABLE}={torch_cpu} is no folder and no address", hint=_torch_hint())
+            raise UserInputError(
+                f"{TORCH_CPU_VARIABLE}={torch_cpu} is neither a folder nor an address", hint=_torch_hint()
+            )
         return ["--find-links", str(folder)]
-    # Without this, uv would take every other package that this index also has from there.
+    # Without this strategy, uv would take every other package that this index also has from there.
     return ["--index", torch_cpu, "--index-strategy", "unsafe-best-match"]
 
 
 def _torch_hint() -> str:
     return (
-        f"set {TORCH_CPU_VARIABLE} to a folder that holds the wheel, or to the address of an index that has PyTorch's"
-        " CPU builds (the installation page of PyTorch shows it), or add either to pip's configuration"
+        f"set {TORCH_CPU_VARIABLE} to a folder with the wheel, or to the address of an index with PyTorch's CPU builds"
+        " (PyTorch's installation page shows it), or add either to pip's configuration"
     )

@@ -1,4 +1,4 @@
-"""Engine environments on this node: find one and say what is in it, without starting or importing anything.
+"""Finds engine environments on this node and reads what is in them, without starting or importing anything.
 
 An environment that Longboat built is a folder ``engines/NAME`` with a marker file, which is written last: a folder
 without it is an unfinished installation. An environment of the user's own needs no marker.
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ __all__ = (
     "environment_at",
     "find_environment",
     "installed_environments",
+    "read_marker",
     "version_key",
 )
 
@@ -40,7 +41,7 @@ _SITE_FOLDERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InstalledEnvironment:
     """An environment that Longboat built, as its marker describes it."""
 
@@ -51,26 +52,26 @@ class InstalledEnvironment:
 
 
 def engines_folder(home: Path) -> Path:
-    """The folder under ``home`` that holds one folder for each installed environment."""
+    """Return the folder under ``home`` that holds one folder for each installed environment."""
     return home / "engines"
 
 
 def cuda_is_here() -> bool:
-    """Whether this machine has an NVIDIA driver."""
+    """Return whether this machine has an NVIDIA driver."""
     return Path("/proc/driver/nvidia").exists() or Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def default_platform() -> str:
-    """``cuda`` where an NVIDIA driver is loaded, else ``cpu``."""
+    """Return ``cuda`` where an NVIDIA driver is loaded, else ``cpu``."""
     return "cuda" if cuda_is_here() else "cpu"
 
 
 def find_environment(kind: str, *, version: str | None, path: str | None, home: Path) -> EngineEnvironment:
-    """The environment to run engine ``kind`` in on this node.
+    """Find the environment on this node in which engine ``kind`` runs.
 
     path: folder or interpreter of the user's own environment, or the name of an installed one; wins over everything
-    version: an installed environment of exactly this version; None is the newest one
-    Raises UserInputError when there is none, with the command that installs it.
+    version: version of an installed environment; None: the newest one
+    Raises UserInputError where there is none, with the command that installs it.
     """
     if path is not None:
         return environment_at(kind, _named_or_path(path, home))
@@ -89,12 +90,12 @@ def environment_at(kind: str, path: Path) -> EngineEnvironment:
     python = path / "bin" / "python" if path.is_dir() else path
     if not os.access(python, os.X_OK):
         raise UserInputError(
-            f"no Python at {python}", hint="name the folder of a virtual environment, or its bin/python"
+            f"there is no Python at {python}", hint="give the folder of a virtual environment, or its bin/python"
         )
     versions = _distributions(python.absolute().parent.parent)
     name = next((name for name in _DISTRIBUTIONS.get(kind, ()) if name in versions), None)
     if name is None:
-        raise UserInputError(f"the environment at {path} has no {kind}", hint=_install_hint(kind, None))
+        raise UserInputError(f"the environment at {path} does not contain {kind}", hint=_install_hint(kind, None))
     return EngineEnvironment(
         kind=kind,
         python=str(python.absolute()),
@@ -106,26 +107,25 @@ def environment_at(kind: str, path: Path) -> EngineEnvironment:
 
 
 def installed_environments(home: Path) -> list[InstalledEnvironment]:
-    """Every finished environment under ``home``, by name."""
-    folders = sorted(engines_folder(home).glob(f"*/{MARKER}"))
-    return [item for marker in folders if (item := _installed(marker)) is not None]
+    """Return every finished environment under ``home``, sorted by name."""
+    markers = sorted(engines_folder(home).glob(f"*/{MARKER}"))
+    return [found[0] for marker in markers if (found := read_marker(marker.parent)) is not None]
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Orders version numbers; only the numbers count."""
+    """Return a sort key of a version number; only its numbers count."""
     return tuple(int(digits) for digits in re.findall(r"\d+", version.partition("+")[0]))
 
 
-def _installed(marker: Path) -> InstalledEnvironment | None:
+def read_marker(folder: Path) -> tuple[InstalledEnvironment, Mapping[str, str]] | None:
+    """Return the environment in ``folder`` and its marker's fields; None where it is absent, unfinished or damaged."""
     try:
-        told = json.loads(marker.read_text())
-        environment = environment_at(told["kind"], marker.parent)
+        fields = json.loads((folder / MARKER).read_text())
+        environment = environment_at(fields["kind"], folder)
     except (OSError, ValueError, KeyError, UserInputError):
-        return None  # broken after it was made: as good as not installed
-    created_at = str(told.get("created_at", ""))
-    return InstalledEnvironment(
-        name=marker.parent.name, folder=marker.parent, created_at=created_at, environment=environment
-    )
+        return None
+    created_at = str(fields.get("created_at", ""))
+    return InstalledEnvironment(folder.name, folder, created_at, environment), fields
 
 
 def _preference(item: InstalledEnvironment) -> tuple[bool, tuple[int, ...], str]:
@@ -141,27 +141,23 @@ def _named_or_path(path: str, home: Path) -> Path:
 def _no_environment(kind: str, version: str | None, found: list[InstalledEnvironment], home: Path) -> UserInputError:
     wanted = f"{kind} {version}" if version else kind
     there = ", ".join(item.name for item in found) or "none"
-    message = f"no environment for {wanted} in {engines_folder(home)} (installed: {there})"
+    message = f"there is no environment for {wanted} in {engines_folder(home)} (installed: {there})"
     return UserInputError(message, hint=_install_hint(kind, version))
 
 
 def _install_hint(kind: str, version: str | None) -> str:
     wanted = f"{kind}@{version}" if version else kind
-    return f"run on every node: longboat engines install {wanted}; or name an environment of your own"
+    return f"run `longboat engines install {wanted}` on every node, or give the path of your own environment"
 
 
 def _distributions(prefix: Path) -> dict[str, str]:
-    """Normalised name → version of everything installed under ``prefix``."""
-    return dict(sorted(_read_distributions(prefix)))
-
-
-def _read_distributions(prefix: Path) -> Iterator[tuple[str, str]]:
-    for pattern in _SITE_FOLDERS:
-        for folder in prefix.glob(pattern):
-            for entry in os.scandir(folder):
-                if entry.name.endswith(".dist-info"):
-                    name, _, version = entry.name.removesuffix(".dist-info").partition("-")
-                    yield re.sub(r"[-_.]+", "-", name).lower(), version
+    """Map the normalised name of everything installed under ``prefix`` to its version, sorted by name."""
+    folders = [folder for pattern in _SITE_FOLDERS for folder in prefix.glob(pattern)]
+    found = {}
+    for entry in (entry for folder in folders for entry in os.scandir(folder) if entry.name.endswith(".dist-info")):
+        name, _, version = entry.name.removesuffix(".dist-info").partition("-")
+        found[re.sub(r"[-_.]+", "-", name).lower()] = version
+    return dict(sorted(found.items()))
 
 
 def _platform_of(distribution: str, versions: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Builds engine environments: a lock of exact packages becomes a virtual environment with compiled bytecode.
 
-Extras of one package cannot carry overrides, and an engine's packages must not meet Ray's: so each engine has an
-environment of its own. A marker file is written last; what has none is unfinished and is built anew.
+Extras of one package cannot carry overrides, and an engine's packages must not meet Ray's, so each engine has its own
+environment. A marker file is written last; a folder without it is unfinished and is built again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,13 +28,14 @@ from longboat.engines.environments.environment import (
     default_platform,
     engines_folder,
     environment_at,
+    read_marker,
 )
 from longboat.engines.environments.package_sources import PackageSources
 
 __all__ = ("DEFAULT_VERSIONS", "InstallRequest", "Reporter", "install", "parse_engine", "request_for")
 
 DEFAULT_VERSIONS = {"vllm": "0.32.0"}
-"""Engine → the version that Longboat is tested with."""
+"""Engine → version that Longboat is tested with."""
 
 _FREE_BYTES = {"cpu": 5 * 10**9, "cuda": 20 * 10**9}
 _INSTALL_DEADLINE_S = 3600.0
@@ -42,26 +44,24 @@ _COMPILE_DEADLINE_S = 1800.0
 
 
 class Reporter(Protocol):
-    """Hears what an installation is doing."""
+    """A receiver of an installation's progress."""
 
     def step(self, text: str) -> None:
-        """A new step began; the one before is done."""
-        ...
+        """Report that a new step began and the one before is done."""
 
     def note(self, text: str) -> None:
-        """Something the user should know; the installation goes on."""
-        ...
+        """Report something that the user should know; the installation continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallRequest:
-    """What to install. python: interpreter or version for the environment; name: its folder, empty for the default."""
+    """The environment to install."""
 
     kind: str
     version: str
     platform: str
-    python: str = ENGINE_PYTHON
-    name: str = ""
+    python: str = ENGINE_PYTHON  # interpreter or version for the environment
+    name: str = ""  # name of its folder; empty: the default
 
     @property
     def folder_name(self) -> str:
@@ -69,14 +69,14 @@ class InstallRequest:
 
 
 def parse_engine(text: str) -> tuple[str, str]:
-    """``vllm`` or ``vllm@0.32.0`` → engine and version.
+    """Split ``vllm`` or ``vllm@0.32.0`` into engine and version.
 
-    Raises UserInputError for an engine that is not installed this way, or a version that is none.
+    Raises UserInputError for an engine that is not installed this way, or a malformed version.
     """
     kind, _, version = text.partition("@")
     if kind not in DEFAULT_VERSIONS:
         known = ", ".join(sorted(DEFAULT_VERSIONS))
-        raise UserInputError(f"no engine called {kind!r} can be installed", hint=f"known engines: {known}")
+        raise UserInputError(f"engine {kind!r} cannot be installed", hint=f"known engines: {known}")
     version = version or DEFAULT_VERSIONS[kind]
     if not version[0].isdigit():
         raise UserInputError(f"{version!r} is not a version", hint=f"for example {kind}@{DEFAULT_VERSIONS[kind]}")
@@ -86,15 +86,15 @@ def parse_engine(text: str) -> tuple[str, str]:
 def request_for(
     kind: str, version: str, *, platform: str = "", python: str = ENGINE_PYTHON, name: str = ""
 ) -> InstallRequest:
-    """A checked request. An empty platform is what this machine has.
+    """Return a checked request. An empty platform means the platform of this machine.
 
-    Raises UserInputError for a platform that is none, or a name that is no plain folder name.
+    Raises UserInputError for an unknown platform, or a name that is not a plain folder name.
     """
     platform = platform or default_platform()
     if platform not in _FREE_BYTES:
         raise UserInputError(f"{platform!r} is not a platform", hint=f"known platforms: {', '.join(_FREE_BYTES)}")
     if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UserInputError(f"{name!r} cannot be a name", hint="use letters, digits, dots, dashes and underscores")
+        raise UserInputError(f"{name!r} is not a valid name", hint="use letters, digits, dots, dashes and underscores")
     return InstallRequest(kind=kind, version=version, platform=platform, python=python, name=name)
 
 
@@ -106,11 +106,11 @@ def install(
     torch_cpu: str,
     report: Reporter,
 ) -> InstalledEnvironment:
-    """Build the environment, or do nothing where the same one is already there.
+    """Build the environment, or do nothing where the same one already exists.
 
-    sources: asked only when something is to be built
-    torch_cpu: folder or index that has PyTorch's CPU build, on top of ``sources``; empty: ``sources`` have it
-    Raises UserInputError when the request cannot be met, ClusterError when the disk is full, TransferError when
+    sources: called only when something must be built
+    torch_cpu: folder or index that has PyTorch's CPU build, in addition to ``sources``; empty: ``sources`` have it
+    Raises UserInputError where the request cannot be met, ClusterError where the disk is full, TransferError where
     packages do not arrive.
     """
     folder = engines_folder(home) / request.folder_name
@@ -138,21 +138,23 @@ def _build(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> N
 
 
 def _make_environment(python: str, folder: Path, uv: Uv) -> str:
-    """An empty virtual environment; its interpreter."""
+    """Make an empty virtual environment and return its interpreter."""
     words = ("--quiet", "--clear", "--no-project", "--python", python)
     try:
         uv.run("venv", *words, str(folder), deadline_s=_PYTHON_DEADLINE_S)
     except TransferError as error:
         hint = "install that Python on this machine, or name an interpreter with --python"
-        raise UserInputError(f"cannot make a Python {python} environment: {error.message}", hint=hint) from error
+        raise UserInputError(f"cannot create a Python {python} environment: {error.message}", hint=hint) from error
     return str(folder / "bin" / "python")
 
 
 def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Path:
-    """The shipped lock of this version, or one resolved now."""
+    """Return the shipped lock of this version, or one resolved now."""
     if shipped := engine_lock.shipped_lock(request.kind, request.version, request.platform):
         return shipped
-    report.note(f"{request.kind} {request.version} for {request.platform} has no lock in Longboat, and is not tested")
+    report.note(
+        f"Longboat has no lock for {request.kind} {request.version} on {request.platform} and is not tested with it"
+    )
     report.step("resolving its packages")
     path = folder / "longboat-engine.lock"
     engine_lock.resolve(request.kind, request.version, request.platform, path, uv, python=request.python)
@@ -160,22 +162,17 @@ def _lock(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> Pa
 
 
 def _compile(python: str, folder: Path) -> None:
-    """Compile every module now: imports are three times faster after it. Files that are no Python 3 are passed over."""
+    """Compile every module now: imports are three times faster after it. Files that are not Python 3 are skipped."""
     command = [python, "-m", "compileall", "-q", "-j0", "-x", "/tests?/", str(folder / "lib")]
-    engine_lock.run_quietly(command, deadline_s=_COMPILE_DEADLINE_S)
+    subprocess.run(command, capture_output=True, timeout=_COMPILE_DEADLINE_S, check=False)
 
 
 def _present(folder: Path, request: InstallRequest) -> InstalledEnvironment | None:
-    try:
-        told = json.loads((folder / MARKER).read_text())
-        if told["recipe"] != _recipe(request):
-            return None
-        environment = environment_at(request.kind, folder)
-    except (OSError, ValueError, KeyError, UserInputError):
+    if (found := read_marker(folder)) is None:
         return None
-    if environment.fingerprint != told["fingerprint"]:
-        return None
-    return InstalledEnvironment(name=folder.name, folder=folder, created_at=told["created_at"], environment=environment)
+    item, fields = found
+    same = fields.get("recipe") == _recipe(request) and fields.get("fingerprint") == item.environment.fingerprint
+    return item if same else None
 
 
 def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:
@@ -194,11 +191,11 @@ def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:
     partial = folder / f"{MARKER}.partial"
     partial.write_text(json.dumps(told, indent=2) + "\n")
     partial.replace(folder / MARKER)
-    return InstalledEnvironment(name=folder.name, folder=folder, created_at=created_at, environment=environment)
+    return InstalledEnvironment(folder.name, folder, created_at, environment)
 
 
 def _recipe(request: InstallRequest) -> str:
-    """Changes when the same request would build something else."""
+    """Return a digest that changes when the same request would build something else."""
     shipped = engine_lock.shipped_lock(request.kind, request.version, request.platform)
     parts = [request.kind, request.version, request.platform, request.python, shipped.read_text() if shipped else ""]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -213,7 +210,7 @@ def _check_space(folder: Path, platform: str) -> None:
 
 @contextlib.contextmanager
 def _only_one(folder: Path, report: Reporter) -> Iterator[None]:
-    """Holds the environment's lock file; a second installation of the same environment waits for the first."""
+    """Hold the environment's lock file; a second installation of the same environment waits for the first."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         try:

@@ -1,4 +1,4 @@
-"""Where Python packages come from on this machine: pip's own configuration, told to uv, which does not read it.
+"""Reads pip's configuration on this machine and passes it on to uv, which does not read it.
 
 Imports the standard library only: the bootstrap of a checkout uses it before anything is installed.
 """
@@ -20,20 +20,17 @@ _DEADLINE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageSources:
-    """Indexes and folders to look for packages in. Empty: the package client's default.
+    """Indexes and folders in which packages are looked for. Empty: the package client's default."""
 
-    index_url: replaces the default index; extra_index_urls: asked too; find_links: folders or pages with files
-    """
-
-    index_url: str = ""
-    extra_index_urls: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
+    index_url: str = ""  # replaces the default index
+    extra_index_urls: tuple[str, ...] = ()  # used in addition
+    find_links: tuple[str, ...] = ()  # folders or pages with files
     trusted_hosts: tuple[str, ...] = ()
     no_index: bool = False
     certificate: str = ""
 
     def uv_arguments(self) -> list[str]:
-        """The same sources as arguments of ``uv pip`` commands."""
+        """Return the same sources as arguments of ``uv pip`` commands."""
         words = ["--default-index", self.index_url] if self.index_url else []
         words += ["--no-index"] if self.no_index else []
         for flag, values in (
@@ -42,13 +39,13 @@ class PackageSources:
             ("--allow-insecure-host", self.trusted_hosts),
         ):
             words += [word for value in values for word in (flag, value)]
-        # pip takes the best match of all its indexes; uv would stop at the first one that knows the name.
+        # pip takes the best match of all its indexes; uv would stop at the first index that knows the name.
         return [*words, "--index-strategy", "unsafe-best-match"] if self.extra_index_urls else words
 
     def uv_variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Variables that make uv trust whom pip trusts; ``env`` wins over them.
+        """Return variables that make uv trust the certificates that pip trusts; ``env`` wins over them.
 
-        uv brings a list of authorities of its own. pip asks the system's, which a site's own mirror may need.
+        uv brings its own list of authorities. pip uses the system's, which a site's own mirror may need.
         """
         found = {"SSL_CERT_FILE": self.certificate} if self.certificate else {}
         if not found and _system_has_certificates():
@@ -57,12 +54,12 @@ class PackageSources:
 
 
 def package_sources(env: Mapping[str, str] = os.environ, python: str = sys.executable) -> PackageSources:
-    """What pip is told on this machine, by its files (where ``python`` has pip) and by its environment variables."""
+    """Read pip's settings on this machine: its files (where ``python`` has pip) and environment variables."""
     return _sources({**parse_pip_config(_pip_config(python, env)), **_pip_variables(env)})
 
 
 def parse_pip_config(text: str) -> dict[str, str]:
-    """``pip config list`` as option → value; environment over ``[install]`` over ``[global]``, as pip has it."""
+    """Parse ``pip config list`` into option → value; environment over ``[install]`` over ``[global]``, as in pip."""
     found: dict[str, str] = {}
     for section in ("global.", "install.", ":env:."):
         for line in text.splitlines():

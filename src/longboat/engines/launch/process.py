@@ -1,7 +1,7 @@
-"""One node rank as processes: started plainly or forked from a zygote, watched and ended through its keeper.
+"""Runs one node rank as processes: started plainly or forked from a zygote, watched and ended through its keeper.
 
-The keeper holds the reading end of a lifeline pipe; only this process holds the writing end. When that is closed, by
-``close`` or because this process died, the keeper SIGKILLs the rank and everything it started.
+The keeper holds the reading end of a lifeline pipe; only this process holds the writing end. When that end is closed,
+by ``close`` or because this process died, the keeper SIGKILLs the rank and everything that the rank started.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,20 +25,20 @@ __all__ = ("Forker", "RankExit", "RankProcess", "keeper_path", "rank_environment
 START_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
 _FIXED_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
-"""Process titles must not overwrite the environment in /proc, where orphans are found; logs are written at once."""
+"""Keeps process titles from overwriting the environment in /proc, where orphans are found; logs are not buffered."""
 
 
 class Forker(Protocol):
-    """What forks ranks: a zygote."""
+    """Something that forks ranks: a zygote."""
 
     async def fork(
-        self, command: RankCommand, *, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+        self, command: RankCommand, *, env_tags: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
     ) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """How a rank's main process ended: by ``returncode`` or by ``signal``; both None when its keeper was lost."""
+    """The end of a rank's main process. Both fields are None when its keeper was lost."""
 
     returncode: int | None = None
     signal: int | None = None
@@ -50,7 +50,7 @@ class RankExit:
 
 
 class RankProcess:
-    """A running rank. Nothing of it is left once ``wait`` returned."""
+    """A running rank. Nothing of it is left once ``wait`` has returned."""
 
     def __init__(
         self, *, pid: int, keeper_pid: int, started_by: str, lifeline_fd: int, ended: asyncio.Future[RankExit]
@@ -74,11 +74,11 @@ class RankProcess:
         return self._ended.done()
 
     async def wait(self) -> RankExit:
-        """Return when the main process ended and everything that it started is gone. Lasts as long as the rank."""
+        """Return when the main process ended and everything that it started is gone."""
         return await asyncio.shield(self._ended)
 
     def terminate(self, grace_s: float) -> None:
-        """Ask the rank to end; what is left after ``grace_s`` seconds is killed. Returns at once."""
+        """Ask the rank to end; its keeper kills what is left after ``grace_s`` seconds. Returns at once."""
         self._command(f"T {grace_s:.3f} ".encode())
 
     def kill(self) -> None:
@@ -86,7 +86,7 @@ class RankProcess:
         self._command(b"K")
 
     def renew(self, lease_s: float) -> None:
-        """From now on the rank ends unless this is called again within ``lease_s`` seconds. Returns at once."""
+        """Make the rank end unless this is called again within ``lease_s`` seconds. Returns at once."""
         self._command(f"L {lease_s:.3f} ".encode())
 
     def close(self) -> None:
@@ -97,68 +97,72 @@ class RankProcess:
 
     def _command(self, word: bytes) -> None:
         if self._lifeline_fd is not None:
-            with contextlib.suppress(BrokenPipeError, BlockingIOError):  # it has ended already, or reads nothing
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):  # the keeper ended, or does not read
                 os.write(self._lifeline_fd, word)
 
 
 async def start_rank(
-    command: RankCommand, *, marks: Mapping[str, str], log_path: Path, zygote: Forker | None
+    command: RankCommand, *, env_tags: Mapping[str, str], log_path: Path, zygote: Forker | None
 ) -> RankProcess:
     """Start one rank; its output is appended to ``log_path``.
 
-    marks: put into the environment of every process of the rank, for ``reap``
-    zygote: forks the rank if the command allows it; None starts it plainly
-    Raises EngineError when no process came up.
+    env_tags: put into the environment of every process of the rank, for ``reap``
+    zygote: forks the rank if the command allows it; None: the rank is started plainly
+    Raises EngineError where no process came up.
     """
     log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     lifeline_read_fd, lifeline_fd = os.pipe()
     os.set_blocking(lifeline_fd, False)
     status_read_fd, status_fd = os.pipe()
-    forked = zygote is not None and command.zygote is not None
-    status: asyncio.StreamReader | None = None
+    forker = zygote if command.zygote is not None else None
+    fds = {"lifeline_fd": lifeline_read_fd, "status_fd": status_fd, "log_fd": log_fd}
     try:
-        status = await _reader(status_read_fd)
-        if forked:
-            assert zygote is not None
-            await zygote.fork(command, marks=marks, lifeline_fd=lifeline_read_fd, status_fd=status_fd, log_fd=log_fd)
-        else:
-            await _start_keeper(command, marks, lifeline_read_fd, status_fd, log_fd)
-        os.close(status_fd)
-        status_fd = -1
+        with _closing(*fds.values()):
+            status = await _reader(status_read_fd)
+            if forker is not None:
+                await forker.fork(command, env_tags=env_tags, **fds)
+            else:
+                await _start_keeper(command, env_tags, **fds)
         started = await _started(status, log_path)
     except BaseException:
         os.close(lifeline_fd)
         raise
-    finally:
-        for fd in (log_fd, lifeline_read_fd, status_fd):
-            if fd >= 0:
-                os.close(fd)
     return RankProcess(
         pid=int(started["pid"]),
         keeper_pid=int(started["keeper_pid"]),
-        started_by="zygote" if forked else "plain",
+        started_by="plain" if forker is None else "zygote",
         lifeline_fd=lifeline_fd,
-        ended=asyncio.ensure_future(_watch(status, marks)),
+        ended=asyncio.ensure_future(_watch(status, env_tags)),
     )
 
 
-def rank_environment(command: RankCommand, marks: Mapping[str, str]) -> dict[str, str | None]:
-    """What a rank's environment has beyond the node's own; None takes a variable away."""
-    return {**_FIXED_ENV, **command.env, **marks}
+@contextlib.contextmanager
+def _closing(*fds: int) -> Iterator[None]:
+    """Close this process's copies of ``fds`` at the end of the block."""
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def rank_environment(command: RankCommand, env_tags: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what a rank's environment has beyond the node's own; None removes a variable."""
+    return {**_FIXED_ENV, **command.env, **env_tags}
 
 
 def keeper_path() -> str:
-    """File of the keeper, which runs without anything installed."""
+    """Return the path of the keeper, which needs only the standard library."""
     return str(engine_package() / "process" / "keeper.py")
 
 
-async def reap(marks: Mapping[str, str], *, older_than_generation: int | None = None) -> tuple[int, ...]:
-    """SIGKILL every process on this node that carries all ``marks``, with what belongs to it; returns the pids.
+async def reap(env_tags: Mapping[str, str], *, older_than_generation: int | None = None) -> tuple[int, ...]:
+    """SIGKILL every process on this node that carries all ``env_tags``, with its descendants; return their pids.
 
-    older_than_generation: only those whose LONGBOAT_GENERATION is below it
-    Raises EngineError when something could not be killed.
+    older_than_generation: only processes whose LONGBOAT_GENERATION is below it
+    Raises EngineError where something could not be killed.
     """
-    words = ["--reap", *(f"{name}={value}" for name, value in marks.items())]
+    words = ["--reap", *(f"{name}={value}" for name, value in env_tags.items())]
     if older_than_generation is not None:
         words += ["--older-than-generation", str(older_than_generation)]
     process = await asyncio.create_subprocess_exec(
@@ -167,7 +171,9 @@ async def reap(marks: Mapping[str, str], *, older_than_generation: int | None = 
     output, errors = await asyncio.wait_for(process.communicate(), _REAP_DEADLINE_S)
     if process.returncode != 0:
         last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise EngineError(f"orphans could not be killed: {last_line}", hint="look for them with ps on that node")
+        raise EngineError(
+            f"orphaned processes could not be killed: {last_line}", hint="look for them with ps on that node"
+        )
     return tuple(int(word) for word in output.split())
 
 
@@ -176,10 +182,13 @@ def _keeper_argv(*words: str) -> tuple[str, ...]:
 
 
 async def _start_keeper(
-    command: RankCommand, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+    command: RankCommand, env_tags: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
 ) -> None:
-    """Start the keeper, which leaves us at once: what ends our children must not end it before its rank."""
-    env = {**os.environ, **rank_environment(command, marks)}
+    """Start the keeper, which detaches itself from this process at once.
+
+    What ends this process's children must not end the keeper before its rank.
+    """
+    env = {**os.environ, **rank_environment(command, env_tags)}
     argv = _keeper_argv("--lifeline", str(lifeline_fd), "--status", str(status_fd), "--", *command.argv)
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -210,12 +219,12 @@ async def _started(status: asyncio.StreamReader, log_path: Path) -> dict[str, An
     return started
 
 
-async def _watch(status: asyncio.StreamReader, marks: Mapping[str, str]) -> RankExit:
-    """How the rank ended. If its keeper is killed, its work is done here: nothing of the rank may stay."""
+async def _watch(status: asyncio.StreamReader, env_tags: Mapping[str, str]) -> RankExit:
+    """Wait for the end of the rank. If its keeper was killed, reap here: nothing of the rank may stay."""
     while line := await status.readline():
         event = json.loads(line)
         if event["event"] == "exit":
             return RankExit(returncode=event["returncode"], signal=event["signal"])
-    if marks:
-        await reap(marks)
+    if env_tags:
+        await reap(env_tags)
     return RankExit()

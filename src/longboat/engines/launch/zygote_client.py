@@ -1,15 +1,14 @@
-"""Zygotes on this node: find or start the one for an engine environment, and let it fork engine servers.
+"""Finds or starts the zygote of an engine environment on this node, and makes it fork engine servers.
 
-Everything lives in ``<run>/zygotes``: ``<key>.sock``, ``.token`` (what callers must know), ``.lock`` (one starter at a
-time), ``.json`` (what it was started as) and ``.log``. The key tells environments, overlays, variables read at import
-and hosts that share a file system apart.
+Everything lives in ``<run>/zygotes``: ``<key>.sock``, ``.token`` (the secret of callers), ``.lock`` (one starter at a
+time), ``.json`` (how it was started) and ``.log``. The key distinguishes environments, overlays, variables read at
+import, and hosts that share a file system.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import secrets
@@ -38,7 +37,7 @@ from longboat.engines.launch.zygote_files import (
 )
 from longboat.engines.launch.zygote_wire import connected, receive, send
 
-__all__ = ("ZygoteClient", "ZygoteState", "ensure_zygote", "list_all", "stop_all")
+__all__ = ("ZygoteClient", "ZygoteState", "ensure_zygote", "stop_all")
 
 PING_DEADLINE_S = 2.0
 FORK_DEADLINE_S = 10.0
@@ -52,15 +51,15 @@ _MARK_SPACE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteState:
-    """What a zygote says of itself. Times: seconds since the epoch, except import_s."""
+    """A zygote's report about itself."""
 
     pid: int
     fingerprint: str
     vllm_version: str
     modules: tuple[str, ...]
     missing: Mapping[str, str]
-    started_at: float
-    import_s: float
+    started_at: float  # seconds since the epoch
+    import_s: float  # seconds that the imports took
     num_forks: int
     num_engines: int
     threads: int
@@ -69,44 +68,44 @@ class ZygoteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteClient:
-    """A zygote, by its socket. Each call is a connection of its own."""
+    """A zygote, reached through its socket. Each call opens a new connection."""
 
     socket_path: Path
     token: str
 
     async def ping(self) -> ZygoteState:
-        """Raises EngineError when it does not answer within 2 s."""
+        """Return the zygote's state. Raises EngineError where it does not answer within 2 s."""
         answer = await asyncio.to_thread(self._talk, {"op": "ping"}, (), PING_DEADLINE_S)
         return _state(answer)
 
     async def fork(
-        self, command: RankCommand, *, marks: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
+        self, command: RankCommand, *, env_tags: Mapping[str, str], lifeline_fd: int, status_fd: int, log_fd: int
     ) -> tuple[int, int]:
-        """Fork one rank; returns its keeper's and its main process's pid.
+        """Fork one rank; return the pids of its keeper and of its main process.
 
-        Raises EngineError when the zygote refuses or does not answer: then nothing was started, or it ends when
-        ``lifeline_fd``'s other end is closed.
+        Raises EngineError where the zygote refuses or does not answer: then nothing was started, or what was started
+        ends when the other end of ``lifeline_fd`` is closed.
         """
         if command.zygote is None:
             raise EngineError("this engine cannot be forked from a zygote", hint="start it plainly")
         request = {
             "op": "fork",
             "argv": list(command.zygote.argv),
-            "env": rank_environment(command, marks),
-            "marks": dict(marks),
+            "env": rank_environment(command, env_tags),
+            "marks": dict(env_tags),
             "cwd": os.getcwd(),
         }
-        # Copies, because the thread goes on when this call is cancelled and the caller closes its own.
+        # Copies, because the thread continues when this call is cancelled and the caller closes its descriptors.
         fds = tuple(os.dup(fd) for fd in (lifeline_fd, status_fd, log_fd))
         answer = await asyncio.to_thread(self._hand_over, request, fds)
         return int(answer["keeper_pid"]), int(answer["pid"])
 
     async def stop(self) -> None:
-        """End the zygote; its engines stay. Nothing happens when it is gone already."""
+        """End the zygote; its engines stay. Has no effect where it is already gone."""
         await asyncio.to_thread(self.stop_now)
 
     def stop_now(self) -> None:
-        """As ``stop``, for callers without a loop."""
+        """End the zygote as ``stop`` does, for callers without a loop."""
         with contextlib.suppress(EngineError):
             pid = int(self._talk({"op": "ping"}, (), PING_DEADLINE_S)["pid"])
             self._talk({"op": "stop"}, (), PING_DEADLINE_S)
@@ -142,15 +141,15 @@ async def ensure_zygote(
     wait_s: float = 30.0,
     options: tuple[str, ...] = (),
 ) -> ZygoteClient | None:
-    """The zygote for ``environment``, started when there is none that fits; None if it is not ready within ``wait_s``.
+    """Return the zygote for ``environment``, started where none fits; None if it is not ready within ``wait_s``.
 
     preload_env: what the engine reads at import; part of the zygote's identity
     lifeline_pid: the zygote ends when this process does
     options: further words for the zygote's command line
-    Raises EngineError when it ended while starting.
+    Raises EngineError where it ended while starting.
     """
-    begin = functools.partial(_begin, environment, str(overlay), preload_env, run, lifeline_pid, options)
-    client, pid = await asyncio.to_thread(begin)
+    wanted = _Wanted(environment, str(overlay), preload_env, lifeline_pid, options)
+    client, pid = await asyncio.to_thread(_begin, wanted, run)
     deadline_s = time.monotonic() + wait_s
     while True:
         with contextlib.suppress(EngineError):
@@ -164,15 +163,6 @@ async def ensure_zygote(
         await asyncio.sleep(_POLL_S)
 
 
-def list_all(run: Path) -> dict[str, ZygoteState]:
-    """Every zygote of ``run`` that answers, by key."""
-    return {
-        path.stem: state
-        for path in sorted(zygotes_folder(run).glob("*.sock"))
-        if (state := _ping_now(path)) is not None
-    }
-
-
 def stop_all(run: Path) -> None:
     """End every zygote of ``run``, also those that still import; their engines stay."""
     for path in sorted(zygotes_folder(run).glob("*.json")):
@@ -183,67 +173,62 @@ def stop_all(run: Path) -> None:
 # --- starting and ending ---------------------------------------------------------------------------------------------
 
 
-def _begin(
-    environment: EngineEnvironment,
-    overlay: str,
-    preload_env: Mapping[str, str],
-    run: Path,
-    lifeline_pid: int,
-    options: tuple[str, ...],
-) -> tuple[ZygoteClient, int]:
-    """A zygote that fits and lives, maybe still importing, with its pid. One caller at a time."""
-    path = zygotes_folder(run) / f"{zygote_key(environment, overlay, preload_env, options)}.json"
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The zygote to start; fields as the parameters of ``ensure_zygote``."""
+
+    environment: EngineEnvironment
+    overlay: str
+    preload_env: Mapping[str, str]
+    lifeline_pid: int
+    options: tuple[str, ...]
+
+
+def _begin(wanted: _Wanted, run: Path) -> tuple[ZygoteClient, int]:
+    """Return a fitting, living zygote (maybe still importing) with its pid. One caller at a time."""
+    key = zygote_key(wanted.environment, wanted.overlay, wanted.preload_env, wanted.options)
+    path = zygotes_folder(run) / f"{key}.json"
     with locked(path):
         record = read_record(path)
-        if record is not None and _fits(record, environment) and _is_useful(path, record):
+        if record is not None and _fits(record, wanted.environment) and _is_useful(path, record):
             return _client(path), int(record["pid"])
         _end(path)
         token = path.with_suffix(".token")
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-        pid = _spawn(path, environment, overlay, preload_env, lifeline_pid, options)
+        pid = _spawn(path, wanted)
         record = {
             "pid": pid,
             "born": born_at(pid),
-            "lifeline_pid": lifeline_pid,
-            "fingerprint": environment.fingerprint,
-        }
-        record |= {
+            "lifeline_pid": wanted.lifeline_pid,
+            "fingerprint": wanted.environment.fingerprint,
             "started_at_s": time.time(),
-            "python": environment.python,
-            "overlay": overlay,
+            "python": wanted.environment.python,
+            "overlay": wanted.overlay,
             "namespaces": namespaces(),
         }
         path.write_text(json.dumps(record))
         return _client(path), pid
 
 
-def _spawn(
-    path: Path,
-    environment: EngineEnvironment,
-    overlay: str,
-    preload_env: Mapping[str, str],
-    lifeline_pid: int,
-    options: tuple[str, ...],
-) -> int:
-    env = {**os.environ, **preload_env, "SPT_NOENV": "1", _MARK_SPACE: "." * _MARK_SPACE_BYTES}
+def _spawn(path: Path, wanted: _Wanted) -> int:
+    env = {**os.environ, **wanted.preload_env, "SPT_NOENV": "1", _MARK_SPACE: "." * _MARK_SPACE_BYTES}
     for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
         env.pop(name, None)
-    if overlay:
-        env["PYTHONPATH"] = overlay
+    if wanted.overlay:
+        env["PYTHONPATH"] = wanted.overlay
     words = ["--socket", str(path.with_suffix(".sock")), "--token-file", str(path.with_suffix(".token"))]
-    words += ["--fingerprint", environment.fingerprint, "--lifeline-pid", str(lifeline_pid), *options]
+    words += ["--fingerprint", wanted.environment.fingerprint, "--lifeline-pid", str(wanted.lifeline_pid)]
     argv = [sys.executable, "-I", "-S", keeper_path(), "--detach", str(path.with_suffix(".log")), "--"]
-    argv += [environment.python, "-m", "longboat_vllm.process.zygote", *words]
+    argv += [wanted.environment.python, "-m", "longboat_vllm.process.zygote", *words, *wanted.options]
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=_SPAWN_DEADLINE_S, check=True
         )
         return int(done.stdout)
     except (subprocess.SubprocessError, ValueError) as error:
-        raise EngineError(
-            f"the zygote cannot be started: {error}", hint="engines are started plainly meanwhile"
-        ) from error
+        hint = "until it can, engines are started without it"
+        raise EngineError(f"the zygote cannot be started: {error}", hint=hint) from error
 
 
 def _fits(record: Mapping[str, Any], environment: EngineEnvironment) -> bool:
@@ -252,7 +237,7 @@ def _fits(record: Mapping[str, Any], environment: EngineEnvironment) -> bool:
 
 
 def _is_useful(path: Path, record: Mapping[str, Any]) -> bool:
-    """It answers, or it still imports (there is no socket yet) and may take the time for it."""
+    """Return whether it answers, or still imports (it has no socket yet) and may still take time for that."""
     if path.with_suffix(".sock").exists():
         return _ping_now(path.with_suffix(".sock")) is not None
     return time.time() - float(record["started_at_s"]) < IMPORT_DEADLINE_S
@@ -298,5 +283,5 @@ def _state(answer: Mapping[str, Any]) -> ZygoteState:
     try:
         fields = {name: answer[name] for name in ZygoteState.__dataclass_fields__}
     except KeyError as error:
-        raise EngineError(f"the zygote does not say its {error}: it is of another version") from error
+        raise EngineError(f"the zygote does not report its {error}: it is another version") from error
     return ZygoteState(**{**fields, "modules": tuple(answer["modules"])})

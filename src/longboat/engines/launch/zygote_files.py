@@ -1,4 +1,4 @@
-"""What is kept on disk about a node's zygotes, and how their processes are told apart."""
+"""Keeps files about a node's zygotes, and tells their processes apart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = (
 
 
 def zygotes_folder(run: Path) -> Path:
-    """The folder of a run folder's zygotes; made when missing, for this user alone."""
+    """Return the folder of a run folder's zygotes; make it where missing, for this user alone."""
     folder = run / "zygotes"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
@@ -36,26 +36,26 @@ def zygotes_folder(run: Path) -> Path:
 def zygote_key(
     environment: EngineEnvironment, overlay: str, preload_env: Mapping[str, str], options: tuple[str, ...]
 ) -> str:
-    """What tells zygotes apart: two calls with the same key can share one."""
+    """Return the identity of a zygote: two calls with the same key can share one."""
     parts = [environment.python, overlay, sorted(preload_env.items()), options, namespaces()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def namespaces() -> list[str]:
-    """The host as the kernel sees it: process numbers and addresses mean something only inside these."""
+    """Return the host as the kernel sees it: pids and addresses are valid only inside these namespaces."""
     return [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid")]
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of one zygote's files; starting and ending one takes seconds, so waiting is short."""
+    """Hold the lock of one zygote's files; starting and ending one takes seconds, so a wait is short."""
     with path.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """What the zygote of this record was started as; None if there is no record."""
+    """Read how the zygote of this record was started; None if there is no record."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
@@ -64,7 +64,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def born_at(pid: int) -> str:
-    """Start time of a process in clock ticks, "" if there is none: tells it from a later one with the same number."""
+    """Return the start time of a process in clock ticks ("" if none): it tells reused process numbers apart."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -73,18 +73,18 @@ def born_at(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
+    """Return whether the process runs (a zombie does not)."""
     return born_at(pid) != ""
 
 
 def is_running(record: Mapping[str, Any]) -> bool:
-    """Whether the very process of this record runs, and not a later one with its number."""
+    """Return whether the very process of this record runs, and not a later one with its number."""
     born = born_at(int(record["pid"]))
     return born != "" and born == record.get("born")
 
 
 def tail(log: Path, num_lines: int = 20) -> tuple[str, ...]:
-    """The last lines of a log, oldest first; nothing when there is none."""
+    """Return the last lines of a log, oldest first; nothing where there is no log."""
     try:
         return tuple(log.read_text(errors="replace").splitlines()[-num_lines:])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How a zygote is spoken to: a Unix socket, a length and JSON each way, file descriptors with the request."""
+"""Talks to a zygote: a Unix socket, a length and JSON each way, file descriptors with the request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ("connected", "receive", "send")
 
 @contextlib.contextmanager
 def connected(path: Path, deadline_s: float) -> Iterator[socket.socket]:
-    """A connection to the socket at ``path``, of any length: it is reached through its folder's descriptor."""
+    """Connect to the socket at ``path``. The path may be of any length: the folder's descriptor shortens it."""
     folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -27,12 +27,12 @@ def connected(path: Path, deadline_s: float) -> Iterator[socket.socket]:
 def send(connection: socket.socket, data: bytes, fds: tuple[int, ...]) -> None:
     """Send one request, with copies of the file descriptors ``fds``."""
     sent = socket.send_fds(connection, [data], list(fds)) if fds else connection.send(data)
-    if sent < len(data):  # an empty send fails when the answer is here and the other end closed already
+    if sent < len(data):  # an empty send fails when the zygote has answered and closed already
         connection.sendall(data[sent:])
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One answer, without its length. Raises OSError when the connection ends early."""
+    """Receive one answer, without its length. Raises OSError where the connection ends early."""
     data = b""
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
         more = connection.recv(65536)

@@ -1,6 +1,6 @@
-"""vLLM: a gang's plan becomes ``vllm serve`` command lines, one for each node, and vLLM's logs and metrics are read.
+"""Turns a gang's plan into ``vllm serve`` command lines, one per node, and reads vLLM's logs and metrics.
 
-Flags and variables as of vLLM 0.32; the CPU settings were measured on two cores with 0.32.0.
+Flags and variables are those of vLLM 0.32; the CPU settings were measured on two cores with 0.32.0.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from longboat.engines.contract import (
     RankCommand,
     ZygoteRequest,
 )
-from longboat.engines.metrics import largest_of, read_samples, total_of
-from longboat.engines.vllm.counters import read_counters
+from longboat.engines.vllm.counters import read_counters, read_load
 from longboat.engines.vllm.flags import OWNED_FLAGS, check_extra_args, number_given, without_given
 from longboat.engines.vllm.memory import memory_of
 
 __all__ = ("OWNED_FLAGS", "VllmAdapter", "check_extra_args")
 
 LAUNCHER = "longboat_vllm.process.launcher"
-"""Module on the overlay that runs vLLM's own command line; the CPU wheel has another distribution name."""
+"""Overlay module that runs vLLM's own command line; the CPU wheel has another distribution name."""
 MIDDLEWARE = "longboat_vllm.middleware.ResumeMiddleware"
-"""On the overlay: tells the gateway token ids, and takes over answers that another engine began."""
+"""Overlay middleware that sends token ids to the gateway and continues streams that another engine began."""
 
 _CPU_KV_CACHE_BYTES = 64 * 2**20
-_CPU_BLOCK_TOKENS = 32  # CPU attention refuses KV blocks that are no multiple of this
+_CPU_BLOCK_TOKENS = 32  # CPU attention refuses KV blocks whose size is not a multiple of this
 _CPU_CAPACITY = 8
-_GPU_CAPACITY = 1024  # vLLM's own default on cards of 70 GiB and more; smaller ones take 256 and say what waits in them
+_GPU_CAPACITY = 1024  # vLLM's default on cards of 70 GiB and more; smaller ones take 256 and report what waits in them
 _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--dtype", "float32"),
     ("--enforce-eager",),
@@ -56,9 +55,9 @@ _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--enable-auto-tool-choice",),
         ("--tool-call-parser", "hermes"),
         ("--reasoning-parser", "qwen3"),
-        # Else a grammar would only hold behind a thought's end, and its answers mostly have no thought.
+        # Without this, a grammar applies only after the end of a thought, and most responses have no thought.
         ("--structured-outputs-config", '{"enable_in_reasoning": true}'),
-        # Thinking on request only; the parser and the model's template must agree on that.
+        # The model thinks on request only; the parser and the model's template must agree on that.
         ("--default-chat-template-kwargs", '{"enable_thinking": false}'),
     ),
 }
@@ -81,7 +80,7 @@ class VllmAdapter:
     head_starts_alone = True
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
-        """The head's API, and where a gang spans nodes the rendezvous of its ranks."""
+        """Return the port of the head's API and, where a gang spans nodes, of the rendezvous of its ranks."""
         api = PortRequest(purpose="api", node_rank=0)
         master = PortRequest(purpose="master", node_rank=0)
         return (api, master) if shape.num_nodes > 1 else (api,)
@@ -89,7 +88,7 @@ class VllmAdapter:
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
     ) -> RankCommand:
-        """Command of one rank; ``environment`` is required, since vLLM lives in one."""
+        """Return the command of one rank; ``environment`` is required, since vLLM lives in one."""
         if environment is None:
             raise ValueError("vLLM is started from an engine environment")
         rank = plan.ranks[node_rank]
@@ -103,12 +102,15 @@ class VllmAdapter:
         )
 
     def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> dict[str, str]:
-        """What torch and the Hugging Face libraries read once, at import. A zygote must not start OpenMP's threads."""
+        """Return what torch and the Hugging Face libraries read once, at import.
+
+        A zygote must not start OpenMP's threads.
+        """
         env = {"OMP_NUM_THREADS": "1"} if environment.platform == "cpu" else {}
         return {**env, "HF_HUB_OFFLINE": "1"} if offline else env
 
     def probe(self, plan: GangPlan) -> Probe:
-        """One greedy token of a completion: the whole gang must compute for it."""
+        """Return a completion of one greedy token: the whole gang must compute for it."""
         body = {"model": plan.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
         headers = {"Content-Type": "application/json"}
         if plan.api_key:
@@ -116,35 +118,27 @@ class VllmAdapter:
         return Probe(path="/v1/completions", body=json.dumps(body).encode(), headers=headers)
 
     def capacity(self, plan: GangPlan) -> int:
-        """What the arguments say, else the default on the ranks' platform. KV cache may allow fewer."""
+        """Return the argument's value, else the default of the ranks' platform. KV cache may allow fewer."""
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
         return number_given("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
 
     def memory(self, args: Sequence[str], platform: str) -> EngineMemory:
-        """On CPUs our own defaults: float32, and a cache of 64 MiB on each rank."""
+        """Apply the arguments to the defaults; on CPUs those are float32 and a cache of 64 MiB per rank."""
         return memory_of(args, _CPU_MEMORY if platform == "cpu" else EngineMemory())
 
     def phase_of(self, log_line: str) -> Phase | None:
-        """Loading from the first weight, warming once weights are in memory; readiness is for the probe to say."""
+        """Return loading from the first weight, warming once weights are in memory; only the probe shows readiness."""
         return next((phase for words, phase in _PHASES if words in log_line), None)
 
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
 
     def load(self, metrics_text: str) -> EngineLoad:
-        """Requests, KV use (the fullest engine's) and token totals, from ``/metrics``."""
-        samples = [sample for sample in read_samples(metrics_text) if sample.name.startswith("vllm:")]
-        return EngineLoad(
-            num_running=_whole(total_of(samples, "vllm:num_requests_running")),
-            num_waiting=_whole(total_of(samples, "vllm:num_requests_waiting")),
-            kv_cache_used_ratio=largest_of(samples, "vllm:kv_cache_usage_perc"),
-            prompt_tokens_total=_whole(total_of(samples, "vllm:prompt_tokens_total")),
-            generation_tokens_total=_whole(total_of(samples, "vllm:generation_tokens_total")),
-        )
+        return read_load(metrics_text)
 
 
 def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
-    """Everything after ``vllm serve MODEL``. Defaults come before the user's words, which no default repeats."""
+    """Return everything after ``vllm serve MODEL``. Defaults precede the user's words, which no default repeats."""
     args = ["--served-model-name", plan.model]
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
@@ -176,7 +170,7 @@ def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | N
         "VLLM_API_KEY": plan.api_key or None,
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if single else "1",
-        # Kubernetes sets VLLM_PORT to an address when a service is called "vllm", and vLLM refuses to start then.
+        # Kubernetes sets VLLM_PORT to an address when a service is named "vllm"; vLLM then refuses to start.
         "VLLM_PORT": None,
         "PYTHONHOME": None,
         "VIRTUAL_ENV": None,
@@ -184,13 +178,9 @@ def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | N
     if plan.shape.layers:
         env["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, plan.shape.layers))
     if on_cpu:
-        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else one NUMA node per local rank is required
-        # More threads than cores cost an order of magnitude: the ranks of one machine share them.
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # otherwise vLLM requires one NUMA node per local rank
+        # More threads than cores cost an order of magnitude, and the ranks of one machine share the cores.
         env["OMP_NUM_THREADS"] = str(max(1, int(plan.shape.resources.num_cpus)))
     if rank.gpu_ids:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(rank.gpu_ids)
     return env
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

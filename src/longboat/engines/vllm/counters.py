@@ -1,19 +1,18 @@
-"""vLLM's metrics of what was measured: cache blocks, times to first tokens and between tokens, tokens."""
+"""Reads vLLM's metrics: load, cache blocks, times to first tokens and between tokens, token counts."""
 
 from __future__ import annotations
 
-from longboat.engines.contract import EngineCounters
-from longboat.engines.metrics import Sample, read_samples, total_of
+from longboat.engines.contract import EngineCounters, EngineLoad
+from longboat.engines.metrics import Sample, largest_of, read_samples, total_of
 
-__all__ = ("read_counters",)
+__all__ = ("read_counters", "read_load")
 
-PREFIX = "vllm:"
 ITL, TTFT = "vllm:inter_token_latency_seconds", "vllm:time_to_first_token_seconds"
 
 
 def read_counters(metrics_text: str) -> EngineCounters:
-    """Sums over all engines of the server; blocks of the first, of which the others have as many."""
-    samples = [sample for sample in read_samples(metrics_text) if sample.name.startswith(PREFIX)]
+    """Add up the totals of all engines of the server. Blocks are those of the first: the others have as many."""
+    samples = _samples(metrics_text)
     cache = next((sample.labels for sample in samples if sample.name == "vllm:cache_config_info"), {})
     return EngineCounters(
         kv_blocks=_count(cache.get("num_gpu_blocks", "")),
@@ -25,6 +24,26 @@ def read_counters(metrics_text: str) -> EngineCounters:
         prompt_tokens=int(_total(samples, "vllm:prompt_tokens_total")),
         generation_tokens=int(_total(samples, "vllm:generation_tokens_total")),
     )
+
+
+def read_load(metrics_text: str) -> EngineLoad:
+    """Read requests, KV use (the fullest engine's) and token totals of the server."""
+    samples = _samples(metrics_text)
+    return EngineLoad(
+        num_running=_whole(total_of(samples, "vllm:num_requests_running")),
+        num_waiting=_whole(total_of(samples, "vllm:num_requests_waiting")),
+        kv_cache_used_ratio=largest_of(samples, "vllm:kv_cache_usage_perc"),
+        prompt_tokens_total=_whole(total_of(samples, "vllm:prompt_tokens_total")),
+        generation_tokens_total=_whole(total_of(samples, "vllm:generation_tokens_total")),
+    )
+
+
+def _samples(metrics_text: str) -> list[Sample]:
+    return [sample for sample in read_samples(metrics_text) if sample.name.startswith("vllm:")]
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _total(samples: list[Sample], name: str) -> float:

@@ -1,4 +1,4 @@
-"""vLLM's command-line flags: which ones Longboat sets itself, and how to see what the user has set."""
+"""Knows vLLM's command-line flags: which ones Longboat sets itself, and which ones the user has set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ("OWNED_FLAGS", "check_extra_args", "flags_of", "number_given", "text_
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
-_KEY = "leave it out: each engine gets a secret of its own that only the gateway knows"
-_REPLICAS = "set the number of replicas instead: each one is an engine of its own"
+_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
+_REPLICAS = "set the number of replicas instead: each replica is one engine"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
     "--model": "set the model's source instead",
     "--served-model-name": "set the model's name instead",
-    "--config": "write each setting as an argument of its own",
+    "--config": "write each setting as a separate argument",
     "--host": _ADDRESS,
     "--port": _ADDRESS,
     "--uds": _ADDRESS,
@@ -41,7 +41,7 @@ OWNED_FLAGS: dict[str, str] = {
     "--headless": _NODES,
     "--data-parallel-size": _REPLICAS,
 }
-"""Flag → what to do instead of giving it. Every ``--data-parallel-…`` flag counts as the last one."""
+"""Flag → what to do instead of setting it. Every ``--data-parallel-…`` flag counts as the last one."""
 
 _SHORT = {
     "-tp": "--tensor-parallel-size",
@@ -63,9 +63,9 @@ _SHORTEST_ABBREVIATION = len("--ho")
 
 
 def check_extra_args(args: Sequence[str]) -> tuple[Problem, ...]:
-    """What is wrong with the user's extra arguments for vLLM; empty when nothing is.
+    """Return the mistakes in the user's extra arguments for vLLM.
 
-    Only flags that Longboat itself sets are refused. Whether vLLM knows the others is for vLLM to say.
+    Only flags that Longboat itself sets are refused. vLLM decides whether it knows the others.
     """
     problems = []
     if args and not args[0].startswith("-"):
@@ -80,18 +80,18 @@ def check_extra_args(args: Sequence[str]) -> tuple[Problem, ...]:
 
 
 def flags_of(args: Sequence[str]) -> frozenset[str]:
-    """The flags in ``args``, in one spelling: dashes, without ``--no-`` and without ``=value``."""
+    """Return the flags in ``args``, in one spelling: dashes, without ``--no-`` and without ``=value``."""
     return frozenset(flag for _, flag in _positions(args))
 
 
 def without_given(defaults: Sequence[tuple[str, ...]], extra_args: Sequence[str]) -> list[str]:
-    """``defaults`` (flag, value …) flattened, less the flags that the user gave: the user always wins."""
+    """Flatten ``defaults`` (flag, value …) without the flags that the user gave: the user always wins."""
     given = flags_of(extra_args)
     return [word for words in defaults if words[0] not in given for word in words]
 
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:
-    """The whole number that ``args`` give for ``flag``, in the last place that names it; None where there is none."""
+    """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
     number = None
     for text in _values(flag, args):
         number = int(text) if text.isascii() and text.isdecimal() else number
@@ -99,7 +99,7 @@ def number_given(flag: str, args: Sequence[str]) -> int | None:
 
 
 def text_given(flag: str, args: Sequence[str]) -> str:
-    """What ``args`` give for ``flag``, in the last place that names it; empty where none does."""
+    """Return the text that ``args`` last give for ``flag``; empty where there is none."""
     return next(reversed(list(_values(flag, args))), "")
 
 
@@ -125,7 +125,7 @@ def _spelling(word: str) -> str:
 
 
 def _owned_by(flag: str) -> str | None:
-    """The owned flag that ``flag`` is, or that vLLM's parser would take it for: it accepts unique abbreviations."""
+    """Return the owned flag that vLLM's parser would take ``flag`` for: it accepts unique abbreviations."""
     if flag in OWNED_FLAGS:
         return flag
     if flag.startswith("--data-parallel"):

@@ -1,4 +1,4 @@
-"""What vLLM's arguments say about its memory: the numbers that planning counts with, and what makes them unknown."""
+"""Reads from vLLM's arguments what planning needs of its memory, and what makes the memory unknown."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ UNKNOWN = (
     "-dcp",
     "--enable-expert-parallel",
 )
-"""With these it takes more or less than the model's files tell."""
+"""Flags with which vLLM takes more or less memory than the model's files say."""
 WEIGHT_BITS = {"float32": 32, "float": 32, "auto": 0, "half": 0, "float16": 0, "bfloat16": 0}
 CACHE_BITS = {"fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8, "bfloat16": 16, "auto": 0}
 
 
 def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
-    """The defaults, over which the arguments win.
+    """Apply the arguments to ``defaults``.
 
     ``--dtype`` sets the bits of weights and cache, ``--kv-cache-dtype`` those of the cache alone.
     """
@@ -63,7 +63,7 @@ def _with_types(defaults: EngineMemory, args: Sequence[str]) -> EngineMemory:
 
 
 def _number(text: str) -> float:
-    """0 where there is none."""
+    """Return the number in ``text``; 0 where there is none."""
     try:
         return float(text)
     except ValueError:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from longboat.gateway.resume.reconnect import digest_of
-from longboat.routing.health.poison import PoisonList, blamed
+from longboat.routing.health.poison import PoisonList, request_to_blame
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -40,11 +40,11 @@ class Deaths:
         if now_s - died_s >= _ONE_DEATH_S:
             who = None
             if not any(now_s - at_s < _MANY_DIE_S for at_s, _ in self._last.values()):
-                who = blamed(stream.admitted(now_s) for stream in upstream.streams)
+                who = request_to_blame(stream.admitted(now_s) for stream in upstream.streams)
             self._last = {key: last for key, last in self._last.items() if now_s - last[0] < _ONE_DEATH_S}
             self._last[upstream.key] = (now_s, who)
             if who is None and sure:
-                self._poison.nobody(now_s)
+                self._poison.blame_none(now_s)
         return who
 
     def blame(self, digest: str) -> bool:

@@ -14,7 +14,7 @@ from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstreams.connection import EngineConnection, UpstreamConnection
 from longboat.routing.health.breaker import Breaker
 from longboat.routing.health.poison import Admitted
-from longboat.routing.health.watchdog import Pace
+from longboat.routing.health.watchdog import PauseStats
 
 __all__ = ("MovableStream", "Upstream", "request_end")
 
@@ -86,7 +86,7 @@ class Upstream:
         self.room_told: int | None = None  # slots for us by the engine's own account
         self.outstanding = 0
         self.breaker = Breaker(first_s=limits.suspect_s)
-        self.pace = Pace()
+        self.pace = PauseStats()
         self.ejected = False  # much slower than its siblings
         self._doubted = False
         self.gone = False

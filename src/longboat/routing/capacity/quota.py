@@ -1,4 +1,4 @@
-"""Arithmetic of a tenant's limits: a sliding minute, a UTC day, requests at one time."""
+"""Computes a tenant's limits: a sliding minute, a UTC day, concurrent requests."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class Denied:
-    """A limit would be passed.
+    """A limit that the request would exceed."""
 
-    limit: the field of ``TenantPolicy``; value: what is used of it, without this request
-    retry_after_s: when the same request fits, if nothing else is sent; None: waiting does not help
-    """
-
-    limit: str
-    value: int
+    limit: str  # the field of ``TenantPolicy``
+    value: int  # what is used of the limit, without this request
     limit_value: int
-    retry_after_s: int | None
+    retry_after_s: int | None  # when the same request fits, if nothing else is sent; None: waiting does not help
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one counter may let through; None is no limit."""
+    """The limits of one counter. None means no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -39,23 +35,19 @@ class Limits:
 
 @dataclass(kw_only=True)
 class Counts:
-    """What was counted for a tenant: in one process, or summed over the processes that share.
+    """The counts of a tenant, in one process or summed over the processes that share."""
 
-    minute, day: number of the current window since the epoch (``now_s // 60``, ``now_s // 86400``)
-    requests, tokens: of the current minute; previous_requests, previous_tokens: of the one before
-    """
-
-    minute: int = 0
-    day: int = 0
-    requests: int = 0
-    previous_requests: int = 0
-    tokens: int = 0
-    previous_tokens: int = 0
+    minute: int = 0  # number of the current minute since the epoch (``now_s // 60``)
+    day: int = 0  # number of the current day since the epoch (``now_s // 86400``)
+    requests: int = 0  # in the current minute
+    previous_requests: int = 0  # in the minute before
+    tokens: int = 0  # in the current minute
+    previous_tokens: int = 0  # in the minute before
     tokens_today: int = 0
     running: int = 0
 
     def roll(self, now_s: float) -> None:
-        """Move the windows on to ``now_s`` (Unix seconds). A clock that went back changes nothing."""
+        """Move the windows to ``now_s`` (Unix seconds). A clock that went back changes nothing."""
         minute, day = int(now_s // MINUTE_S), int(now_s // DAY_S)
         if minute > self.minute:
             follows = minute == self.minute + 1
@@ -69,7 +61,7 @@ class Counts:
 
 
 def limits_of(tenant: TenantPolicy, num_gateways: int = 1) -> Limits:
-    """The tenant's limits, each gateway's part of them."""
+    """Return one gateway's part of the tenant's limits."""
     return Limits(
         requests_per_minute=share_of(tenant.requests_per_minute, num_gateways),
         tokens_per_minute=share_of(tenant.tokens_per_minute, num_gateways),
@@ -79,21 +71,21 @@ def limits_of(tenant: TenantPolicy, num_gateways: int = 1) -> Limits:
 
 
 def share_of(limit: int | None, num_gateways: int) -> int | None:
-    """One gateway's part of a limit: at least 1 of a limit that is not 0, so that no gateway refuses everything."""
+    """Return one gateway's part of a limit: at least 1 unless the limit is 0, so that no gateway refuses everything."""
     if limit is None or num_gateways <= 1:
         return limit
     return max(min(1, limit), limit // num_gateways)
 
 
 def sliding(current: int, previous: int, now_s: float) -> float:
-    """Events of the last 60 s: the current minute's, and the part of the previous minute's still within them."""
+    """Estimate the events of the last 60 s: the current minute's, and the previous minute's still within them."""
     return current + previous * (1.0 - now_s % MINUTE_S / MINUTE_S)
 
 
 def check(limits: Limits, counts: Counts, *, tokens: int, now_s: float) -> Denied | None:
-    """Whether one more request of ``tokens`` fits. Changes nothing; ``counts`` were rolled to ``now_s`` (Unix).
+    """Check whether one more request of ``tokens`` fits. Changes nothing; ``counts`` were rolled to ``now_s`` (Unix).
 
-    Where several limits are passed, the one that takes longest is told.
+    Where several limits are exceeded, returns the one that takes longest to clear.
     """
     most = limits.concurrent_requests
     denied: list[Denied] = []
@@ -124,7 +116,7 @@ def _severity(denied: Denied) -> float:
 
 
 def _minute_wait_s(current: int, previous: int, amount: int, limit: int, now_s: float) -> int | None:
-    """Whole seconds until ``amount`` fits a sliding minute; None if it is more than the limit by itself."""
+    """Return the whole seconds until ``amount`` fits a sliding minute; None if it exceeds the limit by itself."""
     if amount > limit:
         return None
     into_s = now_s % MINUTE_S

@@ -1,4 +1,4 @@
-"""Divides all engines' slots between gateways, by what each tenant has at each of them, into a table for each."""
+"""Divides all engines' slots between gateways, by each tenant's demand at each gateway: one table per gateway."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from longboat.routing.capacity.slots import Demand, lease, lease_by_tenant
 __all__ = ("TenantDemands", "divided_slots", "divided_table", "read_demands", "written_demands")
 
 TenantDemands = Mapping[str, Mapping[str, Demand]]
-"""Model → tenant → what it has at one gateway."""
+"""Model → tenant → its demand at one gateway."""
 
 
 def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Demand]]) -> list[list[int]]:
-    """Slots of each gateway (rows) on each endpoint of one model (columns).
+    """Divide the slots of one model: rows are gateways, columns are endpoints.
 
     Each gateway's total is its lease by tenant, and at least 1 where there are as many slots as gateways. An endpoint's
     slots add up to at most its capacity. A gateway has about the same part of every endpoint. Equal input gives equal
@@ -25,10 +25,12 @@ def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Dema
     total = sum(capacities)
     leases = lease_by_tenant(total, demands)
     if total >= len(leases):
-        leases = [max(1, slots) for slots in leases]  # what still runs elsewhere holds back growth, not the first slot
+        leases = [
+            max(1, slots) for slots in leases
+        ]  # requests still running elsewhere delay growth, not the first slot
     left, left_total, rows = list(leases), total, [[0] * len(capacities) for _ in leases]
     for column, capacity in enumerate(capacities):
-        # This part of what is left fits here, and the rest into the other endpoints.
+        # This part of the remaining leases fits here, and the rest into the other endpoints.
         here = -(-sum(left) * capacity // left_total) if left_total else 0
         for row, slots in enumerate(_in_proportion(here, left, first=column)):
             rows[row][column] = slots
@@ -38,11 +40,10 @@ def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Dema
 
 
 def divided_table(table: EndpointTable, demands: Sequence[TenantDemands]) -> list[EndpointTable]:
-    """The table of each gateway: each endpoint's ``capacity`` is its share, ``engine_capacity`` that of the engine.
+    """Make the table of each gateway: an endpoint's ``capacity`` is the gateway's share, ``engine_capacity`` the whole.
 
-    Where a model has fewer slots than gateways, those without get one all the same: they would refuse requests.
-    Endpoints of unknown capacity are not divided.
-    demands: of each gateway
+    Where a model has fewer slots than gateways, a gateway without a slot gets one all the same: it would refuse
+    requests. Endpoints of unknown capacity are not divided.
     """
     shares: list[dict[str, int]] = [{} for _ in demands]
     for model in dict.fromkeys(e.model for e in table.endpoints):
@@ -56,7 +57,7 @@ def divided_table(table: EndpointTable, demands: Sequence[TenantDemands]) -> lis
 
 
 def written_demands(demands: TenantDemands) -> dict[str, dict[str, list[float]]]:
-    """As a document: ``{model: {tenant: [weight, running, waiting]}}``."""
+    """Return the demands as a document: ``{model: {tenant: [weight, running, waiting]}}``."""
     return {
         model: {name: [d.weight, d.running, d.waiting] for name, d in tenants.items()}
         for model, tenants in demands.items()
@@ -64,7 +65,7 @@ def written_demands(demands: TenantDemands) -> dict[str, dict[str, list[float]]]
 
 
 def read_demands(*documents: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Demand]]:
-    """What ``written_demands`` wrote; of several gateways it is added up."""
+    """Read what ``written_demands`` wrote, and add up the demands of several gateways."""
     total: dict[str, dict[str, Demand]] = {}
     for document in documents:
         for model, tenants in document.items():
@@ -78,7 +79,8 @@ def read_demands(*documents: Mapping[str, Mapping[str, Sequence[float]]]) -> dic
 
 
 def _shares(endpoints: Sequence[Endpoint], demands: Sequence[Mapping[str, Demand]]) -> list[dict[str, int]]:
-    """Slots of each gateway by endpoint. Nobody demands those that take nothing new: they are divided evenly."""
+    """Return each gateway's slots by endpoint. Endpoints that take nothing new are divided evenly: none
+    demands them."""
     if any(e.ready and e.capacity is None for e in endpoints):
         demands = [_all_waiting(gateway) for gateway in demands]
     counted = {_name(e): (e, max(0, e.capacity)) for e in endpoints if e.capacity is not None}
@@ -92,12 +94,12 @@ def _shares(endpoints: Sequence[Endpoint], demands: Sequence[Mapping[str, Demand
 
 
 def _all_waiting(demands: Mapping[str, Demand]) -> dict[str, Demand]:
-    """What runs may run on an endpoint without limit: it must not hold back the division of the others."""
+    """Count running requests as waiting: they may run on an endpoint without limit, and must not hold back others."""
     return {name: Demand(weight=d.weight, running=0, waiting=d.running + d.waiting) for name, d in demands.items()}
 
 
 def _one_at_least(rows: list[list[int]], capacities: Sequence[int]) -> list[list[int]]:
-    """A gateway with no slot gets one of the largest endpoint, beyond what that has."""
+    """Give a gateway without a slot one on the largest endpoint, beyond that endpoint's capacity."""
     if not capacities:
         return rows
     largest = max(range(len(capacities)), key=lambda column: capacities[column])
@@ -106,7 +108,7 @@ def _one_at_least(rows: list[list[int]], capacities: Sequence[int]) -> list[list
 
 
 def _in_proportion(total: int, parts: Sequence[int], *, first: int) -> list[int]:
-    """``total``, at most the sum of ``parts``, by ``parts``; of equal rests that from ``first`` on is rounded up."""
+    """Divide ``total``, at most the sum of ``parts``, by ``parts``; equal remainders round up from ``first`` on."""
     whole_sum = sum(parts)
     if not whole_sum:
         return [0] * len(parts)

@@ -9,23 +9,24 @@ from dataclasses import dataclass
 __all__ = ("Demand", "corrected", "lease", "lease_by_tenant")
 
 _SLACK_RATIO = 0.25
-"""By how much more than it demands a tenant gets, so that it can grow until leases are made again."""
+"""Part by which a tenant gets more than its demand, so that it can grow until the next division."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one tenant has at one gateway. weight: above 0"""
+    """The requests of one tenant at one gateway."""
 
-    weight: float
+    weight: float  # above 0
     running: int
     waiting: int
 
 
 def lease(capacity: int, demands: Sequence[int]) -> list[int]:
-    """Slots of each gateway: max-min fair, all of ``capacity`` given out, equal input gives equal output.
+    """Divide ``capacity`` into the slots of each gateway: max-min fair, nothing left over, equal input gives equal
+    output.
 
-    demands: running and waiting requests of each gateway. What nobody demands is spread evenly, so that a gateway
-    with no demand can start at once; each gets at least 1 where ``capacity`` allows.
+    demands: running and waiting requests of each gateway. Slots without demand are spread evenly, so that an idle
+    gateway can start requests at once; each gateway gets at least 1 where ``capacity`` allows.
     """
     if not demands:
         return []
@@ -36,12 +37,12 @@ def lease(capacity: int, demands: Sequence[int]) -> list[int]:
 
 
 def lease_by_tenant(capacity: int, demands: Sequence[Mapping[str, Demand]], *, least: int = 1) -> list[int]:
-    """Slots of each gateway, such that a tenant's part of the engine does not depend on how many gateways it uses.
+    """Divide ``capacity`` so that a tenant's part of the engine does not depend on how many gateways it uses.
 
     demands: of each gateway by tenant. Each tenant gets its weighted max-min fair part of ``capacity``, and a gateway
-    the parts of its tenants there. What gateways have running above their new lease is held back from the others
-    until it ended, so the sum of running and startable requests stays within ``capacity``; without that it is
-    ``capacity``. least: slots of each gateway, where ``capacity`` allows
+    gets the parts of its tenants there. Where a gateway runs more than its new lease, the excess is held back from the
+    others until it ends, so that running and startable requests stay within ``capacity``; without excess the leases add
+    up to ``capacity``. least: slots of each gateway, where ``capacity`` allows
     """
     if not demands:
         return []
@@ -56,15 +57,15 @@ def lease_by_tenant(capacity: int, demands: Sequence[Mapping[str, Demand]], *, l
 
 
 def corrected(capacity: int, own_outstanding: int, reported_running: int, reported_waiting: int) -> int:
-    """Room left on an engine, by the larger of what we sent and what it reports; at least 0.
+    """Return the room left on an engine, by the larger of what this gateway sent and what the engine reports.
 
-    reported_running, reported_waiting: the engine's own counts, also of requests that others sent
+    reported_running, reported_waiting: the engine's own counts, which include requests of other senders
     """
     return max(0, capacity - max(own_outstanding, reported_running + reported_waiting))
 
 
 def _water_fill(capacity: int, demands: list[int]) -> list[int]:
-    """The smallest demands are met whole; the others get equal parts of what is left, the earlier ones what is odd."""
+    """Meet the smallest demands whole; the others get equal parts of the rest, the earlier ones its remainder."""
     leases = [0] * len(demands)
     left, still = capacity, len(demands)
     for index in sorted(range(len(demands)), key=lambda index: (demands[index], -index)):
@@ -80,7 +81,7 @@ def _wanted(demand: Demand) -> float:
 
 
 def _weighted_fill(capacity: float, totals: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
-    """Who wants least for its weight is given all of it; the others get parts of what is left by weight."""
+    """Weighted max-min fairness: satisfy the smallest demand per weight first, then divide the rest by weight."""
     parts: dict[str, float] = {}
     weight_left = sum(weights[name] for name in totals)
     for name in sorted(totals, key=lambda name: (totals[name] / weights[name], name)):
@@ -91,7 +92,7 @@ def _weighted_fill(capacity: float, totals: Mapping[str, float], weights: Mappin
 
 
 def _rounded(capacity: int, ideal: Sequence[float]) -> list[int]:
-    """Whole numbers near the ideal ones, whose sum is ``capacity``: what is over is spread evenly."""
+    """Round the ideal numbers so that their sum is ``capacity``; what is left over is spread evenly."""
     spare = (capacity - sum(ideal)) / len(ideal)
     exact = [max(0.0, slots + spare) for slots in ideal]
     whole = [math.floor(slots + 1e-9) for slots in exact]

@@ -1,4 +1,4 @@
-"""When an endpoint that failed is avoided, and when one request may try it again."""
+"""Decides when an endpoint that failed is avoided, and when one request may try it again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ __all__ = ("Breaker",)
 
 
 class Breaker:
-    """Closed while all goes well. A failure opens it for ``first_s``; each trial that fails doubles that.
+    """Circuit breaker of one endpoint: a failure opens it for ``first_s``, and each failed trial doubles that time.
 
-    Half open, it lets one trial through; until that is judged, or ``first_s`` have passed, the endpoint is avoided.
-    Failures of what was sent before it opened change nothing: a hundred streams that are lost together fail once.
-    Times are those of one steady clock, in seconds. closed: the endpoint is trusted without reserve; to be read only.
+    Half open, it lets one trial through; it avoids the endpoint until that trial is judged or ``first_s`` have passed.
+    Failures of requests that were sent before it opened change nothing: a hundred streams lost together fail once.
+    Times are those of one steady clock, in seconds.
     """
 
     __slots__ = ("_first_s", "_longest_s", "_num_failures", "_on_trial", "_until_s", "closed")
@@ -21,20 +21,20 @@ class Breaker:
         self._num_failures = 0
         self._on_trial = False
         self._until_s = 0.0
-        self.closed = True
+        self.closed = True  # the endpoint is trusted without reserve; read only
 
     def avoids(self, now_s: float) -> bool:
-        """Whether requests should go elsewhere, as long as there is an elsewhere."""
+        """Return whether requests should go elsewhere, as long as another endpoint exists."""
         return self._num_failures > 0 and now_s < self._until_s
 
     def used(self, now_s: float) -> None:
-        """A request is sent to the endpoint: where it is half open, this is its trial."""
+        """Note that a request is sent to the endpoint: where the breaker is half open, this is its trial."""
         if self._num_failures and now_s >= self._until_s:
             self._on_trial = True
             self._until_s = now_s + self._first_s
 
     def failed(self, now_s: float) -> None:
-        """The endpoint could not be reached, broke off, or failed by itself."""
+        """Note that the endpoint could not be reached, broke off, or failed by itself."""
         if self.avoids(now_s) and not self._on_trial:
             return
         self._on_trial = False
@@ -44,7 +44,7 @@ class Breaker:
         self._until_s = now_s + open_s
 
     def succeeded(self) -> None:
-        """The endpoint answered."""
+        """Note that the endpoint answered."""
         self._num_failures = 0
         self.closed = True
         self._on_trial = False

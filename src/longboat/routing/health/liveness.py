@@ -8,61 +8,53 @@ from dataclasses import dataclass
 __all__ = ("Beat", "Health", "Judgement", "Life", "Liveness", "LivenessLimits", "RankBeat", "Silence")
 
 _PAUSE_S = 0.5
-"""Who looked last so long ago was not running itself: what came meanwhile may not be read yet."""
+"""A listener that last looked this long ago was not running itself: unread beats may be waiting for it."""
 
 _CPU_STEP_S = 2.0
-"""So much more CPU time in a gang is work. An idle engine that is asked how it is needs less in ``hang_s``."""
+"""This much more CPU time in a gang counts as work. An idle engine that answers probes needs less in ``hang_s``."""
 
 
 class Life(enum.StrEnum):
-    """What the kernel says of a rank's processes. STOPPED: one of them at least, by a signal or a debugger."""
+    """State of a rank's processes, as the kernel reports it."""
 
     RUNS = "R"
-    STOPPED = "T"
+    STOPPED = "T"  # at least one process is stopped, by a signal or a debugger
     ENDED = "X"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBeat:
-    """One rank of a gang, as its agent saw it last.
-
-    cpu_s: CPU time that its processes used so far, or were seen to wait for: on a busy machine work is slow, not hung
-    silent_s: since its agent was heard by who tells this; unreached_s: since its node answered in any way
-    """
+    """One rank of a gang, as its agent saw it last."""
 
     node_rank: int
     life: Life
+    # CPU time that its processes used so far, or waited for: on a busy machine work is slow, not hung
     cpu_s: float = 0.0
-    silent_s: float = 0.0
-    unreached_s: float = 0.0
+    silent_s: float = 0.0  # since the sender of the beat last heard from the rank's agent
+    unreached_s: float = 0.0  # since the rank's node answered in any way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A gang at one moment. steps: of the engine, since its start; num_running: requests; None: it does not tell."""
+    """A gang at one moment."""
 
     ranks: tuple[RankBeat, ...]
-    steps: int | None = None
-    num_running: int | None = None
+    steps: int | None = None  # steps of the engine since its start; None: not reported
+    num_running: int | None = None  # running requests; None: not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessLimits:
-    """How long is too long.
+    """Times after which a gang is doubted or taken for lost."""
 
-    unreached_s: without any answer from a node; doubt_s: without a beat, though its node answers
-    stopped_beats: beats in a row that show a rank stopped
-    hang_s: with requests running, neither a step nor CPU time
-    """
-
-    unreached_s: float = 1.6
-    doubt_s: float = 1.0
-    stopped_beats: int = 4
-    hang_s: float = 30.0
+    unreached_s: float = 1.6  # without any answer from a node
+    doubt_s: float = 1.0  # without a beat, though the node answers
+    stopped_beats: int = 4  # consecutive beats that show a rank stopped
+    hang_s: float = 30.0  # with requests running, but neither a step nor CPU time
 
 
 class Health(enum.StrEnum):
-    """DOUBTFUL: choose another where there is one. LOST: what runs there must go elsewhere."""
+    """Verdict about a gang. DOUBTFUL: prefer another one. LOST: its requests must move elsewhere."""
 
     ALIVE = "alive"
     DOUBTFUL = "doubtful"
@@ -71,21 +63,21 @@ class Health(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """cause: one word, for counting; detail: for people; node_rank: of whom, where it is one rank's."""
+    """A verdict with its reason."""
 
     health: Health
-    cause: str = ""
-    detail: str = ""
-    node_rank: int | None = None
+    cause: str = ""  # one word, for counting
+    detail: str = ""  # text for people
+    node_rank: int | None = None  # the rank that caused it, if a single one did
 
 
 _ALIVE = Judgement(health=Health.ALIVE)
 
 
 class Silence:
-    """Seconds since something was heard, without those in which the listener itself did not run.
+    """The seconds since something was heard, without those in which the listener itself did not run.
 
-    ``seconds`` is to be asked several times a second: a longer pause is the listener's own.
+    Call ``seconds`` several times a second: a longer pause is the listener's own.
     """
 
     __slots__ = ("_heard_s", "_looked_s")
@@ -105,7 +97,7 @@ class Silence:
 
 
 class Liveness:
-    """What was heard of one gang. Before its first beat it is taken for alive: the way to its door may be barred."""
+    """The record of one gang's beats. A gang counts as alive before its first one: the path to it may be blocked."""
 
     __slots__ = (
         "_beat",
@@ -132,11 +124,11 @@ class Liveness:
 
     @property
     def beat(self) -> Beat | None:
-        """The newest; None: none came yet."""
+        """The newest beat; None before the first one."""
         return self._beat
 
     def hear(self, beat: Beat, now_s: float) -> None:
-        """A beat came."""
+        """Take in a beat."""
         if self._beat is None:
             self._progress_s = now_s
         self._beat = beat
@@ -146,21 +138,23 @@ class Liveness:
         self._follow_progress(beat, now_s)
 
     def reach(self, now_s: float) -> None:
-        """Its node answered, if only by refusing: the way there is whole."""
+        """Note that the gang's node answered, if only by refusing: the path to it works."""
         self._reached.hear(now_s)
 
     def judge(self, now_s: float) -> Judgement:
-        """To be asked several times a second."""
+        """Judge the gang now. Call several times a second."""
         silent_s, unreached_s = self._silence.seconds(now_s), self._reached.seconds(now_s)
         if self._beat is None:
             return _ALIVE
         if unreached_s > self._limits.unreached_s:
-            return _lost("cut", f"nothing comes from its node for {unreached_s:.1f} s")
+            return _lost("cut", f"its node has not answered for {unreached_s:.1f} s")
         found = self._judge_ranks(self._beat)
         if found is not None:
             return found
         if self._hung_s > self._limits.hang_s:
-            return _lost("hung", f"requests run, but no step was made and no CPU time used for {self._hung_s:.0f} s")
+            return _lost(
+                "hung", f"requests are running, but it made no step and used no CPU time for {self._hung_s:.0f} s"
+            )
         if silent_s > self._limits.doubt_s:
             return Judgement(health=Health.DOUBTFUL, cause="silent", detail=f"no heartbeat for {silent_s:.1f} s")
         return _ALIVE
@@ -171,13 +165,13 @@ class Liveness:
             if rank.life is Life.ENDED:
                 return _lost("ended", "its process has ended", number)
             if self._stops.get(number, 0) >= self._limits.stopped_beats:
-                return _lost("stopped", "a process of it is stopped", number)
+                return _lost("stopped", "one of its processes is stopped", number)
             if rank.unreached_s > self._limits.unreached_s:
-                return _lost("cut", f"nothing comes from its node for {rank.unreached_s:.1f} s", number)
+                return _lost("cut", f"its node has not answered for {rank.unreached_s:.1f} s", number)
         return None
 
     def _follow_progress(self, beat: Beat, now_s: float) -> None:
-        """Work is a step, or CPU time of any rank: a long prefill makes no step, a rank that waits needs no CPU."""
+        """Count a step, or CPU time, as work: a long prefill makes no step, and a waiting rank uses no CPU."""
         cpu_s = sum(rank.cpu_s for rank in beat.ranks)
         worked = cpu_s - self._cpu_mark_s >= _CPU_STEP_S or cpu_s < self._cpu_mark_s
         unknown = not beat.num_running or any(rank.silent_s > self._limits.doubt_s for rank in beat.ranks)

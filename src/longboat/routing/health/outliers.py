@@ -1,4 +1,4 @@
-"""Which replica is so much slower than its siblings that new requests should go elsewhere."""
+"""Finds the replica that is so much slower than its siblings that new requests should go elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 __all__ = ("Outliers",)
 
 _SLOWER = 3.0
-_MIN_GAP_S = 0.005  # what is slow by less than this a token hurts nobody
+_MIN_GAP_S = 0.005  # a replica that is slower by less than this per token does no harm
 _MIN_TOKENS = 40.0
 _HALF_LIFE_S = 10.0
 _EJECT_S = 30.0
@@ -16,6 +16,8 @@ _MAX_EJECT_S = 300.0
 
 
 class _Sample:
+    """The recent pace of one replica, and its ejections."""
+
     __slots__ = ("at_s", "ejections", "seconds", "tokens", "until_s")
 
     def __init__(self) -> None:
@@ -39,10 +41,10 @@ class _Sample:
 
 
 class Outliers:
-    """Of one model: seconds a token of each replica's streams, of the last seconds, against the others' median.
+    """The slow replicas of a model, by a comparison of recent seconds per token with the median of the other replicas.
 
-    Times are those of one steady clock, in seconds. A replica that was put aside comes back after 30 s on trial; each
-    time it is found slow again the pause doubles. At least half of the replicas always stay.
+    A replica that was ejected comes back on trial after 30 s; each time it is found slow again the pause doubles. At
+    least half of the replicas always stay. Times are those of one steady clock, in seconds.
     """
 
     __slots__ = ("_samples",)
@@ -51,14 +53,17 @@ class Outliers:
         self._samples: dict[str, _Sample] = {}
 
     def observe(self, key: str, *, tokens: int, seconds: float, now_s: float) -> None:
-        """A stream of this replica got so many tokens in so many seconds."""
+        """Note that a stream of this replica got ``tokens`` in ``seconds``."""
         sample = self._samples.setdefault(key, _Sample())
         sample.fade(now_s)
         sample.tokens += tokens
         sample.seconds += seconds
 
     def ejected(self, keys: Collection[str], now_s: float) -> frozenset[str]:
-        """Who should get no new requests. keys: the replicas that could; all others are forgotten."""
+        """Return the replicas that should get no new requests.
+
+        keys: the replicas that could get requests; all others are forgotten
+        """
         samples = self._samples = {key: self._samples[key] for key in keys if key in self._samples}
         aside = {key for key, sample in samples.items() if now_s < sample.until_s}
         known = {key: s for key, s in samples.items() if key not in aside and s.tokens >= _MIN_TOKENS}

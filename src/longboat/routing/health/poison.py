@@ -1,14 +1,14 @@
-"""Requests that kill the engines they are sent to: who is blamed for a death, and what is refused after two."""
+"""Finds requests that kill the engines they are sent to: whom to blame for a crash, and what to refuse after two."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-__all__ = ("FIRST_STEPS_TOKENS", "Admitted", "PoisonList", "blamed")
+__all__ = ("FIRST_STEPS_TOKENS", "Admitted", "PoisonList", "request_to_blame")
 
 FIRST_STEPS_TOKENS = 2
-_FIRST_STEPS_S = 10.0  # for a request of which no token is seen: it may wait in the engine, or answer in one piece
+_FIRST_STEPS_S = 10.0  # for a request without a visible token: it may wait in the engine, or answer in one piece
 _DEATHS = 2
 _STORM_S = 30.0
 _REMEMBERED_S = 900.0
@@ -16,23 +16,23 @@ _MAX_REMEMBERED = 1000
 
 
 class Admitted(NamedTuple):
-    """A request at an engine when it died. tokens: generated there, as far as we saw; since_s: time there."""
+    """A request at an engine when the engine died."""
 
     request: Hashable
-    tokens: int
-    since_s: float
+    tokens: int  # tokens of it that the gateway saw generated there
+    since_s: float  # seconds since it was sent there
 
 
-def blamed(present: Iterable[Admitted]) -> Hashable | None:
-    """Whose first steps the engine died in, if it was one request's alone; None where nobody can be told."""
+def request_to_blame(present: Iterable[Admitted]) -> Hashable | None:
+    """Return the request to blame for a crash: the only one in its first steps there, else None."""
     new = [a.request for a in present if a.tokens < FIRST_STEPS_TOKENS and (a.tokens or a.since_s < _FIRST_STEPS_S)]
     return new[0] if len(new) == 1 else None
 
 
 class PoisonList:
-    """Deaths by the digest of the request that was blamed for them. Forgets after a quarter of an hour.
+    """The deaths for which each request (by its digest) was blamed, kept for a quarter of an hour.
 
-    Two make poison; three, where engines also die without anybody to blame: then two may be chance.
+    Two deaths make a request poison, or three while engines also die with none to blame: two may then be chance.
     """
 
     __slots__ = ("_deaths", "_storm_s")
@@ -41,12 +41,12 @@ class PoisonList:
         self._deaths: dict[Hashable, tuple[int, float]] = {}
         self._storm_s = -_STORM_S
 
-    def nobody(self, now_s: float) -> None:
-        """An engine died, and no request is to blame."""
+    def blame_none(self, now_s: float) -> None:
+        """Note that an engine died and no request is to blame."""
         self._storm_s = now_s
 
     def blame(self, digest: Hashable, now_s: float) -> bool:
-        """One more death by this request. Whether that makes it poison."""
+        """Count one more death by this request, and return whether the request is now poison."""
         count = self._count(digest, now_s) + 1
         self._deaths.pop(digest, None)
         self._deaths[digest] = (count, now_s)
@@ -55,7 +55,7 @@ class PoisonList:
         return count >= self._enough(now_s)
 
     def forget(self, digest: Hashable) -> None:
-        """It did no harm: what it was blamed for was chance."""
+        """Clear a request that did no harm: the deaths it was blamed for were chance."""
         self._deaths.pop(digest, None)
 
     def is_poison(self, digest: Hashable, now_s: float) -> bool:

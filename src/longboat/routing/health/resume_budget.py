@@ -1,4 +1,4 @@
-"""How many answers may be taken up again at once, so that a replica's death does not drown the others in prefills."""
+"""Limits how many streams resume at the same time, so that a replica's death does not drown the others in prefills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class ResumeBudget(Generic[T]):
-    """Counts who takes up an answer now; the others queue, first come first served. Nobody is refused."""
+    """A counter of the streams that resume now; the others queue, first come first served. None is refused."""
 
     __slots__ = ("_queue", "_running")
 
@@ -28,7 +28,7 @@ class ResumeBudget(Generic[T]):
         return len(self._queue)
 
     def ask(self, who: T, *, allowed: int) -> bool:
-        """Whether ``who`` may begin now; else it waits for ``next``."""
+        """Return whether ``who`` may begin now; else it is queued for ``next``."""
         if who in self._running:
             return True
         if len(self._running) < allowed and not self._queue:
@@ -39,13 +39,13 @@ class ResumeBudget(Generic[T]):
         return False
 
     def leave(self, who: T) -> None:
-        """It has taken up its answer, or given it up."""
+        """Remove a stream that has resumed or given up."""
         self._running.discard(who)
         if who in self._queue:
             self._queue.remove(who)
 
     def next(self, *, allowed: int) -> T | None:
-        """Who of those that wait may begin now; it counts as begun."""
+        """Return the queued stream that may begin now, counted as begun; None if none may."""
         if not self._queue or len(self._running) >= allowed:
             return None
         who = self._queue.popleft()

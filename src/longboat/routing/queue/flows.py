@@ -1,4 +1,4 @@
-"""Who is active, what each was served, and who is next: tenants, their flows, priority classes."""
+"""Keeps the active tenants, what each was served, and which goes next: tenants, their flows, priority classes."""
 
 from __future__ import annotations
 
@@ -7,65 +7,60 @@ from collections import OrderedDict
 
 from longboat.routing.queue.queue_entry import Ticket
 from longboat.routing.queue.recent_demand import RecentDemand, slots_wanted
-from longboat.routing.queue.throughput import Ratio
+from longboat.routing.queue.throughput import EstimateBias
 
 __all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant")
 
 ACTIVE_S = 30.0
-"""A tenant counts when shares are made until it had nothing waiting and nothing running for so long."""
+"""A tenant counts in the division of shares until it had nothing waiting or running for this long."""
 
 _SWEEP_S = 1.0
 
 
 class Tenant:
-    """priority: the best class it asked for while active; service_tokens: charged for what ran and runs.
-
-    demand: the slots that it wanted lately; kept_mean, kept_variance: of it, when ``Flows.sweep`` last looked
-    """
+    """A tenant with requests now or a moment ago, and what the scheduler knows of it."""
 
     __slots__ = (
         "demand", "flows", "kept_mean", "kept_variance", "last_s", "name", "priority", "ratio", "running",
-        "service_tokens", "waiting", "weight",
+        "waiting", "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, weight: float, priority: int, ratio: Ratio, now_s: float = 0.0) -> None:
+    def __init__(self, name: str, weight: float, priority: int, ratio: EstimateBias, now_s: float = 0.0) -> None:
         self.name = name
         self.weight = weight
-        self.priority = priority
+        self.priority = priority  # best class that it asked for while active
         self.ratio = ratio
         self.running = 0
         self.waiting = 0
-        self.service_tokens = 0.0
         self.last_s = 0.0
-        self.demand = RecentDemand(now_s)
-        self.kept_mean = 0.0
-        self.kept_variance = 0.0
+        self.demand = RecentDemand(now_s)  # slots that it wanted recently
+        self.kept_mean = 0.0  # mean of ``demand`` at the last ``Flows.sweep``
+        self.kept_variance = 0.0  # variance of ``demand`` at the last ``Flows.sweep``
         self.flows: dict[int, Flow] = {}
 
     def note(self, now_s: float) -> None:
-        """Before ``running`` or ``waiting`` changes."""
+        """Record the demand so far. Call before ``running`` or ``waiting`` changes."""
         self.demand.note(self.running + self.waiting, now_s)
 
 
 class Level:
-    """A priority class. flows: those with waiting tickets; virtual_time: where the last granted ticket began;
-    turn: number of the last grant, so that equals take turns."""
+    """A priority class."""
 
     __slots__ = ("flows", "priority", "turn", "virtual_time")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.flows: dict[Flow, None] = {}
-        self.virtual_time = 0.0
-        self.turn = 0
+        self.flows: dict[Flow, None] = {}  # flows with waiting tickets
+        self.virtual_time = 0.0  # virtual time at which the last granted ticket began
+        self.turn = 0  # number of the last grant, so that equals take turns
 
     def floor(self) -> float | None:
-        """Virtual time of the least served of those who wait."""
+        """Return the virtual time of the least served waiting flow; None if no flow waits."""
         return min([flow.virtual_time for flow in self.flows]) if self.flows else None
 
 
 class Flow:
-    """A tenant's tickets of one class, first come first served. virtual_time: tokens served, divided by weight."""
+    """A tenant's tickets of one class, first come first served."""
 
     __slots__ = ("level", "promised_s", "tenant", "tickets", "virtual_time", "waiting_tokens")
 
@@ -74,8 +69,8 @@ class Flow:
         self.level = level
         self.tickets: OrderedDict[Ticket, None] = OrderedDict()
         self.waiting_tokens = 0
-        self.virtual_time = 0.0
-        self.promised_s = 0.0
+        self.virtual_time = 0.0  # tokens served, divided by weight
+        self.promised_s = 0.0  # latest time at which a refused request was asked to come back
 
     @property
     def head(self) -> Ticket:
@@ -83,11 +78,11 @@ class Flow:
 
     @property
     def work_tokens(self) -> float:
-        """What the waiting tickets will use, as far as the tenant's past tells."""
+        """Tokens that the waiting tickets will use, as far as the tenant's past tells."""
         return self.waiting_tokens * self.tenant.ratio.value
 
     def start(self) -> float:
-        """Virtual time from which a new ticket is served: who had nothing waiting has saved up nothing."""
+        """Return the virtual time from which a new ticket is served: a tenant with an empty queue saved nothing."""
         if self.tickets:
             return self.virtual_time
         floor = self.level.floor()
@@ -109,7 +104,7 @@ class Flow:
 
 
 class Flows:
-    """All tenants that are active, and the classes. sweep_s: when ``sweep`` has work again."""
+    """All active tenants, and the priority classes."""
 
     __slots__ = ("_kept_mean", "_kept_variance", "_weights", "levels", "sweep_s", "tenants")
 
@@ -119,13 +114,13 @@ class Flows:
         self.tenants: dict[str, Tenant] = {}
         self.levels: list[Level] = []
         self._weights: dict[int, float] = {}
-        self.sweep_s = 0.0
+        self.sweep_s = 0.0  # time of the next ``sweep`` that does something
 
-    def enter(self, ticket: Ticket, now_s: float, typical: Ratio) -> Flow:
-        """The flow of a new ticket; its tenant is active from now on."""
+    def enter(self, ticket: Ticket, now_s: float, typical: EstimateBias) -> Flow:
+        """Return the flow of a new ticket; its tenant is active from now on."""
         tenant = self.tenants.get(ticket.tenant)
         if tenant is None:
-            tenant = Tenant(ticket.tenant, ticket.weight, ticket.priority, Ratio(typical.value), now_s)
+            tenant = Tenant(ticket.tenant, ticket.weight, ticket.priority, EstimateBias(typical.value), now_s)
             self.tenants[ticket.tenant] = tenant
             self._weigh()
         elif tenant.weight != ticket.weight or ticket.priority < tenant.priority:
@@ -136,7 +131,7 @@ class Flows:
         return tenant.flows.get(ticket.priority) or self._new_flow(tenant, ticket.priority)
 
     def sweep(self, now_s: float) -> None:
-        """Forget who was idle for long; does its work once a second."""
+        """Forget tenants that were idle for long. Works once a second, and returns at once in between."""
         if now_s < self.sweep_s:
             return
         self.sweep_s = now_s + _SWEEP_S
@@ -149,14 +144,15 @@ class Flows:
         self._look_at_demand(now_s)
 
     def share(self, tenant: Tenant, of: float) -> float:
-        """The tenant's part by weight, among active tenants of its class and of those above."""
+        """Return the tenant's part of ``of`` by weight, among active tenants of its class and of better classes."""
         weights = self._weights.get(tenant.priority)
         return of if weights is None else of * tenant.weight / weights
 
     def headroom(self, slots: int, ratio: float, now_s: float) -> int:
-        """Slots that only tenants below their share may take: a part of all, and what those are expected to want soon.
+        """Return the slots that only tenants below their share may take.
 
-        The latter is what they wanted lately and a margin, within their shares, without what they have.
+        These are a part of all slots, or the slots that such tenants will probably want soon if that is more: what they
+        wanted recently and a margin, within their shares, less what they have.
         """
         if ratio <= 0 or slots < 2 or len(self.tenants) < 2:
             return 0
@@ -175,7 +171,10 @@ class Flows:
         return max(math.ceil(slots * min(ratio, 1.0)), math.floor(expected))
 
     def most_headroom(self, tenant: Tenant, slots: int, ratio: float) -> float:
-        """``headroom`` where it bars ``tenant``, or more than that; costs little. As ``sweep`` last saw the others."""
+        """Return an upper bound of the ``headroom`` that bars ``tenant``, at little cost.
+
+        It counts what ``sweep`` last saw of the other tenants.
+        """
         if ratio <= 0 or len(self.tenants) < 2:
             return 0.0
         variance = self._kept_variance - tenant.kept_variance

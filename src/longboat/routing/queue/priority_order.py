@@ -1,17 +1,51 @@
-"""Chooses among those who wait and may go: between priority classes by class and age, inside one by service."""
+"""Chooses among the waiting flows: by share, then by class and age, and inside a class by service."""
 
 from __future__ import annotations
 
-from longboat.routing.queue.flows import Flow
+from longboat.core.policy import QueuePolicy
+from longboat.routing.queue.flows import Flow, Flows
+from longboat.routing.queue.throughput import Throughput
 
-__all__ = ("first_by_class",)
+__all__ = ("first_by_class", "is_below_share", "next_flow")
+
+
+def next_flow(flows: Flows, pace: Throughput, queue: QueuePolicy, now_s: float, slots: int, free: int) -> Flow | None:
+    """Choose the next flow. The last free slots are for tenants below their share, unless all tenants wait."""
+    waiting = [list(level.flows) for level in flows.levels]
+    if free > flows.headroom(slots, queue.headroom_ratio, now_s):
+        return first_by_class(waiting, now_s, queue.age_s)
+    floors = [level.floor() for level in flows.levels]
+    below = [
+        [flow for flow in of_level if is_below_share(flow, flows, pace, slots, floor)]
+        for of_level, floor in zip(waiting, floors, strict=True)
+    ]
+    chosen = first_by_class(below, now_s, queue.age_s)
+    if chosen is None and all(tenant.waiting for tenant in flows.tenants.values()):
+        return first_by_class(waiting, now_s, queue.age_s)
+    return chosen
+
+
+def is_below_share(flow: Flow, flows: Flows, pace: Throughput, slots: int, floor: float | None) -> bool:
+    """Return whether the tenant has fewer slots than its share and is not too far ahead of waiting flows.
+
+    Too far is a lead of more tokens than its share holds. Without that part, a tenant that uses more tokens a second on
+    each slot would get more than others. A tenant that recently wanted less than its share is never too far ahead.
+    floor: virtual time of the least served waiting flow of the class; None if no flow waits
+    """
+    share = flows.share(flow.tenant, slots)
+    if flow.tenant.running >= share:
+        return False
+    if floor is None or not pace.known or flow.tenant.demand.mean < share:
+        return True
+    lead_tokens = (flow.virtual_time - floor) * flow.tenant.weight
+    return lead_tokens <= share * pace.mean_tokens
 
 
 def first_by_class(classes: list[list[Flow]], now_s: float, age_s: float) -> Flow | None:
-    """Best class first; one whose oldest ticket waited long takes turns with the class above. In it, least served.
+    """Choose the least served flow of the best class; one whose oldest ticket waited long takes turns with the next.
 
-    Age lifts the class and not the tenant: who floods has the oldest tickets, and must not win by that.
-    classes: flows with waiting tickets, best class first; some may be empty. age_s: 0 is no ageing
+    Age lifts the class and not the tenant: a tenant that floods has the oldest tickets, and must not win by that.
+    classes: flows with waiting tickets, best class first; some may be empty. age_s: 0 turns ageing off
     """
     best: list[Flow] = []
     best_rank = (0, 0)

@@ -1,4 +1,4 @@
-"""Requests as the queue sees them, and what it answers when one is offered."""
+"""Requests as the queue sees them, and the verdicts of the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = (
 
 
 class RejectedReason(enum.StrEnum):
-    """Why a request may not even wait."""
+    """The reason why a request may not even wait."""
 
     QUEUE_FULL = "queue_full"
     WAIT_TOO_LONG = "wait_too_long"
@@ -24,17 +24,16 @@ class RejectedReason(enum.StrEnum):
 
 
 class Place(enum.Enum):
-    """Where a ticket is. OVERDUE: taken out of its queue, and not yet returned by ``expire``. ENDED: its slot is free,
-    and what it used is not yet known."""
+    """The state of a ticket."""
 
     OUTSIDE = enum.auto()
     WAITING = enum.auto()
-    OVERDUE = enum.auto()
+    OVERDUE = enum.auto()  # taken out of its queue, but not yet returned by ``expire``
     RUNNING = enum.auto()
-    ENDED = enum.auto()
+    ENDED = enum.auto()  # its slot is free, but its use of tokens is not yet known
 
 
-# A member of an enum is looked up each time that it is named; these are not.
+# Naming a member of an enum costs a look-up each time; naming these constants does not.
 OUTSIDE: Final = Place.OUTSIDE
 WAITING: Final = Place.WAITING
 OVERDUE: Final = Place.OVERDUE
@@ -44,7 +43,7 @@ ENDED: Final = Place.ENDED
 
 @dataclass(frozen=True)
 class Granted:
-    """The ticket has a slot: send it, and call ``finish`` when it ended."""
+    """The verdict that the ticket has a slot: send the request, and call ``finish`` when it ended."""
 
 
 GRANTED = Granted()
@@ -52,29 +51,24 @@ GRANTED = Granted()
 
 @dataclass(frozen=True)
 class Queued:
-    """The ticket waits: ``grant_next`` or ``expire`` returns it later, unless it is cancelled.
+    """The verdict that the ticket waits: ``grant_next`` or ``expire`` returns it later, unless it is cancelled."""
 
-    predicted_wait_s: None while nothing was learned about this model's speed
-    """
-
-    predicted_wait_s: float | None
+    predicted_wait_s: float | None  # None before anything was learned about this model's speed
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """The ticket is not taken: answer 429. retry_after_s: at least 1; detail: a sentence for the client."""
+    """The verdict that the ticket is refused: answer 429."""
 
     reason: RejectedReason
-    retry_after_s: int
-    detail: str
+    retry_after_s: int  # at least 1
+    detail: str  # a sentence for the client
 
 
 class Ticket:
     """One request of one model.
 
-    weight: above 0; cost_tokens: estimate of prompt and completion
-    arrived_s, deadline_s: on the clock that is passed as ``now_s``
-    payload: the caller's; the attributes after it are the scheduler's, to be read only
+    Times are on the clock that is passed as ``now_s``. More than 12 attributes: a plain record, without behaviour.
     """
 
     __slots__ = (
@@ -93,12 +87,12 @@ class Ticket:
         payload: Any = None,
     ) -> None:
         self.tenant = tenant
-        self.weight = weight
+        self.weight = weight  # above 0
         self.priority = priority
-        self.cost_tokens = cost_tokens
+        self.cost_tokens = cost_tokens  # estimate of prompt and completion
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s
-        self.payload = payload
+        self.payload = payload  # the caller's; the attributes below belong to the scheduler, and others only read them
         self.place = OUTSIDE
         self.flow: Flow | None = None
         self.charged_tokens = 0.0

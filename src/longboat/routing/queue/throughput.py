@@ -1,17 +1,17 @@
-"""What finished requests teach: tokens that a slot does in a second, and how far estimates are from the truth."""
+"""Learns from finished requests: tokens that a slot makes in a second, and how wrong the estimates are."""
 
 from __future__ import annotations
 
-__all__ = ("Pace", "Ratio")
+__all__ = ("EstimateBias", "Throughput")
 
 _KEEP = 0.98
-"""Of all that was learned, what is left after one more request: the last 50 or so count."""
+"""What one more request leaves of everything learned before: about the last 50 requests count."""
 
 _PRIOR_TOKENS = 1000.0
 _LEAST_S = 1e-6
 
 
-class Ratio:
+class EstimateBias:
     """Used tokens divided by estimated ones, over the last requests. Bounded, so that no mistake lasts."""
 
     __slots__ = ("_estimated", "_used", "value")
@@ -27,8 +27,8 @@ class Ratio:
         self.value = min(10.0, max(0.01, self._used / self._estimated))
 
 
-class Pace:
-    """Speed of a model, per slot: waits are predicted with it. ``mean_tokens`` is of one request."""
+class Throughput:
+    """Throughput of a model's slots, from which waits are predicted."""
 
     __slots__ = ("_requests", "_slot_s", "_tokens")
 
@@ -48,8 +48,9 @@ class Pace:
 
     @property
     def mean_tokens(self) -> float:
+        """Mean tokens of one request. Only where ``known``."""
         return self._tokens / self._requests
 
     def seconds(self, tokens: float, slots: float) -> float:
-        """How long ``slots`` slots take for ``tokens``. Only where ``known``."""
+        """Return how long ``slots`` slots take for ``tokens``. Only where ``known``."""
         return tokens * self._slot_s / self._tokens / slots

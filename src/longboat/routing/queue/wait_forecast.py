@@ -1,18 +1,18 @@
-"""Predicts how long a new request waits for a slot, from the work that goes before it and the model's pace."""
+"""Predicts how long a new request waits for a slot, from the work ahead of it and the model's throughput."""
 
 from __future__ import annotations
 
 from longboat.routing.queue.flows import Flow, Flows
-from longboat.routing.queue.throughput import Pace
+from longboat.routing.queue.throughput import Throughput
 
 __all__ = ("forecast_s",)
 
 
-def forecast_s(flow: Flow, flows: Flows, pace: Pace, slots: int, busy: int, headroom: int) -> float:
-    """Seconds until a slot is free for a ticket that joins ``flow`` now and finds no room. The pace is known.
+def forecast_s(flow: Flow, flows: Flows, pace: Throughput, slots: int, busy: int, headroom: int) -> float:
+    """Predict the seconds until a slot is free for a ticket that joins ``flow`` now and finds none. ``pace`` is known.
 
-    headroom: slots that only tenants below their share may take.
-    Assumes that nobody else comes, that those who run without waiting go on so, and that no class is lifted by age.
+    headroom: slots that only tenants below their share may take. Assumes that no further requests come, that tenants
+    with running but no waiting requests keep their slots, and that no class moves up by age.
     """
     tenant = flow.tenant
     within_share = headroom > 0 and tenant.running + tenant.waiting < flows.share(tenant, slots)
@@ -23,7 +23,7 @@ def forecast_s(flow: Flow, flows: Flows, pace: Pace, slots: int, busy: int, head
 
 
 def _tokens_ahead(flow: Flow, flows: Flows, slots: int, *, rivals_over_share: bool) -> float:
-    """The tenant's own waiting work, that of better classes, and of its class what comes earlier in virtual time."""
+    """Add up the tenant's own waiting work, that of better classes, and that of its class in earlier virtual time."""
     own_tokens = flow.work_tokens
     until = flow.start() + own_tokens / flow.tenant.weight
     total_tokens = own_tokens
@@ -41,7 +41,7 @@ def _tokens_ahead(flow: Flow, flows: Flows, slots: int, *, rivals_over_share: bo
 
 
 def _slots_of_unqueued(flow: Flow, flows: Flows, busy: int) -> int:
-    """Slots that tenants without waiting requests, and other processes, use and go on using."""
+    """Count the slots that other processes, and tenants without waiting requests, use and keep."""
     queued = {other.tenant for level in flows.levels for other in level.flows}
     queued.add(flow.tenant)
     return max(0, busy - sum(tenant.running for tenant in queued))
