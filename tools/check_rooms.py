@@ -134,9 +134,10 @@ def assigned(methods: Iterable[ast.AST]) -> Iterator[str]:
     """Name the attributes of ``self`` that methods set."""
     for method in methods:
         for node in ast.walk(method):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if isinstance(node.value, ast.Name) and node.value.id == "self":
-                    yield node.attr
+            if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node.attr
 
 
 if __name__ == "__main__":
