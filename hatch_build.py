@@ -36,6 +36,7 @@ _DEADLINE_S = 120
 MODULES = (
     *(f"gateway/{name}" for name in (
         "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "facts", "journal", "known_answers",
+        "leased_counters",
         "known_heads", "metrics", "numbering", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable",
         "resume", "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
     )),

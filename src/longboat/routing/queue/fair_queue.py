@@ -7,7 +7,7 @@ import math
 
 from longboat.core.policy import QueuePolicy
 from longboat.routing.capacity.slots import Demand
-from longboat.routing.queue.flows import Flow, Flows, Level, Tenant
+from longboat.routing.queue.flows import Flow, Flows, Level, Tenant, Ticket
 from longboat.routing.queue.priority_order import first_by_class
 from longboat.routing.queue.queue_entry import (
     ENDED,
@@ -20,7 +20,6 @@ from longboat.routing.queue.queue_entry import (
     Queued,
     Rejected,
     RejectedReason,
-    Ticket,
 )
 from longboat.routing.queue.throughput import Pace, Ratio
 from longboat.routing.queue.wait_forecast import forecast_s

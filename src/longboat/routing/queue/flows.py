@@ -1,20 +1,59 @@
-"""Who is active, what each was served, and who is next: tenants, their flows, priority classes."""
+"""Requests as the queue sees them: their tenants, flows and priority classes, what each was served, and who is next."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import Any
 
-from longboat.routing.queue.queue_entry import Ticket
+from longboat.routing.queue.queue_entry import OUTSIDE
 from longboat.routing.queue.recent_demand import RecentDemand, slots_wanted
 from longboat.routing.queue.throughput import Ratio
 
-__all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant")
+__all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant", "Ticket")
 
 ACTIVE_S = 30.0
 """A tenant counts when shares are made until it had nothing waiting and nothing running for so long."""
 
 _SWEEP_S = 1.0
+
+
+class Ticket:
+    """One request of one model.
+
+    weight: above 0; cost_tokens: estimate of prompt and completion
+    arrived_s, deadline_s: on the clock that is passed as ``now_s``
+    payload: the caller's; the attributes after it are the scheduler's, to be read only
+    """
+
+    __slots__ = (
+        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",
+        "payload", "place", "priority", "tenant", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tenant: str,
+        weight: float,
+        priority: int,
+        cost_tokens: int,
+        arrived_s: float,
+        deadline_s: float | None = None,
+        payload: Any = None,
+    ) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.priority = priority
+        self.cost_tokens = cost_tokens
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.payload = payload
+        self.place = OUTSIDE
+        self.flow: Flow | None = None
+        self.charged_tokens = 0.0
+        self.granted_s = 0.0
+        self.expires_s = 0.0
+        self.ended_s = 0.0
 
 
 class Tenant:

@@ -1,17 +1,14 @@
-"""Requests as the queue sees them, and what it answers when one is offered."""
+"""Where a request of the queue is, and what the queue answers when one is offered."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from longboat.routing.queue.flows import Flow
+from typing import Final
 
 __all__ = (
     "ENDED", "GRANTED", "OUTSIDE", "OVERDUE", "RUNNING", "WAITING", "Granted", "Place", "Queued", "Rejected",
-    "RejectedReason", "Ticket",
+    "RejectedReason",
 )  # fmt: skip
 
 
@@ -67,41 +64,3 @@ class Rejected:
     reason: RejectedReason
     retry_after_s: int
     detail: str
-
-
-class Ticket:
-    """One request of one model.
-
-    weight: above 0; cost_tokens: estimate of prompt and completion
-    arrived_s, deadline_s: on the clock that is passed as ``now_s``
-    payload: the caller's; the attributes after it are the scheduler's, to be read only
-    """
-
-    __slots__ = (
-        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",
-        "payload", "place", "priority", "tenant", "weight",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        tenant: str,
-        weight: float,
-        priority: int,
-        cost_tokens: int,
-        arrived_s: float,
-        deadline_s: float | None = None,
-        payload: Any = None,
-    ) -> None:
-        self.tenant = tenant
-        self.weight = weight
-        self.priority = priority
-        self.cost_tokens = cost_tokens
-        self.arrived_s = arrived_s
-        self.deadline_s = deadline_s
-        self.payload = payload
-        self.place = OUTSIDE
-        self.flow: Flow | None = None
-        self.charged_tokens = 0.0
-        self.granted_s = 0.0
-        self.expires_s = 0.0
-        self.ended_s = 0.0
