@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import statistics
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from loop_thread import loop_in_thread
 
 from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
@@ -227,7 +228,7 @@ class Bench:
         """A replica of a built-in model, which serves until the end of the block."""
         plan = single_plan(source, context_tokens, free_port(), ("--kv-cache-memory-bytes", str(cache_bytes)))
         log = self.folder / f"{source.replace(':', '-')}.log"
-        with _loop_in_thread() as loop:
+        with loop_in_thread() as loop:
             rank = asyncio.run_coroutine_threadsafe(self._start(plan, log), loop).result(END_DEADLINE_S)
             try:
                 api = Api(f"http://127.0.0.1:{plan.head.ports['api']}", plan.model)
@@ -292,19 +293,6 @@ def wait_until_well(api: Api, ended: Any, log: Path) -> None:
         if (ended() if callable(ended) else ended) or time.monotonic() > deadline_s:
             raise RuntimeError(f"the engine does not serve:\n{log.read_text(errors='replace')[-3000:]}")
         time.sleep(0.1)
-
-
-@contextmanager
-def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(END_DEADLINE_S)
-        loop.close()
 
 
 def machine_facts() -> Mapping[str, str]:

@@ -19,8 +19,8 @@ from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_
 from longboat_vllm.process import lineage, loaded
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
-from longboat_vllm.resume.install import UnexpectedShapeError, expect
 from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
+from longboat_vllm.resume.shapes import UnexpectedShapeError, expect
 
 __all__ = (
     "SWITCH",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from loop_thread import loop_in_thread
 
 from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan
@@ -58,7 +62,7 @@ class VllmNode:
     @contextmanager
     def running(self, plan: GangPlan, log: Path) -> Iterator[str]:
         """Serve a gang of one rank until the end of the block, and yield its address, for tests without a loop."""
-        with _loop_in_thread() as loop:
+        with loop_in_thread() as loop:
             starting = asyncio.run_coroutine_threadsafe(self.start(plan, 0, log), loop)
             rank = starting.result(START_DEADLINE_S)
             try:
@@ -66,19 +70,6 @@ class VllmNode:
             finally:
                 loop.call_soon_threadsafe(rank.close)
                 asyncio.run_coroutine_threadsafe(rank.wait(), loop).result(START_DEADLINE_S)
-
-
-@contextmanager
-def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(START_DEADLINE_S)
-        loop.close()
 
 
 def _serving(plan: GangPlan, rank: RankProcess, log: Path) -> str:

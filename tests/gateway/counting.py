@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.limits.counters import Counters
+from longboat.gateway.limits.counters import LocalCounters
 
 START_S = 1_700_006_400.0  # the middle of a UTC day
 
@@ -33,7 +33,7 @@ class Tally:
 class RandomTraffic:
     """Requests of several tenants through the counters of several processes, that end in every way and order."""
 
-    def __init__(self, seed: int, tenants: Sequence[TenantPolicy], counters: Sequence[Counters]) -> None:
+    def __init__(self, seed: int, tenants: Sequence[TenantPolicy], counters: Sequence[LocalCounters]) -> None:
         self.random = random.Random(seed)
         self.tenants = tenants
         self.counters = counters

@@ -84,7 +84,7 @@ async def test_socket_is_closed_to_other_users(socket_path: str) -> None:
     assert stat.S_IMODE(os.stat(socket_path).st_mode) == 0o600
 
 
-@pytest.mark.parametrize("wire", [b"GET\r\n\r\n", b"GET /x HTTP/1.1\r\ncontent-length: x\r\n\r\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("wire", [b"GET\r\n\r\n", b"GET /x HTTP/1.1\r\ncontent-length: x\r\n\r\n", b"\0\r\n\r\n"])
 async def test_nonsense_on_the_socket_gets_an_error(wire: bytes, socket_path: str) -> None:
     reader, writer = await asyncio.open_unix_connection(socket_path)
     writer.write(wire)

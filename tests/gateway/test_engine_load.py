@@ -29,7 +29,7 @@ async def test_room_is_what_the_whole_engine_has_left(
     engine = endpoint(upstream, capacity=capacity, engine_capacity=engine_capacity)
     gateway = await make_gateway(endpoints=[engine])
     (live,) = gateway.state.table.upstreams()
-    following = asyncio.create_task(follow_load(gateway.state, 0.01))
+    following = asyncio.create_task(follow_load(gateway.state.table, 0.01))
     try:
         await eventually(lambda: live.room_told is not None, "the engine told")
         assert live.slots == slots

@@ -19,9 +19,6 @@ ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 class FarCounters:
     """Counters that answer when the test lets them. Each reservation is noted, and how often it was given back."""
 
-    remote = True
-    num_gateways = 1
-
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.asked = 0

@@ -10,6 +10,7 @@ from typing import Any
 from gateway_lab import config
 from test_recent import record
 
+from longboat.clock import WALL
 from longboat.core.errors import ClusterError
 from longboat.gateway.admin.node_aggregate import GatheredAnswers
 from longboat.gateway.admin.node_view import LocalAnswers, LocalNode, ParentNode, node_of
@@ -32,6 +33,7 @@ class FakeWorker(LocalAnswers):
 
     def __init__(self, index: int, *, shared: bool = False) -> None:
         self.state = SimpleNamespace(
+            clock=WALL,
             config=config(worker_index=index, state_folder="/somewhere" if shared else None),
             metrics=Metrics(process=f"worker-{index}"),
             recent=RecentRequests(),

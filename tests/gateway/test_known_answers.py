@@ -160,7 +160,7 @@ def read(pieces: Sequence[bytes]) -> tuple[Reading, Reading]:
     Nothing is read after the answer's end.
     """
     upstream = Upstream(endpoint("http://127.0.0.1:9"), GatewayLimits())
-    connection, sink, right = UpstreamConnection(upstream), Sink(), ParserReading()
+    connection, sink, right = UpstreamConnection(upstream.keep), Sink(), ParserReading()
     connection.connection_made(Transport())
     connection.send(sink, b"", b"")
     for number, piece in enumerate(pieces, 1):

@@ -242,7 +242,7 @@ async def test_request_whose_client_went_away_meanwhile_is_not_counted(server: r
 
 
 async def test_without_redis_each_node_keeps_its_part(
-    server: redis_server.RedisServer, capfd: pytest.CaptureFixture[str]
+    server: redis_server.RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     tenant = TenantPolicy(name="a", requests_per_minute=10)
     loop = asyncio.get_running_loop()
@@ -254,13 +254,13 @@ async def test_without_redis_each_node_keeps_its_part(
         assert loop.time() - began_s < 5  # nobody waits for what is away
         assert results.count(None) == 4
         assert counters.degraded and counters.num_degraded == 9
-    err = capfd.readouterr().err
+    err = caplog.text
     assert err.count("is away") == 1
     assert "hush" not in err
 
 
 async def test_what_was_decided_without_redis_is_told_to_it_later(
-    server: redis_server.RedisServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: redis_server.RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_counters, "RETRY_S", 0.1)
     tenant = LIMITED
@@ -275,7 +275,7 @@ async def test_what_was_decided_without_redis_is_told_to_it_later(
         assert await in_redis(server.url, "a") == (5, 50, 50)
         assert await counters.reserve(tenant, tokens=10, now_s=START_S) is None
         assert counters.num_degraded == 5
-    assert capfd.readouterr().err.count(" is back\n") == 2  # "until it is back", and that it is
+    assert caplog.text.count(" is back\n") == 2  # "until it is back", and that it is
 
 
 async def test_redis_that_is_slow_holds_no_request_up(server: redis_server.RedisServer) -> None:

@@ -154,7 +154,7 @@ async def trying(gateway: Gateway, pair: Pair, name: str) -> RawClient | None:
 
 
 async def test_broken_pair_leaves_the_old_one_and_is_told_of_once(
-    make_tls: MakeTls, pair: Pair, capsys: pytest.CaptureFixture[str]
+    make_tls: MakeTls, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway = await make_tls()
     stranger = trustme.CA().issue_cert("localhost")
@@ -162,7 +162,8 @@ async def test_broken_pair_leaves_the_old_one_and_is_told_of_once(
     told: list[str] = []
 
     def was_told() -> bool:
-        told.append(capsys.readouterr().err)
+        told.append(caplog.text)
+        caplog.clear()
         return "the old certificate stays in use" in "".join(told)
 
     await eventually(was_told, "a message about the broken pair")
@@ -178,20 +179,20 @@ def test_change_counts_when_it_has_settled(pair: Pair) -> None:
     assert [tls.refresh() for _ in range(4)] == [False, True, False, False]
 
 
-def test_broken_pair_is_told_of_once(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_pair_is_told_of_once(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     tls = ServerTls(str(pair.certificate), str(pair.key))
     pair.key.write_bytes(b"not a key")
     assert not any(tls.refresh() for _ in range(5))
-    assert capsys.readouterr().err.count("\n") == 1
+    assert len(caplog.records) == 1
     pair.renew("localhost")
     assert [tls.refresh() for _ in range(2)] == [False, True]
 
 
-def test_files_that_went_away_leave_the_old_pair(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_went_away_leave_the_old_pair(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     tls = ServerTls(str(pair.certificate), str(pair.key))
     pair.certificate.unlink()
     assert not any(tls.refresh() for _ in range(3))
-    assert "cannot read" in capsys.readouterr().err
+    assert "cannot read" in caplog.text
 
 
 @pytest.mark.parametrize("which", ["certificate", "key"])

@@ -13,7 +13,8 @@ import pytest
 from test_recent import record
 
 from longboat.gateway.records.recent import Attempt
-from longboat.gateway.records.tracing import FinishedSpan, Tracer, parse_traceparent, passed_on
+from longboat.gateway.records.spans import FinishedSpan
+from longboat.gateway.records.tracing import Tracer, parse_traceparent, passed_on
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
@@ -127,13 +128,13 @@ def test_collector_that_hangs_costs_bounded_memory_and_holds_nobody_up() -> None
     some.close(0.2)
 
 
-def test_spans_that_nobody_takes_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_spans_that_nobody_takes_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     some = tracer(Collected(works=False))
     for _ in range(3):
         some.finish(some.start(None), record())
     some.close(DEADLINE_S)
     assert (some.num_exported, some.num_dropped) == (0, 3)
-    assert capsys.readouterr().err.count("takes no traces") == 1
+    assert caplog.text.count("takes no traces") == 1
 
 
 def test_gateway_without_tracing_loads_no_opentelemetry() -> None:
@@ -146,9 +147,10 @@ def test_tracing_that_is_not_installed_says_what_to_install() -> None:
 import sys
 sys.modules["opentelemetry"] = None
 from longboat.core.errors import UserInputError
-from longboat.gateway.records.tracing import Tracer
+from longboat.gateway.config import GatewayConfig
+from longboat.gateway.process.services import otlp_export
 try:
-    Tracer("http://127.0.0.1:4318")
+    otlp_export("http://127.0.0.1:4318", GatewayConfig(port=1, control_socket="/s", control_token="t"))
 except UserInputError as error:
     print(error.hint)
 """
@@ -198,7 +200,10 @@ def collector() -> Iterator[Collector]:
 
 
 def test_collector_receives_the_request_and_its_attempts(collector: Collector) -> None:
-    real = Tracer(f"http://127.0.0.1:{collector.server_port}", resource={"longboat.node": "n1"})
+    from longboat.gateway.records.trace_export import OtlpExport
+
+    url = f"http://127.0.0.1:{collector.server_port}"
+    real = Tracer(url, OtlpExport(url, {"longboat.node": "n1"}))
     span = real.start(SAMPLED, b"vendor=1")
     attempts = (Attempt("r0", 0.1, "connection refused", 0.2), Attempt("r1", 0.2))
     engine_ids = [span.attempt().split(b"-")[2].decode() for _ in attempts]
@@ -223,7 +228,10 @@ def test_collector_receives_the_request_and_its_attempts(collector: Collector) -
 
 
 def test_failed_request_is_an_error_and_a_clients_mistake_is_none(collector: Collector) -> None:
-    real = Tracer(f"http://127.0.0.1:{collector.server_port}/v1/traces")
+    from longboat.gateway.records.trace_export import OtlpExport
+
+    url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+    real = Tracer(url, OtlpExport(url, {}))
     for status, outcome, code in ((502, "engine_error", "engine_lost"), (404, "client_error", "")):
         real.finish(real.start(None), record(status=status, outcome=outcome, code=code, attempts=()))
     real.close(DEADLINE_S)

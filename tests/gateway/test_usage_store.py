@@ -75,14 +75,14 @@ def test_report_tells_what_is_written_and_what_is_not(tmp_path: Path, flushed: b
     spend(store)
     if flushed:
         store.flush()
-    assert store.totals_today("ann", START_S) == 22
+    assert store.all_totals_today(START_S)["ann"] == 22
 
 
 def test_store_without_a_file_keeps_everything_in_memory() -> None:
     store = opened(None)
     spend(store)
     store.flush()
-    assert store.totals_today("ann", START_S) == 11 and store.problem is None
+    assert store.all_totals_today(START_S)["ann"] == 11 and store.problem is None
 
 
 def test_daily_budget_survives_a_restart(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
         opened(tmp_path / "usage.db")
 
 
-def test_file_that_fails_later_stops_the_writing_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_file_that_fails_later_stops_the_writing_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "usage.db"
     store = opened(path)
     spend(store)
@@ -149,12 +149,12 @@ def test_file_that_fails_later_stops_the_writing_only(tmp_path: Path, capfd: pyt
         store.flush()
         store.flush()
         assert store.problem
-        assert store.totals_today("ann", START_S) == 11  # this process's own
+        assert store.all_totals_today(START_S)["ann"] == 11  # this process's own
         other.execute("ALTER TABLE hidden RENAME TO usage")
     store.flush()
     assert store.problem is None
-    assert store.totals_today("ann", START_S) == 22
-    assert capfd.readouterr().err.count("cannot be used") == 1
+    assert store.all_totals_today(START_S)["ann"] == 22
+    assert caplog.text.count("cannot be used") == 1
 
 
 async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:
@@ -165,4 +165,4 @@ async def test_run_flushes_when_it_ends(tmp_path: Path) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    assert opened(tmp_path / "usage.db").totals_today("ann", START_S) == 11
+    assert opened(tmp_path / "usage.db").all_totals_today(START_S)["ann"] == 11

@@ -6,17 +6,20 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_upstream import DEADLINE_S
-from gateway_lab import RawClient, Response, endpoint, table
+from gateway_lab import RawClient, Response, endpoint, keyed, table
 from prometheus_client.parser import text_string_to_metric_families
 from test_gateway_process import ASK, Running, Start, came_true, start
 
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.limits.keys import new_admin_key, new_key
+from longboat.gateway.records.usage_store import UsageStore
 
 __all__ = ("start",)  # the fixture
 
@@ -161,6 +164,35 @@ async def test_table_that_a_hanging_worker_missed_reaches_it_later(start: Start,
     finally:
         os.kill(hung, signal.SIGCONT)
     await came_true(lambda: _has_version(running, first, 9))
+
+
+async def test_budget_of_the_day_that_was_used_before_a_start_is_used_for_all_workers(
+    start: Start, make_upstream: Any, tmp_path: Path
+) -> None:
+    store = UsageStore(tmp_path / "usage.sqlite")
+    store.open()
+    store.add("a", "tiny", now_s=time.time(), prompt_tokens=400, completion_tokens=600)
+    store.close()
+    given, (key,) = keyed(TenantPolicy(name="a", tokens_per_day=1000))
+    running = await start(processes=2, state_folder=str(tmp_path), policy=given)
+    await running.control.put_table("e", table(endpoint(await make_upstream())))
+    for _ in range(6):
+        client = await RawClient.to(running.port)
+        refused = await client.post(ASK, headers=key)
+        client.abort()
+        assert (refused.status, refused.code) == (429, "tokens_per_day")
+
+
+async def test_limit_of_one_request_at_a_time_is_open_to_whichever_worker_is_asked(
+    start: Start, make_upstream: Any
+) -> None:
+    running = await start(processes=2)
+    given, (key,) = keyed(TenantPolicy(name="a", concurrent_requests=1))
+    await running.control.put_policy(msgspec.json.encode(given))
+    await running.control.put_table("e", table(endpoint(await make_upstream())))
+    clients = [await RawClient.to(running.port) for _ in range(12)]
+    for client in clients * 2:  # kept connections, so that the head is known the second time
+        assert (await client.post(ASK, headers=key)).status == 200
 
 
 async def _has_version(running: Running, worker: GatewayControl, version: int) -> bool:

@@ -14,12 +14,16 @@ from longboat.gateway.config import GatewayConfig, decode_config
 from longboat.gateway.process.server import serve_until_stopped
 from longboat.gateway.process.time_slice import ask_for_short_turns
 from longboat.gateway.process.workers import follow_parent, supervise_workers
+from longboat.telemetry import log_to_stderr, logger
 
 __all__ = ("main",)
+
+log = logger("gateway")
 
 
 def main() -> int:
     """Exit code: 0 after a stop, 2 where the configuration or the port cannot be used."""
+    log_to_stderr("longboat gateway")
     try:
         config = decode_config(sys.stdin.buffer.read())
         _calm_collector()
@@ -29,7 +33,7 @@ def main() -> int:
         run = supervise_workers if config.processes > 1 and config.worker_index is None else serve_until_stopped
         uvloop.run(run(config, lambda port: _announce(config, port)))
     except LongboatError as error:
-        print(f"longboat gateway: {error.message}; {error.hint}", file=sys.stderr)
+        log.error("%s; %s", error.message, error.hint)
         return error.exit_code
     return 0
 

@@ -68,7 +68,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tracing_endpoint: OTLP over HTTP (``http://collector:4318``); None makes no traces. tracing_sample_ratio: 0 to 1, of
         the requests that bring no decision of their own
     redis_url: where the counters are that all gateways share (a secret); None counts on this node
-    state_folder: holds what outlives this process, the usage and the node's shared counters; None keeps it in memory
+    state_folder: holds what outlives this process: the usage; None keeps it in memory
     policy, upstreams: what is served until the control socket brings something newer
     scrape_s: seconds between two looks at what each engine says of its own queue; None never looks
     recent_requests: finished requests that each process remembers for the admin API

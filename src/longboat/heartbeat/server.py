@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import logging
 import socket
 from collections.abc import Callable
 
 from longboat.heartbeat.wire import BEAT_EVERY_S, MAX_LINE_BYTES, encode_beat
 from longboat.routing.health.liveness import Beat
+from longboat.telemetry import logger
 
 __all__ = ("BeatDoor", "door_socket")
 
-log = logging.getLogger("longboat.beats")
+log = logger("beats")
 
 _KNOCK_S = 2.0
 _MAX_BEHIND_BYTES = 16384

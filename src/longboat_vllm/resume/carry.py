@@ -29,6 +29,7 @@ __all__ = (
     "CarriedRequest",
     "Wish",
     "looks_at_tokens",
+    "prior_of",
     "read_carry",
     "read_wish",
     "repeats_logprobs",
@@ -185,3 +186,9 @@ def _has_media(messages: Any) -> bool:
     contents = [message.get("content") for message in messages or () if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return any(isinstance(part, dict) and part.get("type", "text") not in _PLAIN_PARTS for part in parts)
+
+
+def prior_of(params: Any) -> list[int]:
+    """The ids that a request's sampling parameters carry."""
+    extra_args = getattr(params, "extra_args", None) or {}
+    return extra_args.get(PRIOR_TOKENS) or []

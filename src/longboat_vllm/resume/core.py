@@ -6,18 +6,12 @@ import functools
 import inspect
 from typing import Any
 
-from longboat_vllm.resume.carry import PRIOR_TOKENS
-from longboat_vllm.resume.install import UnexpectedShapeError, expect
+from longboat_vllm.resume.carry import prior_of
+from longboat_vllm.resume.shapes import UnexpectedShapeError, expect
 
-__all__ = ("check", "install", "prior_of")
+__all__ = ("check", "install")
 
 _MARK = "_longboat_resume"
-
-
-def prior_of(params: Any) -> list[int]:
-    """The ids that a request's sampling parameters carry."""
-    extra_args = getattr(params, "extra_args", None) or {}
-    return extra_args.get(PRIOR_TOKENS) or []
 
 
 def check() -> None:

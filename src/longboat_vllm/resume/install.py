@@ -12,21 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ("STATE", "SWITCH", "ResumeState", "UnexpectedShapeError", "expect", "install")
+from longboat_vllm.resume.shapes import UnexpectedShapeError
+
+__all__ = ("STATE", "SWITCH", "ResumeState", "install")
 
 SWITCH = "LONGBOAT_VLLM_RESUME"
 _UNREGISTERED = "the plugin is not registered"
 _SWITCHED_OFF = f"{SWITCH}=0 turns it off"
-
-
-class UnexpectedShapeError(Exception):
-    """vLLM's code is not what was expected; nothing was changed."""
-
-
-def expect(condition: bool, what: str) -> None:
-    """Raise UnexpectedShapeError with ``what`` where ``condition`` does not hold."""
-    if not condition:
-        raise UnexpectedShapeError(what)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import inspect
 import weakref
 from typing import Any
 
-from longboat_vllm.resume.install import expect
+from longboat_vllm.resume.shapes import expect
 from longboat_vllm.resume.worker import draws_of_sampler
 
 __all__ = ("mend_seeded_parts_on_cpu",)

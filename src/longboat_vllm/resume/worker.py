@@ -10,8 +10,8 @@ import functools
 import inspect
 from typing import Any
 
-from longboat_vllm.resume.core import prior_of
-from longboat_vllm.resume.install import UnexpectedShapeError, expect
+from longboat_vllm.resume.carry import prior_of
+from longboat_vllm.resume.shapes import UnexpectedShapeError, expect
 
 __all__ = ("check", "draws_of_sampler", "install")
 

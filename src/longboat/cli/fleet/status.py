@@ -59,7 +59,8 @@ def _report(session: Session) -> FleetReport:
 
 
 def _show(session: Session, as_json: bool) -> None:
-    from longboat.cli.shared.tables import fleet_view, make_console, tenant_view
+    from longboat.cli.shared.console import make_console
+    from longboat.cli.shared.tables import fleet_view, tenant_view
 
     report = _report(session)
     kept = keep_pairs(report, _engines(report))

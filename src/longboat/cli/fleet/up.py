@@ -17,12 +17,12 @@ from longboat.cli.fleet.readiness import Goal, wait_ready
 from longboat.cli.fleet.target import load_target
 from longboat.cli.fleet.up_document import Action, up_values
 from longboat.cli.keys.key_store import fleet_key_book
+from longboat.cli.shared.console import make_console
 from longboat.cli.shared.error_text import error_values
 from longboat.cli.shared.gateway_choice import gateways_here
 from longboat.cli.shared.gateway_notes import key_note
 from longboat.cli.shared.interrupts import interrupt_deferred, no_interrupt, terminates_as_interrupt
 from longboat.cli.shared.spinner import waiting
-from longboat.cli.shared.tables import make_console
 from longboat.cluster.fleet.deployed import controller_values
 from longboat.cluster.fleet.rollout_values import with_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document

@@ -70,7 +70,7 @@ def _asked(session: Session, num_days: int) -> tuple[list[dict[str, Any]], dict[
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from longboat.cli.shared.tables import make_console
+    from longboat.cli.shared.console import make_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("DAY (UTC)", "TENANT", "MODEL"):

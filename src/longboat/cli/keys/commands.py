@@ -163,7 +163,7 @@ def _one_line(text: str) -> str:
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from longboat.cli.shared.tables import make_console
+    from longboat.cli.shared.console import make_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("KEY", "TENANT", "MADE", "ENDS", "NOTE"):

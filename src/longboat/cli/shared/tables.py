@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +13,7 @@ from longboat.cluster.protocol.messages import FleetReport, GatewayReport
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
 from longboat.spec.types.gateway import GatewaySpec
 
-__all__ = ("fleet_view", "gateway_table", "make_console", "phase_times", "replica_table", "resume_lines", "tenant_view")
+__all__ = ("fleet_view", "gateway_table", "phase_times", "replica_table", "resume_lines", "tenant_view")
 
 COLOURS = {
     Phase.READY: "green",
@@ -22,15 +22,6 @@ COLOURS = {
     Phase.DRAINING: "yellow",
     Phase.GONE: "dim",
 }
-
-
-WIDTH_WITHOUT_TERMINAL = 200
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """A console that does not fold tables when nobody sees it live."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)
 
 
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:

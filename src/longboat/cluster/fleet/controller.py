@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from longboat.cluster.fleet.drains import Drains, read_drains
@@ -29,10 +28,11 @@ from longboat.cluster.protocol.messages import (
     policy_digest,
 )
 from longboat.core.states import EndpointTable, Phase
+from longboat.telemetry import logger
 
 __all__ = ("FleetController",)
 
-log = logging.getLogger("longboat.controller")
+log = logger("controller")
 
 ORDER_EVERY_S = 1.0
 ORDER_TIMEOUT_S = 8.0
@@ -42,7 +42,12 @@ ROLL_EVERY_S = 1.0
 class FleetController:
     """Lives in Serve, so it comes back by itself; what it knows, it hears again within a second."""
 
-    async def __init__(self) -> None:  # type: ignore[misc] # Serve awaits it
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self, keeper_of: Callable[[str], Any], end_keeper: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """keeper_of: the keeper actor of a node, made when there is none; end_keeper: whether it could be ended"""
+        self._keeper_of = keeper_of
+        self._end_keeper = end_keeper
         self._membership = Membership()
         self._document: Mapping[str, Any] = {}
         self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
@@ -163,10 +168,8 @@ class FleetController:
                     await changed.wait()
 
     async def _order(self, node_id: str) -> None:
-        from longboat.cluster.ray.actors import keeper_of
-
         try:
-            keeper = await asyncio.wait_for(asyncio.to_thread(keeper_of, node_id), ORDER_TIMEOUT_S)
+            keeper = await asyncio.wait_for(asyncio.to_thread(self._keeper_of, node_id), ORDER_TIMEOUT_S)
             answer = keeper.order.remote(self._node_order(node_id))
             self._reports[node_id] = await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
         except asyncio.CancelledError:
@@ -203,9 +206,7 @@ class FleetController:
                 log.warning("an update cannot be followed: %r", error)
 
     async def _end_keepers(self) -> int:
-        from longboat.cluster.ray.actors import end_keeper
-
-        ended = await asyncio.gather(*(end_keeper(node_id) for node_id in self._nodes), return_exceptions=True)
+        ended = await asyncio.gather(*(self._end_keeper(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
 
 

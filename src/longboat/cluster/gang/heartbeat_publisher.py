@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import http.client
 import json
-import logging
 import time
 
-from longboat.cluster.gang.probe import ask
 from longboat.cluster.protocol.messages import RankLoss
 from longboat.core.plan import GangPlan
+from longboat.gateway.http.message import ask
 from longboat.heartbeat.listener import listen
 from longboat.heartbeat.server import BeatDoor, door_socket
 from longboat.heartbeat.wire import BEAT_EVERY_S, door_word
 from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
+from longboat.telemetry import logger
 
 __all__ = ("DOOR", "GangPulse")
 
-log = logging.getLogger("longboat.supervisor")
+log = logger("supervisor")
 
 DOOR = "beats"
 """Purpose of an agent's port where it tells how its rank is."""
@@ -87,13 +86,12 @@ class GangPulse:
 
     async def _ask_for_steps(self) -> None:
         """An engine that is busy answers late: what it said last counts until then."""
-        headers = {"Authorization": f"Bearer {self._api_key}"}
         while True:
             pause_s = STEPS_EVERY_S
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                status, text = await ask(self._url, STEPS_PATH, headers=headers, timeout_s=_ASK_S)
-                self._steps = _steps(text) if status == 200 else (None, None)
-                pause_s = STEPS_EVERY_S if status == 200 else NO_STEPS_S
+            with contextlib.suppress(OSError, ValueError):
+                answer = await ask(self._url, STEPS_PATH, api_key=self._api_key, timeout_s=_ASK_S)
+                self._steps = _steps(answer.body) if answer.status == 200 else (None, None)
+                pause_s = STEPS_EVERY_S if answer.status == 200 else NO_STEPS_S
             await asyncio.sleep(pause_s)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import logging
 import os
 import secrets
 import time
@@ -15,7 +13,7 @@ from typing import Any
 from longboat.cluster.gang.drain_tracker import DRAIN_S
 from longboat.cluster.gang.gang import Gang
 from longboat.cluster.gang.meter import Meter
-from longboat.cluster.gang.probe import ask, wait_for_token
+from longboat.cluster.gang.probe import wait_for_token
 from longboat.cluster.protocol.messages import Announcement, RankLoss
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
@@ -24,10 +22,12 @@ from longboat.core.states import Phase, ReplicaState, ResumeLevel
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
 from longboat.engines.resume_proof import ResumeProof, prove
+from longboat.gateway.http.message import ask
+from longboat.telemetry import logger
 
 __all__ = ("EngineSupervisor", "GangRunner")
 
-log = logging.getLogger("longboat.supervisor")
+log = logger("supervisor")
 
 ANNOUNCE_EVERY_S = 1.0
 MEASURE_EVERY_S = 5.0
@@ -220,11 +220,10 @@ class GangRunner:
         """The engine's metrics; empty where it does not answer."""
         plan = self._gang.plan
         try:
-            headers = {"Authorization": f"Bearer {plan.api_key}"} if plan else {}
-            _, text = await ask(self.url, "/metrics", headers=headers, timeout_s=2.0)
-        except (OSError, http.client.HTTPException):
+            answer = await ask(self.url, "/metrics", api_key=plan.api_key if plan else "", timeout_s=2.0)
+        except (OSError, ValueError):
             return ""
-        return text.decode(errors="replace")
+        return answer.body.decode(errors="replace")
 
     async def _measure(self) -> None:
         """What clients' requests took, for whoever compares it with the plan."""
@@ -327,13 +326,17 @@ class EngineSupervisor:
     """The Serve deployment. Ready, in Serve's sense, when ``__init__`` returns: a real token has come back."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
-        self, fleet: str, model: Mapping[str, Any], shape: Mapping[str, Any], digest: str
+        self,
+        fleet: str,
+        model: Mapping[str, Any],
+        shape: Mapping[str, Any],
+        digest: str,
+        create_agents: Callable[[Mapping[str, Any], GangShape], list[AgentPort]],
     ) -> None:
         from ray import serve
 
         from longboat.cluster.protocol.names import CONTROLLER_APP
         from longboat.cluster.protocol.ports import ServeController
-        from longboat.cluster.ray.actors import create_agents
 
         context = serve.get_replica_context()
         gang_shape = _shape(shape)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import os
 import socket
 from pathlib import Path
@@ -15,10 +14,11 @@ from longboat.cluster.node.gateway_process import GatewayProcess
 from longboat.cluster.protocol.messages import GatewayReport, NodeOrder, NodeReport, WarmEnvironment
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import run_folder
+from longboat.telemetry import logger
 
 __all__ = ("NodeKeeper",)
 
-log = logging.getLogger("longboat.keeper")
+log = logger("keeper")
 
 HOLD_EVERY_S = 2.0
 

@@ -11,6 +11,7 @@ from longboat.cluster.fleet.controller import FleetController
 from longboat.cluster.fleet.serve_config import bundle_labels
 from longboat.cluster.gang.supervisor import EngineSupervisor
 from longboat.cluster.protocol.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
+from longboat.cluster.ray.actors import create_agents, end_keeper, keeper_of
 
 __all__ = ("controller_app", "model_app")
 
@@ -35,7 +36,7 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=LONGEST_END_S,
     )
-    return deployment.bind(args["fleet"], args["model"], args["shape"], args["digest"])
+    return deployment.bind(args["fleet"], args["model"], args["shape"], args["digest"], create_agents)
 
 
 def controller_app(args: Mapping[str, Any]) -> serve.Application:
@@ -50,4 +51,4 @@ def controller_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=20.0,
     )
-    return deployment.bind()
+    return deployment.bind(keeper_of, end_keeper)

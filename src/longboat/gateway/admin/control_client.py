@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -14,9 +13,12 @@ from longboat.core.errors import ClusterError
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
 from longboat.gateway.config import GatewayConfig, encode_config
+from longboat.gateway.http.message import ask
 from longboat.gateway.upstreams.table_document import encode_table
 
 __all__ = ("GatewayControl", "encode_policy", "gateway_command", "gateway_stdin")
+
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 
 def gateway_command(config: GatewayConfig | None = None) -> list[str]:
@@ -48,7 +50,7 @@ class GatewayControl:
         self._path = socket_path
         self._token = token
         self._timeout_s = timeout_s
-        self._caller = "x-longboat-caller: worker\r\n" if from_worker else ""
+        self._caller = {"x-longboat-caller": "worker"} if from_worker else {}
 
     async def put_table(self, epoch: str, table: EndpointTable) -> bool:
         """False where the gateway has a newer version of this epoch."""
@@ -86,6 +88,10 @@ class GatewayControl:
         """{"owner": {tenant, model, key} or None}: which replica keeps a response of the Responses API."""
         return await self._call("GET", f"owner/{quote(response_id, safe='')}")
 
+    async def leases(self, document: bytes = b"{}") -> dict[str, Any]:
+        """Give a worker new shares of the limits, and return its claims; or have the parent divide the limits now."""
+        return await self._call("POST", "leases", document)
+
     async def drain(self) -> None:
         """/readyz answers 503 from now on; requests are still served."""
         await self._call("POST", "drain")
@@ -101,30 +107,24 @@ class GatewayControl:
 
     async def _call(self, method: str, name: str, body: bytes = b"") -> dict[str, Any]:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                status, answer = await self._exchange(method, name, body)
-        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            found = await ask(
+                "http://gateway/control/v1/",
+                f"/{name}",
+                method=method,
+                api_key=self._token,
+                headers=self._caller,
+                body=body,
+                socket_path=self._path,
+                timeout_s=self._timeout_s,
+                max_bytes=_MAX_ANSWER_BYTES,
+            )
+            answer: dict[str, Any] = orjson.loads(found.body)
+        except (OSError, ValueError) as error:
             message = f"the gateway at {self._path} does not answer: {error or type(error).__name__}"
             raise ClusterError(message, hint="look whether its process runs, and at its log") from error
-        if status != 200:
+        if found.status != 200:
             raise ClusterError(f"the gateway refused {name}: {answer}", hint="check the control token and the table")
         return answer
-
-    async def _exchange(self, method: str, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        reader, writer = await asyncio.open_unix_connection(self._path)
-        try:
-            head = (
-                f"{method} /control/v1/{name} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {self._token}\r\n"
-                f"{self._caller}content-length: {len(body)}\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
-            await writer.drain()
-            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
-            length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
-            answer = orjson.loads(await reader.readexactly(length))
-            return int(lines[0].split()[1]), answer
-        finally:
-            writer.close()
 
 
 def _query(**values: str | int | None) -> str:

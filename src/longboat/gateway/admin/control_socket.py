@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
@@ -14,12 +15,13 @@ import orjson
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.node_view import USAGE_DAYS, Answers
+from longboat.gateway.http.message import Message, read_request
 from longboat.gateway.http.responses import error_document, json_answer
 from longboat.gateway.upstreams.table_document import decode_table
 
 __all__ = ("ControlServer", "Steered")
 
-_MAX_BODY_BYTES = 64 * 1024 * 1024
+_MAX_REQUEST_BYTES = 64 * 1024 * 1024
 _CALL_TIMEOUT_S = 20.0
 
 
@@ -33,6 +35,7 @@ class Steered(Protocol):
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool: ...
     async def offer_policy(self, document: bytes) -> bool: ...
     async def report(self) -> dict[str, Any]: ...
+    async def leases(self, document: bytes) -> Mapping[str, Any]: ...
     async def drain(self) -> None: ...
     async def undrain(self) -> None: ...
     def stop(self, deadline_s: float | None = None) -> None: ...
@@ -49,7 +52,7 @@ class _CallError(Exception):
 
 
 class ControlServer:
-    """One small HTTP/1.1 server; each connection carries calls one after another."""
+    """One small HTTP/1.1 server; each connection carries one call."""
 
     def __init__(self, steered: Steered, path: str, token: str) -> None:
         self._steered = steered
@@ -61,7 +64,7 @@ class ControlServer:
         """:raises UserInputError: the socket's path cannot be used, or another gateway answers on it."""
         await _remove_stale(self._path)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=65536)
+            self._server = await asyncio.start_unix_server(self._serve, self._path)
             os.chmod(self._path, 0o600)
         except OSError as error:
             hint = "use a shorter path, in a folder that exists and is yours"
@@ -75,33 +78,30 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                async with asyncio.timeout(_CALL_TIMEOUT_S):
-                    writer.write(await self._call(head, reader))
-                    await writer.drain()
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the caller went away, or is no HTTP client
+            async with asyncio.timeout(_CALL_TIMEOUT_S):
+                writer.write(await self._call(reader))
+                await writer.drain()
+        except OSError:
+            pass  # the caller went away
         except asyncio.CancelledError:
             pass  # the process ends; asyncio's streams would report a cancelled handler as a defect
         finally:
             writer.close()
 
-    async def _call(self, head: bytes, reader: asyncio.StreamReader) -> bytes:
+    async def _call(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            method, path, headers = _read_head(head)
-            if not hmac.compare_digest(headers.get("authorization", "").encode(), self._authorization):
+            request = await _request(reader)
+            if not hmac.compare_digest(request.headers.get("authorization", "").encode(), self._authorization):
                 raise _CallError(401, "the control token is missing or wrong: send Authorization: Bearer", "token")
-            body = await reader.readexactly(_body_length(headers))
-            if headers.get("x-longboat-caller") != "worker":
+            if request.headers.get("x-longboat-caller") != "worker":
                 self._steered.heard()
-            return json_answer(200, await self._act(method, path, body))
+            return json_answer(200, await self._act(request.method, request.target, request.body), close=True)
         except _CallError as error:
             return json_answer(error.status, error_document(error.status, str(error), error.code), close=True)
         except UserInputError as error:
             return json_answer(400, error_document(400, f"{error.message} ({error.hint})", "bad_document"), close=True)
 
-    async def _act(self, method: str, path: str, body: bytes) -> dict[str, Any]:
+    async def _act(self, method: str, path: str, body: bytes) -> Mapping[str, Any]:
         match method, path:
             case "PUT", "/control/v1/table":
                 epoch, table = decode_table(body)
@@ -110,6 +110,8 @@ class ControlServer:
                 return await self._steered.report()
             case "PUT", "/control/v1/policy":
                 return {"accepted": await self._steered.offer_policy(body)}
+            case "POST", "/control/v1/leases":
+                return await self._steered.leases(body)
             case "POST", "/control/v1/drain":
                 await self._steered.drain()
                 return {"draining": True}
@@ -142,6 +144,13 @@ class ControlServer:
         raise _unknown("GET", path)
 
 
+async def _request(reader: asyncio.StreamReader) -> Message:
+    try:
+        return await read_request(reader, max_bytes=_MAX_REQUEST_BYTES)
+    except ValueError as error:
+        raise _CallError(400, f"the call cannot be read: {error}", "bad_http") from None
+
+
 def _unknown(method: str, path: str) -> _CallError:
     return _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
 
@@ -149,22 +158,6 @@ def _unknown(method: str, path: str) -> _CallError:
 def _number(text: str) -> int:
     if not text.isdecimal() or len(text) > 6:
         raise _CallError(400, f"{text[:20]!r} is not a number of at most six digits", "bad_number")
-    return int(text)
-
-
-def _read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
-    first, *lines = head.decode("latin-1").split("\r\n")
-    parts = first.split(" ")
-    if len(parts) != 3:
-        raise _CallError(400, "the first line is not METHOD PATH HTTP/1.1", "bad_http")
-    pairs = (line.partition(":") for line in lines if line)
-    return parts[0], parts[1], {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
-def _body_length(headers: dict[str, str]) -> int:
-    text = headers.get("content-length", "0")
-    if not text.isdecimal() or int(text) > _MAX_BODY_BYTES:
-        raise _CallError(400, "Content-Length is not a number, or too large", "bad_length")
     return int(text)
 
 

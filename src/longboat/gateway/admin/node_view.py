@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
+from longboat.core.clock import Clock
 from longboat.core.errors import ClusterError
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.config import GatewayConfig
@@ -81,6 +81,8 @@ class ObservedState(Protocol):
     """What one process keeps and may be asked for."""
 
     @property
+    def clock(self) -> Clock: ...
+    @property
     def config(self) -> GatewayConfig: ...
     @property
     def metrics(self) -> Metrics: ...
@@ -137,7 +139,7 @@ class LocalAnswers:
 
     async def usage(self, days: int = USAGE_DAYS) -> dict[str, Any]:
         self._state.books.settle()
-        rows = self._state.usage.report(days, time.time())
+        rows = self._state.usage.report(days, self._state.clock.unix_s())
         shared = self._state.config.state_folder is not None
         return {"days": [dataclasses.asdict(row) for row in rows], "shared": shared, "missing": []}
 

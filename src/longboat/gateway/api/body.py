@@ -13,7 +13,6 @@ and every other value keeps its bytes; only white space between members goes.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ import msgspec
 import orjson
 
 from longboat.gateway.api import prompt_size
-from longboat.gateway.api.body_fields import Facts
+from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.http.strict_json import BodyError, decode_object
 
 __all__ = ("FLEET_FIELDS", "BodyError", "BodyKind", "Facts", "read_facts", "splice")
@@ -62,22 +61,6 @@ _COMMON_FIELDS = frozenset(
         *("max_completion_tokens", "max_output_tokens", "temperature", "top_p", "seed", "tools", "tool_choice"),
     )
 )
-
-
-class BodyKind(enum.Enum):
-    """What the path of a request makes of its body."""
-
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-    EMBEDDINGS = "embeddings"
-    RERANK = "rerank"
-    SCORE = "score"
-    RESPONSES = "responses"
-    MESSAGES = "messages"
-    COUNT_TOKENS = "count_tokens"
-    TOKENIZE = "tokenize"
-    DETOKENIZE = "detokenize"
-    POOLING = "pooling"  # also classify
 
 
 class _Rules:

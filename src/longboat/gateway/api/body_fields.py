@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import enum
+from typing import Any
 
-if TYPE_CHECKING:
-    from longboat.gateway.api.body import BodyKind
+__all__ = ("BodyKind", "Facts")
 
-__all__ = ("Facts",)
+
+class BodyKind(enum.Enum):
+    """What the path of a request makes of its body."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "count_tokens"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    POOLING = "pooling"  # also classify
 
 
 class Facts:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import ssl
-import sys
 from typing import Any
 
 from longboat.core.errors import UserInputError
+from longboat.telemetry import logger
 
 __all__ = ("ServerTls", "TlsTransport")
+
+log = logger("gateway")
 
 Stamp = tuple[int, ...]
 
@@ -57,7 +59,7 @@ class ServerTls:
 
     def _say(self, message: str) -> None:
         if self._loud:
-            print(f"longboat gateway: {message}", file=sys.stderr, flush=True)
+            log.warning("%s", message)
 
 
 class TlsTransport:

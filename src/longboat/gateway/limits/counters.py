@@ -1,62 +1,15 @@
-"""What tenants use, counted against their limits: the contract of all counters, and those of one process."""
+"""What tenants use, counted against their limits in one process."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from longboat.core.policy import TenantPolicy
 from longboat.routing.capacity.quota import DAY_S, MINUTE_S, Counts, Denied, Limits, check, limits_of
 
-__all__ = ("Counters", "LocalCounters", "correct")
-
-
-class Counters(Protocol):
-    """Counts requests. Every request that ``reserve`` lets in gets one ``settle`` and one ``release``, in any order.
-
-    A request counts for the minute and the UTC day in which it was reserved, whenever it ends.
-    """
-
-    remote: bool
-    """Whether ``reserve`` must be awaited: see ``RedisCounters``, which has all the other methods as they are here."""
-
-    num_gateways: int
-    """Nodes that share each limit without knowing of each other: each keeps its part. May be set at any time."""
-
-    def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
-        """Count one request in, if no limit of its tenant forbids it. Of a denied one nothing is counted.
-
-        tokens: estimate of prompt and completion; now_s: Unix seconds
-        """
-        ...
-
-    def charge(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> None:
-        """Count one request in, whatever the limits say."""
-        ...
-
-    def settle(
-        self, tenant: TenantPolicy, *, reserved_tokens: int, used_tokens: int, reserved_s: float, now_s: float
-    ) -> None:
-        """Put what was used in the place of what was reserved at ``reserved_s`` (the ``now_s`` of ``reserve``)."""
-        ...
-
-    def release(self, tenant: TenantPolicy) -> None:
-        """The request no longer runs or waits."""
-        ...
-
-    def counts_of(self, tenant: str, now_s: float) -> Counts:
-        """What is counted, summed over everyone who shares these counters."""
-        ...
-
-    def restore_today(self, tokens: Mapping[str, int], *, now_s: float) -> None:
-        """Count at least so many tokens by tenant for this UTC day: what was used before a restart."""
-        ...
-
-    def close(self) -> None:
-        """Give up this process's part of shared counters. Nothing is counted afterwards."""
-        ...
+__all__ = ("LocalCounters", "correct")
 
 
 def correct(counts: Counts, change: int, reserved_s: float) -> None:
@@ -91,15 +44,23 @@ class _Account:
 
 
 class LocalCounters:
-    """Counters of one process, exact."""
+    """Exact counts. Every request that ``reserve`` lets in gets one ``settle`` and one ``release``, in any order.
 
-    remote = False
+    A request counts for the minute and the UTC day in which it was reserved, whenever it ends.
+    """
 
     def __init__(self, *, num_gateways: int = 1) -> None:
+        # whether other processes of the node may have room for the request that ``reserve`` denied last
+        self.lacks_lease = False
+        # nodes that share each limit without knowing of each other: each keeps its part; may be set at any time
         self.num_gateways = num_gateways
         self._accounts: dict[str, _Account] = {}
 
     def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
+        """Count one request in, if no limit of its tenant forbids it. Of a denied one nothing is counted.
+
+        tokens: estimate of prompt and completion; now_s: Unix seconds
+        """
         account = self._accounts.get(tenant.name) or self._account(tenant.name)
         if account.tenant is not tenant or account.num_gateways != self.num_gateways:
             self._learn(account, tenant)
@@ -122,38 +83,44 @@ class LocalCounters:
         counts.running += 1
         return None
 
+    async def reserve_after_division(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
+        """Reserve once more where ``lacks_lease``, after the node's limits were divided by what its processes need."""
+        return self.reserve(tenant, tokens=tokens, now_s=now_s)
+
     def charge(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> None:
+        """Count one request in, whatever the limits say."""
         counts = self._account(tenant.name).counts
         counts.roll(now_s)
-        _count_in(counts, tokens)
+        counts.requests += 1
+        counts.tokens += tokens
+        counts.tokens_today += tokens
+        counts.running += 1
 
     def settle(
         self, tenant: TenantPolicy, *, reserved_tokens: int, used_tokens: int, reserved_s: float, now_s: float
     ) -> None:
+        """Put what was used in the place of what was reserved at ``reserved_s`` (the ``now_s`` of ``reserve``)."""
         if used_tokens != reserved_tokens:
             counts = self._account(tenant.name).counts
             counts.roll(now_s)
             correct(counts, used_tokens - reserved_tokens, reserved_s)
 
     def release(self, tenant: TenantPolicy) -> None:
+        """Count the request no more among those that run or wait."""
         (self._accounts.get(tenant.name) or self._account(tenant.name)).counts.running -= 1
 
     def counts_of(self, tenant: str, now_s: float) -> Counts:
+        """Return what is counted, as far as this process knows over all that share the limits."""
         counts = self._account(tenant).counts
         counts.roll(now_s)
         return replace(counts)
 
     def restore_today(self, tokens: Mapping[str, int], *, now_s: float) -> None:
+        """Count at least these tokens by tenant for this UTC day: what was used before a restart."""
         for name, used in tokens.items():
             counts = self._account(name).counts
             counts.roll(now_s)
             counts.tokens_today = max(counts.tokens_today, used)
-
-    def close(self) -> None:
-        self._accounts.clear()
-
-    def __contains__(self, tenant: str) -> bool:
-        return tenant in self._accounts
 
     def _account(self, name: str) -> _Account:
         account = self._accounts.get(name)
@@ -162,7 +129,7 @@ class LocalCounters:
         return account
 
     def _learn(self, account: _Account, tenant: TenantPolicy) -> None:
-        limits = limits_of(tenant, self.num_gateways)
+        limits = self._limits_of(tenant)
         account.tenant, account.num_gateways = tenant, self.num_gateways
         account.limits = None if limits == NO_LIMITS else limits
         account.most_running = _or_infinity(limits.concurrent_requests)
@@ -170,16 +137,12 @@ class LocalCounters:
         account.most_tokens = _or_infinity(limits.tokens_per_minute)
         account.most_today = _or_infinity(limits.tokens_per_day)
 
+    def _limits_of(self, tenant: TenantPolicy) -> Limits:
+        return limits_of(tenant, self.num_gateways)
+
 
 def _or_infinity(limit: int | None) -> float:
     return math.inf if limit is None else limit
 
 
 NO_LIMITS = Limits()
-
-
-def _count_in(counts: Counts, tokens: int) -> None:
-    counts.requests += 1
-    counts.tokens += tokens
-    counts.tokens_today += tokens
-    counts.running += 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-import sys
-import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,11 +15,14 @@ import orjson
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.limits.counters import Counters
+from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.redis_script import SCRIPT, Ask, Batch, News, counts_from, write_batch
 from longboat.routing.capacity.quota import MINUTE_S, Counts, Denied, check, limits_of
+from longboat.telemetry import logger
 
 __all__ = ("RedisCounters",)
+
+log = logger("gateway")
 
 DECIDE_S = 0.05
 """No request waits longer for Redis."""
@@ -44,7 +45,7 @@ class _Question(Ask):
 
 
 class RedisCounters:
-    """Same methods as ``Counters``; only ``reserve`` is awaited (50 ms at most). The others never wait.
+    """Same methods as ``LocalCounters``; only ``reserve`` is awaited (50 ms at most). The others never wait.
 
     Requests that come while a call to Redis is under way share the next one. A call whose answer is lost is repeated,
     and carried out once. What was decided without Redis is told to it when it is back.
@@ -52,9 +53,7 @@ class RedisCounters:
     fallback: counts everything too, and decides while Redis is away, by the node's part of the limits
     """
 
-    remote = True
-
-    def __init__(self, url: str, *, fleet: str, fallback: Counters) -> None:
+    def __init__(self, url: str, *, fleet: str, fallback: LocalCounters) -> None:
         """url: ``redis://[user:password@]host:port/db``, ``rediss://`` or ``unix://``; it is never shown.
 
         :raises UserInputError: the URL is none, or the ``redis`` extra is not installed
@@ -166,9 +165,6 @@ class RedisCounters:
         """For the node's own counts: Redis keeps the fleet's."""
         self._fallback.restore_today(tokens, now_s=now_s)
 
-    def close(self) -> None:
-        self._fallback.close()
-
     # decisions
 
     def _decide_here(self, tenant: TenantPolicy, tokens: int, now_s: float) -> Denied | None:
@@ -270,7 +266,7 @@ class RedisCounters:
         """Send the batch. It stays where no answer came: nobody knows whether it was carried out."""
         batch = self._unanswered
         assert batch is not None
-        began_s = time.monotonic()
+        began_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(CALL_S):
                 answer = orjson.loads(await self._evaluate(batch))
@@ -282,7 +278,7 @@ class RedisCounters:
             self._answered(question, value)
         if not answer["known"]:  # to Redis this gateway was dead, or is new
             self._changed.update(name for name, running in self._running.items() if running)
-        if time.monotonic() - began_s < DECIDE_S:
+        if asyncio.get_running_loop().time() - began_s < DECIDE_S:
             self._recover()
         if self._changed or self._questions:
             self._wake.set()
@@ -300,13 +296,13 @@ class RedisCounters:
         if not self.degraded:
             self.degraded = True
             what = "each node keeps to its part of the limits until it is back"
-            print(f"longboat gateway: Redis at {self._place} is away ({why}): {what}", file=sys.stderr)
+            log.warning("Redis at %s is away (%s): %s", self._place, why, what)
         self._expire(all_of_them=True)
 
     def _recover(self) -> None:
         if self.degraded:
             self.degraded = False
-            print(f"longboat gateway: Redis at {self._place} is back", file=sys.stderr)
+            log.warning("Redis at %s is back", self._place)
 
 
 def _is_free(tenant: TenantPolicy) -> bool:

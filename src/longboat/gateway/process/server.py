@@ -6,15 +6,19 @@ import asyncio
 import os
 import signal
 import socket
-import time
+from collections.abc import Mapping
 from typing import Any, cast
 
+from longboat.clock import WALL
+from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_socket import ControlServer
 from longboat.gateway.admin.node_view import Answers, LocalAnswers, node_of
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.tls import ServerTls
+from longboat.gateway.limits.lease_document import decode_shares
+from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.services import Services
 from longboat.gateway.requests.connection import ClientConnection
 from longboat.gateway.requests.state import GatewayState
@@ -39,15 +43,16 @@ _SOCKET = (  # of the listener: Linux hands these on to every connection it acce
 class Gateway:
     """Serves clients in this process. Answers the control socket through the ``Steered`` methods."""
 
-    def __init__(self, config: GatewayConfig) -> None:
-        self.state = GatewayState(config)
+    def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
+        self.state = GatewayState(config, clock)
+        self._clock = clock
         self.state.node = node_of(self.state, self)
         self.answers: Answers = LocalAnswers(self.state)
         self._services = Services(self.state)
         self.port = config.port
         self.stopped = asyncio.Event()
         self._tls = _tls_of(config)
-        self._tls_check_s = time.monotonic()
+        self._tls_check_s = self._clock.monotonic_s()
         self._tls_reader: asyncio.Task[Any] | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -114,7 +119,7 @@ class Gateway:
             "held_bytes": state.held_bytes,
             "fleet": state.config.fleet,
             "node": state.config.node,
-            "uptime_s": round(time.monotonic() - state.started_s, 3),
+            "uptime_s": round(self._clock.monotonic_s() - state.started_s, 3),
             "draining": state.draining,
             "stopping": state.stopping,
             "models": list(state.table.models),
@@ -126,6 +131,13 @@ class Gateway:
             "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
             "processes": [os.getpid()],
         }
+
+    async def leases(self, document: bytes) -> Mapping[str, Any]:
+        """Take new shares of the limits; report what is counted and wanted."""
+        counters = self.state.counters
+        if not isinstance(counters, LeasedCounters):
+            return {}
+        return counters.take(*decode_shares(document), self._clock.unix_s())
 
     async def drain(self) -> None:
         """Not ready any more; requests are still answered, each on a connection that then closes."""
@@ -144,7 +156,7 @@ class Gateway:
 
     def heard(self) -> None:
         """Somebody who knows the token is there."""
-        self.state.last_contact_s = time.monotonic()
+        self.state.last_contact_s = self._clock.monotonic_s()
 
     # the end
 
@@ -154,8 +166,8 @@ class Gateway:
             self._server.close()
         for connection in tuple(state.connections):
             connection.stop_when_idle()
-        end_s = time.monotonic() + deadline_s
-        while state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 an event would cost every request
+        end_s = asyncio.get_running_loop().time() + deadline_s
+        while state.connections and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110 an event would cost every request
             await asyncio.sleep(0.02)
         await self._cut_off()
         state.books.settle()
@@ -169,8 +181,8 @@ class Gateway:
         """Clients that are still there lose their answers; what these cost is written down first."""
         for connection in tuple(self.state.connections):
             connection.cut()
-        end_s = time.monotonic() + _CUT_S
-        while self.state.connections and time.monotonic() < end_s:  # noqa: ASYNC110 the loop tells soon
+        end_s = asyncio.get_running_loop().time() + _CUT_S
+        while self.state.connections and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110 the loop tells soon
             await asyncio.sleep(0)
 
     async def _sweep_forever(self) -> None:
@@ -178,7 +190,7 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                self._sweep(time.monotonic())
+                self._sweep(self._clock.monotonic_s())
             except Exception as error:  # the limits must outlive a defect
                 loop.call_exception_handler({"message": "the gateway's sweep failed", "exception": error})
 

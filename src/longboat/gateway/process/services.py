@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 from longboat.core.errors import UserInputError
+from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
-from longboat.gateway.limits.shared_counters import open_counters
+from longboat.gateway.limits.leased_counters import LeasedCounters
+from longboat.gateway.process.rounds import Rounds
+from longboat.gateway.records.spans import SpanExport
 from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.upstreams.engine_load import follow_load
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
 
-__all__ = ("Services",)
+__all__ = ("Services", "counters_of", "otlp_export")
+
+_DIVIDE_S = 2.5  # the parent gives each worker one second
 
 
 class Services:
@@ -32,8 +35,10 @@ class Services:
         """:raises UserInputError: a folder, the Redis address or the tracing that was asked for cannot be used"""
         state, config = self._state, self._state.config
         state.usage.open()
-        state.counters = self._counters(config)
-        state.counters.restore_today(state.usage.all_totals_today(time.time()), now_s=time.time())
+        state.counters = counters_of(config, state.live.policy.num_gateways)
+        if config.worker_index is None:  # the parent restores the day for all of its workers
+            now_s = state.clock.unix_s()
+            state.counters.restore_today(state.usage.all_totals_today(now_s), now_s=now_s)
         if config.redis_url:
             from longboat.gateway.limits.redis_counters import RedisCounters
 
@@ -43,12 +48,12 @@ class Services:
         if config.tracing_endpoint:
             from longboat.gateway.records.tracing import Tracer
 
-            resource = {"longboat.fleet": config.fleet, "longboat.node": config.node}
-            state.tracer = Tracer(config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource)
+            export = otlp_export(config.tracing_endpoint, config)
+            state.tracer = Tracer(config.tracing_endpoint, export, sample_ratio=config.tracing_sample_ratio)
         self._spawn(state.usage.run())
-        self._spawn(follow_beats(state))
+        self._spawn(follow_beats(state.table, clock=state.clock))
         if config.scrape_s is not None:
-            self._spawn(follow_load(state, config.scrape_s))
+            self._spawn(follow_load(state.table, config.scrape_s))
         self._tick()
 
     async def stop(self) -> None:
@@ -66,16 +71,6 @@ class Services:
         if state.tracer is not None:
             await asyncio.to_thread(state.tracer.close)
         await asyncio.to_thread(state.usage.close)
-        state.counters.close()
-
-    def _counters(self, config: GatewayConfig) -> Any:
-        num_gateways = self._state.live.policy.num_gateways
-        if config.worker_index is None:
-            return LocalCounters(num_gateways=num_gateways)
-        if config.state_folder is None and config.parent_socket is None:
-            raise UserInputError("workers need a folder for what they count together", hint="give state_folder")
-        folder = Path(config.state_folder or Path(config.parent_socket or "").parent)
-        return open_counters(folder / f"counters-{config.port}", num_gateways=num_gateways)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
@@ -85,3 +80,23 @@ class Services:
         self._state.books.settle()
         due_s = self._state.metrics.lag.tick(loop.time())
         self._lag_timer = loop.call_at(due_s, self._tick)
+
+
+def counters_of(config: GatewayConfig, num_gateways: int) -> LocalCounters:
+    """Make the counters of one process: a worker keeps to the leases that its parent makes."""
+    if config.parent_socket is None:
+        return LocalCounters(num_gateways=num_gateways)
+    parent = GatewayControl(config.parent_socket, config.control_token, timeout_s=_DIVIDE_S, from_worker=True)
+    return LeasedCounters(Rounds(parent.leases), num_gateways=num_gateways)
+
+
+def otlp_export(endpoint: str, config: GatewayConfig) -> SpanExport:
+    """Make what sends spans to a collector. :raises UserInputError: OpenTelemetry's OTLP exporter is not installed"""
+    try:
+        from longboat.gateway.records.trace_export import OtlpExport
+    except ImportError as error:
+        raise UserInputError(
+            f"traces are configured, but OpenTelemetry is not installed ({error})",
+            hint="install longboat[tracing], or take gateway.tracing out",
+        ) from error
+    return OtlpExport(endpoint, {"longboat.fleet": config.fleet, "longboat.node": config.node})

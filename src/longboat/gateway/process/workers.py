@@ -8,13 +8,14 @@ import ctypes
 import os
 import signal
 import socket
-import sys
-import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
 
+from longboat.clock import WALL
+from longboat.core.clock import Clock
 from longboat.core.errors import ClusterError, EngineError, UserInputError
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
@@ -23,12 +24,16 @@ from longboat.gateway.admin.control_socket import ControlServer
 from longboat.gateway.admin.node_aggregate import GatheredAnswers
 from longboat.gateway.config import GatewayConfig, encode_config
 from longboat.gateway.limits.policy_view import decode_policy, digest_of_policy
+from longboat.gateway.process.quota_shares import QuotaShares
 from longboat.gateway.process.server import SWEEP_S, listen_error, stop_on_signals
 from longboat.gateway.process.worker_shares import WorkerShares
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.routing.capacity.shares import read_demands, written_demands
+from longboat.telemetry import logger
 
 __all__ = ("Worker", "WorkerParent", "follow_parent", "supervise_workers")
+
+log = logger("gateway")
 
 _START_TIMEOUT_S = 20.0
 _RESTART_PAUSE_S = 0.2
@@ -92,16 +97,19 @@ class Worker:
 class WorkerParent:
     """Owns the workers. Answers the control socket for all of them."""
 
-    def __init__(self, config: GatewayConfig, port: int) -> None:
+    def __init__(self, config: GatewayConfig, port: int, clock: Clock = WALL) -> None:
         self._config = config
         self._port = port
+        self._clock = clock
         self._workers = [Worker(config, index, port) for index in range(config.processes)]
         self.answers = GatheredAnswers({worker.name: worker.asked for worker in self._workers})
         self._epoch: str | None = None
         self._shares = WorkerShares([worker.name for worker in self._workers])
+        self._quotas = QuotaShares({worker.name: worker.asked for worker in self._workers}, clock)
+        self._quotas.set_policy(config.policy or Policy())
         self._policy: bytes | None = None
-        self._rules = LiveTable(config.limits)
-        self._started_s = self._contact_s = time.monotonic()
+        self._rules = LiveTable(config.limits, clock=clock)
+        self._started_s = self._contact_s = clock.monotonic_s()
         self._draining = self._stopping = False
         self._finished_total = 0  # requests of workers that ended
         self._last_seen: dict[int, int] = {}
@@ -111,11 +119,14 @@ class WorkerParent:
 
     async def start(self) -> None:
         """Start all workers. :raises UserInputError, EngineError: one of them did not start; the others are ended."""
+        if self._config.state_folder is not None:
+            self._quotas.restore_today(Path(self._config.state_folder) / "usage.sqlite")
         try:
             await asyncio.gather(*(worker.start() for worker in self._workers))
         except BaseException:
             self._signal_all(signal.SIGKILL)
             raise
+        await self._quotas.divide()
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(self._keep(worker)) for worker in self._workers]
         self._keepers.append(loop.create_task(self._watch_contact()))
@@ -132,8 +143,9 @@ class WorkerParent:
         return True
 
     async def offer_policy(self, document: bytes) -> bool:
-        decode_policy(document)  # nobody gets what nobody can read
+        self._quotas.set_policy(decode_policy(document))  # a worker gets no policy that cannot be read
         self._policy = document
+        await self._quotas.divide()
         await self._feed_all()
         return True
 
@@ -150,7 +162,7 @@ class WorkerParent:
             **total,
             "fleet": self._config.fleet,
             "node": self._config.node,
-            "uptime_s": round(time.monotonic() - self._started_s, 3),
+            "uptime_s": round(self._clock.monotonic_s() - self._started_s, 3),
             "draining": self._draining,
             "stopping": self._stopping,
             "models": list(self._rules.models),
@@ -160,6 +172,11 @@ class WorkerParent:
             "missing": missing,
             "processes": [w.process.pid for w in self._workers if w.process and w.process.returncode is None],
         }
+
+    async def leases(self, document: bytes) -> Mapping[str, Any]:
+        """Divide the limits now: a worker lacks room."""
+        await self._quotas.divide()
+        return {}
 
     async def drain(self) -> None:
         self._draining = True
@@ -176,7 +193,7 @@ class WorkerParent:
             self._stop_task = asyncio.get_running_loop().create_task(self._stop(limit_s))
 
     def heard(self) -> None:
-        self._contact_s = time.monotonic()
+        self._contact_s = self._clock.monotonic_s()
 
     # the workers
 
@@ -188,14 +205,14 @@ class WorkerParent:
             self._finished_total += self._last_seen.pop(pid, 0)
             if self._stopping:
                 return
-            print(
-                f"longboat gateway: worker {pid} ended ({worker.process.returncode}); starting another", file=sys.stderr
-            )
+            log.warning("worker %d ended (%s); starting another", pid, worker.process.returncode)
             worker.told = None
             self._shares.set_demands(worker.name, {})
+            self._quotas.ended(worker.name)
             await asyncio.sleep(_RESTART_PAUSE_S)
             with contextlib.suppress(EngineError, UserInputError):  # it said why; the next turn tries again
                 await worker.start(None if self._policy is None else decode_policy(self._policy))
+                await self._quotas.divide()
                 await self._feed(worker)
 
     async def _feed_all(self) -> None:
@@ -222,12 +239,12 @@ class WorkerParent:
             worker.told = told
 
     async def _follow_demands(self) -> None:
-        """Divide the node's slots anew once a second, and tell those workers whose part changed."""
+        """Divide the node's slots and limits once a second, and feed those workers whose part changed."""
         while not self._stopping:
             await asyncio.sleep(_SHARE_EVERY_S)
             await self._reports()
             self._shares.divide()
-            await asyncio.gather(*(self._put_share(worker) for worker in self._workers))
+            await asyncio.gather(self._quotas.divide(), *(self._put_share(worker) for worker in self._workers))
 
     async def _put_share(self, worker: Worker) -> None:
         with contextlib.suppress(ClusterError, TimeoutError):
@@ -262,7 +279,7 @@ class WorkerParent:
         grace_s = self._config.orphan_grace_s
         while grace_s is not None:
             await asyncio.sleep(SWEEP_S)
-            if time.monotonic() - self._contact_s > grace_s:
+            if self._clock.monotonic_s() - self._contact_s > grace_s:
                 self.stop()
                 return
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from longboat.gateway.records.recent import Attempt, Record
-from longboat.gateway.records.tracing import FinishedSpan, Span
+from longboat.gateway.records.spans import FinishedSpan, Span
 
 __all__ = ("OtlpExport", "spans_of", "traces_url")
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
 
-from longboat.core.errors import UserInputError
 from longboat.gateway.records.recent import Record
+from longboat.gateway.records.spans import FinishedSpan, Span, SpanExport, TraceParent
+from longboat.telemetry import logger
 
-__all__ = ("FinishedSpan", "Span", "SpanExport", "TraceParent", "Tracer", "parse_traceparent", "passed_on")
+__all__ = ("Tracer", "parse_traceparent", "passed_on")
+
+log = logger("gateway")
 
 _HEX = frozenset(b"0123456789abcdef")
 _MAX_TRACESTATE_BYTES = 512
 _MAX_PENDING = 8192
 _BATCH = 512
 _PAUSE_S = 1.0
-
-
-class TraceParent(NamedTuple):
-    """Ids are numbers of 128 and 64 bits, never 0."""
-
-    trace_id: int
-    span_id: int
-    sampled: bool
 
 
 def parse_traceparent(value: bytes) -> TraceParent | None:
@@ -47,65 +40,18 @@ def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
     return b"".join(b"%b: %b\r\n" % (name, noted[name]) for name in names if name in noted)
 
 
-class Span:
-    """One request's place in a trace, and one place for each of its attempts."""
-
-    __slots__ = ("attempt_ids", "parent_id", "sampled", "span_id", "trace_id", "tracestate")
-
-    def __init__(self, parent: TraceParent | None, tracestate: bytes, *, sampled: bool) -> None:
-        self.trace_id = parent.trace_id if parent else random.getrandbits(128) or 1
-        self.parent_id = parent.span_id if parent else 0
-        self.span_id = random.getrandbits(64) or 1
-        self.sampled = sampled
-        self.tracestate = tracestate
-        self.attempt_ids: list[int] = []
-
-    def attempt(self) -> bytes:
-        """The request is sent to a replica now. Its header lines, ``traceparent`` and perhaps ``tracestate``."""
-        attempt_id = random.getrandbits(64) or 1
-        self.attempt_ids.append(attempt_id)
-        line = b"traceparent: 00-%032x-%016x-%02x\r\n" % (self.trace_id, attempt_id, self.sampled)
-        return line + b"tracestate: %b\r\n" % self.tracestate if self.tracestate else line
-
-
-class FinishedSpan(NamedTuple):
-    """What is exported: the ids and the facts."""
-
-    span: Span
-    record: Record
-
-
-class SpanExport(Protocol):
-    """Where finished spans go. Called in the tracer's own thread."""
-
-    def export(self, finished: Sequence[FinishedSpan]) -> bool:
-        """False where they did not arrive. May block for some seconds."""
-
-    def shutdown(self) -> None:
-        """Cuts short an export that tries again and again."""
-
-
 class Tracer:
     """Decides which requests are traced, and hands finished spans to a thread that exports them.
 
     A client's decision (its ``traceparent``) is respected; of the other requests, ``sample_ratio`` are traced. Spans
     that the collector does not take are dropped and counted.
 
-    endpoint: of the collector, ``http://HOST:4318``; ``/v1/traces`` is added where it has no path
-    export: in its place, for tests
-    :raises UserInputError: OpenTelemetry's SDK or its OTLP exporter is not installed
+    endpoint: of the collector, for messages
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        sample_ratio: float = 1.0,
-        resource: Mapping[str, str] | None = None,
-        export: SpanExport | None = None,
-    ) -> None:
+    def __init__(self, endpoint: str, export: SpanExport, *, sample_ratio: float = 1.0) -> None:
         self._ratio = sample_ratio
-        self._export = export or _otlp_export(endpoint, resource or {})
+        self._export = export
         self._endpoint = endpoint
         self._pending: deque[FinishedSpan] = deque()
         self._wake = threading.Event()
@@ -156,17 +102,4 @@ class Tracer:
         self.num_dropped += len(batch)
         if not self._failing:
             self._failing = True
-            print(
-                f"longboat gateway: {self._endpoint} takes no traces; they are dropped until it does", file=sys.stderr
-            )
-
-
-def _otlp_export(endpoint: str, resource: Mapping[str, str]) -> SpanExport:
-    try:
-        from longboat.gateway.records.trace_export import OtlpExport
-    except ImportError as error:
-        raise UserInputError(
-            f"traces are configured, but OpenTelemetry is not installed ({error})",
-            hint="install longboat[tracing], or take gateway.tracing out",
-        ) from error
-    return OtlpExport(endpoint, resource)
+            log.warning("%s takes no traces; they are dropped until it does", self._endpoint)

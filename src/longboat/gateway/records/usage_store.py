@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -13,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.core.errors import UserInputError
+from longboat.telemetry import logger
 
 __all__ = ("UsageRow", "UsageStore", "day_of")
+
+log = logger("gateway")
 
 SCHEMA_VERSION = 1
 FLUSH_S = 1.0
@@ -137,12 +139,8 @@ class UsageStore:
         finally:
             self.flush()
 
-    def totals_today(self, tenant: str, now_s: float) -> int:
-        """Prompt and completion tokens of all processes and models, as written, and of this process, unwritten."""
-        return self.all_totals_today(now_s).get(tenant, 0)
-
     def all_totals_today(self, now_s: float) -> dict[str, int]:
-        """The same for every tenant: what ``Counters.restore_today`` takes."""
+        """Return prompt and completion tokens by tenant, of all processes as written and of this one unwritten."""
         totals: dict[str, int] = {}
         for row in self.report(1, now_s):
             if row.day == day_of(now_s):
@@ -239,10 +237,11 @@ class UsageStore:
 
     def _tell(self, problem: str | None) -> None:
         if problem and not self.problem:
-            what = f"the usage file {self._path} cannot be used: {problem}. Usage is kept in memory until it can."
-            print(f"longboat gateway: {what}", file=sys.stderr)
+            log.warning(
+                "the usage file %s cannot be used: %s; usage is kept in memory until it can", self._path, problem
+            )
         elif self.problem and not problem:
-            print(f"longboat gateway: the usage file {self._path} is written again", file=sys.stderr)
+            log.warning("the usage file %s is written again", self._path)
         self.problem = problem
 
 

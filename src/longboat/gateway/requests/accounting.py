@@ -48,14 +48,12 @@ class Books:
         return self._opened(call, denied)
 
     async def open_remotely(self, call: Call) -> Refusal | None:
-        """The same where the counters are shared through a network."""
+        """Open the account where other processes, or Redis, must be asked for room first."""
         remote = self._state.remote_counters
-        assert remote is not None
+        reserve = self._state.counters.reserve_after_division if remote is None else remote.reserve
         call.reserved_unix_s = time.time()
         self.settle()
-        return self._opened(
-            call, await remote.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
-        )
+        return self._opened(call, await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s))
 
     def close(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
         """The request ended. Does nothing the second time.

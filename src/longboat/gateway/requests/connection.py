@@ -137,6 +137,8 @@ class ClientConnection:
                     if refusal is None:
                         self._exchange = exchange = ResumableExchange(state, self, call)
                         exchange.start()
+                    elif state.counters.lacks_lease:
+                        self._begin(call)
                     else:
                         self._opened(call, refusal)
                     return True
@@ -442,11 +444,13 @@ class ClientConnection:
     def _begin(self, call: Call) -> None:
         """Open the call's account, and send it to an engine."""
         state = self._state
-        if state.remote_counters is not None:
-            opened = functools.partial(self._opened_remotely, call)
-            self._wait_for(account_remotely(state, call), opened, call.request, call)
-            return
-        self._opened(call, state.books.open(call))
+        if state.remote_counters is None:
+            refusal = state.books.open(call)
+            if refusal is None or not state.counters.lacks_lease:
+                self._opened(call, refusal)
+                return
+        opened = functools.partial(self._opened_remotely, call)
+        self._wait_for(account_remotely(state, call), opened, call.request, call)
 
     def _opened(self, call: Call, refusal: Refusal | None) -> None:
         self._exchange = None

@@ -13,7 +13,7 @@ __all__ = ("account_remotely", "admin_bytes", "with_owner")
 
 
 async def account_remotely(state: GatewayState, call: Call) -> Refusal | None:
-    """Open the call's account with counters that are shared through a network."""
+    """Open the call's account where other processes, or Redis, must be asked for room first."""
     return await state.books.open_remotely(call)
 
 

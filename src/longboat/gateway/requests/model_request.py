@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
     from longboat.gateway.records.recent import Attempt
-    from longboat.gateway.records.tracing import Span
+    from longboat.gateway.records.spans import Span
     from longboat.gateway.requests.fast_path import Plan
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from longboat.clock import WALL
+from longboat.core.clock import Clock
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
 from longboat.gateway.config import GatewayConfig
@@ -26,7 +27,6 @@ from longboat.gateway.upstreams.table import LiveTable
 
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_view import Node
-    from longboat.gateway.limits.counters import Counters
     from longboat.gateway.limits.keys import KeyRing
     from longboat.gateway.limits.redis_counters import RedisCounters
     from longboat.gateway.records.tracing import Tracer
@@ -46,19 +46,20 @@ class SweptConnection(Protocol):
 class GatewayState:
     """Counters and budgets are of this process. ``held_bytes`` are request bodies in memory."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
+        self.clock = clock
         self.config = config
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
-        self.table = LiveTable(config.limits, self.live.policy.queue)
+        self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
         self.access_log = _access_log(config)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
         self.owners = Owners()
-        self.deaths = Deaths()
+        self.deaths = Deaths(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
-        self.counters: Counters = LocalCounters()
+        self.counters = LocalCounters()
         self.remote_counters: RedisCounters | None = None
         self.tracer: Tracer | None = None
         self.node: Node  # whoever made this state says who answers for the node
@@ -70,8 +71,8 @@ class GatewayState:
         self.in_flight = 0
         self.requests_total = 0
         self.held_bytes = 0
-        self.created_s = int(time.time())
-        self.started_s = time.monotonic()
+        self.created_s = int(clock.unix_s())
+        self.started_s = clock.monotonic_s()
         self.last_contact_s = self.started_s
         # Each worker starts its turns elsewhere, so that several do not pick the same replica in step.
         self.next_turn = itertools.count(config.worker_index or 0).__next__

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import httptools
 
@@ -11,9 +12,6 @@ from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, ans
 from longboat.gateway.native.leaf_work import ChunkPath, whole_chunks
 from longboat.gateway.upstreams.protocol import EngineProtocol
 from longboat.gateway.upstreams.response_head_cache import KnownAnswer, known_answer, learn_answer
-
-if TYPE_CHECKING:
-    from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("EngineConnection", "ResponseSink", "UpstreamConnection")
 
@@ -86,6 +84,7 @@ class UpstreamConnection:
         "_ended",
         "_headers",
         "_interim",
+        "_keep",
         "_left",
         "_parser",
         "_paused",
@@ -95,15 +94,15 @@ class UpstreamConnection:
         "_transport",
         "_unparsed_head",
         "_until_end",
-        "_upstream",
         "_wrote_much",
         "path",
         "used",
     )
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, keep: Callable[[UpstreamConnection], None]) -> None:
+        """keep: takes the connection when it is free for another request"""
         self.path: ChunkPath = EngineProtocol(self)
-        self._upstream = upstream
+        self._keep = keep
         self._transport: Any = None
         self._parser: Any = None  # of this answer; None while it needs none
         self._sink: ResponseSink | None = None
@@ -341,7 +340,7 @@ class UpstreamConnection:
         if self._reusable and self.usable and not (self._wrote_much and self._transport.get_write_buffer_size()):
             if self._paused:
                 self.resume()
-            self._upstream.keep(self)
+            self._keep(self)
         else:
             self.close()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
+from longboat.clock import WALL
+from longboat.core.clock import Clock
+from longboat.gateway.http.message import ask
 from longboat.gateway.resume.reconnect import digest_of
 from longboat.routing.health.poison import PoisonList, request_to_blame
 
@@ -25,9 +27,10 @@ _ONE_DEATH_S = 1.0  # connections of a dead engine end within it
 class Deaths:
     """What one process knows. It sees only its own requests. any_blamed: whether any request ever was."""
 
-    __slots__ = ("_last", "_poison", "any_blamed")
+    __slots__ = ("_clock", "_last", "_poison", "any_blamed")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = WALL) -> None:
+        self._clock = clock
         self._poison = PoisonList()
         self.any_blamed = False
         self._last: dict[str, tuple[float, Hashable | None]] = {}
@@ -50,14 +53,14 @@ class Deaths:
     def blame(self, digest: str) -> bool:
         """The engine is dead indeed. Whether this makes the request poison."""
         self.any_blamed = True
-        return self._poison.blame(digest, time.monotonic())
+        return self._poison.blame(digest, self._clock.monotonic_s())
 
     def acquit(self, digest: str) -> None:
         """It was answered in the end: the death was chance."""
         self._poison.forget(digest)
 
     def is_poison(self, path: bytes, body: bytes) -> bool:
-        return self._poison.is_poison(digest_of(path, body), time.monotonic())
+        return self._poison.is_poison(digest_of(path, body), self._clock.monotonic_s())
 
 
 async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
@@ -86,14 +89,8 @@ async def until_answers(upstream: Upstream) -> None:
 
 
 async def _answers(upstream: Upstream) -> bool:
-    writer = None
     try:
-        async with asyncio.timeout(_ASK_EVERY_S):
-            reader, writer = await asyncio.open_connection(*upstream.target)
-            writer.write(upstream.get_head(b"/health"))
-            return b" 200 " in await reader.readline()
-    except (OSError, UnicodeError, ValueError):
+        answer = await ask(upstream.url, "/health", api_key=upstream.api_key, timeout_s=_ASK_EVERY_S, head_only=True)
+    except (OSError, ValueError):
         return False
-    finally:
-        if writer is not None:
-            writer.transport.abort()
+    return answer.status == 200

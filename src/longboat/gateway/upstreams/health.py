@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from urllib.parse import urlsplit
+
+from longboat.gateway.http.message import ask
 
 __all__ = ("LateError", "is_there")
-
-_MAX_LINE = 4096
 
 
 class LateError(OSError):
@@ -20,39 +18,15 @@ async def is_there(url: str, path: str, *, api_key: str = "", timeout_s: float) 
 
     :raises LateError: it did not answer in ``timeout_s``
     """
-    parts = urlsplit(url)
-    authorization = f"authorization: Bearer {api_key}\r\n" if api_key else ""
-    target = f"{parts.path.rstrip('/')}{path}"
-    ask = f"GET {target} HTTP/1.1\r\nhost: {parts.netloc}\r\n{authorization}connection: close\r\n\r\n"
     try:
-        async with asyncio.timeout(timeout_s):
-            line = await _first_line(parts.hostname or "", parts.port or 80, ask.encode("latin-1"))
+        answer = await ask(url, path, api_key=api_key, timeout_s=timeout_s, head_only=True)
     except TimeoutError:
         raise LateError(f"no answer in {timeout_s:g} s") from None
     except OSError as error:
         return _reason(error)
-    except (ValueError, UnicodeError) as error:
-        return f"no HTTP: {error}"
-    return _verdict(line)
-
-
-async def _first_line(host: str, port: int, ask: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(host, port, limit=_MAX_LINE)
-    try:
-        writer.write(ask)
-        return await reader.readline()
-    finally:
-        writer.transport.abort()
-
-
-def _verdict(line: bytes) -> str:
-    parts = line.split()
-    if not line:
-        return "it closed the connection"
-    if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
-        return "it does not speak HTTP"
-    status = int(parts[1])
-    return "" if status < 500 else f"status {status}"
+    except ValueError as error:
+        return str(error)
+    return "" if answer.status < 500 else f"status {answer.status}"
 
 
 def _reason(error: OSError) -> str:

@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from longboat.clock import WALL
+from longboat.core.clock import Clock
+from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.heartbeat.listener import listen
 from longboat.heartbeat.wire import door_word
 from longboat.routing.health.liveness import Beat, Health, Judgement, Liveness, LivenessLimits
-
-if TYPE_CHECKING:
-    from longboat.gateway.requests.state import GatewayState
+from longboat.telemetry import logger
 
 __all__ = ("follow_beats",)
 
-log = logging.getLogger("longboat.beats")
+log = logger("beats")
 
 LOOK_EVERY_S = 0.1
 
 
-async def follow_beats(state: GatewayState, limits: LivenessLimits | None = None) -> None:
+async def follow_beats(table: LiveTable, limits: LivenessLimits | None = None, clock: Clock = WALL) -> None:
     """Judge every endpoint that has a door, for ever."""
     limits = limits or LivenessLimits()
     ears: dict[Upstream, _Ear] = {}
     try:
         while True:
-            now_s = time.monotonic()
-            _keep_ears(ears, state.table.upstreams(), limits, now_s)
+            now_s = clock.monotonic_s()
+            _keep_ears(ears, table.upstreams(), limits, clock)
             for upstream, ear in tuple(ears.items()):
                 was_lost = upstream.lost
                 _look(ear, now_s)
                 if was_lost and not upstream.lost:
-                    _tell_found(state, upstream)
+                    _tell_found(table, upstream)
             await asyncio.sleep(LOOK_EVERY_S)
     finally:
         for ear in ears.values():
             ear.close()
 
 
-def _tell_found(state: GatewayState, upstream: Upstream) -> None:
+def _tell_found(table: LiveTable, upstream: Upstream) -> None:
     """There is room again for who waits."""
-    pool = state.table.pool(upstream.model)
+    pool = table.pool(upstream.model)
     if pool is not None:
         pool.wake()
         pool.pump_soon()
@@ -58,7 +56,7 @@ def _look(ear: _Ear, now_s: float) -> None:
         asyncio.get_running_loop().call_exception_handler(report)
 
 
-def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: LivenessLimits, now_s: float) -> None:
+def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: LivenessLimits, clock: Clock) -> None:
     """One for each endpoint with a door. Of those that left the table, the ones that still give answers keep theirs."""
     for upstream in known:
         ear = ears.get(upstream)
@@ -66,7 +64,7 @@ def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: Li
             ears.pop(upstream).close()
             ear = None
         if ear is None and upstream.beats.rpartition(":")[2].isdecimal():
-            ears[upstream] = _Ear(upstream, limits, now_s)
+            ears[upstream] = _Ear(upstream, limits, clock)
     for upstream in [u for u in ears if u.gone and not u.outstanding]:
         ears.pop(upstream).close()
 
@@ -74,10 +72,11 @@ def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: Li
 class _Ear:
     """What is heard of one endpoint."""
 
-    def __init__(self, upstream: Upstream, limits: LivenessLimits, now_s: float) -> None:
+    def __init__(self, upstream: Upstream, limits: LivenessLimits, clock: Clock) -> None:
+        self._clock = clock
         self.door = upstream.beats
         self._upstream = upstream
-        self._liveness = Liveness(limits, now_s)
+        self._liveness = Liveness(limits, clock.monotonic_s())
         self._doubted_s = 0.0
         host, _, port = self.door.rpartition(":")
         listening = listen(host, int(port), door_word(upstream.api_key), self)
@@ -89,10 +88,10 @@ class _Ear:
             self._upstream.mark_found()  # nobody would do it later
 
     def on_beat(self, beat: Beat) -> None:
-        self._liveness.hear(beat, time.monotonic())
+        self._liveness.hear(beat, self._clock.monotonic_s())
 
     def on_reached(self) -> None:
-        self._liveness.reach(time.monotonic())
+        self._liveness.reach(self._clock.monotonic_s())
 
     def look(self, now_s: float) -> None:
         judgement, upstream = self._liveness.judge(now_s), self._upstream
@@ -101,7 +100,7 @@ class _Ear:
                 log.warning("%s is lost: %s", upstream.key, _words(judgement))
                 upstream.mark_lost(_words(judgement))
         elif upstream.lost:
-            log.warning("%s is there again", upstream.key)
+            log.warning("%s recovered", upstream.key)
             upstream.mark_found()
         if judgement.health is Health.DOUBTFUL and now_s - self._doubted_s >= upstream.limits.suspect_s:
             self._doubted_s = now_s

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
+from longboat.clock import WALL
+from longboat.core.clock import Clock
 from longboat.core.policy import QueuePolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
@@ -19,7 +19,8 @@ MOVED = "it is taken out of use"
 class LiveTable:
     """Holds the newest table. Endpoints that stay keep their connections and their counts."""
 
-    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None) -> None:
+    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, clock: Clock = WALL) -> None:
+        self._clock = clock
         self._limits = limits
         self._queue = queue or QueuePolicy()
         self.epoch: str | None = None
@@ -110,7 +111,7 @@ class LiveTable:
             pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
             pool.upstreams = tuple(u for u in made if u.model == model)
             if pool.any_ready:
-                pool.ready_s = time.monotonic()
+                pool.ready_s = self._clock.monotonic_s()
             if pool.num_waiting:
                 pool.pump_soon()
             if pool.parked:

@@ -64,12 +64,14 @@ class Upstream:
         "room_told",
         "streams",
         "told_ready",
+        "url",
     )
 
     def __init__(self, endpoint: Endpoint, limits: GatewayLimits) -> None:
         """:raises UserInputError: the endpoint's URL is not http://HOST:PORT."""
         parts = _split(endpoint.url)
         self._target = (parts[0], parts[1])
+        self.url = endpoint.url
         self.model = endpoint.model
         self.replica = endpoint.replica
         self.key = f"{endpoint.replica}/{endpoint.generation}@{endpoint.url}"
@@ -118,10 +120,6 @@ class Upstream:
             return self.capacity
         return min(self.capacity, max(1, self.room_told))
 
-    def get_head(self, path: bytes) -> bytes:
-        """The whole of a GET on a connection of its own."""
-        return b"GET %b%b HTTP/1.1\r\n%bconnection: close\r\n\r\n" % (self._base_path, path, self._own_lines)
-
     def take_idle(self) -> EngineConnection | None:
         """A pooled connection, the most recently used; None where there is none."""
         while self._idle:
@@ -132,7 +130,7 @@ class Upstream:
 
     async def connect(self) -> UpstreamConnection:
         """:raises OSError: refused, unreachable, closed at once; TimeoutError (an OSError) after connect_timeout_s."""
-        connection = UpstreamConnection(self)
+        connection = UpstreamConnection(self.keep)
         try:
             async with asyncio.timeout(self.limits.connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(

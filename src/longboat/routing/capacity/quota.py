@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from longboat.core.policy import TenantPolicy
 
-__all__ = ("Counts", "Denied", "Limits", "check", "limits_of", "share_of", "sliding")
+__all__ = ("LIMIT_NAMES", "Counts", "Denied", "Limits", "added", "check", "limits_of", "share_of", "sliding")
 
 MINUTE_S = 60
 DAY_S = 86_400
+LIMIT_NAMES = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,15 @@ class Limits:
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
     concurrent_requests: int | None = None
+
+    @classmethod
+    def of(cls, values: Iterable[int | None]) -> Limits:
+        """Make limits of one value for each field, in their order."""
+        return cls(**dict(zip(LIMIT_NAMES, values, strict=True)))
+
+    @property
+    def values(self) -> tuple[int | None, ...]:
+        return (self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day, self.concurrent_requests)
 
 
 @dataclass(kw_only=True)
@@ -58,6 +69,21 @@ class Counts:
         if day > self.day:
             self.tokens_today = 0
             self.day = day
+
+
+def added(parts: Iterable[Counts], now_s: float) -> Counts:
+    """Add counts up, each rolled on to ``now_s``."""
+    total = Counts(minute=int(now_s // MINUTE_S), day=int(now_s // DAY_S))
+    for part in parts:
+        part.roll(now_s)
+        total.minute, total.day = max(total.minute, part.minute), max(total.day, part.day)
+        total.requests += part.requests
+        total.previous_requests += part.previous_requests
+        total.tokens += part.tokens
+        total.previous_tokens += part.previous_tokens
+        total.tokens_today += part.tokens_today
+        total.running += part.running
+    return total
 
 
 def limits_of(tenant: TenantPolicy, num_gateways: int = 1) -> Limits:

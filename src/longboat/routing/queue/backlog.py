@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from longboat.routing.queue.flows import Flow
-from longboat.routing.queue.queue_entry import OUTSIDE, OVERDUE, WAITING, Ticket
+from longboat.routing.queue.flows import Flow, Ticket
+from longboat.routing.queue.queue_entry import OUTSIDE, OVERDUE, WAITING
 
 __all__ = ("Backlog",)
 

@@ -7,7 +7,7 @@ import math
 from longboat.core.policy import QueuePolicy
 from longboat.routing.capacity.slots import Demand
 from longboat.routing.queue.backlog import Backlog
-from longboat.routing.queue.flows import Flow, Flows, Tenant
+from longboat.routing.queue.flows import Flow, Flows, Tenant, Ticket
 from longboat.routing.queue.priority_order import is_below_share, next_flow
 from longboat.routing.queue.queue_entry import (
     ENDED,
@@ -18,7 +18,6 @@ from longboat.routing.queue.queue_entry import (
     Queued,
     Rejected,
     RejectedReason,
-    Ticket,
 )
 from longboat.routing.queue.throughput import EstimateBias, Throughput
 from longboat.routing.queue.wait_forecast import forecast_s

@@ -4,17 +4,54 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import Any
 
-from longboat.routing.queue.queue_entry import Ticket
+from longboat.routing.queue.queue_entry import OUTSIDE
 from longboat.routing.queue.recent_demand import RecentDemand, slots_wanted
 from longboat.routing.queue.throughput import EstimateBias
 
-__all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant")
+__all__ = ("ACTIVE_S", "Flow", "Flows", "Level", "Tenant", "Ticket")
 
 ACTIVE_S = 30.0
 """A tenant counts in the division of shares until it had nothing waiting or running for this long."""
 
 _SWEEP_S = 1.0
+
+
+class Ticket:
+    """One request of one model.
+
+    Times are on the clock that is passed as ``now_s``. More than 12 attributes: a plain record, without behaviour.
+    """
+
+    __slots__ = (
+        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",
+        "payload", "place", "priority", "tenant", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tenant: str,
+        weight: float,
+        priority: int,
+        cost_tokens: int,
+        arrived_s: float,
+        deadline_s: float | None = None,
+        payload: Any = None,
+    ) -> None:
+        self.tenant = tenant
+        self.weight = weight  # above 0
+        self.priority = priority
+        self.cost_tokens = cost_tokens  # estimate of prompt and completion
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.payload = payload  # the caller's; the attributes below belong to the scheduler, and others only read them
+        self.place = OUTSIDE
+        self.flow: Flow | None = None
+        self.charged_tokens = 0.0
+        self.granted_s = 0.0
+        self.expires_s = 0.0
+        self.ended_s = 0.0
 
 
 class Tenant:

@@ -1,17 +1,14 @@
-"""Requests as the queue sees them, and the verdicts of the queue."""
+"""Where a request of the queue is, and the verdicts of the queue."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from longboat.routing.queue.flows import Flow
+from typing import Final
 
 __all__ = (
     "ENDED", "GRANTED", "OUTSIDE", "OVERDUE", "RUNNING", "WAITING", "Granted", "Place", "Queued", "Rejected",
-    "RejectedReason", "Ticket",
+    "RejectedReason",
 )  # fmt: skip
 
 
@@ -63,39 +60,3 @@ class Rejected:
     reason: RejectedReason
     retry_after_s: int  # at least 1
     detail: str  # a sentence for the client
-
-
-class Ticket:
-    """One request of one model.
-
-    Times are on the clock that is passed as ``now_s``. More than 12 attributes: a plain record, without behaviour.
-    """
-
-    __slots__ = (
-        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",
-        "payload", "place", "priority", "tenant", "weight",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        tenant: str,
-        weight: float,
-        priority: int,
-        cost_tokens: int,
-        arrived_s: float,
-        deadline_s: float | None = None,
-        payload: Any = None,
-    ) -> None:
-        self.tenant = tenant
-        self.weight = weight  # above 0
-        self.priority = priority
-        self.cost_tokens = cost_tokens  # estimate of prompt and completion
-        self.arrived_s = arrived_s
-        self.deadline_s = deadline_s
-        self.payload = payload  # the caller's; the attributes below belong to the scheduler, and others only read them
-        self.place = OUTSIDE
-        self.flow: Flow | None = None
-        self.charged_tokens = 0.0
-        self.granted_s = 0.0
-        self.expires_s = 0.0
-        self.ended_s = 0.0
