@@ -7,7 +7,7 @@ import inspect
 import time
 from typing import Any
 
-from longboat_vllm.resume.shapes import expect
+from longboat_vllm.shapes import expect
 
 __all__ = ("NAP_S", "mend_memory_left_behind", "mend_spinning_on_cpu")
 

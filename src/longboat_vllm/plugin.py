@@ -20,7 +20,7 @@ from longboat_vllm.process import lineage, loaded
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
 from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
-from longboat_vllm.resume.shapes import UnexpectedShapeError, expect
+from longboat_vllm.shapes import UnexpectedShapeError, expect
 
 __all__ = (
     "SWITCH",

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from longboat_vllm.process import loaded
-from longboat_vllm.resume.shapes import UnexpectedShapeError
+from longboat_vllm.shapes import UnexpectedShapeError
 
 
 @dataclass

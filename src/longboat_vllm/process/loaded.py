@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from longboat_vllm.resume.shapes import expect
+from longboat_vllm.shapes import expect
 
 __all__ = ("TOLD", "install")
 

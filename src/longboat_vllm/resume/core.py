@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from longboat_vllm.resume.carry import prior_of
-from longboat_vllm.resume.shapes import UnexpectedShapeError, expect
+from longboat_vllm.shapes import UnexpectedShapeError, expect
 
 __all__ = ("check", "install")
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, PRIOR_TOKENS, CarriedRequest
-from longboat_vllm.resume.shapes import expect
+from longboat_vllm.shapes import expect
 from longboat_vllm.steps import STEPS
 
 __all__ = ("install",)

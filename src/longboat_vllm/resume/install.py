@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from longboat_vllm.resume.shapes import UnexpectedShapeError
+from longboat_vllm.shapes import UnexpectedShapeError
 
 __all__ = ("STATE", "SWITCH", "ResumeState", "install")
 

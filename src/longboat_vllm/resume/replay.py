@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from longboat_vllm.resume.carry import FORCED_TOKENS
-from longboat_vllm.resume.shapes import expect
+from longboat_vllm.shapes import expect
 
 __all__ = ("install",)
 

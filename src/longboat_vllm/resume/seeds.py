@@ -11,8 +11,8 @@ import inspect
 import weakref
 from typing import Any
 
-from longboat_vllm.resume.shapes import expect
 from longboat_vllm.resume.worker import draws_of_sampler
+from longboat_vllm.shapes import expect
 
 __all__ = ("mend_seeded_parts_on_cpu",)
 
