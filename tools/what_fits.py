@@ -20,7 +20,8 @@ from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.cost import break_even_months, even_tokens_per_day
 from longboat.planner.demand import Demand
 from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.search import Found, Plan, search
+from longboat.planner.ranking import Plan
+from longboat.planner.search import SearchResult, search
 from longboat.planner.split_shape import EngineKind
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "what-fits.md"
@@ -78,7 +79,7 @@ def shape(model: str, quantization: str = "") -> ModelShape:
     return requantized(stored, quantization or "bf16")
 
 
-def planned(model: str, quantization: str, on: str, demand: Demand, engine: EngineKind = "vllm") -> Found:
+def planned(model: str, quantization: str, on: str, demand: Demand, engine: EngineKind = "vllm") -> SearchResult:
     return search([shape(model, quantization)], parse_cluster(on, LIBRARY), demand, engine, built_in_calibration())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longboat.cli.fleet.fleet_plan import same_wishes, wish_of
+from longboat.cli.fleet.fleet_plan import same_wishes, up_options
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 
@@ -24,8 +24,8 @@ def told(asked: str = AUTO % "", decided: str = DECIDED, **more: Any) -> dict[st
 
 def kept(text: str, values: dict[str, Any], *, replan: bool = False) -> dict[str, tuple[object, object]]:
     """Model → replicas, tensor."""
-    wish = wish_of(load_fleet(text, "x"), values, replan=replan, force=False)
-    return {name: (m.replicas, m.split if m.split == "auto" else m.ranks.tensor) for name, m in wish.kept.items()}
+    options = up_options(load_fleet(text, "x"), values, replan=replan, force=False)
+    return {name: (m.replicas, m.split if m.split == "auto" else m.ranks.tensor) for name, m in options.kept.items()}
 
 
 def test_same_file_keeps_its_numbers() -> None:
@@ -84,7 +84,7 @@ def test_a_fleet_of_an_older_version_has_only_numbers() -> None:
 def test_stages_that_are_bound_to_nodes_are_kept_with_their_layers() -> None:
     decided = """models: [{source: 'builtin:tiny', replicas: 1, split: {pipeline: 2, layers: [3, 1]},
         placement: {nodes: 2, stages: [{host: b}, {host: a}]}}]"""
-    found = wish_of(load_fleet(AUTO % "", "x"), told(decided=decided), replan=False, force=False).kept["tiny"]
+    found = up_options(load_fleet(AUTO % "", "x"), told(decided=decided), replan=False, force=False).kept["tiny"]
     assert found.ranks.layers == (3, 1)
     assert found.placement.stages == ({"host": "b"}, {"host": "a"})
     assert found.is_decided

@@ -71,10 +71,10 @@ REQUESTS = (
         "Qwen3-8B --on 2xRTX4090",
     ),
     Impossible(
-        "Llama-3.1-8B --on 2xRTX4090 --runtime llamacpp --tensor 2",
+        "Llama-3.1-8B --on 2xRTX4090 --engine llamacpp --tensor 2",
         "tensor 2: this engine divides layers only",
         "--tensor 1",
-        "Llama-3.1-8B --on 2xRTX4090 --runtime llamacpp --tensor 1",
+        "Llama-3.1-8B --on 2xRTX4090 --engine llamacpp --tensor 1",
     ),
     Impossible(
         "Qwen3-8B --on RTX4090 --context 100000",
@@ -95,10 +95,10 @@ REQUESTS = (
         "Llama-3.1-8B --on RTX4090 --context 80000 -q stored --kv-bits 8",
     ),
     Impossible(
-        "Qwen3-8B --on RTX3060 -q fp8 --prompt 30000 --output 1000",
+        "Qwen3-8B --on RTX3060 -q fp8 --prompt-tokens 30000 --output-tokens 1000",
         "4.3 GiB of cache for 31000 tokens",
-        "--prompt",
-        "Qwen3-8B --on RTX3060 -q fp8 --prompt 4000 --output 1000",
+        "--prompt-tokens",
+        "Qwen3-8B --on RTX3060 -q fp8 --prompt-tokens 4000 --output-tokens 1000",
     ),
     Impossible(
         "Qwen3-32B --on RTX4090 -q stored",
@@ -143,10 +143,10 @@ REQUESTS = (
         "gpt-oss-20b --on 2xT4 -q fp8",
     ),
     Impossible(
-        "Qwen3-8B --on 'M3 Ultra' --runtime vllm",
+        "Qwen3-8B --on 'M3 Ultra' --engine vllm",
         "vLLM does not run on M3 Ultra under macos",
-        "--runtime llama.cpp",
-        "Qwen3-8B --on 'M3 Ultra' --runtime llama.cpp",
+        "--engine llama.cpp",
+        "Qwen3-8B --on 'M3 Ultra' --engine llama.cpp",
     ),
     Impossible(
         "Qwen3-8B --on RTX4090 --os windows",
@@ -155,10 +155,10 @@ REQUESTS = (
         "Qwen3-8B --on RTX4090 --os wsl2",
     ),
     Impossible(
-        "Qwen3-8B --on H100 --runtime tensorrt-llm",
+        "Qwen3-8B --on H100 --engine tensorrt-llm",
         "how much memory TensorRT-LLM 1.2 takes",
-        "--runtime vLLM",
-        "Qwen3-8B --on H100 --runtime vLLM",
+        "--engine vLLM",
+        "Qwen3-8B --on H100 --engine vLLM",
     ),
     Impossible("Qwen3-8B --on RTX4091", "unknown accelerator 'RTX4091'", "RTX 4090", "Qwen3-8B --on 'RTX 4090'"),
     Impossible(
@@ -195,11 +195,14 @@ REQUESTS = (
         "Qwen3-8B --on '2x(RTX4090)' --swap 'RTX 4090:A4000'",
     ),
     Impossible(
-        "Qwen3-8B --on RTX4090 --users 0", "--users 0 is less than 1", "--users 1", "Qwen3-8B --on RTX4090 --users 1"
+        "Qwen3-8B --on RTX4090 --concurrency 0",
+        "--concurrency 0 is less than 1",
+        "--concurrency 1",
+        "Qwen3-8B --on RTX4090 --concurrency 1",
     ),
     Impossible(
         "Qwen3-8B --on RTX4090 --context 100",
-        "--context 100 is shorter than a request of --prompt 1024 and --output 256",
+        "--context 100 is shorter than a request of --prompt-tokens 1024 and --output-tokens 256",
         "--context 1280",
         "Qwen3-8B --on RTX4090 --context 1280",
     ),
@@ -212,10 +215,10 @@ REQUESTS = (
     ),
     Impossible("Qwen3-8B --on FILE", "nodes[0].cuont", "count", "Qwen3-8B --on '1x(2xRTX4090)'"),
     Impossible(
-        "Qwen3-8B --on 'M3 Ultra' --users 4000",
+        "Qwen3-8B --on 'M3 Ultra' --concurrency 4000",
         "4000 x 1280 tokens",
-        "--users 2067",
-        "Qwen3-8B --on 'M3 Ultra' --users 2067",
+        "--concurrency 2067",
+        "Qwen3-8B --on 'M3 Ultra' --concurrency 2067",
     ),
 )
 
@@ -272,9 +275,9 @@ def test_limits_that_no_plan_keeps_are_said_with_what_would_keep_them(slo: str, 
 
 
 def test_users_that_are_not_all_held_wait_and_it_is_said() -> None:
-    found = plan("Qwen3-8B --on RTX4090 --users 400")["plans"][0]
+    found = plan("Qwen3-8B --on RTX4090 --concurrency 400")["plans"][0]
     assert any(re.search(r"holds \d+ requests of 1280 tokens at once, not 400", reason) for reason in found["reasons"])
-    few = plan("Qwen3-8B --on RTX4090 --users 16")["plans"][0]["total"]
+    few = plan("Qwen3-8B --on RTX4090 --concurrency 16")["plans"][0]["total"]
     assert found["total"]["tokens_per_s"] >= few["tokens_per_s"]
-    many = plan("Qwen3-8B --on RTX4090 --users 100000")["plans"][0]["total"]
+    many = plan("Qwen3-8B --on RTX4090 --concurrency 100000")["plans"][0]["total"]
     assert many["tokens_per_s"] > few["tokens_per_s"] / 2

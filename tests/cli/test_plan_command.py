@@ -53,7 +53,7 @@ def test_plan_tells_split_speed_and_memory_of_each_rank() -> None:
 
 
 def test_plan_prints_tables_for_the_eye() -> None:
-    text = run("plan", "Qwen3-32B", "--on", "4x(2xRTX4090), net=10GbE", "-q", "q4", "--users", "8").stdout
+    text = run("plan", "Qwen3-32B", "--on", "4x(2xRTX4090), net=10GbE", "-q", "q4", "--concurrency", "8").stdout
     assert "4 replicas of 2 x RTX 4090, tensor 2" in text
     assert "do not pool memory" in text
     assert "REFUSED" in text
@@ -107,20 +107,20 @@ def test_a_format_that_the_engine_does_not_compute_is_counted_in_another_and_sai
 
 
 @pytest.mark.parametrize(
-    ("on", "runtime", "message", "hint"),
+    ("on", "engine", "message", "hint"),
     [
-        ("M3 Ultra", "mlx", "how much memory MLX 0.30 takes", "--runtime llama.cpp"),
-        ("H100", "tensorrt-llm", "how much memory TensorRT-LLM 1.2 takes", "--runtime vLLM or SGLang"),
-        ("H100", "mlx", "it runs on metal", "--runtime vLLM or SGLang or llama.cpp"),
-        ("1x(H100) + 1x(M3 Ultra)", "vllm", "does not run on M3 Ultra under macos (metal)", "--runtime llama.cpp"),
+        ("M3 Ultra", "mlx", "how much memory MLX 0.30 takes", "--engine llama.cpp"),
+        ("H100", "tensorrt-llm", "how much memory TensorRT-LLM 1.2 takes", "--engine vLLM or SGLang"),
+        ("H100", "mlx", "it runs on metal", "--engine vLLM or SGLang or llama.cpp"),
+        ("1x(H100) + 1x(M3 Ultra)", "vllm", "does not run on M3 Ultra under macos (metal)", "--engine llama.cpp"),
     ],
 )
-def test_an_engine_that_cannot_be_planned_says_what_can(on: str, runtime: str, message: str, hint: str) -> None:
-    error = refused("plan", "Qwen3-8B", "--on", on, "--runtime", runtime)
+def test_an_engine_that_cannot_be_planned_says_what_can(on: str, engine: str, message: str, hint: str) -> None:
+    error = refused("plan", "Qwen3-8B", "--on", on, "--engine", engine)
     assert message in error.message
     assert error.hint.startswith(hint)
-    for word in error.hint.removeprefix("--runtime ").split(" or "):
-        assert document("plan", "Qwen3-8B", "--on", on, "--runtime", word)["plans"]
+    for word in error.hint.removeprefix("--engine ").split(" or "):
+        assert document("plan", "Qwen3-8B", "--on", on, "--engine", word)["plans"]
 
 
 def test_what_fits_in_fewer_bits_only_is_planned_so_and_says_it() -> None:
@@ -159,10 +159,10 @@ def test_points_in_one_place_share_a_label(tmp_path: Path) -> None:
         (("Qwen3-32B", "--on", "RTX4090", "-q", "stored"), "61.0 GiB", "awq"),
         (("Qwen3-8B", "--on", "RTX4090", "--context", "1000000"), "40960", "context"),
         (("Qwen3-8B", "--on", "RTX4090", "--context", "100"), "shorter", "--context 1280"),
-        (("Qwen3-8B", "--on", "RTX4090", "--users", "0"), "--users 0", "1"),
+        (("Qwen3-8B", "--on", "RTX4090", "--concurrency", "0"), "--concurrency 0", "1"),
         (("Qwen3-8B", "--on", "RTX4090", "--slo", "tpt=3ms"), "tpt", "t"),
         (("Qwen3-8B", "--on", "RTX4090", "-q", "q4_k_m"), "q4_k_m", "awq"),
-        (("Qwen3-8B", "--on", "M3 Ultra", "--runtime", "vllm"), "vLLM", "llama.cpp"),
+        (("Qwen3-8B", "--on", "M3 Ultra", "--engine", "vllm"), "vLLM", "llama.cpp"),
         (("Llama-3.1-405B", "--on", "4x(2xRTX4090)"), "756.0 GiB", "--add"),
     ],
 )

@@ -16,7 +16,7 @@ from cli.cli_process import Done
 from longboat.cli.fleet.fleet_plan import show_plan
 from longboat.cli.fleet.up_document import up_values
 from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PreflightRequest
-from longboat.cluster.preflight.surroundings import CheckedPlan, Wish, checked_plan
+from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions, checked_plan
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.states import RankState
 from longboat.core.topology import Node
@@ -34,7 +34,7 @@ def planned(text: str, *, force: bool = False) -> CheckedPlan:
         return {name: NodeFindings(hostname="one", engines=engines, memory_bytes=24 << 30) for name in node_ids}
 
     node = Node(node_id="n", address="10.0.0.1", num_cpus=2, memory_bytes=16 << 30)
-    return checked_plan(load_fleet(text, "x"), [node], inspect, wish=Wish(force=force))
+    return checked_plan(load_fleet(text, "x"), [node], inspect, options=UpOptions(force=force))
 
 
 def told(text: str, seen: FleetReport | None = None, *, force: bool = False) -> dict[str, Any]:

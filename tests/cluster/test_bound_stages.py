@@ -11,6 +11,7 @@ from longboat.cluster.gang.supervisor import _shape
 from longboat.core.topology import Node
 from longboat.planner.place import NoShape, shape_gang
 from longboat.spec.files.load import load_fleet
+from longboat.spec.wanted import wanted_model
 
 NODES = tuple(Node(node_id=name, address=name, num_cpus=4, labels={"host": name, "zone": "z"}) for name in "ab")
 MODEL = "models: [{source: 'builtin:tiny', engine: fake, resources: {cpus: 2}, %s}]"
@@ -21,7 +22,7 @@ def arguments(rest: str) -> dict[str, Any]:
     text = MODEL % rest
     fleet = load_fleet(text, "x")
     (spec,) = fleet.models
-    shape = shape_gang(spec, None, NODES, "cpu")
+    shape = shape_gang(wanted_model(spec), None, NODES, "cpu")
     assert not isinstance(shape, NoShape)
     document = serve_document(fleet, [ShapedModel(spec=spec, shape=shape)], text)
     args: dict[str, Any] = json.loads(json.dumps(document["applications"][-1]["args"]))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PathFinding, PreflightRequest, inspect_node
-from longboat.cluster.preflight.surroundings import CheckedPlan, Wish, checked_plan, this_machine
+from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions, checked_plan, this_machine
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.topology import Node
 from longboat.spec.files.load import load_fleet
@@ -80,14 +80,14 @@ def checked(text: str, **wish: Any) -> CheckedPlan:
         return {name: NodeFindings(hostname="one", engines=engines, memory_bytes=24 << 30) for name in node_ids}
 
     node = Node(node_id="n", address="10.0.0.1", num_cpus=2, memory_bytes=16 << 30)
-    return checked_plan(load_fleet(text, "x"), [node], inspect, wish=Wish(**wish))
+    return checked_plan(load_fleet(text, "x"), [node], inspect, options=UpOptions(**wish))
 
 
 def test_what_is_left_to_decide_has_numbers_afterwards() -> None:
     found = checked("models: [{source: 'builtin:tiny', split: auto, replicas: auto}]")
     assert found.fleet.models[0].num_replicas == 2
     assert found.shapes["tiny"].reason.startswith("best of ")
-    assert found.decision.outlooks["tiny"].prediction is not None
+    assert found.decision.forecasts["tiny"].outcome is not None
 
 
 def test_what_cannot_fit_is_refused_and_can_be_forced() -> None:

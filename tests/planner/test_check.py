@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from planner_builders import TINY, fleet, node, nodes
+from planner_builders import TINY, checked, fleet, node, nodes
 
+from longboat.cli.plan.plan_rows import explain
 from longboat.core.errors import Problem
-from longboat.planner.check import FleetPlan, PathReport, PortReport, Surroundings, plan_fleet
-from longboat.planner.explain import explain
+from longboat.planner.check_fleet import FleetCheck
+from longboat.planner.inputs import PathReport, PlannerInputs, PortReport
 
 
-def only(plan: FleetPlan) -> Problem:
+def only(plan: FleetCheck) -> Problem:
     (problem,) = plan.problems
     return problem
 
 
 def test_two_replicas_of_the_smallest_model_fit_on_two_cpus() -> None:
-    plan = plan_fleet(fleet("models: [{source: builtin:tiny, replicas: 2}]"), Surroundings(nodes=nodes(1, cpus=2)))
+    plan = checked(fleet("models: [{source: builtin:tiny, replicas: 2}]"), PlannerInputs(nodes=nodes(1, cpus=2)))
     assert plan.problems == ()
     assert plan.packing.placed["tiny"] == (("n1",), ("n1",))
 
 
 def test_more_replicas_than_fit_are_refused_with_the_number_that_does() -> None:
-    plan = plan_fleet(fleet("models: [{source: builtin:tiny, replicas: 5}]"), Surroundings(nodes=nodes(2, cpus=2)))
+    plan = checked(fleet("models: [{source: builtin:tiny, replicas: 5}]"), PlannerInputs(nodes=nodes(2, cpus=2)))
     problem = only(plan)
     assert problem.where == "models[0].replicas"
     assert "5 replicas of 1 CPU on 1 node each, 4 fit" in problem.what
@@ -31,14 +32,14 @@ def test_more_replicas_than_fit_are_refused_with_the_number_that_does() -> None:
 
 def test_models_that_fit_alone_but_not_together_are_refused() -> None:
     text = "models: [{name: a, source: builtin:tiny, split: {tensor: 2}}, {name: b, source: builtin:tiny}]"
-    problem = only(plan_fleet(fleet(text), Surroundings(nodes=nodes(1, cpus=2))))
+    problem = only(checked(fleet(text), PlannerInputs(nodes=nodes(1, cpus=2))))
     assert problem.where == "models[1].replicas"
     assert "0 fit" in problem.what
     assert "other models" in problem.hint
 
 
 def test_no_replicas_take_no_room() -> None:
-    plan = plan_fleet(fleet("models: [{source: builtin:tiny, replicas: 0}]"), Surroundings(nodes=nodes(1, cpus=1)))
+    plan = checked(fleet("models: [{source: builtin:tiny, replicas: 0}]"), PlannerInputs(nodes=nodes(1, cpus=1)))
     assert plan.problems == ()
 
 
@@ -50,8 +51,8 @@ models:
 - {name: c, source: builtin:tiny, resources: {gpus: 1}}
 - {name: d, source: builtin:tiny}
 """
-    around = Surroundings(nodes=nodes(1), facts={"a": TINY})
-    plan = plan_fleet(fleet(text), around)
+    around = PlannerInputs(nodes=nodes(1), facts={"a": TINY})
+    plan = checked(fleet(text), around)
     assert [problem.where for problem in plan.problems] == [
         "models[0].split.tensor",
         "models[1].placement.labels.zone",
@@ -61,13 +62,13 @@ models:
 
 
 def test_cluster_without_nodes_is_one_problem() -> None:
-    problem = only(plan_fleet(fleet("models: [builtin:tiny, builtin:other]"), Surroundings(nodes=())))
+    problem = only(checked(fleet("models: [builtin:tiny, builtin:other]"), PlannerInputs(nodes=())))
     assert (problem.where, problem.what) == ("", "the cluster has no node that is alive")
 
 
 def test_platform_of_the_engine_decides_about_gpus() -> None:
-    around = Surroundings(nodes=nodes(1), platforms={"tiny": "cuda"})
-    assert only(plan_fleet(fleet("builtin:tiny"), around)).where == "models[0].resources.gpus"
+    around = PlannerInputs(nodes=nodes(1), platforms={"tiny": "cuda"})
+    assert only(checked(fleet("builtin:tiny"), around)).where == "models[0].resources.gpus"
 
 
 def test_path_that_some_nodes_miss_is_refused_by_name() -> None:
@@ -75,7 +76,7 @@ def test_path_that_some_nodes_miss_is_refused_by_name() -> None:
         PathReport(node_id="n1", path="/models/a", exists=True),
         PathReport(node_id="n2", path="/models/a", exists=False),
     )
-    problem = only(plan_fleet(fleet("/models/a"), Surroundings(nodes=nodes(2), paths=paths)))
+    problem = only(checked(fleet("/models/a"), PlannerInputs(nodes=nodes(2), paths=paths)))
     assert problem.where == "models[0].source"
     assert problem.what == "/models/a is missing on host2 (10.0.0.2)"
     assert "host1 (10.0.0.1) has it" in problem.hint
@@ -88,33 +89,33 @@ def test_path_is_needed_only_where_the_labels_allow() -> None:
         PathReport(node_id="n2", path="/models/a", exists=False),
     )
     text = "models: [{source: /models/a, placement: {labels: {disk: fast}}}]"
-    assert plan_fleet(fleet(text), Surroundings(nodes=machines, paths=paths)).problems == ()
+    assert checked(fleet(text), PlannerInputs(nodes=machines, paths=paths)).problems == ()
 
 
 def test_folder_without_a_model_is_refused_with_the_detail() -> None:
     paths = (PathReport(node_id="n1", path="/models/a", exists=True, detail="no config.json in it"),)
-    problem = only(plan_fleet(fleet("/models/a"), Surroundings(nodes=nodes(1), paths=paths)))
+    problem = only(checked(fleet("/models/a"), PlannerInputs(nodes=nodes(1), paths=paths)))
     assert problem.what == "/models/a on host1 (10.0.0.1): no config.json in it"
 
 
 def test_environment_that_is_missing_is_refused() -> None:
     paths = (PathReport(node_id="n1", path="/opt/vllm", exists=False),)
     text = "models: [{source: builtin:tiny, engine: {environment: /opt/vllm}}]"
-    problem = only(plan_fleet(fleet(text), Surroundings(nodes=nodes(1), paths=paths)))
+    problem = only(checked(fleet(text), PlannerInputs(nodes=nodes(1), paths=paths)))
     assert problem.where == "models[0].engine.environment"
 
 
 def test_unknown_builtin_is_refused_with_the_nearest() -> None:
-    around = Surroundings(
+    around = PlannerInputs(
         nodes=nodes(1), unknown_builtins=frozenset({"builtin:tinny"}), builtin_names=("tiny", "random-1m")
     )
-    problem = only(plan_fleet(fleet("builtin:tinny"), around))
+    problem = only(checked(fleet("builtin:tinny"), around))
     assert (problem.where, problem.hint) == ("models[0].source", "write builtin:tiny")
 
 
 def test_port_in_use_is_refused_with_a_free_one() -> None:
     ports = (PortReport(node_id="n2", port=8000, owner="pid 17"), PortReport(node_id="n1", port=8001))
-    problem = only(plan_fleet(fleet("builtin:tiny"), Surroundings(nodes=nodes(2), ports=ports)))
+    problem = only(checked(fleet("builtin:tiny"), PlannerInputs(nodes=nodes(2), ports=ports)))
     assert problem.where == "gateway.port"
     assert problem.what == "port 8000 is in use on host2 (10.0.0.2) (by pid 17)"
     assert "port: 8002" in problem.hint
@@ -122,13 +123,13 @@ def test_port_in_use_is_refused_with_a_free_one() -> None:
 
 def test_port_that_cannot_be_listened_on_is_refused_in_the_words_of_the_node() -> None:
     ports = (PortReport(node_id="n1", port=8000, problem="10.9.9.9:8000 cannot be listened on at host1"),)
-    problem = only(plan_fleet(fleet("builtin:tiny"), Surroundings(nodes=nodes(1), ports=ports)))
+    problem = only(checked(fleet("builtin:tiny"), PlannerInputs(nodes=nodes(1), ports=ports)))
     assert problem.what == "10.9.9.9:8000 cannot be listened on at host1"
 
 
 def test_explain_has_a_row_for_each_model_that_has_a_shape() -> None:
     spec = fleet("models: [{source: builtin:tiny, replicas: 2, split: {tensor: 2, pipeline: 2}}, builtin:other]")
-    plan = plan_fleet(spec, Surroundings(nodes=nodes(4, cpus=4)))
+    plan = checked(spec, PlannerInputs(nodes=nodes(4, cpus=4)))
     first, second = explain(spec, plan.shapes)
     assert (first.model, first.replicas, first.engine, first.split) == ("tiny", "2", "vllm", "tensor 2, pipeline 2")
     assert (first.nodes, first.per_node) == ("2", "2 CPUs")

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.catalog.library import built_in_library
+from longboat.cli.plan.plan_cluster_file import cluster_of_file
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.topology import Node
 from longboat.planner.cluster import Cluster
 from longboat.planner.cluster_edits import Edits, edited
-from longboat.planner.cluster_file import cluster_of_file
 from longboat.planner.cluster_live import cluster_of_nodes
 from longboat.planner.cluster_text import parse_cluster
 from longboat.spec.files.cluster_file import load_cluster_file
@@ -48,8 +48,8 @@ def test_size_after_a_name_is_the_memory_unless_it_is_the_usual_one() -> None:
 
 
 def test_system_and_engine_are_told() -> None:
-    found = cluster("RTX 4090, os=wsl, runtime=llamacpp")
-    assert (found.kinds[0].os, found.runtime) == ("wsl2", "llama.cpp")
+    found = cluster("RTX 4090, os=wsl, engine=llamacpp")
+    assert (found.kinds[0].os, found.engine) == ("wsl2", "llama.cpp")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_system_and_engine_are_told() -> None:
         ("0xH100", "is 0", "between 1"),
         ("2xH100 +", "names no", "4x("),
         ("M3 Ultra, os=linux", "does not run under linux", "macos"),
-        ("H100, runtime=vlm", "vlm", "vLLM"),
+        ("H100, engine=vlm", "vlm", "vLLM"),
         ("H100, os=beos", "beos", "macos"),
         ("H100, net=1g, net=10g", "twice", "one of them"),
     ],
@@ -87,7 +87,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["4x(2xRTX4090), net=10GbE", "A5000 + A4000, net=1GbE", "2x(EPYC9004 512GB)", "2xH100, os=wsl2, runtime=sglang"],
+    ["4x(2xRTX4090), net=10GbE", "A5000 + A4000, net=1GbE", "2x(EPYC9004 512GB)", "2xH100, os=wsl2, engine=sglang"],
 )
 def test_a_title_can_be_read_again(text: str) -> None:
     assert cluster(cluster(text).title) == cluster(text)
@@ -122,7 +122,7 @@ def test_edits_of_what_is_not_there_are_refused(edits: Edits) -> None:
 
 FILE = """
 net: 10GbE
-runtime: vllm
+engine: vllm
 nodes:
   - {cards: 2xRTX4090, count: 3}
   - {cards: RTX A5000 + RTX A4000, net: 1GbE, os: wsl2}
@@ -134,7 +134,7 @@ def test_file_gives_the_same_as_text() -> None:
     found = cluster_of_file(load_cluster_file(FILE, "cluster.yaml"), LIBRARY, "cluster.yaml")
     assert [kind.count for kind in found.kinds] == [3, 1, 1]
     assert [kind.network.name for kind in found.kinds] == ["10GbE", "1GbE", "10GbE"]
-    assert (found.kinds[1].os, found.runtime) == ("wsl2", "vLLM")
+    assert (found.kinds[1].os, found.engine) == ("wsl2", "vLLM")
 
 
 @pytest.mark.parametrize(

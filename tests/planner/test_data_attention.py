@@ -14,7 +14,7 @@ from longboat.planner.demand import Demand
 from longboat.planner.fit import Fit, plan_fit
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.reasons import settings_of
-from longboat.planner.search import Found, search
+from longboat.planner.search import SearchResult, search
 from longboat.planner.split_shape import AskedSplit, EngineKind, Load, Split, card_of
 
 LIBRARY = built_in_library()
@@ -30,7 +30,7 @@ def fit_of(name: str, split: Split, engine: EngineKind = "vllm") -> Fit:
     return plan_fit(shape(name), cards, split, Load(context_tokens=8192, num_sequences=8, engine=engine))
 
 
-def plan(name: str, demand: Demand, engine: EngineKind = "vllm") -> Found:
+def plan(name: str, demand: Demand, engine: EngineKind = "vllm") -> SearchResult:
     cluster = parse_cluster("8xH200", LIBRARY)
     return search([shape(name)], cluster, demand, engine, built_in_calibration())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 import pytest
-from planner_builders import fleet, node, nodes
+from planner_builders import checked, fleet, node, nodes
 
 from longboat.builtin import describe
 from longboat.catalog.formats.hf_config import facts_from_config
@@ -14,23 +16,31 @@ from longboat.core.plan import EngineMemory
 from longboat.core.states import EngineActual
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
-from longboat.planner.check import Surroundings, plan_fleet
-from longboat.planner.decide import Decision, Knowledge, decide
+from longboat.planner.decide import Decision, decide
+from longboat.planner.forecast_document import at_users, planned_values
+from longboat.planner.inputs import PlannerInputs
 from longboat.planner.measured import merged_rows, pair_of, row_of
-from longboat.planner.outlook_document import at_users, planned_values
 from longboat.planner.partition import Place, StageTimes
-from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.predict.engine import engine_traits
-from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for
+from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for, machine_of
 from longboat.planner.predict.rows import read_rows
 from longboat.planner.predict.sample import SampleMaker
+from longboat.planner.processor_part import processor_part
 from longboat.planner.split_shape import even_stages
 from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
 GIB = 1024**3
 LIBRARY = built_in_library()
 FOUR_CARDS = (node(1, cpus=16, gpus=4, **{"longboat.accelerator": "RTX4090"}),)
 AUTO = "{source: builtin:tiny, split: auto, replicas: auto}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(Decision):
+    """A decision, and the fleet file with its numbers."""
+
+    fleet: Fleet
 
 
 def decided(
@@ -41,7 +51,7 @@ def decided(
     accelerators: str = "",
     kept: dict[str, ModelSpec] | None = None,
     running: Fleet | None = None,
-) -> Decision:
+) -> Decided:
     """The fleet on CPU nodes, or on nodes with these accelerators; ``hf:`` models are those of the catalog."""
     asked = fleet(told) if isinstance(told, str) else told
     platform = "cuda" if any(one.num_gpus for one in on) else "cpu"
@@ -59,23 +69,27 @@ def decided(
             )
         elif model.source.startswith("hf:catalog/"):
             shapes[model.name] = shape_of_entry(LIBRARY.models.find(model.source.removeprefix("hf:catalog/")))
-    around = Surroundings(nodes=on, facts=facts, platforms=dict.fromkeys([m.name for m in asked.models], platform))
-    known = Knowledge(
+    inputs = PlannerInputs(
+        nodes=on,
+        facts=facts,
+        platforms=dict.fromkeys([m.name for m in asked.models], platform),
         library=LIBRARY,
-        calibration=built_in_calibration(),
         shapes=shapes,
         memory=memory,
         unknown={m.name: "it is not in the catalog" for m in asked.models if m.name not in shapes},
         memory_bytes={one.node_id: int(memory_gib * GIB) for one in on},
         accelerators=dict.fromkeys([one.node_id for one in on], accelerators) if accelerators else {},
     )
-    found = decide(asked, around, known, kept or {}, running)
+    now = {model.name: model for model in wanted_models(running)} if running else {}
+    before = {name: wanted_model(model) for name, model in (kept or {}).items()}
+    found = decide(wanted_models(asked), inputs, before, now)
+    written = fleet_with_numbers(asked, found.models)
     if not found.problems:
-        assert not plan_fleet(found.fleet, around).problems, "what is decided finds room"
-    return found
+        assert not checked(written, inputs).problems, "what is decided finds room"
+    return Decided(**{field.name: getattr(found, field.name) for field in fields(found)}, fleet=written)
 
 
-def numbers(found: Decision, name: str = "tiny") -> tuple[int, int, int]:
+def numbers(found: Decided, name: str = "tiny") -> tuple[int, int, int]:
     """Replicas, tensor, pipeline."""
     model = found.fleet.model_named(name)
     assert model is not None
@@ -151,10 +165,10 @@ def test_model_that_no_node_holds_alone_is_split_over_nodes() -> None:
     )
     replicas, tensor, pipeline = numbers(found, "random-1b")
     assert (replicas, tensor * pipeline) == (1, pytest.approx(3, abs=1))
-    outlook = found.outlooks["random-1b"]
-    assert outlook.fit.fits
-    assert outlook.rank_bytes <= 2.4 * GIB
-    assert outlook.gang.num_nodes == tensor * pipeline
+    forecast = found.forecasts["random-1b"]
+    assert forecast.fit.fits
+    assert forecast.rank_bytes <= 2.4 * GIB
+    assert forecast.layout.num_ranks == tensor * pipeline
 
 
 def test_gpus_are_known_by_label_or_by_what_the_node_says() -> None:
@@ -163,9 +177,9 @@ def test_gpus_are_known_by_label_or_by_what_the_node_says() -> None:
     bare = tuple(node(n, cpus=8, gpus=2) for n in (1, 2))
     by_label, by_word = decided(text, labelled), decided(text, bare, accelerators="NVIDIA GeForce RTX 4090")
     assert numbers(by_label, "q") == numbers(by_word, "q")
-    assert by_label.outlooks["q"].ground.card.name == "RTX 4090"
+    assert by_label.forecasts["q"].layout.places[0].card.name == "RTX 4090"
     unknown = decided(text, bare)
-    assert "nobody says which accelerators host1 has" in unknown.problems[0].what
+    assert "no label says which accelerators host1 has" in unknown.problems[0].what
     assert "longboat.accelerator" in unknown.problems[0].hint
 
 
@@ -182,8 +196,8 @@ def test_model_on_one_sort_of_several_accelerators_is_kept_there() -> None:
 def test_uneven_stages_are_written_as_layers() -> None:
     text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {pipeline: 2, layers: [30, 34]}}]"
     found = decided(text, (node(1, cpus=8, gpus=2, **{"longboat.accelerator": "A100"}),))
-    assert found.outlooks["q"].fit.split.stages == (30, 34)
-    assert found.outlooks["q"].layers == (30, 34)
+    assert found.forecasts["q"].fit.split.stages == (30, 34)
+    assert found.forecasts["q"].layers == (30, 34)
     assert even_stages(64, 2) != (30, 34)
 
 
@@ -195,20 +209,22 @@ models:
 - {{source: 'hf:catalog/Qwen3-0.6B', name: q, split: {{tensor: 1, pipeline: auto}}, placement: {{nodes: 2}},
     engine: {{args: ["--kv-cache-memory-bytes={cache}"]}}, load: {load}}}
 """
-    outlook = decided(text, nodes(2, cpus=1)).outlooks["q"]
-    model, ground = outlook.asked.computed, outlook.ground
-    times = StageTimes(model, engine_traits("vllm"), outlook.asked.demand.traffic(1.0))
+    forecast = decided(text, nodes(2, cpus=1)).forecasts["q"]
+    model, place = forecast.shape, forecast.layout.places[0]
+    times = StageTimes(model, engine_traits("vllm"), forecast.demand.traffic(1.0))
 
     def best(machine: Machine) -> tuple[int, int]:
-        place = Place(pool=0, card=ground.card, machine=machine, link=LOOPBACK)
-        layer_s = times.layer_s(model.layers[0], place, 1, 1, 4.0)
-        head_s = times.head_s(place, 1, 1, 4.0)
+        there = Place(pool=0, card=place.card, machine=machine, link=LOOPBACK)
+        layer_s = times.layer_s(model.layers[0], there, 1, 1, 4.0)
+        head_s = times.head_s(there, 1, 1, 4.0)
         num_layers = len(model.layers)
         first = min(range(1, num_layers), key=lambda count: max(count, num_layers - count + head_s / layer_s))
         return first, num_layers - first
 
-    assert outlook.fit.split.stages == best(machine_for(ground.machine, "vllm"))
-    assert best(ground.machine) != best(machine_for(ground.machine, "vllm"))
+    narrow = replace(machine_of(processor_part(LIBRARY, 1)), memory_bytes=place.machine.memory_bytes)
+    assert place.machine == machine_for(narrow, "vllm")
+    assert forecast.fit.split.stages == best(place.machine)
+    assert best(narrow) != best(place.machine)
 
 
 def test_models_with_numbers_come_first_then_the_others_in_their_order() -> None:
@@ -242,11 +258,11 @@ def test_what_was_decided_is_decided_anew_where_it_finds_no_room() -> None:
 def test_limits_decide_before_tokens_per_second() -> None:
     text = "models: [{source: 'hf:catalog/Llama-3.1-8B', name: q, split: auto, replicas: auto, load: {users: 256%s}}]"
     on = (node(1, cpus=16, gpus=2, **{"longboat.accelerator": "RTX4090"}),)
-    free = decided(text % "", on).outlooks["q"]
-    assert free.prediction is not None
+    free = decided(text % "", on).forecasts["q"]
+    assert free.outcome is not None
     limit_ms = free.prediction.itl_s.value * 1e3 * 0.8
-    bound = decided(text % f", itl_ms: {limit_ms}", on).outlooks["q"]
-    assert bound.prediction is not None
+    bound = decided(text % f", itl_ms: {limit_ms}", on).forecasts["q"]
+    assert bound.outcome is not None
     assert bound.prediction.itl_s.value * 1e3 <= limit_ms
     assert bound.tokens_per_s < free.tokens_per_s
 
@@ -318,21 +334,21 @@ def test_nothing_fits_is_told_with_the_nearest() -> None:
 def test_a_kept_row_is_read_as_the_form_that_was_planned(model: str, form: str) -> None:
     """On processors: a quantized model stays one, of which only the other weights are widened."""
     text = f"models: [{{source: 'hf:catalog/{model}', name: q, load: {{prompt_tokens: 64, output_tokens: 64}}}}]"
-    outlook = decided(text, nodes(1, cpus=2), memory_gib=60).outlooks["q"]
+    forecast = decided(text, nodes(1, cpus=2), memory_gib=60).forecasts["q"]
     measured = EngineActual(
         num_tokens=900, concurrency=2.0, itl_s=0.004, ttft_s=0.03, prompt_tokens=60.0, output_tokens=60.0
     )
-    planned = planned_values(outlook)
+    planned = planned_values(forecast, f"hf:catalog/{model}")
     line = row_of(planned, pair_of(planned, [measured]), engine="vllm", deployed="d")
     assert line is not None
     (row,) = read_rows(merged_rows("", [line]), "measured.csv")
     assert row.quantization == form
     maker = SampleMaker(library=LIBRARY, shape_of=lambda name: shape_of_entry(LIBRARY.models.find(name)))
-    assert maker.deployment(row).shape == outlook.asked.computed
+    assert maker.deployment(row).shape == forecast.shape
 
 
 def test_expected_times_lie_between_those_of_fewer_and_more_users() -> None:
-    values = planned_values(decided(f"models: [{AUTO}]", nodes(1, cpus=2)).outlooks["tiny"])
+    values = planned_values(decided(f"models: [{AUTO}]", nodes(1, cpus=2)).forecasts["tiny"], "builtin:tiny")
     few, some, many = (at_users(values, users) for users in (2, 3, 4))
     assert few and some and many
     assert few[0] < some[0] < many[0]

@@ -205,7 +205,7 @@ def test_told_cache_that_is_too_small_is_told() -> None:
     asked = replace(load(32_768), cache_bytes=1 << 30)
     found = fit(shape("Qwen3-8B"), cards("H100"), asked)
     assert found.shortage is not None
-    assert "told to take 1.00 GiB" in found.shortage.what
+    assert "set to take 1.00 GiB" in found.shortage.what
 
 
 def test_told_cache_beyond_the_card_is_refused() -> None:

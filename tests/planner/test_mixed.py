@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_builders import fleet, node
+from planner_builders import checked, fleet, node
 
 from longboat.builtin import describe
 from longboat.catalog.formats.hf_config import facts_from_config
@@ -15,11 +15,12 @@ from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
-from longboat.planner.check import FleetPlan, Surroundings, plan_fleet
+from longboat.planner.check_fleet import FleetCheck
 from longboat.planner.cluster_text import parse_cluster
-from longboat.planner.decide import Decision, Knowledge, decide
+from longboat.planner.decide import Decision, decide
 from longboat.planner.demand import Demand
-from longboat.planner.outlook_document import planned_values
+from longboat.planner.forecast_document import planned_values
+from longboat.planner.inputs import PlannerInputs
 from longboat.planner.place import strategy
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.resources import matches
@@ -27,6 +28,7 @@ from longboat.planner.search import search
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
 GIB = 1024**3
 LIBRARY = built_in_library()
@@ -44,12 +46,13 @@ A5000_A4000 = (gpus(1, 1, "RTX-A5000"), gpus(2, 1, "RTX-A4000"))
 class Found:
     """A decision about one model ``q``, with the plan of what was decided."""
 
-    def __init__(self, asked: Fleet, on: tuple[Node, ...], decision: Decision, plan: FleetPlan | None) -> None:
+    def __init__(self, asked: Fleet, on: tuple[Node, ...], decision: Decision, plan: FleetCheck | None) -> None:
         self.asked, self.on, self.decision, self.plan = asked, on, decision, plan
+        self.fleet = fleet_with_numbers(asked, decision.models)
 
     @property
     def spec(self) -> ModelSpec:
-        return self.decision.fleet.models[0]
+        return self.fleet.models[0]
 
     @property
     def bound(self) -> list[str]:
@@ -80,17 +83,18 @@ def found(
     shape = requantized(shape_of_entry(entry), "awq") if entry else shape_from_config(config, name="q")
     memory = adapter_for("vllm").memory(model.engine.args, platform)
     assert memory is not None
-    around = Surroundings(nodes=on, facts={} if on_gpu else {"q": facts_from_config(config)}, platforms={"q": platform})
-    known = Knowledge(
+    inputs = PlannerInputs(
+        nodes=on,
+        facts={} if on_gpu else {"q": facts_from_config(config)},
+        platforms={"q": platform},
         library=LIBRARY,
-        calibration=built_in_calibration(),
         shapes={"q": shape},
         memory={"q": memory},
         memory_bytes={name: int(gib * GIB) for name, gib in (memory_gib or {}).items()},
         accelerators=accelerators or {},
     )
-    decision = decide(asked, around, known, {"q": kept} if kept else {}, None)
-    plan = None if decision.problems else plan_fleet(decision.fleet, around)
+    decision = decide(wanted_models(asked), inputs, {"q": wanted_model(kept)} if kept else {}, {})
+    plan = None if decision.problems else checked(fleet_with_numbers(asked, decision.models), inputs)
     return Found(asked, on, decision, plan)
 
 
@@ -98,14 +102,14 @@ def check(one: Found) -> None:
     """What holds for every decision: bytes fit where they are placed, layers add up, nothing is placed twice."""
     assert one.plan is not None
     assert one.plan.problems == ()
-    outlook, shape = one.decision.outlooks["q"], one.plan.shapes["q"]
-    stages = outlook.fit.split.stages
-    assert outlook.fit.fits
-    assert sum(stages) == len(outlook.asked.shape.layers)
+    forecast, shape = one.decision.forecasts["q"], one.plan.shapes["q"]
+    stages = forecast.fit.split.stages
+    assert forecast.fit.fits
+    assert sum(stages) == len(forecast.shape.layers)
     assert min(stages) >= 1
     assert shape.layers in ((), stages)
-    assert shape.stages == outlook.gang.stages
-    for rank in outlook.fit.ranks:
+    assert len(shape.stages) in (0, len(stages))
+    for rank in forecast.fit.ranks:
         assert rank.used_bytes <= rank.budget_bytes <= rank.card.memory_bytes
     if not shape.stages:
         return
@@ -117,7 +121,7 @@ def check(one: Found) -> None:
             assert matches(by_id[node_id], shape.stages[stage])
             name = by_id[node_id].labels.get(LABEL)
             if name is not None:
-                assert outlook.ground.seat(stage).card.name == LIBRARY.accelerators.find(name).name
+                assert forecast.layout.places[stage].card.name == LIBRARY.accelerators.find(name).name
     used = [node_id for gang in one.placed for node_id in gang]
     for node_id, node_ in by_id.items():
         taken = used.count(node_id) * shape.tensor
@@ -132,15 +136,15 @@ def test_two_odd_cards_get_the_stages_that_the_search_finds_for_them() -> None:
     assert one.spec.ranks.layers == (26, 38)
     assert one.bound == ["RTX-A4000", "RTX-A5000"]
     assert one.placed == (("n2", "n1"),)
-    outlook = one.decision.outlooks["q"]
+    forecast = one.decision.forecasts["q"]
     cluster = parse_cluster("RTX A5000 + RTX A4000", LIBRARY)
     demand = Demand(users=8, prompt_tokens=1024, output_tokens=256)
-    best = search([outlook.asked.shape], cluster, demand, "vllm", built_in_calibration()).best
+    best = search([forecast.shape], cluster, demand, "vllm", built_in_calibration()).best
     assert best is not None
     (group,) = best.groups
     assert group.fit.split.stages == one.spec.ranks.layers
     assert [place.card.name for place in group.layout.places] == ["RTX A4000", "RTX A5000"]
-    assert outlook.tokens_per_s == pytest.approx(best.tokens_per_s, rel=0.01)
+    assert forecast.tokens_per_s == pytest.approx(best.tokens_per_s, rel=0.01)
 
 
 def test_reason_says_what_equal_nodes_would_do() -> None:
@@ -165,8 +169,8 @@ def test_a_faster_and_a_slower_card_of_equal_memory() -> None:
     one = found(AWQ % ("Qwen3-32B", "auto", ", context: 16384"), (gpus(1, 1, "RTX4090"), gpus(2, 1, "RTX3090")))
     check(one)
     assert set(one.bound) == {"RTX4090", "RTX3090"}
-    outlook = one.decision.outlooks["q"]
-    layers = dict(zip(one.bound, outlook.fit.split.stages, strict=True))
+    forecast = one.decision.forecasts["q"]
+    layers = dict(zip(one.bound, forecast.fit.split.stages, strict=True))
     assert layers["RTX4090"] >= layers["RTX3090"]
 
 
@@ -196,7 +200,7 @@ def test_processors_with_different_memory_get_layers_by_it() -> None:
     check(one)
     layers = dict(zip(one.bound, one.spec.ranks.layers or (), strict=True))
     assert layers["b"] > layers["a"]
-    assert [rank.card.memory_bytes for rank in one.decision.outlooks["q"].fit.ranks] == [
+    assert [rank.card.memory_bytes for rank in one.decision.forecasts["q"].fit.ranks] == [
         int({"a": 1.2, "b": 1.5}[host] * GIB) for host in one.bound
     ]
     enough = found(text, on, memory_gib={"n1": 2.0, "n2": 2.5})
@@ -206,14 +210,14 @@ def test_processors_with_different_memory_get_layers_by_it() -> None:
 def test_what_was_decided_stays_and_is_decided_anew_without_the_node() -> None:
     text = AWQ % ("Qwen3-32B", "auto", ", load: {users: 8}")
     first = found(text, A5000_A4000)
-    read = load_fleet(dump_fleet(first.decision.fleet), "running").models[0]
+    read = load_fleet(dump_fleet(first.fleet), "running").models[0]
     assert read == first.spec
     again = found(text, (*A5000_A4000, gpus(3, 1, "H100")), kept=read)
     assert again.spec == first.spec
     assert again.decision.reasons["q"] == "decided before"
     check(again)
-    values = planned_values(again.decision.outlooks["q"])
-    assert values == planned_values(first.decision.outlooks["q"])
+    values = planned_values(again.decision.forecasts["q"], "hf:q")
+    assert values == planned_values(first.decision.forecasts["q"], "hf:q")
     assert values["hardware"] == "RTX A4000 + RTX A5000"
     assert values["itl_s"] > 0
     gone = found(text, A5000_A4000[:1], kept=read)
@@ -298,7 +302,7 @@ def test_no_plan_exceeds_the_memory_of_a_node_with_processors(memory: list[float
     if one.decision.problems or not one.spec.placement.stages:
         return
     check(one)
-    fit = one.decision.outlooks["q"].fit
+    fit = one.decision.forecasts["q"].fit
     for name, gib in told.items():
         here = [rank for rank in fit.ranks if one.placed[0][rank.stage] == name]
         assert sum(rank.used_bytes for rank in here) <= gib * GIB
@@ -321,7 +325,7 @@ STAGES = "models: [{source: 'builtin:tiny', name: q, split: {pipeline: 2}, place
 def test_stages_by_hand(placement: str, where: str, what: str, hint: str) -> None:
     on = (node(1, cpus=2, host="a"), node(2, cpus=1, host="b"))
     asked = fleet(STAGES % placement)
-    plan = plan_fleet(asked, Surroundings(nodes=on))
+    plan = checked(asked, PlannerInputs(nodes=on))
     if not where:
         assert plan.problems == ()
         assert plan.packing.placed["q"] == (("n1", "n1"),)

@@ -12,18 +12,18 @@ from planner_builders import TINY, model, node, nodes
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
+from longboat.core.wanted import WantedModel
 from longboat.planner.place import NoShape, bundles, shape_gang, strategy
 from longboat.planner.resources import amount_of_node, fits, shape_amount
-from longboat.spec.types.fleet import ModelSpec
 
 
-def shape(spec: ModelSpec, machines: Sequence[Node], platform: str = "cpu") -> GangShape:
+def shape(spec: WantedModel, machines: Sequence[Node], platform: str = "cpu") -> GangShape:
     found = shape_gang(spec, TINY, machines, platform)
     assert isinstance(found, GangShape), found
     return found
 
 
-def refusal(spec: ModelSpec, machines: Sequence[Node], platform: str = "cpu") -> Problem:
+def refusal(spec: WantedModel, machines: Sequence[Node], platform: str = "cpu") -> Problem:
     found = shape_gang(spec, TINY, machines, platform)
     assert isinstance(found, NoShape), found
     (problem,) = found.problems

@@ -52,7 +52,7 @@ REQUESTS = (
     Request("Qwen3-32B", "16x RTX A4000", "25600 inputs / 16 ranks = 1600", "tensor 8", "awq", tensor=16),
     Request("Qwen3-8B", "1x H100", "100000 tokens is longer than the model's 40960", "40960 tokens", context=100_000),
     Request("Qwen3-8B", "1x RTX 4090", "has 20.0 GiB free", "lower the ratio to 0.83", free_gib=20),
-    Request("Qwen3-8B", "1x H100", "told to take 1.00 GiB", "context", context=32_768, cache_gib=1),
+    Request("Qwen3-8B", "1x H100", "set to take 1.00 GiB", "context", context=32_768, cache_gib=1),
     Request("Qwen3-32B", "2x RTX 4090", "2 stages of 40, 20 layers do not make 64", "64 stages", stages=(40, 20)),
     Request("Llama-3.1-8B", "2x RTX 4090", "divides layers only", "2 stages", "q4_k_m", tensor=2, engine="llama.cpp"),
     Request(

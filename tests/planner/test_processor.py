@@ -84,4 +84,4 @@ def test_told_cache_that_does_not_hold_the_context_does_not_fit(tiny: ModelShape
     found = fit(tiny, replace(ASKED, cache_bytes=2**20))
     assert not found.fits
     assert found.shortage is not None
-    assert "told to take" in found.shortage.what
+    assert "set to take" in found.shortage.what

@@ -16,9 +16,10 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand, Slo, parse_slo
+from longboat.planner.engine_choice import engine_for
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.reasons import explained, settings_of
-from longboat.planner.search import Found, engine_for, search
+from longboat.planner.search import SearchResult, search
 
 LIBRARY = built_in_library()
 MIXED_64 = "16x(2xRTX4090)+16x(4xRTX3090)+16x(8xA100)+8x(2xA6000)+8x(8xL40S), net=25GbE"
@@ -30,7 +31,7 @@ def shape(name: str, quantization: str = "") -> ModelShape:
     return requantized(found, quantization) if quantization else found
 
 
-def plan(model: str, on: str, quantization: str = "", demand: Demand | None = None) -> Found:
+def plan(model: str, on: str, quantization: str = "", demand: Demand | None = None) -> SearchResult:
     cluster = parse_cluster(on, LIBRARY)
     engine = engine_for(cluster, LIBRARY)
     found = search([shape(model, quantization)], cluster, demand or Demand(), engine, built_in_calibration())
@@ -102,14 +103,44 @@ def test_limits_count_before_speed() -> None:
 
 
 def test_few_more_tokens_are_not_worth_users_whose_answers_take_long() -> None:
-    """Tensor parallelism over 1 GbE would serve one of eight users, ten times as slowly as the others."""
-    demand = Demand(users=8)
-    best, *others = plan("Qwen3-0.6B", "3x(1xRTX3060) + 1x(4xL40S), net=1GbE", demand=demand).plans
-    assert not any(group.layout.over_network for group in best.groups)
-    laggard = next(one for one in others if any(group.layout.over_network for group in one.groups))
+    """The small card would serve one of 16 users, and bring one percent."""
+    demand = Demand(users=16)
+    best, *others = plan("Qwen3-8B", "4x(2xRTX 3090) + 1x(1xRTX 3060), net=1GbE", "awq", demand).plans
+    laggard = next(one for one in others if "RTX 3060" in one.title)
+    assert best.idle == ("1 x RTX 3060 12GB",)
     assert best.tokens_per_s < laggard.tokens_per_s < 1.1 * best.tokens_per_s
     assert laggard.answer_s(demand) > 2 * best.answer_s(demand)
     assert any("its slowest replica takes" in reason for reason in laggard.reasons)
+
+
+def test_a_little_more_speed_is_not_worth_a_replica_over_unlike_cards() -> None:
+    best, *others = plan("Qwen3-30B-A3B", "1x(2xA100) + 1x(2xRTX 3090), net=25GbE", demand=Demand(users=8)).plans
+    mixed = next(one for one in others if one.is_mixed)
+    assert not best.is_mixed
+    assert best.tokens_per_s < mixed.tokens_per_s < 1.1 * best.tokens_per_s
+
+
+def test_machines_stay_idle_where_they_would_miss_the_limit() -> None:
+    """Four A100 keep the limit by far; the small cards beside them, as their own replica, would not."""
+    demand = Demand(users=8, prompt_tokens=3072, output_tokens=1024, slo=Slo(itl_s=0.05))
+    best = plan("Qwen3-32B", "4x(1xA100) + 4x(1xRTX A4000)", "awq", demand).best
+    assert best is not None
+    assert not best.missed
+    assert best.idle == ("4 x RTX A4000",)
+    assert best.itl_s < 0.02
+
+
+def test_nodes_with_different_numbers_of_one_card_are_one_pool() -> None:
+    best = plan("Qwen3-8B", "1x(2xRTX4090) + 1x(1xRTX4090), net=10GbE", "awq", Demand(users=9)).best
+    assert best is not None
+    (group,) = best.groups
+    assert group.layout.replicas == 3
+
+
+def test_seven_cards_are_seven_replicas() -> None:
+    best = plan("Qwen3-8B", "7x(1xRTX4090), net=10GbE", "awq", Demand(users=64)).best
+    assert best is not None
+    assert best.groups[0].layout.replicas == 7
 
 
 def test_every_refused_layout_has_its_reason() -> None:
@@ -121,7 +152,7 @@ def test_every_refused_layout_has_its_reason() -> None:
 
 def test_an_engine_that_does_not_run_there_is_refused() -> None:
     with pytest.raises(UserInputError) as refused:
-        engine_for(parse_cluster("M3 Ultra, runtime=vllm", LIBRARY), LIBRARY)
+        engine_for(parse_cluster("M3 Ultra, engine=vllm", LIBRARY), LIBRARY)
     assert "llama.cpp" in refused.value.hint
 
 

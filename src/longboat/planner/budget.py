@@ -53,7 +53,7 @@ class Budget:
 
 
 def budget_of(card: Card, split: Split, load: Load) -> Budget:
-    """What the engine may use of ``card``."""
+    """Return what the engine may use of ``card``."""
     ratio = load.memory_ratio or DEFAULT_MEMORY_RATIO[load.engine]
     if load.engine == "vllm":
         asked = min(int(card.memory_bytes * ratio), card.usable_bytes)
@@ -68,7 +68,7 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
 
 
 def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:
-    """SGLang's defaults by memory of the card: tokens of a prefill chunk, and the largest batch of its graphs."""
+    """Return SGLang's defaults by memory of the card: tokens of a prefill chunk, the largest batch of its graphs."""
     table = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512))
     for gib, chunk, few, many in table:
         if card.memory_bytes < gib * GIB:
@@ -77,7 +77,7 @@ def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:
 
 
 def _sglang_reserve(card: Card, split: Split, load: Load) -> int:
-    """``server_args.py`` of SGLang 0.5: what it leaves for activations and graphs."""
+    """Return what SGLang 0.5 leaves for activations and graphs (its ``server_args.py``)."""
     chunk, largest = _sglang_step(card, split.tensor)
     batched = load.batched_tokens or chunk
     graphs = (load.engine_sequences or largest) if load.graphs else 0
@@ -90,7 +90,7 @@ def _sglang_reserve(card: Card, split: Split, load: Load) -> int:
 
 
 def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
-    """The load with explicit settings that take less memory than the engine's defaults; None where there are none.
+    """Return the load with settings that take less memory than the engine's defaults; None where there are none.
 
     vLLM and SGLang take larger steps, batches and reserves on large cards. Where those do not fit, the settings of
     smaller cards may: more memory must never make a plan worse.
@@ -107,7 +107,7 @@ def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
 
 
 def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last: bool) -> Mapping[str, int]:
-    """Bytes by part that one rank takes beside weights and cache. last: it is of the last stage, with the head.
+    """Return bytes by part that one rank takes beside weights and cache. last: it is of the last stage, with the head.
 
     SGLang's reserve holds these already; they are not counted twice.
     """
@@ -128,14 +128,14 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
 
 
 def batched_tokens(load: Load, card: Card) -> int:
-    """Tokens of one step at most."""
+    """Return tokens of one step at most."""
     if load.batched_tokens:
         return load.batched_tokens
     return LARGE_BATCHED_TOKENS if load.engine == "vllm" and _is_large(card) else BATCHED_TOKENS[load.engine]
 
 
 def engine_sequences(load: Load, card: Card) -> int:
-    """Requests at once that the engine prepares for."""
+    """Return requests at once that the engine prepares for."""
     default = LARGE_ENGINE_SEQUENCES if _is_large(card) else ENGINE_SEQUENCES
     return load.engine_sequences or max(load.num_sequences, default)
 
@@ -145,7 +145,7 @@ def _is_large(card: Card) -> bool:
 
 
 def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -> int:
-    """aiconfigurator's model of the peak: width of attention, or of the hidden state, times a factor by split."""
+    """Return the peak by aiconfigurator's model: width of attention or hidden state, by a factor of the split."""
     tokens = batched_tokens(load, card)
     width = max((layer.num_heads * layer.value_dim for layer in _kinds(shape)), default=0) or shape.hidden_size
     experts = max((layer.num_experts for layer in _kinds(shape)), default=0)
@@ -158,7 +158,7 @@ def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -
 
 
 def _expert_workspace(shape: ModelShape, split: Split, tokens: int) -> int:
-    """Buffers of the grouped multiplication (aiconfigurator): tokens x hidden x experts x chosen / 128, of 4 bytes."""
+    """Return buffers of the grouped multiplication: 4 x tokens x hidden x experts x chosen / 128 (aiconfigurator)."""
     most = max((layer.num_experts * layer.experts_per_token for layer in _kinds(shape)), default=0)
     return tokens * shape.hidden_size * most // 128 * 4 // split.cut if most else 0
 
@@ -174,7 +174,7 @@ def _captured_sizes(num_sequences: int) -> int:
 
 
 def _llama_overhead(card: Card, shape: ModelShape, load: Load, *, last: bool) -> Mapping[str, int]:
-    """Buffers of llama.cpp: activations of one ubatch in fp32, the attention mask, logits where the head is."""
+    """Return buffers of llama.cpp: activations of one ubatch in fp32, the attention mask, logits with the head."""
     tokens = batched_tokens(load, card)
     kept = load.context_tokens * load.num_sequences
     widths = [

@@ -1,252 +1,253 @@
-"""Which split and how many replicas serve a model's load best, on what other models leave of the nodes."""
+"""Which layout of one model the nodes take: the search's ranking, and room beside what other models have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from longboat.core.plan import GangShape
+from longboat.catalog.quantization.requantize import widened
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.core.plan import EngineMemory
+from longboat.core.wanted import WantedLoad, WantedModel
+from longboat.planner.demand import Demand, Slo
 from longboat.planner.divide import tensor_degrees
-from longboat.planner.ground import accelerator_of
-from longboat.planner.mixed import mixed_gangs
-from longboat.planner.outlook import Asked, Outlook, look_ahead
-from longboat.planner.pack import GangDemand, Packing, pack
-from longboat.planner.place import NoShape, shape_gang
-from longboat.planner.search import equal_step
-from longboat.planner.site import Site, ground_of, matching_nodes, slots_of
-from longboat.spec.types.fleet import MAX_RANKS, ModelSpec, SplitSpec
+from longboat.planner.forecast import Forecast, Forecaster
+from longboat.planner.gang_layouts import MAX_REPLICAS, gang_demand, gangs_of, packed, room_for
+from longboat.planner.inputs import PlannerInputs
+from longboat.planner.node_pools import NodePools, node_pools
+from longboat.planner.pack import GangDemand, Packing
+from longboat.planner.place import NoShape
+from longboat.planner.placement_context import PlacementContext
+from longboat.planner.ranking import Plan, ranked, speed_step
+from longboat.planner.search import Search
+from longboat.planner.split_shape import AskedSplit
 
-__all__ = ("Choice", "choose", "gangs_of", "room_for", "smallest", "suffices")
+__all__ = ("Choice", "KnownModel", "choose", "demand_of", "model_of", "smallest")
 
-COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000)
-STAGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-TENSOR = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64)
-# A split must bring this much more than whole replicas: what ranks cost each other is the least certain of all.
-SPLIT_WORTH = 1.1
-# Lengths that nobody stated may be too long for a small cache.
+STORED_BITS = 16
+# Lengths that the file does not state may be too long for a small cache.
 LENGTH_RATIOS = (1.0, 0.5, 0.25, 0.125, 0.0625)
+NO_POOLS = NodePools(pools=(), labels=())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that can be planned: what is wanted, its layers as stored, and the settings of its engine."""
+
+    context: PlacementContext
+    shape: ModelShape
+    settings: EngineMemory
+
+    @property
+    def wanted(self) -> WantedModel:
+        return self.context.wanted
+
+    def written(self, wanted: WantedModel) -> KnownModel:
+        """Return the same model with other wishes."""
+        return replace(self, context=replace(self.context, wanted=wanted))
+
+    def forecaster(self, ratio: float = 1.0) -> Forecaster:
+        """Return a forecaster under the load of the file. ratio: part of its lengths that is planned for."""
+        shape = widened(self.shape) if self.settings.weight_bits == 32 else self.shape
+        demand = demand_of(self.wanted, self.shape, self.settings, ratio)
+        if not self.context.rank.num_gpus:  # a processor has no ratio: its whole memory may be taken
+            demand = replace(demand, settings=replace(demand.settings, memory_ratio=1.0))
+        return Forecaster(shape, demand, "vllm", self.context.inputs.calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """best: None where no layout finds room; it may be one that does not fit. others: that fit too, best first.
+    """The best layout that finds room; it may be one that does not fit."""
 
-    equal: where the best has stages on several sorts of nodes, the best without; None where none of those fits
-    """
-
-    best: Outlook | None
-    spec: ModelSpec
-    others: tuple[Outlook, ...] = ()
+    wanted: WantedModel  # with the numbers that were found
+    best: Forecast | None = None  # None where no layout finds room
+    others: tuple[Forecast, ...] = ()  # that fit too, best first
     tried: int = 0
-    equal: Outlook | None = None
+    equal: Forecast | None = None  # the best on equal nodes, where ``best`` is on several sorts of them
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether stages are bound to several sorts of nodes."""
+        return self.best is not None and len({place.card for place in self.best.layout.places}) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    spec: ModelSpec
-    outlook: Outlook
+class _Placed:
+    wanted: WantedModel
+    forecast: Forecast
 
 
-def choose(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> Choice:
-    """The best layout that fits; where none does, the one that lacks least.
-
-    Stages on several sorts of nodes are tried where no layout on equal ones holds the load within its limits.
-    taken: what other models have. Raises UserInputError where nobody knows what the nodes' accelerators are.
-    """
-    tried: list[_Candidate] = []
-    for ratio in LENGTH_RATIOS if _lengths_are_free(asked.spec) else (1.0,):
-        now = replace(asked, lengths_ratio=ratio)
-        tried = list(_candidates(now, gangs_of(now.spec, site), site, taken))
-        equal = _ranked(tried)
-        if equal and suffices(equal[0].outlook):
-            return _chosen(equal, len(tried))
-        apart = list(_candidates(now, mixed_gangs(now.spec, site), site, taken))
-        tried += apart
-        mixed = _ranked(apart)
-        if mixed and (not equal or _beats(mixed[0].outlook, equal[0].outlook)):
-            found = _chosen([mixed[0], *equal, *mixed[1:]], len(tried))
-            return replace(found, equal=equal[0].outlook if equal else None)
-        if equal:
-            return _chosen([*equal, *mixed], len(tried))
-    if not tried:
-        return Choice(best=None, spec=asked.spec)
-    nearest = min(tried, key=lambda one: _shortage(one.outlook))
-    return Choice(best=nearest.outlook, spec=nearest.spec, tried=len(tried))
+def model_of(wanted: WantedModel, inputs: PlannerInputs) -> KnownModel | None:
+    """Return the model with what is known of it; None where its layers or its engine's settings are not."""
+    shape, settings = inputs.shapes.get(wanted.name), inputs.memory.get(wanted.name)
+    if shape is None or settings is None:
+        return None
+    return KnownModel(PlacementContext(wanted, inputs), shape, settings)
 
 
-def suffices(outlook: Outlook) -> bool:
-    """Whether it holds all requests of the load at once, within the limits."""
-    slo, told = outlook.asked.demand.slo, outlook.prediction
-    return outlook.fit.holds and told is not None and not slo.missed(told.ttft_s.value, told.itl_s.value)
-
-
-def _beats(mixed: Outlook, equal: Outlook) -> bool:
-    """Holding the load, and as quick, is worth stages on several sorts of nodes; else it must be better."""
-    if suffices(mixed) and equal_step(mixed.tokens_per_s) >= equal_step(equal.tokens_per_s):
-        return True
-    return _order(mixed) < _order(equal)
-
-
-def _ranked(tried: Sequence[_Candidate]) -> list[_Candidate]:
-    return sorted((one for one in tried if one.outlook.fit.fits), key=lambda one: _order(one.outlook))
-
-
-def _chosen(ranked: Sequence[_Candidate], tried: int) -> Choice:
-    best, *others = ranked
-    return Choice(best=best.outlook, spec=best.spec, others=tuple(one.outlook for one in others), tried=tried)
-
-
-def smallest(asked: Asked, site: Site, taken: Sequence[GangDemand]) -> GangDemand | None:
-    """One replica of the fewest ranks that fit: what is kept free for a model that is decided later."""
-    one = replace(asked, spec=asked.spec.model_copy(update={"replicas": 1}))
-    equal, mixed = (sorted(found, key=_size) for found in (gangs_of(one.spec, site), mixed_gangs(one.spec, site)))
-    for spec, gang in (*equal, *mixed):
-        packing = _packed(spec, gang, 1, site, taken)
-        if (
-            packing is not None
-            and look_ahead(one, gang, 1, ground_of(spec, gang, packing, site), site.calibration).fit.fits
-        ):
-            return _demand(spec, gang, 1)
-    return None
-
-
-def _size(found: tuple[ModelSpec, GangShape]) -> tuple[int, int]:
-    gang = found[1]
-    return gang.tensor * gang.pipeline, gang.pipeline
-
-
-def gangs_of(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
-    """Every split that the file allows with a gang that one replica could have, and the model written so.
-
-    Ranks are on nodes of one sort, or on whichever of them: the weakest counts.
-    """
-    for placed in _kinds(spec, site):
-        for split in _splits(spec, site):
-            yield from _gangs(placed.model_copy(update={"split": split}), site)
-
-
-def room_for(spec: ModelSpec, gang: GangShape, site: Site, taken: Sequence[GangDemand]) -> int:
-    """Replicas that find room beside what is taken, as many as are useful at most: one for each user."""
-    wanted = min(spec.load.users, COUNTS[-1]) if spec.replicas == "auto" else spec.num_replicas
-    for count in sorted({wanted, *(count for count in COUNTS if count < wanted)}, reverse=True):
-        if _packed(spec, gang, count, site, taken) is not None:
-            return count
-    return 0
-
-
-def _lengths_are_free(spec: ModelSpec) -> bool:
-    return spec.context is None and not {"prompt_tokens", "output_tokens"} & spec.load.model_fields_set
-
-
-def _candidates(
-    asked: Asked, gangs: Iterable[tuple[ModelSpec, GangShape]], site: Site, taken: Sequence[GangDemand]
-) -> Iterator[_Candidate]:
-    degrees, parts = set(tensor_degrees(asked.shape)), asked.spec.parts
-    for spec, gang in gangs:
-        known = parts.tensor != "auto" or gang.tensor in degrees
-        known &= parts.pipeline != "auto" or gang.pipeline <= len(asked.shape.layers)
-        most = room_for(spec, gang, site, taken) if known else 0
-        for count in _counts(asked.spec, most):
-            packing = _packed(spec, gang, count, site, taken)
-            if packing is None:
-                continue
-            ground = ground_of(spec, gang, packing, site)
-            outlook = look_ahead(asked, gang, count, ground, site.calibration)
-            yield _Candidate(spec=_written(spec, outlook), outlook=outlook)
-
-
-def _counts(spec: ModelSpec, most: int) -> list[int]:
-    if spec.replicas != "auto":
-        return [spec.num_replicas] if most >= spec.num_replicas else []
-    return [count for count in COUNTS if count < most] + ([most] if most else [])
-
-
-def _written(spec: ModelSpec, outlook: Outlook) -> ModelSpec:
-    """The model with the numbers that were found."""
-    layers = outlook.gang.layers or outlook.layers or None
-    split = SplitSpec(tensor=spec.ranks.tensor, pipeline=spec.ranks.pipeline, layers=layers)
-    return spec.model_copy(update={"split": split, "replicas": outlook.replicas})
-
-
-def _kinds(spec: ModelSpec, site: Site) -> Iterator[ModelSpec]:
-    """The model on the nodes of each sort of accelerator that labels tell apart; where there is one sort, on all."""
-    if spec.placement.stages is not None or spec.is_decided:
-        yield spec
-        return
-    told = [accelerator_of(node, site.accelerators) for node in matching_nodes(spec, site) if node.num_gpus]
-    on_gpu = site.rank(spec).num_gpus > 0
-    kinds = dict.fromkeys(told)
-    if not on_gpu or len({name for name, _ in kinds}) < 2 or not all(label for _, label in kinds):
-        yield spec
-        return
-    for name, label in kinds:
-        labels = {**spec.placement.labels, label: name}
-        yield spec.model_copy(update={"placement": spec.placement.model_copy(update={"labels": labels})})
-
-
-def _splits(spec: ModelSpec, site: Site) -> Iterator[SplitSpec]:
-    """A part that is a number is held."""
-    parts = spec.parts
-    if parts.ranks is not None:
-        yield parts
-        return
-    rank = site.rank(spec)
-    slots = sum(slots_of(node, rank) for node in matching_nodes(spec, site))
-    for tensor in TENSOR if parts.tensor == "auto" else (parts.tensor,):
-        for stages in STAGES if parts.pipeline == "auto" else (parts.pipeline,):
-            if tensor * stages <= min(slots, MAX_RANKS):
-                yield SplitSpec(tensor=tensor, pipeline=stages, layers=parts.layers)
-
-
-def _gangs(spec: ModelSpec, site: Site) -> Iterator[tuple[ModelSpec, GangShape]]:
-    """On as few nodes as have room, where ranks reach each other quickest; and spread as it is where nobody chooses."""
-    usual = shape_gang(spec, site.facts, site.nodes, site.platform)
-    if isinstance(usual, NoShape):
-        return
-    yield spec, usual
-    ranks = usual.tensor * usual.pipeline
-    if spec.placement.nodes is not None or spec.placement.stages is not None:
-        return
-    for count in (count for count in range(1, usual.num_nodes) if ranks % count == 0):
-        fewer = spec.model_copy(update={"placement": spec.placement.model_copy(update={"nodes": count})})
-        shape = shape_gang(fewer, site.facts, site.nodes, site.platform)
-        if not isinstance(shape, NoShape) and shape.ranks_per_node % shape.tensor == 0:
-            yield fewer, shape
-            return
-
-
-def _demand(spec: ModelSpec, gang: GangShape, count: int) -> GangDemand:
-    return GangDemand(model=spec.name, shape=gang, replicas=count, labels=spec.placement.labels)
-
-
-def _packed(spec: ModelSpec, gang: GangShape, count: int, site: Site, taken: Sequence[GangDemand]) -> Packing | None:
-    """None where they do not all find room."""
-    packing = pack([*taken, _demand(spec, gang, count)], site.nodes)
-    return packing if packing.complete else None
-
-
-def _order(outlook: Outlook) -> tuple[object, ...]:
-    """Limits first, and how far they are missed; then tokens per second, then the fewest ranks."""
-    assert outlook.prediction is not None
-    slo, told = outlook.asked.demand.slo, outlook.prediction
-    ttft_s, itl_s = told.ttft_s.value, told.itl_s.value
-    gang = outlook.gang
-    worth = SPLIT_WORTH if gang.tensor * gang.pipeline > 1 else 1.0
-    return (
-        bool(slo.missed(ttft_s, itl_s)),
-        equal_step(slo.excess(ttft_s, itl_s)),
-        -equal_step(max(1e-9, outlook.tokens_per_s / worth)),
-        gang.tensor * gang.pipeline * outlook.replicas,
-        bool(outlook.layers),
-        gang.num_nodes,
-        -outlook.fit.max_sequences,
+def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ratio: float = 1.0) -> Demand:
+    """Return the load of the file, with lengths that the model can do. ratio: of the lengths."""
+    load, limit = wanted.load, wanted.context or shape.max_context_tokens
+    prompt, output = load.prompt_tokens * ratio, load.output_tokens * ratio
+    if limit and prompt + output > limit:
+        prompt, output = (length * limit / (prompt + output) for length in (prompt, output))
+    return Demand(
+        users=load.users,
+        prompt_tokens=max(1, int(prompt)),
+        output_tokens=max(1, int(output)),
+        context_tokens=wanted.context or 0,
+        settings=replace(settings, weight_bits=settings.weight_bits or STORED_BITS),
+        slo=_slo(load),
+        split=AskedSplit(
+            tensor=wanted.tensor or 0,
+            pipeline=wanted.pipeline or 0,
+            layers=wanted.layers,
+            even=wanted.pipeline is not None,
+        ),
+        expert_parallel=False,
     )
 
 
-def _shortage(outlook: Outlook) -> tuple[float, int]:
-    """How many times too much is needed; what cannot be divided at all comes last."""
-    short = outlook.fit.shortage
-    ranks = outlook.gang.tensor * outlook.gang.pipeline
+def _slo(load: WantedLoad) -> Slo:
+    ttft_s, itl_s = (None if value is None else value / 1e3 for value in (load.ttft_ms, load.itl_ms))
+    return Slo(ttft_s=ttft_s, itl_s=itl_s)
+
+
+def choose(model: KnownModel, taken: Sequence[GangDemand]) -> Choice:
+    """Return the layout that the search ranks first among those that find room; where none fits, the nearest.
+
+    taken: what other models have. Raises UserInputError where the nodes' accelerators are not known.
+    """
+    found: list[Forecast] = []
+    for ratio in LENGTH_RATIOS if _lengths_are_free(model.wanted) else (1.0,):
+        forecaster = model.forecaster(ratio)
+        seen = list(_forecasts(model, forecaster))
+        fitting = ranked((_plan(one) for _, one in seen if one.fit.fits), forecaster.demand)
+        ways = {id(one): way for way, one in seen}
+        found = [one for _, one in seen]
+        if choice := _first_with_room(model, forecaster, [plan.groups[0] for plan in fitting], ways, taken):
+            return replace(choice, tried=len(seen))
+    return _nearest(model, forecaster, sorted(found, key=_shortage), ways, taken)
+
+
+def _forecasts(model: KnownModel, forecaster: Forecaster) -> Iterator[tuple[NodePools, Forecast]]:
+    """Yield every layout on the nodes as if they were empty, with the pools that it was found on."""
+    if model.wanted.placement.stages:
+        yield from ((NO_POOLS, one) for one in _bound_by_hand(model, forecaster))
+        return
+    for way in node_pools(model.context):
+        found = Search(way.pools, forecaster).alone(model.wanted.replicas, equal=way.equal, mixed=way.mixed)
+        yield from ((way, one) for one in found)
+
+
+def _bound_by_hand(model: KnownModel, forecaster: Forecaster) -> Iterator[Forecast]:
+    """Yield forecasts of stages that the file binds to nodes: only ranks of a stage are left to decide."""
+    wanted = model.wanted
+    for tensor in tensor_degrees(model.shape) if wanted.tensor is None else (wanted.tensor,):
+        pipeline = wanted.pipeline or len(wanted.placement.stages)
+        one = replace(wanted, tensor=tensor, pipeline=pipeline, replicas=wanted.replicas or 1)
+        gang = model.context.gang(one)
+        if isinstance(gang, NoShape) or pipeline > len(model.shape.layers):
+            continue
+        count = wanted.replicas or min(wanted.load.users, MAX_REPLICAS)
+        layout = model.context.layout(one, gang, Packing(placed={}, unplaced={}))
+        yield Search((), forecaster).best(replace(layout, replicas=count))
+
+
+def _first_with_room(
+    model: KnownModel,
+    forecaster: Forecaster,
+    fitting: Sequence[Forecast],
+    ways: Mapping[int, NodePools],
+    taken: Sequence[GangDemand],
+) -> Choice | None:
+    """Return the best that finds room and fits there; None where none does."""
+    placed: list[_Placed] = []
+    for one in fitting:
+        for now in _placed(model, forecaster, one, ways[id(one)], taken):
+            if not now.forecast.fit.fits:
+                continue
+            placed.append(now)
+            if _is_as_good(now.forecast, one):
+                return _chosen(now, fitting, one)
+    if not placed:
+        return None
+    by_id = {id(now.forecast): now for now in placed}
+    first, *others = ranked((_plan(now.forecast) for now in placed), forecaster.demand)
+    return _chosen(by_id[id(first.groups[0])], [plan.groups[0] for plan in others], None)
+
+
+def _is_as_good(placed: Forecast, hoped: Forecast) -> bool:
+    """Return whether the nodes give what the search assumed."""
+    same = speed_step(placed.tokens_per_s) >= speed_step(hoped.tokens_per_s)
+    return same and (placed.fit.holds or not hoped.fit.holds) and bool(placed.missed) == bool(hoped.missed)
+
+
+def _chosen(placed: _Placed, fitting: Sequence[Forecast], itself: Forecast | None) -> Choice:
+    others = tuple(one for one in fitting if one is not itself)
+    choice = Choice(wanted=placed.wanted, best=placed.forecast, others=others)
+    if not choice.is_mixed:
+        return choice
+    equal = (one for one in others if len({place.card for place in one.layout.places}) == 1)
+    return replace(choice, equal=next(equal, None))
+
+
+def _nearest(
+    model: KnownModel,
+    forecaster: Forecaster,
+    found: Sequence[Forecast],
+    ways: Mapping[int, NodePools],
+    taken: Sequence[GangDemand],
+) -> Choice:
+    """Return the layout with room that lacks least memory."""
+    for one in found:
+        for now in _placed(model, forecaster, one, ways[id(one)], taken):
+            return Choice(wanted=now.wanted, best=now.forecast, tried=len(found))
+    return Choice(wanted=model.wanted)
+
+
+def smallest(model: KnownModel, taken: Sequence[GangDemand]) -> GangDemand | None:
+    """Return one replica of the fewest ranks that fit: what is kept free for a model that is decided later."""
+    one = model.written(replace(model.wanted, replicas=1))
+    forecaster = one.forecaster()
+    seen = list(_forecasts(one, forecaster))
+    for way, forecast in sorted(seen, key=lambda pair: (pair[1].layout.num_ranks, len(pair[1].layout.places))):
+        if not forecast.fit.fits:
+            continue
+        for now in _placed(one, forecaster, forecast, way, taken):
+            gang = one.context.gang(now.wanted)
+            if now.forecast.fit.fits and not isinstance(gang, NoShape):
+                return gang_demand(now.wanted, gang)
+    return None
+
+
+def _lengths_are_free(wanted: WantedModel) -> bool:
+    return wanted.context is None and not wanted.load.lengths_given
+
+
+def _plan(forecast: Forecast) -> Plan:
+    return Plan(groups=(forecast,), missed=forecast.missed)
+
+
+def _placed(
+    model: KnownModel, forecaster: Forecaster, forecast: Forecast, way: NodePools, taken: Sequence[GangDemand]
+) -> Iterator[_Placed]:
+    """Yield the layout on the actual nodes, with what its ranks get there: for each way to spread a replica."""
+    context, fixed = model.context, model.wanted.replicas is not None
+    for wanted, gang in gangs_of(context, forecast.layout, way):
+        count = room_for(context, replace(wanted, replicas=forecast.layout.replicas), gang, taken)
+        if not count or (fixed and count < forecast.layout.replicas):
+            continue
+        counted = replace(wanted, replicas=count)
+        packing = packed(context, counted, gang, taken)
+        if packing is not None:
+            now = Search((), forecaster).best(context.layout(counted, gang, packing))
+            yield _Placed(wanted=replace(counted, layers=model.wanted.layers or now.layers), forecast=now)
+
+
+def _shortage(forecast: Forecast) -> tuple[float, int]:
+    """Return how many times too much is needed; what cannot be divided at all comes last."""
+    short = forecast.fit.shortage
     if short is None or not short.available_bytes:
-        return float("inf"), ranks
-    return short.needed_bytes / short.available_bytes, ranks
+        return float("inf"), forecast.layout.num_ranks
+    return short.needed_bytes / short.available_bytes, forecast.layout.num_ranks

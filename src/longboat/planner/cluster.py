@@ -63,10 +63,10 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """All nodes, equal ones together. runtime: engine that is asked for; ``""``: the planner chooses."""
+    """All nodes, equal ones together. engine: that is asked for; ``""``: the planner chooses."""
 
     kinds: tuple[NodeKind, ...]
-    runtime: str = ""
+    engine: str = ""
 
     @property
     def num_nodes(self) -> int:
@@ -83,17 +83,17 @@ class Cluster:
         networks = dict.fromkeys(kind.network.name for kind in self.kinds) if self.num_nodes > 1 else ()
         systems = dict.fromkeys(kind.os for kind in self.kinds if kind.os in ("wsl2", "windows"))
         told = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
-        told += [f"runtime={self.runtime}"] if self.runtime else []
+        told += [f"engine={self.engine}"] if self.engine else []
         return ", ".join([nodes, *told])
 
     def nodes(self) -> Iterator[NodeKind]:
-        """Each node as a kind of one, in order; they are numbered from 1."""
+        """Yield each node as a kind of one, in order; they are numbered from 1."""
         for kind in self.kinds:
             yield from [replace(kind, count=1)] * kind.count
 
 
 def _counted(kind: NodeKind) -> str:
-    """Brackets where reading it again needs them."""
+    """Return the kind in words, with brackets where reading it again needs them."""
     first = kind.cards[0]
     if kind.count == 1 and len(kind.cards) == 1 and (first.count == 1 or first.entry.kind == "gpu"):
         return kind.title
@@ -101,7 +101,7 @@ def _counted(kind: NodeKind) -> str:
 
 
 def merged(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:
-    """Kinds with equal nodes counted together, in the order in which they come first."""
+    """Return kinds with equal nodes counted together, in the order in which they come first."""
     found: dict[tuple[object, ...], NodeKind] = {}
     for kind in nodes:
         known = found.get(kind.key)

@@ -11,8 +11,8 @@ from longboat.planner.cluster import Cards, Cluster, NodeKind, merged
 from longboat.planner.cluster_text import (
     Settings,
     bus_of,
+    find_engine,
     find_os,
-    find_runtime,
     parse_cards,
     parse_cluster,
     parse_nodes,
@@ -35,14 +35,14 @@ class Edits:
     swap: tuple[str, ...] = ()
     network: str = ""
     os: str = ""
-    runtime: str = ""
+    engine: str = ""
 
     def __bool__(self) -> bool:
-        return any((self.add, self.remove, self.swap, self.network, self.os, self.runtime))
+        return any((self.add, self.remove, self.swap, self.network, self.os, self.engine))
 
 
 def edited(cluster: Cluster, edits: Edits, library: Library) -> Cluster:
-    """Raises UserInputError where a change names nothing that is there."""
+    """Return the changed machines. Raises UserInputError where a change names nothing that is there."""
     for text in edits.swap:
         cluster = _swapped(cluster, text, library)
     for text in edits.remove:
@@ -58,13 +58,13 @@ def edited(cluster: Cluster, edits: Edits, library: Library) -> Cluster:
         for kind in cluster.kinds:
             setting_of(kind.cards, 1, settings, library)
         cluster = replace(cluster, kinds=merged(replace(kind, os=os) for kind in cluster.kinds))
-    if edits.runtime:
-        cluster = replace(cluster, runtime=find_runtime(edits.runtime, library))
+    if edits.engine:
+        cluster = replace(cluster, engine=find_engine(edits.engine, library))
     return cluster
 
 
 def _with(cluster: Cluster, text: str, library: Library) -> Cluster:
-    """More nodes, on the network of those that are there."""
+    """Return the machines and more nodes, on the network of those that are there."""
     first = cluster.kinds[0]
     settings = Settings(network=first.network, os=first.os if first.os == "wsl2" else None)
     return replace(cluster, kinds=merged([*cluster.kinds, *parse_nodes(text, library, settings)]))
@@ -98,7 +98,7 @@ def _without_nodes(nodes: list[NodeKind], wanted: NodeKind, text: str) -> list[N
 
 
 def _without_cards(nodes: list[NodeKind], wanted: Cards, text: str, library: Library) -> list[NodeKind]:
-    """From the last nodes first; a node without accelerators goes."""
+    """Take cards from the last nodes first; a node without accelerators goes."""
     missing, left = wanted.count, []
     for node in reversed(nodes):
         cards = []
@@ -132,7 +132,7 @@ def _swapped(cluster: Cluster, text: str, library: Library) -> Cluster:
 
 
 def _node_with(node: NodeKind, gone: Cards | None, fresh: Cards, library: Library) -> NodeKind:
-    """gone: what is replaced; None: all. As many as there were, or as many as the new text says."""
+    """Return the node with other cards. gone: what is replaced, None: all; as many as before, or as the text says."""
     if gone is not None and all(one.entry.name != gone.entry.name for one in node.cards):
         return node
     kept = [one for one in node.cards if gone is not None and one.entry.name != gone.entry.name]
@@ -142,7 +142,7 @@ def _node_with(node: NodeKind, gone: Cards | None, fresh: Cards, library: Librar
 
 
 def _node_number(text: str, nodes: list[NodeKind]) -> int | None:
-    """A number of a node; ``4090`` is a card where there are fewer nodes."""
+    """Return a node's number; ``4090`` is a card where there are fewer nodes."""
     plain = text.strip()
     return int(plain) if plain.isdecimal() and 1 <= int(plain) <= len(nodes) else None
 

@@ -19,11 +19,11 @@ ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accele
 
 
 def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = "") -> Cluster:
-    """The machines that a running cluster reports. network: between them; ``""``: the usual one.
+    """Return the machines that a running cluster reports. network: between them; ``""``: the usual one.
 
     Accelerators are known by labels of the nodes; a node without any counts as a common processor with its memory.
 
-    Raises ClusterError where there is no node, or one has accelerators that nobody named.
+    Raises ClusterError where there is no node, or one has accelerators without a name.
     """
     settings = Settings(network=library.links.find(network) if network else None)
     kinds = [setting_of((_cards(node, library),), 1, settings, library) for node in nodes if node.alive]

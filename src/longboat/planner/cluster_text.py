@@ -2,7 +2,7 @@
 
     machines := nodes { "," nodes | "," setting }        nodes := node { "+" node }
     node     := [ count "x" ] "(" cards ")" | cards of one kind       cards := [ count "x" ] name { "+" ... }
-    setting  := net=NAME | bus=NAME | os=NAME | runtime=NAME
+    setting  := net=NAME | bus=NAME | os=NAME | engine=NAME
 
 Cards without brackets are one node (``2xRTX4090``); complete machines and processors are a node each (``2xDGX Spark``).
 A size after a name is the memory of one (``EPYC9004 512GB``).
@@ -20,14 +20,14 @@ from longboat.catalog.names import find_name, nearest_names
 from longboat.core.errors import UserInputError
 from longboat.planner.cluster import OS_NAMES, Cards, Cluster, NodeKind, OsName, merged
 
-__all__ = ("Settings", "bus_of", "find_os", "find_runtime", "parse_cards", "parse_cluster", "parse_nodes", "setting_of")
+__all__ = ("Settings", "bus_of", "find_engine", "find_os", "parse_cards", "parse_cluster", "parse_nodes", "setting_of")
 
 EXAMPLE = 'write machines as "4x(2xRTX4090), net=10GbE"'
 DEFAULT_NETWORK, DEFAULT_BUS, SOCKET_BUS = "1GbE", "PCIe 4 x16", "Shared memory"
 COUNTED = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)", re.DOTALL)
 SIZED = re.compile(r"(.+?)\s*(\d+(?:\.\d+)?)\s*(g|gb|gib|t|tb|tib)", re.IGNORECASE)
 SETTING = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*")
-SETTINGS = ("net", "bus", "os", "runtime")
+SETTINGS = ("net", "bus", "os", "engine")
 GIB = 1024**3
 MAX_NODES, MAX_CARDS, RACK_CARDS = 4096, 16, 72
 # A size that is this near to the catalog's is the same card: a box says 24 GB where the driver reports 23.99 GiB.
@@ -41,11 +41,11 @@ class Settings:
     network: Link | None = None
     bus: Link | None = None
     os: OsName | None = None
-    runtime: str = ""
+    engine: str = ""
 
 
 def parse_cluster(text: str, library: Library) -> Cluster:
-    """The machines that ``text`` describes.
+    """Return the machines that ``text`` describes.
 
     Raises UserInputError that names the part which is not understood, with the nearest names.
     """
@@ -66,14 +66,14 @@ def parse_cluster(text: str, library: Library) -> Cluster:
         network=_network(told.get("net", ""), library),
         bus=_link(told.get("bus", ""), library),
         os=find_os(told["os"]) if "os" in told else None,
-        runtime=find_runtime(told["runtime"], library) if "runtime" in told else "",
+        engine=find_engine(told["engine"], library) if "engine" in told else "",
     )
     kinds = [kind for part in nodes for kind in parse_nodes(part, library, settings)]
-    return Cluster(kinds=merged(kinds), runtime=settings.runtime)
+    return Cluster(kinds=merged(kinds), engine=settings.engine)
 
 
 def _setting_name(name: str) -> str:
-    synonyms = {"network": "net", "engine": "runtime", "link": "bus", "platform": "os"}
+    synonyms = {"network": "net", "runtime": "engine", "link": "bus", "platform": "os"}
     found = synonyms.get(name.lower(), name.lower())
     if found in SETTINGS:
         return found
@@ -83,7 +83,7 @@ def _setting_name(name: str) -> str:
 
 
 def parse_nodes(text: str, library: Library, settings: Settings) -> Iterator[NodeKind]:
-    """The nodes of one part, joined by ``+``."""
+    """Yield the nodes of one part, joined by ``+``."""
     for piece in _split(text, "+"):
         yield _node(piece.strip(), library, settings)
 
@@ -106,7 +106,7 @@ def _node(text: str, library: Library, settings: Settings) -> NodeKind:
 
 
 def setting_of(cards: tuple[Cards, ...], count: int, settings: Settings, library: Library) -> NodeKind:
-    """Nodes of these accelerators, with what was said of all, and what is usual where nothing was."""
+    """Return nodes of these accelerators, with what was said of all, and what is usual where nothing was."""
     apple = any(one.entry.vendor == "apple" for one in cards)
     os = settings.os or ("macos" if apple else "linux")
     if apple != (os == "macos"):
@@ -123,7 +123,7 @@ def setting_of(cards: tuple[Cards, ...], count: int, settings: Settings, library
 
 
 def bus_of(cards: tuple[Cards, ...], library: Library) -> Link:
-    """By which the accelerators of one node usually reach each other: the vendor's link, else the slowest PCIe.
+    """Return how the accelerators of one node usually reach each other: the vendor's link, else the slowest PCIe.
 
     A bridge joins two cards only; more of them use PCIe.
     """
@@ -141,7 +141,7 @@ def bus_of(cards: tuple[Cards, ...], library: Library) -> Link:
 
 
 def _bridged(entry: Accelerator) -> bool:
-    """Cards of data centres come with their bridge; on a desk few people have one."""
+    """Return whether cards come with their bridge: those of data centres do, those on a desk seldom."""
     return entry.name.startswith(("A30", "A100", "H100"))
 
 
@@ -151,7 +151,7 @@ def _pcie(entry: Accelerator, library: Library) -> Link:
 
 
 def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
-    """The accelerators of one node."""
+    """Return the accelerators of one node."""
     pieces = [piece.strip() for piece in text.split("+")]
     if not all(pieces):
         raise UserInputError(
@@ -163,7 +163,7 @@ def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
 
 
 def _cards(text: str, library: Library) -> Cards:
-    """The whole text counts first as a name: ``7900XT`` is no 7900 of anything."""
+    """Read cards; the whole text counts first as a name: ``7900XT`` is not 7900 cards."""
     if text in library.accelerators or find_name(text, library.accelerators.known):
         entry = library.accelerators.find(text)
         return Cards(entry=entry, count=1, memory_bytes=entry.memory_bytes)
@@ -187,7 +187,7 @@ def _accelerator(name: str, library: Library) -> tuple[Accelerator, int]:
 
 
 def _check_number(cards: tuple[Cards, ...], text: str) -> None:
-    """Refuses nodes with more accelerators than nodes have: racks that are one domain have up to 72."""
+    """Refuse nodes with more accelerators than nodes have: racks that are one domain have up to 72."""
     num_cards = sum(one.count for one in cards)
     most = RACK_CARDS if all("72" in one.entry.link for one in cards) else MAX_CARDS
     if num_cards > most:
@@ -219,7 +219,7 @@ def _link(name: str, library: Library) -> Link | None:
 
 
 def find_os(name: str) -> OsName:
-    """Raises UserInputError with the nearest names."""
+    """Return the system with that name. Raises UserInputError with the nearest names."""
     plain = {"wsl": "wsl2", "mac": "macos", "darwin": "macos", "win": "windows", "ubuntu": "linux"}
     wanted = plain.get(name.strip().lower(), name.strip().lower())
     for known in OS_NAMES:
@@ -230,13 +230,13 @@ def find_os(name: str) -> OsName:
     raise UserInputError(f"no operating system is known by the name {name!r}", hint=hint)
 
 
-def find_runtime(name: str, library: Library) -> str:
-    """The engine's name in the catalog. Raises UserInputError with the nearest names."""
+def find_engine(name: str, library: Library) -> str:
+    """Return the engine's name in the catalog. Raises UserInputError with the nearest names."""
     return library.engines.find(name).name
 
 
 def _split(text: str, mark: str) -> Iterator[str]:
-    """At ``mark`` outside brackets."""
+    """Yield the parts of ``text`` between each ``mark`` outside brackets."""
     depth, start = 0, 0
     for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

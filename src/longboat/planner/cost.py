@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from longboat.catalog.entries import Accelerator, ApiPrice
 from longboat.planner.cluster import Cluster, NodeKind
 from longboat.planner.demand import Demand
-from longboat.planner.search import Plan
+from longboat.planner.ranking import Plan
 
 __all__ = ("Assumptions", "Cost", "Power", "WhatIf", "break_even_months", "cost_of", "even_tokens_per_day", "power_of")
 
@@ -115,7 +115,7 @@ class WhatIf:
 
 
 def power_of(cluster: Cluster) -> Power:
-    """Of all nodes, with their hosts."""
+    """Return the power of all nodes, with their hosts."""
     kinds = cluster.kinds
     return Power(
         busy_w=sum(kind.count * _node_w(kind, busy=True) for kind in kinds),
@@ -138,7 +138,7 @@ def _card_w(entry: Accelerator, *, busy: bool) -> float:
 
 
 def cost_of(plan: Plan, cluster: Cluster, demand: Demand, assumed: Assumptions, api: ApiPrice | None = None) -> Cost:
-    """What ``plan`` costs under ``demand``, and against ``api`` and the same accelerators rented."""
+    """Return what ``plan`` costs under ``demand``, and against ``api`` and the same accelerators rented."""
     output_per_s = plan.tokens_per_s
     ratio = (demand.prompt_tokens + demand.output_tokens) / demand.output_tokens
     per_s, power = output_per_s * ratio, power_of(cluster)
@@ -192,7 +192,7 @@ def _rent(cluster: Cluster) -> float | None:
 
 
 def _blended(api: ApiPrice, demand: Demand) -> float:
-    """Price of a million tokens in the demand's ratio of prompts to answers."""
+    """Return price of a million tokens in the demand's ratio of prompts to answers."""
     total = demand.prompt_tokens + demand.output_tokens
     told = demand.prompt_tokens * api.usd_per_million_input + demand.output_tokens * api.usd_per_million_output
     return told / total
@@ -201,7 +201,7 @@ def _blended(api: ApiPrice, demand: Demand) -> float:
 def break_even_months(
     purchase_usd: float | None, power_usd_per_month: float, other_usd_per_month: float | None
 ) -> float | None:
-    """Months until a purchase and its power are cheaper than the other; None: never, or a price is not known."""
+    """Return months until a purchase and its power are cheaper than the other; None: never, or a price is not known."""
     if purchase_usd is None or other_usd_per_month is None:
         return None
     saved = other_usd_per_month - power_usd_per_month
@@ -211,14 +211,14 @@ def break_even_months(
 def even_tokens_per_day(
     purchase_usd: float, power_usd_per_month: float, usd_per_million: float, months: float
 ) -> float:
-    """Load at which a purchase pays for itself in ``months``, its power being the same at any load."""
+    """Return load at which a purchase pays for itself in ``months``, its power being the same at any load."""
     return (purchase_usd / months + power_usd_per_month) / usd_per_million * MILLION / DAYS_PER_MONTH
 
 
 def _even_load(
     purchase: float | None, power: Power, assumed: Assumptions, tokens_per_s: float, api_price: float | None
 ) -> float | None:
-    """Power grows with the load: idle is paid at any, the rest by the token."""
+    """Return the load at which a purchase pays: idle power is paid at any load, the rest by the token."""
     if purchase is None or not api_price:
         return None
     fixed = purchase / (assumed.years * 12) + power.usd_per_month(0.0, assumed.usd_per_kwh)

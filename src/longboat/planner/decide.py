@@ -1,4 +1,4 @@
-"""A fleet file with ``auto`` in it becomes one with numbers, and every model gets its outlook, before anything starts.
+"""Numbers for everything that a fleet leaves to decide, and a forecast for each model, before anything starts.
 
 What models with numbers and models that run have is taken first; then come the others in the order of the file, each
 leaving room for one replica of those after it.
@@ -7,306 +7,268 @@ leaving room for one replica of those after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from longboat.catalog.library import Library
-from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import Problem, UserInputError
-from longboat.core.plan import EngineMemory, GangShape
-from longboat.planner.check import Surroundings
-from longboat.planner.choose import choose, smallest
-from longboat.planner.decide_plainly import NUMBERS, no_room, plain, reason_of, room_plainly
-from longboat.planner.mixed import NODE_ID, why_unmixed
-from longboat.planner.outlook import Asked, Outlook, look_ahead, with_curve
+from longboat.core.plan import GangShape
+from longboat.core.wanted import WantedModel
+from longboat.planner.choose import Choice, KnownModel, choose, demand_of, model_of, smallest
+from longboat.planner.decide_unmodelled import NUMBERS, no_room, reason_of, room_unsplit, unsplit
+from longboat.planner.forecast import Forecast, with_curve
+from longboat.planner.gang_layouts import gang_demand
+from longboat.planner.inputs import PlannerInputs
+from longboat.planner.node_pools import NODE_ID, why_unmixed
 from longboat.planner.pack import GangDemand, pack
-from longboat.planner.place import NoShape, shape_gang
-from longboat.planner.predict.constants import Calibration
-from longboat.planner.site import Site, ground_of
+from longboat.planner.place import NoShape
+from longboat.planner.placement_context import PlacementContext
+from longboat.planner.search import Search
 from longboat.planner.verdict import judge
-from longboat.spec.types.fleet import Fleet, ModelSpec
 
-__all__ = ("Decision", "Knowledge", "decide", "same_engines")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
-    """What is known of machines and models, beside what the nodes told.
-
-    shapes: model → its weights and layers; unknown: model → why they are not known
-    memory: model → what its engine's settings say; models that are not there have an engine without a model
-    memory_bytes, accelerators: of nodes, by their id
-    """
-
-    library: Library
-    calibration: Calibration
-    shapes: Mapping[str, ModelShape] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    memory: Mapping[str, EngineMemory] = field(default_factory=dict)
-    memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    accelerators: Mapping[str, str] = field(default_factory=dict)
+__all__ = ("Decision", "decide", "same_engines")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """fleet: with numbers for everything that could be decided; undecided models have 1 replica that is not split
+    """The models with numbers, and why they have these."""
 
-    outlooks: model → what is expected; reasons: model → why so; notes: model → what could not be checked, and doubts
-    problems: why it cannot be; undecided: those of them about models for which there are no numbers
-    """
-
-    fleet: Fleet
-    outlooks: Mapping[str, Outlook]
+    models: tuple[WantedModel, ...]  # those that could not be decided have 1 replica that is not split
+    forecasts: Mapping[str, Forecast]  # by model
     reasons: Mapping[str, str]
-    notes: Mapping[str, tuple[str, ...]]
+    notes: Mapping[str, tuple[str, ...]]  # what could not be checked, and doubts
     problems: tuple[Problem, ...]
-    undecided: tuple[Problem, ...] = ()
+    undecided: tuple[Problem, ...] = ()  # those of the problems for which there are no numbers
+
+    def model_named(self, name: str) -> WantedModel:
+        """Return the model with that name."""
+        return next(model for model in self.models if model.name == name)
 
 
 def decide(
-    fleet: Fleet, around: Surroundings, known: Knowledge, kept: Mapping[str, ModelSpec], running: Fleet | None
+    models: Sequence[WantedModel],
+    inputs: PlannerInputs,
+    kept: Mapping[str, WantedModel],
+    running: Mapping[str, WantedModel],
 ) -> Decision:
-    """Numbers for the whole fleet.
+    """Return numbers for all models of a fleet.
 
-    kept: models whose numbers were decided before, with them; where they find no room any more they are decided anew
+    kept: models whose numbers were decided before, with them; where they find no room any more they are decided again
         (a part may be left to decide)
-    running: what runs now: models of it that stay as they are are not judged
+    running: what runs now, by name: models of it that stay as they are are not judged
     """
-    return _Decider(fleet, around, known, kept, running).decide()
+    return _Decider(models, inputs, kept, running).decide()
 
 
 class _Decider:
     def __init__(
         self,
-        fleet: Fleet,
-        around: Surroundings,
-        known: Knowledge,
-        kept: Mapping[str, ModelSpec],
-        running: Fleet | None,
+        models: Sequence[WantedModel],
+        inputs: PlannerInputs,
+        kept: Mapping[str, WantedModel],
+        running: Mapping[str, WantedModel],
     ) -> None:
-        self.fleet, self.around, self.known, self.kept, self.running = fleet, around, known, kept, running
-        self.specs: dict[str, ModelSpec] = {}
+        self.models, self.inputs, self.kept, self.running = models, inputs, kept, running
+        self.asked = {model.name: model for model in models}
+        self.found: dict[str, WantedModel] = {}
         self.taken: dict[str, GangDemand] = {}
-        self.outlooks: dict[str, Outlook] = {}
+        self.forecasts: dict[str, Forecast] = {}
         self.reasons: dict[str, str] = {}
         self.notes: dict[str, list[str]] = {}
         self.problems: list[Problem] = []
         self.undecided: list[Problem] = []
 
     def decide(self) -> Decision:
-        for model in self.fleet.models:
+        for model in self.models:
             if model.is_decided:
                 self._take(model)
         self._take_kept()
-        later = [model for model in self.fleet.models if model.name not in self.specs]
+        later = [model for model in self.models if model.name not in self.found]
         for index, model in enumerate(later):
             self._choose(model, self._reserved(later[index + 1 :]))
-        for name in [name for name in self.taken if self.specs[name].num_replicas]:
-            self._look(self.specs[name])
+        for name in [name for name in self.taken if self.found[name].num_replicas]:
+            self._judge(self.found[name])
         return Decision(
-            fleet=self.fleet.model_copy(update={"models": tuple(self.specs[m.name] for m in self.fleet.models)}),
-            outlooks={name: with_curve(one, self.known.calibration) for name, one in self.outlooks.items()},
+            models=tuple(self.found[model.name] for model in self.models),
+            forecasts={name: with_curve(one, self.inputs.calibration) for name, one in self.forecasts.items()},
             reasons=self.reasons,
             notes={name: tuple(dict.fromkeys(notes)) for name, notes in self.notes.items()},
             problems=tuple(self.problems),
             undecided=tuple(self.undecided),
         )
 
-    def _take(self, spec: ModelSpec) -> None:
-        self.specs[spec.name] = spec
-        if gang := self._gang(spec):
-            self.taken[spec.name] = _demand(spec, gang)
+    def _take(self, wanted: WantedModel) -> None:
+        self.found[wanted.name] = wanted
+        if gang := self._gang(wanted):
+            self.taken[wanted.name] = gang_demand(wanted, gang)
 
     def _take_kept(self) -> None:
-        """What was decided before holds as long as there is room for all of it."""
-        for model in self.fleet.models:
-            spec = self.kept.get(model.name)
-            if spec is None or model.is_decided or not spec.is_decided:
+        """Take what was decided before as long as there is room for all of it."""
+        for model in self.models:
+            kept = self.kept.get(model.name)
+            if kept is None or model.is_decided or not kept.is_decided:
                 continue
-            gang = self._gang(spec)
-            if gang and pack([*self.taken.values(), _demand(spec, gang)], self.around.nodes).complete:
-                self._take(spec)
-                self.reasons[spec.name] = "decided before"
+            gang = self._gang(kept)
+            if gang and pack([*self.taken.values(), gang_demand(kept, gang)], self.inputs.nodes).complete:
+                self._take(kept)
+                self.reasons[kept.name] = "decided before"
 
-    def _choose(self, model: ModelSpec, reserved: Sequence[GangDemand]) -> None:
-        """With the split that it runs with, if it has one; else any."""
-        kept = self.kept.get(model.name)
+    def _choose(self, wanted: WantedModel, reserved: Sequence[GangDemand]) -> None:
+        """Decide with the split that the model runs with, if it has one; else with any."""
+        kept = self.kept.get(wanted.name)
         tries = [kept] if kept is not None and not kept.is_decided else []
-        for spec in (*tries, model):
-            refusal = self._tried(spec, [*self.taken.values(), *reserved])
+        for one in (*tries, wanted):
+            refusal = self._tried(one, [*self.taken.values(), *reserved])
             if refusal and reserved:
-                refusal = self._tried(spec, list(self.taken.values()))
+                refusal = self._tried(one, list(self.taken.values()))
             if refusal is None:
                 return
-        self._refuse(model, refusal)
+        self._refuse(wanted, refusal)
 
-    def _tried(self, model: ModelSpec, taken: Sequence[GangDemand]) -> Problem | None:
-        """Decide; None where that went well."""
-        if model.replicas == 0:
-            self._take(plain(model, 0))
+    def _tried(self, wanted: WantedModel, taken: Sequence[GangDemand]) -> Problem | None:
+        """Decide, and return what is wrong; None where nothing is."""
+        if wanted.replicas == 0:
+            self._take(unsplit(wanted, 0))
             return None
-        asked = self._asked(model)
-        if asked is None:
-            return self._choose_plainly(model, taken)
+        model = model_of(wanted, self.inputs)
+        if model is None:
+            return self._choose_unmodelled(wanted, taken)
         try:
-            choice = choose(asked, self._site(model), taken)
+            choice = choose(model, taken)
         except UserInputError as error:
             return Problem(where="split", what=error.message, hint=error.hint)
         if choice.best is None:
-            return self._without_room(asked, taken)
-        self._take(choice.spec)
-        self.outlooks[model.name], self.reasons[model.name] = choice.best, reason_of(choice)
-        if problem := _misfit(choice.best):
-            return self._unmixed(asked, taken, problem)
-        self._note_bindings(choice.spec)
+            return _without_room(model, taken)
+        self._take(choice.wanted)
+        self.forecasts[wanted.name], self.reasons[wanted.name] = choice.best, reason_of(choice)
+        if problem := _misfit(choice.best, choice.wanted):
+            return _unmixed(model, taken, problem)
+        self._note_bindings(choice.wanted)
         return None
 
-    def _note_bindings(self, spec: ModelSpec) -> None:
-        if any(NODE_ID in labels for labels in spec.placement.stages or ()):
+    def _note_bindings(self, wanted: WantedModel) -> None:
+        if any(NODE_ID in labels for labels in wanted.placement.stages):
             note = "stages are bound to nodes by ids, which change when a node starts again: start them with --label"
-            self.notes.setdefault(spec.name, []).append(note)
+            self.notes.setdefault(wanted.name, []).append(note)
 
-    def _unmixed(self, asked: Asked, taken: Sequence[GangDemand], problem: Problem) -> Problem:
-        """The same problem, with why stages were not put on several sorts of nodes, and what would fit so."""
-        site = self._site(asked.spec)
-        why = why_unmixed(asked.spec, site)
-        if not why:
-            return problem
-        placement = asked.spec.placement.model_copy(update={"nodes": None, "stages": None})
-        free = choose(replace(asked, spec=asked.spec.model_copy(update={"placement": placement})), site, taken)
-        hint = problem.hint
-        if free.best is not None and free.best.fit.fits and free.spec.placement.stages:
-            layers = " + ".join(map(str, free.best.fit.split.stages))
-            hint = f"leave it out: {layers} layers on {free.best.ground.title} would fit"
-        return replace(problem, what=f"{problem.what}; not tried: several sorts of nodes, as {why}", hint=hint)
-
-    def _without_room(self, asked: Asked, taken: Sequence[GangDemand]) -> Problem:
-        """Why not one layout finds room, with the number of replicas for which one does and fits."""
-        spec, site = asked.spec, self._site(asked.spec)
-        problem = no_room(spec, site)
-        if spec.replicas in ("auto", 1):
-            return problem
-        fewer = choose(replace(asked, spec=spec.model_copy(update={"replicas": "auto"})), site, taken).best
-        if fewer is None or not fewer.fit.fits:
-            return problem
-        what = f"{spec.num_replicas} replicas find no room, whatever their split; {fewer.replicas} on "
-        what += f"{fewer.ground.title} would"
-        return Problem(where="replicas", what=what, hint=f"write replicas: {fewer.replicas}, or add nodes")
-
-    def _choose_plainly(self, model: ModelSpec, taken: Sequence[GangDemand]) -> Problem | None:
-        """Without a model of memory: no split, and a replica for each user as far as there is room."""
-        if not model.split_is_decided and model.engine.kind != "fake":
-            why = self.known.unknown.get(model.name, "nothing is known of it")
+    def _choose_unmodelled(self, wanted: WantedModel, taken: Sequence[GangDemand]) -> Problem | None:
+        """Decide without a model of memory: no split, and a replica for each user as far as there is room."""
+        if not wanted.split_is_decided and wanted.engine != "fake":
+            why = self.inputs.unknown.get(wanted.name, "nothing is known of it")
             return Problem(where="split", what=f"auto needs the model's layers and weights: {why}", hint=NUMBERS)
-        count = room_plainly(model, self._site(model), taken)
+        count = room_unsplit(PlacementContext(wanted, self.inputs), taken)
         if not count:
-            return no_room(model, self._site(model))
-        self._take(plain(model, count))
-        self.reasons[model.name] = "nothing is planned for this engine or model: a replica for each user"
+            return no_room(PlacementContext(wanted, self.inputs))
+        self._take(unsplit(wanted, count))
+        self.reasons[wanted.name] = "nothing is planned for this engine or model: a replica for each user"
         return None
 
-    def _reserved(self, later: Sequence[ModelSpec]) -> list[GangDemand]:
-        """One replica of each that is decided later, where there is room."""
+    def _reserved(self, later: Sequence[WantedModel]) -> list[GangDemand]:
+        """Return one replica of each model that is decided later, where there is room."""
         reserved: list[GangDemand] = []
-        for model in later:
-            asked, taken = self._asked(model), [*self.taken.values(), *reserved]
-            one = smallest(asked, self._site(model), taken) if asked else self._plain_one(model, taken)
+        for wanted in later:
+            model, taken = model_of(wanted, self.inputs), [*self.taken.values(), *reserved]
+            one = smallest(model, taken) if model else self._unsplit_one(wanted, taken)
             reserved += [one] if one else []
         return reserved
 
-    def _plain_one(self, model: ModelSpec, taken: Sequence[GangDemand]) -> GangDemand | None:
-        one = plain(model, 1)
-        gang = self._gang(one) if room_plainly(one, self._site(one), taken) else None
-        return _demand(one, gang) if gang else None
+    def _unsplit_one(self, wanted: WantedModel, taken: Sequence[GangDemand]) -> GangDemand | None:
+        one = unsplit(wanted, 1)
+        gang = self._gang(one) if room_unsplit(PlacementContext(one, self.inputs), taken) else None
+        return gang_demand(one, gang) if gang else None
 
-    def _look(self, spec: ModelSpec) -> None:
-        """Outlook and verdict of one model whose numbers are known."""
-        if spec.name not in self.outlooks and not self._foreseen(spec):
+    def _judge(self, wanted: WantedModel) -> None:
+        """Note doubts about a model whose numbers are known, and refuse it where it cannot start."""
+        if wanted.name not in self.forecasts and not self._foreseen(wanted):
             return
-        outlook = self.outlooks[spec.name]
-        for doubt in (*_shortened(outlook), *(verdict := judge(outlook)).doubts):
-            self.notes.setdefault(spec.name, []).append(doubt)
-        if verdict.refusal and (outlook.fit.fits or self._has_numbers(spec)) and not self._runs(spec):
-            self._refuse(spec, verdict.refusal)
+        forecast, model = self.forecasts[wanted.name], model_of(wanted, self.inputs)
+        verdict = judge(forecast, wanted)
+        for doubt in (*(_shortened(forecast, model) if model else ()), *verdict.doubts):
+            self.notes.setdefault(wanted.name, []).append(doubt)
+        certain = forecast.fit.fits or self.asked[wanted.name].is_decided
+        if verdict.refusal and certain and not _runs(wanted, self.running):
+            self._refuse(wanted, verdict.refusal)
 
-    def _foreseen(self, spec: ModelSpec) -> bool:
-        """Whether the outlook of a model with numbers is known; what hides it is noted."""
-        why = self.known.unknown.get(spec.name, "")
-        asked, demand = self._asked(spec), self.taken[spec.name]
-        if asked is not None and demand.shape.pipeline <= len(asked.shape.layers):
-            site, packing = self._site(spec), pack(list(self.taken.values()), self.around.nodes)
+    def _foreseen(self, wanted: WantedModel) -> bool:
+        """Make the forecast of a model with numbers, and return whether that went well; what hides it is noted."""
+        why = self.inputs.unknown.get(wanted.name, "")
+        model, gang = model_of(wanted, self.inputs), self.taken[wanted.name].shape
+        if model is not None and gang.pipeline <= len(model.shape.layers):
             try:
-                ground = ground_of(spec, demand.shape, packing, site)
-                self.outlooks[spec.name] = look_ahead(asked, demand.shape, spec.num_replicas, ground, site.calibration)
+                layout = model.context.layout(wanted, gang, pack(list(self.taken.values()), self.inputs.nodes))
+                self.forecasts[wanted.name] = Search((), model.forecaster()).best(layout)
                 return True
             except UserInputError as error:
                 why = error.message
         if why:
-            self.notes.setdefault(spec.name, []).append(f"not planned: {why}")
+            self.notes.setdefault(wanted.name, []).append(f"not planned: {why}")
         return False
 
-    def _has_numbers(self, spec: ModelSpec) -> bool:
-        told = self.fleet.model_named(spec.name)
-        return told is not None and told.is_decided
-
-    def _runs(self, spec: ModelSpec) -> bool:
-        """Whether its engines run so already."""
-        now = self.running.model_named(spec.name) if self.running else None
-        return now is not None and now.num_replicas > 0 and same_engines(now, spec)
-
-    def _refuse(self, model: ModelSpec, problem: Problem | None) -> None:
+    def _refuse(self, model: WantedModel, problem: Problem | None) -> None:
         assert problem is not None
-        index = [one.name for one in self.fleet.models].index(model.name)
+        index = [one.name for one in self.models].index(model.name)
         where = f"models[{index}].{problem.where}" if problem.where else f"models[{index}]"
         found = Problem(where=where, what=problem.what, hint=problem.hint)
         self.problems.append(found)
-        if model.name not in self.specs:
-            self.specs[model.name] = plain(model, 1 if model.replicas == "auto" else model.num_replicas)
+        if model.name not in self.found:
+            self.found[model.name] = unsplit(model, 1 if model.replicas is None else model.replicas)
             self.undecided.append(found)
 
-    def _gang(self, spec: ModelSpec) -> GangShape | None:
-        site = self._site(spec)
-        found = shape_gang(spec, site.facts, site.nodes, site.platform)
+    def _gang(self, wanted: WantedModel) -> GangShape | None:
+        found = PlacementContext(wanted, self.inputs).gang(wanted)
         return None if isinstance(found, NoShape) else found
 
-    def _site(self, spec: ModelSpec) -> Site:
-        return Site(
-            nodes=self.around.nodes,
-            library=self.known.library,
-            calibration=self.known.calibration,
-            memory_bytes=self.known.memory_bytes,
-            accelerators=self.known.accelerators,
-            facts=self.around.facts.get(spec.name),
-            platform=self.around.platforms.get(spec.name, "cpu"),
-        )
 
-    def _asked(self, spec: ModelSpec) -> Asked | None:
-        shape, memory = self.known.shapes.get(spec.name), self.known.memory.get(spec.name)
-        return Asked(spec=spec, shape=shape, memory=memory) if shape is not None and memory is not None else None
+def _runs(wanted: WantedModel, running: Mapping[str, WantedModel]) -> bool:
+    """Return whether the model's engines run already."""
+    now = running.get(wanted.name)
+    return now is not None and now.num_replicas > 0 and same_engines(now, wanted)
 
 
-def same_engines(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether both are served by the same engines, however many and whatever they are planned for."""
-    apart = {"replicas", "update", "load"}
-    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+def same_engines(one: WantedModel, other: WantedModel) -> bool:
+    """Return whether both are served by the same engines, however many and whatever they are planned for."""
+    return replace(one, replicas=1, load=other.load) == replace(other, replicas=1)
 
 
-def _demand(spec: ModelSpec, gang: GangShape) -> GangDemand:
-    return GangDemand(model=spec.name, shape=gang, replicas=spec.num_replicas, labels=spec.placement.labels)
-
-
-def _misfit(outlook: Outlook) -> Problem | None:
-    """The best layout may be one that does not fit."""
-    short = outlook.fit.shortage
-    if outlook.fit.fits or short is None:
+def _misfit(forecast: Forecast, wanted: WantedModel) -> Problem | None:
+    """Return what is short where even the best layout does not fit."""
+    short = forecast.fit.shortage
+    if forecast.fit.fits or short is None:
         return None
-    refusal = judge(outlook).refusal
+    refusal = judge(forecast, wanted).refusal
     hint = refusal.hint if refusal else short.hint or "longboat plan names what would fit"
     return Problem(where="split", what=f"no layout fits; the nearest: {short.what}", hint=hint)
 
 
-def _shortened(outlook: Outlook) -> tuple[str, ...]:
-    if outlook.asked.lengths_ratio == 1:
+def _unmixed(model: KnownModel, taken: Sequence[GangDemand], problem: Problem) -> Problem:
+    """Return the problem with why stages were not put on several sorts of nodes, and what would fit so."""
+    why = why_unmixed(model.context)
+    if not why:
+        return problem
+    placement = replace(model.wanted.placement, nodes=None, stages=())
+    free: Choice = choose(model.written(replace(model.wanted, placement=placement)), taken)
+    hint = problem.hint
+    if free.best is not None and free.best.fit.fits and free.wanted.placement.stages:
+        layers = " + ".join(map(str, free.best.fit.split.stages))
+        hint = f"leave it out: {layers} layers on {free.best.layout.hardware} would fit"
+    return replace(problem, what=f"{problem.what}; not tried: several sorts of nodes, as {why}", hint=hint)
+
+
+def _without_room(model: KnownModel, taken: Sequence[GangDemand]) -> Problem:
+    """Return why not one layout finds room, with the number of replicas for which one does and fits."""
+    problem, count = no_room(model.context), model.wanted.replicas
+    if count in (None, 1):
+        return problem
+    fewer = choose(model.written(replace(model.wanted, replicas=None)), taken).best
+    if fewer is None or not fewer.fit.fits:
+        return problem
+    most = fewer.layout.replicas
+    what = f"{count} replicas find no room, whatever their split; {most} on {fewer.layout.hardware} would"
+    return Problem(where="replicas", what=what, hint=f"write replicas: {most}, or add nodes")
+
+
+def _shortened(forecast: Forecast, model: KnownModel) -> tuple[str, ...]:
+    """Return a note where the forecast is for shorter requests than the load's."""
+    told = forecast.demand
+    if demand_of(model.wanted, model.shape, model.settings).prompt_tokens == told.prompt_tokens:
         return ()
-    told = outlook.asked.demand
     lengths = f"prompts of {told.prompt_tokens} and answers of {told.output_tokens} tokens"
     return (f"planned for {lengths}: the cache holds no longer ones",)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from longboat.catalog.names import nearest_names
 from longboat.core.errors import UserInputError
+from longboat.core.plan import EngineMemory
 from longboat.planner.predict.load import Load as Traffic
 from longboat.planner.split_shape import ANY_SPLIT, AskedSplit, EngineKind, Load
 
@@ -14,8 +15,9 @@ __all__ = ("Demand", "Slo", "parse_slo")
 
 SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
 SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
-# That vLLM and SGLang take into one step at most by default, on large cards; who comes beside them waits.
+# That vLLM and SGLang take into one step at most by default, on large cards; further requests wait.
 MAX_SEQUENCES = 1024
+ENGINE_DEFAULTS = EngineMemory()
 EXAMPLE = "write --slo ttft=500ms,itl=50ms"
 
 
@@ -27,7 +29,7 @@ class Slo:
     itl_s: float | None = None
 
     def missed(self, ttft_s: float, itl_s: float) -> str:
-        """What is too slow, in words; ``""`` where nothing is."""
+        """Return what is too slow, in words; ``""`` where nothing is."""
         parts = [
             f"{name} {value_s * 1e3:.4g} ms > {limit_s * 1e3:.4g} ms"
             for name, value_s, limit_s in (("ttft", ttft_s, self.ttft_s), ("itl", itl_s, self.itl_s))
@@ -36,54 +38,54 @@ class Slo:
         return ", ".join(parts)
 
     def excess(self, ttft_s: float, itl_s: float) -> float:
-        """How many times the limit the worst of both takes; 1 where both are within."""
+        """Return how many times the limit the worst of both takes; 1 where both are within."""
         pairs = ((ttft_s, self.ttft_s), (itl_s, self.itl_s))
         return max(1.0, *(value_s / limit_s for value_s, limit_s in pairs if limit_s is not None), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """users: that each wait for one answer at any moment, over all replicas
+    """What all machines together are to serve, and how replicas may be made."""
 
-    context_tokens: the longest request that must be possible; 0: prompt and output
-    split: of a replica, as far as somebody wants one
-    data_attention: whether replicas may divide requests for attention, not heads (``Split.data_attention``)
-    """
-
-    users: int = 1
+    users: int = 1  # requests under way at any moment, over all replicas
     prompt_tokens: int = 1024
     output_tokens: int = 256
-    context_tokens: int = 0
-    kv_bits: int = 16
-    memory_ratio: float = 0.0
+    context_tokens: int = 0  # longest request that must be possible; 0: prompt and output
+    settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as somebody set them
     slo: Slo = Slo()
-    split: AskedSplit = ANY_SPLIT
-    data_attention: bool = False
+    split: AskedSplit = ANY_SPLIT  # of a replica, as far as somebody wants one
+    expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
+    data_attention: bool = False  # and requests for attention, not heads (``Split.data_attention``)
 
     @property
     def context(self) -> int:
         return max(self.context_tokens, self.prompt_tokens + self.output_tokens)
 
     def load(self, engine: EngineKind, sequences: int) -> Load:
-        """What one replica must hold."""
-        ratio = self.memory_ratio if engine != "llama.cpp" else 0.0
+        """Return what one replica must hold."""
+        told, is_llama = self.settings, engine == "llama.cpp"
         return Load(
             context_tokens=self.context,
-            num_sequences=max(1, sequences if engine == "llama.cpp" else min(sequences, MAX_SEQUENCES)),
-            kv_bits=self.kv_bits,
-            memory_ratio=ratio,
+            num_sequences=max(1, sequences if is_llama else min(sequences, told.sequences or MAX_SEQUENCES)),
+            batched_tokens=told.batched_tokens,
+            engine_sequences=told.sequences,
+            weight_bits=told.weight_bits,
+            kv_bits=told.kv_bits,
+            memory_ratio=told.memory_ratio,
+            cache_bytes=told.cache_bytes,
+            graphs=told.graphs,
             engine=engine,
         )
 
     def traffic(self, concurrency: float) -> Traffic:
-        """What one replica is sent."""
+        """Return what one replica is sent."""
         return Traffic(
             concurrency=concurrency, prompt_tokens=float(self.prompt_tokens), output_tokens=float(self.output_tokens)
         )
 
 
 def parse_slo(text: str) -> Slo:
-    """``ttft=500ms,itl=50ms``. Raises UserInputError that names the part which is not understood."""
+    """Read ``ttft=500ms,itl=50ms``. Raises UserInputError that names the part which is not understood."""
     found: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, value = (word.strip().lower() for word in part.partition("="))

@@ -32,7 +32,7 @@ class Obstacle:
 def find_obstacle(
     shape: ModelShape, *, tensor: int, stages: tuple[int, ...], expert: int = 1, layers_only: bool = False
 ) -> Obstacle | None:
-    """The first reason why ``shape`` cannot be divided, or None.
+    """Return the first reason why ``shape`` cannot be divided, or None.
 
     stages: layers of each pipeline stage; expert: ranks that divide experts by copies, 1: none do
     layers_only: the engine has no tensor parallelism
@@ -53,7 +53,7 @@ def find_obstacle(
 
 
 def tensor_degrees(shape: ModelShape, *, expert: int = 1) -> list[int]:
-    """Degrees of tensor parallelism up to 64 into which the model divides."""
+    """Return degrees of tensor parallelism up to 64 into which the model divides."""
     return [degree for degree in range(1, MAX_DEGREE + 1) if not _tensor_obstacle(shape, degree, expert)]
 
 
@@ -105,12 +105,12 @@ def _weight_obstacles(weight: Weight, tensor: int, marlin: bool) -> Iterator[str
 
 
 def _marlin_rows(weight: Weight) -> int:
-    """Gate and up projections are one matrix for the kernel: half of its rows each."""
+    """Return rows that count together; gate and up projections are one matrix for the kernel: half for each."""
     return MARLIN_ROWS // 2 if weight.name.endswith(("gate_proj", "up_proj")) else MARLIN_ROWS
 
 
 def _side(weight: Weight, side: str, size: int, parts: int, group: int) -> Iterator[str]:
-    """Obstacles of cutting ``size`` numbers into ``parts``, none within a group of ``group``."""
+    """Yield obstacles of cutting ``size`` numbers into ``parts``, none within a group of ``group``."""
     if size % parts:
         yield f"{weight.name}: {size} {side} are no multiple of {parts} ranks"
     elif group and parts > 1 and (size // parts) % group:

@@ -58,13 +58,13 @@ class Evaluation:
 
 
 def evaluate(samples: Sequence[Sample], calibration: Calibration) -> Evaluation:
-    """Errors of predictions with ``calibration``, with the factors of groups that it measured."""
+    """Return errors of predictions with ``calibration``, with the factors of groups that it measured."""
     pairs = list(zip(samples, ratios_of(samples, calibration, groups=True), strict=True))
     return Evaluation(total=_total("all rows", pairs), groups=tuple(errors_by_group(pairs)))
 
 
 def evaluate_folds(samples: Sequence[Sample], base: Calibration, salt: str = "") -> Evaluation:
-    """Errors where each half of the groups is predicted by constants fitted to the other half, from ``base``.
+    """Return errors where each half of the groups is predicted by constants fitted to the other half, from ``base``.
 
     salt: another one divides the groups in another way
     """
@@ -82,12 +82,12 @@ def _total(name: str, pairs: Sequence[tuple[Sample, Ratio]]) -> Errors:
 
 
 def group_name(sample: Sample) -> str:
-    """Model, hardware and engine as the file writes them, between bars."""
+    """Return model, hardware and engine as the file writes them, between bars."""
     return "|".join(sample.row.group)
 
 
 def folds_of(samples: Iterable[Sample], salt: str = "") -> tuple[frozenset[str], frozenset[str]]:
-    """The names of all groups in two halves, by the SHA-256 of salt and name: the smaller hashes first."""
+    """Return the names of all groups in two halves, by the SHA-256 of salt and name: the smaller hashes first."""
     names = sorted(
         {group_name(sample) for sample in samples}, key=lambda name: hashlib.sha256((salt + name).encode()).hexdigest()
     )
@@ -101,7 +101,7 @@ def held_out_ratios(
     parts: Iterable[Callable[[Sample], bool]],
     learn: Callable[[Sequence[Sample], Calibration], Calibration] = fit_constants,
 ) -> list[tuple[Sample, Ratio]]:
-    """Measured / predicted of each part (those for which it says true), predicted by constants fitted to all others."""
+    """Return measured / predicted of each part, predicted by constants that are fitted to all others."""
     found: list[tuple[Sample, Ratio]] = []
     for inside in parts:
         tested = [sample for sample in samples if inside(sample)]
@@ -111,7 +111,7 @@ def held_out_ratios(
 
 
 def total_errors(name: str, ratios: Sequence[Ratio]) -> Errors:
-    """Errors of one group or of all."""
+    """Return errors of one group or of all."""
     itl, ttft = ([1.0 / ratio for ratio in column] for column in zip(*ratios, strict=True))
     return Errors(
         group=name,
@@ -124,7 +124,7 @@ def total_errors(name: str, ratios: Sequence[Ratio]) -> Errors:
 
 
 def errors_by_group(pairs: Iterable[tuple[Sample, Ratio]]) -> list[Errors]:
-    """Errors of each group, by name."""
+    """Return errors of each group, by name."""
     by_group: dict[str, list[Ratio]] = defaultdict(list)
     for sample, ratio in pairs:
         by_group[group_name(sample)].append(ratio)
@@ -132,7 +132,7 @@ def errors_by_group(pairs: Iterable[tuple[Sample, Ratio]]) -> list[Errors]:
 
 
 def calibrate(samples: Sequence[Sample], base: Calibration, *, here: bool, source: str, date: str) -> Calibration:
-    """``base`` fitted to the samples: constants, factors of their groups, intervals where there are groups enough.
+    """Return ``base`` fitted to the samples: constants, factors of groups, intervals where there are enough groups.
 
     Rows that were measured here speak for their machines alone: constants that all share stay as they are.
     """
@@ -159,7 +159,7 @@ def _spreads(ratios: Sequence[Ratio]) -> tuple[Spread, Spread]:
 
 
 def _spread(ratios: Sequence[float]) -> Spread:
-    """The middle 80 % of the ratios; always with the prediction inside."""
+    """Return the middle 80 % of the ratios; always with the prediction inside."""
     logs = sorted(log(ratio) for ratio in ratios)
     low, high = logs[int(LOW * (len(logs) - 1))], logs[int(HIGH * (len(logs) - 1))]
     return Spread(low=min(1.0, exp(low)), high=max(1.0, exp(high)))

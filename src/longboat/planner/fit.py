@@ -30,7 +30,7 @@ class RankBytes:
     budget_bytes: what the engine may use of the card; room_bytes: of it for caches, negative where nothing is left
     num_tokens: that this rank alone could keep, in sequences of the load's context
     cache_bytes: that the engine gives to caches here: as many tokens as the weakest rank keeps
-    told_cache_bytes: that it is told to give; 0: what is left
+    told_cache_bytes: that it must give; 0: what is left
     """
 
     stage: int
@@ -47,7 +47,7 @@ class RankBytes:
 
     @property
     def cache_room_bytes(self) -> int:
-        """Bytes that caches may have: those that the engine is told, or those that are left."""
+        """Bytes that caches may have: those of the setting, or those that are left."""
         return self.told_cache_bytes or self.room_bytes
 
     @property
@@ -105,7 +105,7 @@ class Fit:
     shortage: Shortage | None = None
 
     def num_kv_blocks(self, block_tokens: int) -> int | None:
-        """Cache blocks that vLLM makes, the least over the ranks; None where layers of several kinds share blocks."""
+        """Return cache blocks that vLLM makes, the least over the ranks; None where kinds of layers share blocks."""
         counts = [
             self.caches[rank.stage].num_blocks(max(0, rank.cache_room_bytes), block_tokens) for rank in self.ranks
         ]
@@ -119,7 +119,7 @@ class Fit:
 
 
 def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
-    """Whether ``shape`` fits on ``cards``, one a rank: the ranks of the first stage, then of the next.
+    """Return whether ``shape`` fits on ``cards``, one a rank: the ranks of the first stage, then of the next.
 
     Where the engine's own defaults take too much memory, smaller settings are tried: ``load`` of the answer has them.
 
@@ -241,7 +241,7 @@ def _cache_bytes(rank: RankBytes, num_tokens: int, load: Load) -> int:
 
 
 def _shortage(shape: ModelShape, load: Load, ranks: Sequence[RankBytes], needed: int) -> Shortage | None:
-    """The first rule that is broken, on the rank where it is broken worst."""
+    """Return the first rule that is broken, on the rank where it is broken worst."""
     if shape.max_context_tokens and load.context_tokens > shape.max_context_tokens:
         return Shortage(
             what=f"a context of {load.context_tokens} tokens is longer than the model's {shape.max_context_tokens}",
@@ -270,7 +270,7 @@ def _not_free(rank: RankBytes) -> Shortage:
 
 
 def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
-    """Weights alone may be too many, or the cache of the asked context."""
+    """Return what is short: weights alone, or weights and the cache of the context that is asked for."""
     where = f"{rank.card.name} of stage {rank.stage}"
     fixed = rank.weight_bytes + rank.overhead_bytes
     kept = f"{fixed / GIB:.1f} GiB of weights and buffers"
@@ -278,7 +278,7 @@ def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
     if rank.told_cache_bytes and rank.told_cache_bytes < needed * rank.sequence_bytes:
         what = (
             f"{where} needs {needed * rank.sequence_bytes / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
-            f"and the engine is told to take {rank.told_cache_bytes / GIB:.2f} GiB"
+            f"and the engine is set to take {rank.told_cache_bytes / GIB:.2f} GiB"
         )
     elif rank.room_bytes < 0:
         what = (

@@ -36,7 +36,7 @@ class Change:
 
 
 def nearest_changes(fit: Fit, cards: Sequence[Card]) -> tuple[Change, ...]:
-    """Changes each of which alone makes ``fit`` fit and hold its load, nearest of its kind; none where it does.
+    """Return changes each of which alone makes ``fit`` fit and hold its load, nearest of its kind; none where it does.
 
     cards: as ``fit`` was planned on
     """

@@ -29,7 +29,7 @@ MIN_CAPABILITY = {
 
 
 def lacks_kernels(card: Accelerator, quantization: str) -> str:
-    """Why vLLM and SGLang cannot multiply such weights on the card; ``""`` where they can, or it is unknown."""
+    """Return why vLLM and SGLang cannot multiply such weights on the card; ``""`` where they can, or it is unknown."""
     if quantization == "nvfp4" and card.vendor != "nvidia":
         return f"kernels for nvfp4 run on NVIDIA's cards alone, not on {card.name}"
     least = MIN_CAPABILITY.get(quantization, 0)
@@ -42,12 +42,12 @@ def lacks_kernels(card: Accelerator, quantization: str) -> str:
 
 
 def computes(engine: Engine, quantization: str) -> bool:
-    """Whether the engine takes weights in that format."""
+    """Return whether the engine takes weights in that format."""
     return quantization in PLAIN or _family(quantization) in engine.quantizations
 
 
 def as_computed(shape: ModelShape, engine: Engine) -> ModelShape:
-    """The model in the format of the engine's that is nearest to how it is stored, marked where that is another one."""
+    """Return the model in the engine's format that is nearest to how it is stored, marked where that is another."""
     if computes(engine, shape.quantization):
         return shape
     bits = min((weight.bits for weight in shape.layers[-1].weights if weight.columns > 1), default=16.0)

@@ -12,7 +12,7 @@ from longboat.planner.stage_weights import stage_ranges
 
 __all__ = ("StageCaches", "max_context", "stage_caches")
 
-# Beyond this nobody asks; it bounds the search where no cache grows with the context.
+# Nothing longer is asked for; it bounds the search where no cache grows with the context.
 MAX_CONTEXT_TOKENS = 1 << 27
 
 
@@ -24,21 +24,21 @@ class StageCaches:
     kv_bytes: float
 
     def bytes_of(self, context_tokens: int) -> int:
-        """Bytes that one sequence takes on a rank of this stage."""
+        """Return bytes that one sequence takes on a rank of this stage."""
         return sum(
             -(-count * cache.bytes_of(context_tokens, self.kv_bytes) // parts) for cache, count, parts in self.kinds
         )
 
     def bytes_per_token(self) -> float:
-        """Bytes of each further token of a long sequence."""
+        """Return bytes of each further token of a long sequence."""
         return sum(count * cache.bytes_per_token(self.kv_bytes) / parts for cache, count, parts in self.kinds)
 
     def fixed_bytes(self) -> float:
-        """Bytes of a long sequence that do not grow with it."""
+        """Return bytes of a long sequence that do not grow with it."""
         return sum(count * cache.fixed_bytes(self.kv_bytes) / parts for cache, count, parts in self.kinds)
 
     def num_blocks(self, room_bytes: int, block_tokens: int) -> int | None:
-        """Blocks of ``block_tokens`` that vLLM makes of ``room_bytes`` where all layers cache alike; None: they do not.
+        """Return blocks of ``block_tokens`` that vLLM makes of ``room_bytes`` where all layers cache alike, else None.
 
         Source: ``vllm/v1/core/kv_cache_utils.py``: bytes // bytes of a layer's block // layers.
         """
@@ -50,7 +50,7 @@ class StageCaches:
 
 
 def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[StageCaches, ...]:
-    """The caches of each stage."""
+    """Return the caches of each stage."""
     stages = []
     for layers in stage_ranges(split):
         counts: dict[Cache, int] = {}
@@ -65,7 +65,7 @@ def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[Stag
 
 
 def max_context(caches: Sequence[StageCaches], rooms: Sequence[int], num_sequences: int, at_most: int = 0) -> int:
-    """The longest context that ``num_sequences`` can have at once; 0 where not even one token fits.
+    """Return the longest context that ``num_sequences`` can have at once; 0 where not even one token fits.
 
     rooms: bytes for caches on the ranks, as ``caches``; at_most: the model's own limit, 0 for none
     """

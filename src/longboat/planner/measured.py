@@ -10,7 +10,7 @@ from math import log2
 from typing import Any
 
 from longboat.core.states import EngineActual
-from longboat.planner.outlook_document import at_users
+from longboat.planner.forecast_document import at_users
 from longboat.planner.predict.rows import COLUMNS
 
 __all__ = ("Pair", "merged_rows", "pair_of", "row_of")
@@ -50,12 +50,12 @@ class Pair:
         return self.num_tokens >= MIN_TOKENS and bool(self.itl_s and self.ttft_s)
 
     def values(self) -> dict[str, float | int | None]:
-        """Plain values, by field."""
+        """Return plain values, by field."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def pair_of(planned: Mapping[str, Any], actuals: Iterable[EngineActual]) -> Pair:
-    """planned: as ``planned_values`` made it; {}: nothing was. actuals: of the model's replicas.
+    """Return the pair. planned: as ``planned_values`` made it, {}: nothing was; actuals: of the model's replicas.
 
     Times are means over all tokens; memory is that of the fullest rank; blocks those of the replica with the fewest.
     """
@@ -87,7 +87,7 @@ def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
 
 
 def row_of(planned: Mapping[str, Any], pair: Pair, *, engine: str, deployed: str) -> dict[str, str] | None:
-    """A line of the file; None where too little was measured. deployed: digest of what replicas were started with."""
+    """Return a line of the file; None where too little was measured. deployed: digest of what replicas started with."""
     if not pair.is_enough or not planned:
         return None
     source = str(planned["source"])
@@ -122,7 +122,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def merged_rows(text: str, rows: Iterable[Mapping[str, str]]) -> str:
-    """The file's text with these rows; one that is there of the same deployment and load is replaced.
+    """Return the file's text with these rows; one that is there of the same deployment and load is replaced.
 
     Loads are the same where their concurrency has the same nearest power of two.
     """

@@ -59,21 +59,21 @@ def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
 
 
 def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
-    """Large first; among equals, those with the fewest nodes to choose from."""
+    """Return a key that puts large gangs first; among equals, those with the fewest nodes to choose from."""
     need = shape_amount(demand.shape)
     num_labels = len(demand.labels) + sum(len(labels) for labels in demand.shape.stages)
     return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, num_labels
 
 
 def _able(shape: GangShape, candidates: Sequence[Node]) -> list[Sequence[str]]:
-    """Nodes that each bound stage may be on, by their labels alone."""
+    """Return nodes that each bound stage may be on, by their labels alone."""
     keys = [frozenset(labels.items()) for labels in shape.stages]
     known = {key: [node.node_id for node in candidates if matches(node, dict(key))] for key in set(keys)}
     return [known[key] for key in keys]
 
 
 def _placed_by_stage(shape: GangShape, able: Sequence[Sequence[str]], rooms: dict[str, Amount]) -> tuple[str, ...]:
-    """The node of each stage, taken out of ``rooms``; empty where one finds none. The choosiest stages go first."""
+    """Return the node of each stage, taken out of ``rooms``; empty where one finds none. Choosy stages go first."""
     need, left, chosen = shape_amount(shape), dict(rooms), dict[int, str]()
     for stage in sorted(range(len(able)), key=lambda stage: (len(able[stage]), stage)):
         taken = () if shape.shares_nodes else tuple(chosen.values())
@@ -89,7 +89,7 @@ def _placed_by_stage(shape: GangShape, able: Sequence[Sequence[str]], rooms: dic
 def _place(
     shape: GangShape, candidates: Sequence[Node], able: Sequence[Sequence[str]], rooms: dict[str, Amount]
 ) -> tuple[str, ...]:
-    """Nodes of one gang, taken out of ``rooms``; empty where there is no room. able: of each bound stage."""
+    """Return nodes of one gang, taken out of ``rooms``; empty where there is no room. able: of each bound stage."""
     if shape.stages:
         return _placed_by_stage(shape, able, rooms)
     need = shape_amount(shape)

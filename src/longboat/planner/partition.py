@@ -57,7 +57,7 @@ class StageTimes:
         return self._known[key]
 
     def _measured(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> tuple[float, float]:
-        """Two stages of one layer each: the second has the head besides."""
+        """Count two stages of one layer each: the second has the head besides."""
         stage = Stage(num_layers=1, machine=place.machine, tensor=tensor, link=place.link)
         pair = replace(self._shape, layers=(layer, layer))
         deployment = Deployment(shape=pair, engine=self._engine, stages=(stage, stage), expert=expert)
@@ -81,7 +81,7 @@ def _seconds(deployment: Deployment, index: int, step: Pass) -> float:
 def partitions(
     shape: ModelShape, places: Sequence[Place], load: Load, times: StageTimes, *, tensor: int, expert_parallel: bool
 ) -> tuple[tuple[int, ...], ...]:
-    """Layers of each stage that are worth a closer look, best guess first, without repetition; none where none fits.
+    """Return layers of each stage that are worth a closer look, best guess first; none where none fits.
 
     In turn: the slowest stage as quick as can be while all requests of ``load`` are held, or as many requests held as
     can be; for few requests, which pass one stage after the other, as many layers on the first places as they hold;
@@ -142,7 +142,7 @@ class _Shelf:
         self.seconds = [by_place[place] for place in places]
 
     def filled(self, limit_s: float, num_sequences: float) -> tuple[int, ...] | None:
-        """As many layers on each place in turn as its memory and ``limit_s`` allow; None where some are left over."""
+        """Return as many layers on each place in turn as memory and ``limit_s`` allow; None: some are left."""
         stages, layer = [], 0
         for place in range(len(self.caps)):
             count = self._room(place, layer, limit_s, num_sequences)
@@ -153,7 +153,7 @@ class _Shelf:
         return tuple(stages) if layer == len(self.layers) else None
 
     def _room(self, place: int, first: int, limit_s: float, num_sequences: float) -> int:
-        """Layers from ``first`` on that a place takes at most, one being left for each place behind it."""
+        """Return layers from ``first`` on that a place takes at most, one being left for each place behind it."""
         behind = len(self.caps) - 1 - place
         seconds, used = self.seconds[place], self._used(num_sequences)
         spare_s = limit_s if behind else limit_s - self.head_s
@@ -162,14 +162,14 @@ class _Shelf:
         return max(0, min(by_time, by_memory, len(self.layers) - behind) - first)
 
     def _used(self, num_sequences: float) -> list[float]:
-        """Bytes of the layers up to each, with caches of so many requests; the last answer is kept."""
+        """Return bytes of the layers up to each, with caches of that many requests; the last answer is kept."""
         if self.known[0] != num_sequences:
             pairs = zip(self.weight_bytes, self.cache_bytes, strict=True)
             self.known = (num_sequences, [weight + num_sequences * cache for weight, cache in pairs])
         return self.known[1]
 
     def quickest(self, num_sequences: float) -> tuple[int, ...] | None:
-        """The least time of the slowest place that can be, and no place emptier than that needs."""
+        """Return the layers with the least time of the slowest place, and no place emptier than that needs."""
         best = self.filled(float("inf"), num_sequences)
         if best is None:
             return None
@@ -201,7 +201,7 @@ class _Shelf:
         return head + self.seconds[place][first + count] - self.seconds[place][first]
 
     def roomiest(self) -> tuple[int, ...] | None:
-        """The most requests held; None where not even weights find room."""
+        """Return the layers that hold most requests; None where not even weights find room."""
         best = self.filled(float("inf"), 0.0)
         if best is None:
             return None
@@ -215,7 +215,7 @@ class _Shelf:
 
 
 def _sums(values: Iterable[float]) -> list[float]:
-    """Of the first 0, 1, 2 … values."""
+    """Return the sums of the first 0, 1, 2 … values."""
     return list(accumulate(values, initial=0.0))
 
 
@@ -224,13 +224,13 @@ def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
 
 
 def _end_copies(shape: ModelShape, split: Split) -> tuple[int, int]:
-    """Copies of embedding and head that a processor's rank of the first and of the last stage packs."""
+    """Return copies of embedding and head that a processor's rank of the first and of the last stage packs."""
     counted = stage_weights(shape, split)
     return packed_bytes(counted[0]), packed_bytes(counted[-1])
 
 
 def _end_bytes(shape: ModelShape, split: Split) -> tuple[int, int]:
-    """Bytes of a rank of the first and of the last stage that belong to no layer."""
+    """Return bytes of a rank of the first and of the last stage that belong to no layer."""
     counted = stage_weights(shape, split)
     kinds = {id(layer): layer for layer in shape.layers}
     each = {key: layer.rank_bytes(tensor=split.tensor, expert=split.expert) for key, layer in kinds.items()}

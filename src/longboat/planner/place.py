@@ -9,6 +9,7 @@ from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
+from longboat.core.wanted import WantedModel
 from longboat.planner.place_stages import shape_by_stage
 from longboat.planner.resources import (
     Amount,
@@ -21,7 +22,6 @@ from longboat.planner.resources import (
     sum_of,
 )
 from longboat.planner.split import check_split
-from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("NoShape", "bundles", "shape_gang", "strategy")
 
@@ -34,7 +34,7 @@ class NoShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class _Gang:
     """What is to be placed, and where it may go. rooms: of every node that matches."""
 
     tensor: int
@@ -51,14 +51,14 @@ class _Wish:
         return amount_per_node(self.rank, self.num_ranks // num_nodes)
 
     def num_fitting(self, num_nodes: int) -> int:
-        """Nodes that have room for one node's share."""
+        """Return nodes that have room for one node's share."""
         return sum(fits(self.need(num_nodes), room) for room in self.rooms)
 
     def works(self, num_nodes: int) -> bool:
         return self.num_fitting(num_nodes) >= num_nodes
 
     def splits_tensor(self, num_nodes: int) -> bool:
-        """Whether a tensor group would reach over more than one node."""
+        """Return whether a tensor group would reach over more than one node."""
         return (self.num_ranks // num_nodes) % self.tensor != 0
 
     def shape(self, num_nodes: int, reason: str) -> GangShape:
@@ -75,9 +75,9 @@ class _Wish:
 
 
 def shape_gang(
-    model: ModelSpec, facts: ModelConfig | None, nodes: Sequence[Node], environment_platform: str
+    model: WantedModel, facts: ModelConfig | None, nodes: Sequence[Node], environment_platform: str
 ) -> GangShape | NoShape:
-    """How one replica of ``model`` spreads over ``nodes``.
+    """Return how one replica of ``model`` spreads over ``nodes``.
 
     facts: None where the model's config is not known; environment_platform: ``cuda`` or ``cpu``.
     Looks at what the nodes have in total, not at what is free, and at this replica alone (see ``pack`` for all).
@@ -85,74 +85,74 @@ def shape_gang(
     if problems := check_split(model, facts):
         return NoShape(problems=problems)
     matching = [node for node in nodes if matches(node, model.placement.labels)]
-    wish = _Wish(
-        tensor=model.ranks.tensor,
-        pipeline=model.ranks.pipeline,
+    gang = _Gang(
+        tensor=model.degrees[0],
+        pipeline=model.degrees[1],
         rank=rank_resources(model, environment_platform),
         rooms=tuple(amount_of_node(node) for node in matching),
-        layers=model.ranks.layers or (),
+        layers=model.layers,
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
-    if model.placement.stages is not None:
-        found = shape_by_stage(model, wish.rank, nodes)
+    if model.placement.stages:
+        found = shape_by_stage(model, gang.rank, nodes)
         return NoShape(problems=(found,)) if isinstance(found, Problem) else found
     if model.placement.nodes is not None:
-        return _asked(wish, model.placement.nodes)
-    return _best(wish)
+        return _asked(gang, model.placement.nodes)
+    return _best(gang)
 
 
-def _best(wish: _Wish) -> GangShape | NoShape:
-    """One stage a node; else fewer nodes with whole tensor groups; else tensor groups over nodes, as few as can be."""
-    whole = [num for num in _divisors(wish.num_ranks) if not wish.splits_tensor(num)]
-    torn = [num for num in _divisors(wish.num_ranks) if wish.splits_tensor(num)]
+def _best(gang: _Gang) -> GangShape | NoShape:
+    """Choose one stage a node; else fewer nodes with whole tensor groups; else tensor groups over few nodes."""
+    whole = [num for num in _divisors(gang.num_ranks) if not gang.splits_tensor(num)]
+    torn = [num for num in _divisors(gang.num_ranks) if gang.splits_tensor(num)]
     for num_nodes in (*reversed(whole), *torn):
-        if wish.works(num_nodes):
-            return wish.shape(num_nodes, _reason(wish, num_nodes))
-    return NoShape(problems=(_no_room(wish),))
+        if gang.works(num_nodes):
+            return gang.shape(num_nodes, _reason(gang, num_nodes))
+    return NoShape(problems=(_no_room(gang),))
 
 
-def _asked(wish: _Wish, num_nodes: int) -> GangShape | NoShape:
-    divisors = _divisors(wish.num_ranks)
+def _asked(gang: _Gang, num_nodes: int) -> GangShape | NoShape:
+    divisors = _divisors(gang.num_ranks)
     where = "placement.nodes"
     if num_nodes not in divisors:
-        what = f"{num_nodes} nodes do not divide {_ranks(wish.num_ranks)} evenly"
+        what = f"{num_nodes} nodes do not divide {_ranks(gang.num_ranks)} evenly"
         hint = f"write nodes: {min(divisors, key=lambda divisor: (abs(divisor - num_nodes), divisor))}"
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
-    if num_nodes > len(wish.rooms):
-        what = f"{num_nodes} nodes are asked for, {_nodes(len(wish.rooms))} can be chosen"
-        fewer = max((num for num in divisors if num <= len(wish.rooms) and wish.works(num)), default=None)
+    if num_nodes > len(gang.rooms):
+        what = f"{num_nodes} nodes are asked for, {_nodes(len(gang.rooms))} can be chosen"
+        fewer = max((num for num in divisors if num <= len(gang.rooms) and gang.works(num)), default=None)
         hint = f"write nodes: {fewer}" if fewer else "add nodes, or widen placement.labels"
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
-    if not wish.works(num_nodes):
-        other = next((num for num in divisors if wish.works(num)), None)
-        need, found = describe(wish.need(num_nodes)), wish.num_fitting(num_nodes)
-        what = f"{_nodes(num_nodes)} with {need} each are needed, {found} of {len(wish.rooms)} have that"
-        hint = f"write nodes: {other}" if other else _less(wish)
+    if not gang.works(num_nodes):
+        other = next((num for num in divisors if gang.works(num)), None)
+        need, found = describe(gang.need(num_nodes)), gang.num_fitting(num_nodes)
+        what = f"{_nodes(num_nodes)} with {need} each are needed, {found} of {len(gang.rooms)} have that"
+        hint = f"write nodes: {other}" if other else _less(gang)
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
-    return wish.shape(num_nodes, f"placement.nodes asks for {_nodes(num_nodes)}")
+    return gang.shape(num_nodes, f"placement.nodes asks for {_nodes(num_nodes)}")
 
 
-def _reason(wish: _Wish, num_nodes: int) -> str:
-    per_node = wish.num_ranks // num_nodes
-    if wish.num_ranks == 1:
-        return f"one rank on one node; {wish.num_fitting(1)} of {_nodes(len(wish.rooms))} can take it"
-    if wish.splits_tensor(num_nodes):
-        most = max(_capacity(wish.rank, room) for room in wish.rooms)
-        lack = f"no node has room for {wish.tensor} tensor ranks (the largest takes {most})"
+def _reason(gang: _Gang, num_nodes: int) -> str:
+    per_node = gang.num_ranks // num_nodes
+    if gang.num_ranks == 1:
+        return f"one rank on one node; {gang.num_fitting(1)} of {_nodes(len(gang.rooms))} can take it"
+    if gang.splits_tensor(num_nodes):
+        most = max(_capacity(gang.rank, room) for room in gang.rooms)
+        lack = f"no node has room for {gang.tensor} tensor ranks (the largest takes {most})"
         return f"{lack}: {per_node} on each of {_nodes(num_nodes)}"
-    if wish.pipeline == 1:
-        return f"all {wish.tensor} tensor ranks on one node"
-    if num_nodes == wish.pipeline:
+    if gang.pipeline == 1:
+        return f"all {gang.tensor} tensor ranks on one node"
+    if num_nodes == gang.pipeline:
         return f"one pipeline stage on each of {_nodes(num_nodes)}"
-    stages = wish.pipeline // num_nodes
-    found = wish.num_fitting(wish.pipeline)
+    stages = gang.pipeline // num_nodes
+    found = gang.num_fitting(gang.pipeline)
     return (
-        f"{_nodes(found)} with room for a stage, {wish.pipeline} stages: {stages} stages on each of {_nodes(num_nodes)}"
+        f"{_nodes(found)} with room for a stage, {gang.pipeline} stages: {stages} stages on each of {_nodes(num_nodes)}"
     )
 
 
-def _no_node(model: ModelSpec, nodes: Sequence[Node]) -> Problem:
+def _no_node(model: WantedModel, nodes: Sequence[Node]) -> Problem:
     alive = [node for node in nodes if node.alive]
     labels = model.placement.labels
     if not alive or not labels:
@@ -179,20 +179,20 @@ def _near_label(key: str, value: str, nodes: Sequence[Node]) -> str:
     return f"start a node with it: longboat node start --join ADDRESS --label {key}={value}"
 
 
-def _no_room(wish: _Wish) -> Problem:
-    """Not even one replica finds room: which resource is short, and what would fit."""
-    need, have = wish.need(1), sum_of(wish.rooms)
-    where = "split" if wish.num_ranks > 1 else f"resources.{_short(need, wish.rooms)}"
-    largest = f", the largest of them {describe(max(wish.rooms, key=_size))}" if len(wish.rooms) > 1 else ""
+def _no_room(gang: _Gang) -> Problem:
+    """Return why not even one replica finds room: which resource is short, and what would fit."""
+    need, have = gang.need(1), sum_of(gang.rooms)
+    where = "split" if gang.num_ranks > 1 else f"resources.{_short(need, gang.rooms)}"
+    largest = f", the largest of them {describe(max(gang.rooms, key=_size))}" if len(gang.rooms) > 1 else ""
     what = (
-        f"one replica takes {describe(need)} ({_ranks(wish.num_ranks)}); "
-        f"{_nodes(len(wish.rooms))} that can be chosen: {describe(have)}{largest}"
+        f"one replica takes {describe(need)} ({_ranks(gang.num_ranks)}); "
+        f"{_nodes(len(gang.rooms))} that can be chosen: {describe(have)}{largest}"
     )
-    return Problem(where=where, what=what, hint=_less(wish))
+    return Problem(where=where, what=what, hint=_less(gang))
 
 
 def _short(need: Amount, rooms: Sequence[Amount]) -> str:
-    """The resource that no room has enough of."""
+    """Return the resource that no room has enough of."""
     if all(need.gpus > room.gpus for room in rooms):
         return "gpus"
     return "cpus" if all(need.cpus > room.cpus for room in rooms) else "memory"
@@ -202,15 +202,15 @@ def _size(room: Amount) -> tuple[int, int, int]:
     return room.gpus, room.cpus, room.memory_bytes or 0
 
 
-def _less(wish: _Wish) -> str:
-    capacity = sum(_capacity(wish.rank, room) for room in wish.rooms)
+def _less(gang: _Gang) -> str:
+    capacity = sum(_capacity(gang.rank, room) for room in gang.rooms)
     if capacity == 0:
-        return f"no node has room for one rank ({describe(wish.need(wish.num_ranks))}): ask for less, or add a node"
+        return f"no node has room for one rank ({describe(gang.need(gang.num_ranks))}): ask for less, or add a node"
     return f"split into at most {_ranks(capacity)}, or add nodes"
 
 
 def _capacity(rank: RankResources, room: Amount) -> int:
-    """Worker ranks that fit on one node."""
+    """Return worker ranks that fit on one node."""
     one = amount_per_node(rank, 1)
     counts = [room.cpus // one.cpus] if one.cpus else []
     counts += [room.gpus // one.gpus] if one.gpus else []
@@ -231,14 +231,14 @@ def _ranks(count: int) -> str:
 
 
 def bundles(shape: GangShape) -> list[dict[str, float]]:
-    """Bundles of the gang's placement group: one for each node rank, in Ray's names for resources."""
+    """Return bundles of the gang's placement group: one for each node rank, in Ray's names for resources."""
     rank, per_node = shape.resources, shape.ranks_per_node
     amounts = {"CPU": rank.num_cpus, "GPU": rank.num_gpus, "memory": float(rank.memory_bytes)}
     return [{name: value * per_node for name, value in amounts.items() if value} for _ in range(shape.num_nodes)]
 
 
 def strategy(shape: GangShape) -> str:
-    """Strategy of the gang's placement group: every node of a gang is another one, unless stages may share them."""
+    """Return the strategy of the gang's placement group: its nodes differ, unless stages may share them."""
     if shape.shares_nodes:
         return "PACK"
     return "STRICT_SPREAD" if shape.num_nodes > 1 else "STRICT_PACK"

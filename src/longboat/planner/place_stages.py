@@ -7,31 +7,32 @@ from collections.abc import Mapping, Sequence
 from longboat.core.errors import Problem
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
+from longboat.core.wanted import WantedModel
 from longboat.planner.pack import GangDemand, pack
 from longboat.planner.resources import amount_of_node, amount_per_node, describe, fits, matches, shape_amount
-from longboat.spec.types.fleet import ModelSpec
 
 __all__ = ("label_words", "shape_by_stage")
 
 WHERE = "placement.stages"
 
 
-def shape_by_stage(model: ModelSpec, rank: RankResources, nodes: Sequence[Node]) -> GangShape | Problem:
-    """One stage after the other on nodes with its labels; several on one node unless ``placement.nodes`` forbids it."""
-    stages, split, spread = model.placement.stages or (), model.ranks, model.placement.nodes
-    if len(stages) != split.pipeline:
-        what = f"labels for {_stages(len(stages))}, and the model is split into {_stages(split.pipeline)}"
+def shape_by_stage(model: WantedModel, rank: RankResources, nodes: Sequence[Node]) -> GangShape | Problem:
+    """Place one stage after the other on nodes with its labels; several share one unless ``nodes`` forbids it."""
+    stages, spread = model.placement.stages, model.placement.nodes
+    tensor, pipeline = model.degrees
+    if len(stages) != pipeline:
+        what = f"labels for {_stages(len(stages))}, and the model is split into {_stages(pipeline)}"
         return Problem(where=WHERE, what=what, hint=f"write split.pipeline: {len(stages)}, or labels for each stage")
-    if spread not in (None, split.pipeline):
-        what = f"{spread} nodes for {_stages(split.pipeline)} that are placed by their labels"
-        return Problem(where="placement.nodes", what=what, hint=f"write nodes: {split.pipeline}, or leave it out")
+    if spread not in (None, pipeline):
+        what = f"{spread} nodes for {_stages(pipeline)} that are placed by their labels"
+        return Problem(where="placement.nodes", what=what, hint=f"write nodes: {pipeline}, or leave it out")
     shape = GangShape(
-        tensor=split.tensor,
-        pipeline=split.pipeline,
-        num_nodes=split.pipeline,
+        tensor=tensor,
+        pipeline=pipeline,
+        num_nodes=pipeline,
         resources=rank,
-        reason=_reason(stages, split.layers),
-        layers=split.layers or (),
+        reason=_reason(stages, model.layers),
+        layers=model.layers,
         stages=tuple(dict(labels) for labels in stages),
         shares_nodes=spread is None,
     )
@@ -40,7 +41,7 @@ def shape_by_stage(model: ModelSpec, rank: RankResources, nodes: Sequence[Node])
 
 
 def _without_node(shape: GangShape, nodes: Sequence[Node]) -> Problem | None:
-    """The first stage whose labels, or whose need, no node meets."""
+    """Return the first stage whose labels, or whose need, no node meets."""
     need = amount_per_node(shape.resources, shape.tensor)
     for number, labels in enumerate(shape.stages):
         where, found = f"{WHERE}[{number}]", [node for node in nodes if matches(node, labels)]
@@ -54,8 +55,8 @@ def _without_node(shape: GangShape, nodes: Sequence[Node]) -> Problem | None:
     return None
 
 
-def _without_room(model: ModelSpec, shape: GangShape, nodes: Sequence[Node]) -> Problem | None:
-    """Why the stages do not find room together."""
+def _without_room(model: WantedModel, shape: GangShape, nodes: Sequence[Node]) -> Problem | None:
+    """Return why the stages do not find room together."""
     if pack([GangDemand(model=model.name, shape=shape, replicas=1, labels={})], nodes).complete:
         return None
     each = "" if shape.shares_nodes else ", each on a node of its own"
@@ -65,7 +66,7 @@ def _without_room(model: ModelSpec, shape: GangShape, nodes: Sequence[Node]) -> 
 
 
 def _near(labels: Mapping[str, str], nodes: Sequence[Node]) -> str:
-    """Values that there are of the first label that nobody carries so."""
+    """Return the values that there are of the first label that no node carries so."""
     for key, value in labels.items():
         values = sorted({node.labels[key] for node in nodes if key in node.labels})
         if value not in values:
@@ -73,15 +74,15 @@ def _near(labels: Mapping[str, str], nodes: Sequence[Node]) -> str:
     return "ask for fewer labels of one stage"
 
 
-def _reason(stages: Sequence[Mapping[str, str]], layers: Sequence[int] | None) -> str:
-    """``stages by label: 26 layers on zone=a, 38 layers on zone=b``."""
+def _reason(stages: Sequence[Mapping[str, str]], layers: Sequence[int]) -> str:
+    """Return ``stages by label: 26 layers on zone=a, 38 layers on zone=b``."""
     told = [f"{count} layers" for count in layers] if layers else [f"stage {number}" for number in range(len(stages))]
     pairs = (f"{what} on {label_words(labels) or 'any node'}" for what, labels in zip(told, stages, strict=True))
     return f"stages by label: {', '.join(pairs)}"
 
 
 def label_words(labels: Mapping[str, str]) -> str:
-    """``zone=a, disk=fast``."""
+    """Return ``zone=a, disk=fast``."""
     return ", ".join(f"{key}={value}" for key, value in labels.items())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from longboat.catalog.entries import Accelerator
 from longboat.planner.cluster import Cards, Cluster, NodeKind
@@ -22,22 +23,34 @@ WINDOWS_NETWORK_LATENCY_S = 100e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """number: of the pool; kind: of its nodes, by position in the cluster: pools of one kind share nodes.
-
-    platform: what engines must support (``cuda``); system: of the nodes (``wsl2``)
-    bus: between cards of a node; network: between nodes
-    """
+    """Equal accelerators, on nodes that may hold different numbers of them."""
 
     number: int
-    kind: int
+    kinds: tuple[int, ...]  # of its nodes, by position in the cluster; pools of the same kinds share nodes
     entry: Accelerator
     card: Card
     machine: Machine
-    num_nodes: int
-    cards_per_node: int
-    bus: Fabric
-    network: Fabric
-    system: str = "linux"
+    slots: tuple[int, ...]  # accelerators of each node
+    bus: Fabric  # between accelerators of a node
+    network: Fabric  # between nodes
+    system: str = "linux"  # of the nodes (``wsl2``)
+    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes told
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.slots)
+
+    @property
+    def cards_per_node(self) -> int:
+        """Accelerators of the node that has the most."""
+        return max(self.slots)
+
+    def stages(self, tensor: int) -> int:
+        """Return how many stages of ``tensor`` ranks all nodes together have room for."""
+        most = self.cards_per_node
+        if tensor <= most:
+            return sum(slots // tensor for slots in self.slots)
+        return self.slots.count(most) // ceil(tensor / most)
 
     @property
     def platform(self) -> str:
@@ -45,7 +58,7 @@ class Pool:
 
     @property
     def num_cards(self) -> int:
-        return self.num_nodes * self.cards_per_node
+        return sum(self.slots)
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -54,9 +67,17 @@ class Pool:
 
 
 def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
-    """One pool for each sort of accelerator of each kind of node."""
-    found = [(index, kind, cards) for index, kind in enumerate(cluster.kinds) for cards in kind.cards]
-    return tuple(_pool(number, index, kind, cards) for number, (index, kind, cards) in enumerate(found))
+    """Return one pool for each sort of accelerator; those with other links or under another system are another sort."""
+    found: dict[tuple[object, ...], Pool] = {}
+    for index, kind in enumerate(cluster.kinds):
+        for cards in kind.cards:
+            pool = _pool(len(found), index, kind, cards)
+            key = (pool.card, pool.bus, pool.network, pool.system, len(kind.cards) > 1 and index)
+            known = found.get(key)
+            if known is not None:
+                pool = replace(known, kinds=(*known.kinds, index), slots=known.slots + pool.slots)
+            found[key] = pool
+    return tuple(found.values())
 
 
 def _pool(number: int, index: int, kind: NodeKind, cards: Cards) -> Pool:
@@ -73,12 +94,11 @@ def _pool(number: int, index: int, kind: NodeKind, cards: Cards) -> Pool:
         network = replace(network, latency_s=network.latency_s + WINDOWS_NETWORK_LATENCY_S)
     return Pool(
         number=number,
-        kind=index,
+        kinds=(index,),
         entry=cards.entry,
         card=card,
         machine=machine,
-        num_nodes=kind.count,
-        cards_per_node=cards.count,
+        slots=(cards.count,) * kind.count,
         bus=bus,
         network=network,
         system=kind.os,
@@ -86,7 +106,7 @@ def _pool(number: int, index: int, kind: NodeKind, cards: Cards) -> Pool:
 
 
 def system_notes(cluster: Cluster) -> tuple[str, ...]:
-    """What planning assumes of systems other than Linux, in words."""
+    """Return what planning assumes of systems other than Linux, in words."""
     if any(kind.os in ("wsl2", "windows") for kind in cluster.kinds):
         return (
             "Windows: 1 GiB of each card is the desktop's, cards of a node reach each other through memory (8 GB/s), "

@@ -27,22 +27,22 @@ BATCHED_TOKENS = 2048
 
 
 def is_wide(card: Card, load: Load) -> bool:
-    """Whether the engine computes with 32 bits on this card: as Longboat starts it, unless it was told otherwise."""
+    """Return whether the engine computes with 32 bits on this card, as it does unless a setting says otherwise."""
     return card.kind == "cpu" and load.engine == "vllm" and load.weight_bits in (0, NUMBER_BITS)
 
 
 def computed_shape(card: Card, load: Load, shape: ModelShape) -> ModelShape:
-    """The model as the engine holds it there."""
+    """Return the model as the engine holds it there."""
     return widened(shape) if is_wide(card, load) else shape
 
 
 def computed_load(card: Card, load: Load) -> Load:
-    """The load with the cache's numbers as wide as those of the model, unless they were told to be narrow."""
+    """Return the load with the cache's numbers as wide as the model's, unless a setting narrows them."""
     return replace(load, kv_bits=NUMBER_BITS) if is_wide(card, load) and load.kv_bits == 16 else load
 
 
 def processor_overhead(shape: ModelShape, split: Split, load: Load) -> Mapping[str, int]:
-    """Bytes by part that one rank takes beside weights and cache."""
+    """Return bytes by part that one rank takes beside weights and cache."""
     return {
         "activations": _activation_bytes(shape, split, load),
         "tables": _table_bytes(shape),
@@ -52,7 +52,7 @@ def processor_overhead(shape: ModelShape, split: Split, load: Load) -> Mapping[s
 
 
 def packed_bytes(weights: Mapping[str, int]) -> int:
-    """Copies of embedding and head, packed for multiplication: of all other matrices only the packed one is kept.
+    """Return copies of embedding and head, packed for multiplication: other matrices are kept only packed.
 
     weights: of one rank by part. Source: ``dispatch_cpu_unquantized_gemm`` of vLLM, with ``remove_weight=False``.
     """
@@ -60,19 +60,19 @@ def packed_bytes(weights: Mapping[str, int]) -> int:
 
 
 def _activation_bytes(shape: ModelShape, split: Split, load: Load) -> int:
-    """The largest step: hidden state and residual, gate and up projection together, and their product."""
+    """Return the largest step: hidden state and residual, gate and up projection together, and their product."""
     tokens = min(load.batched_tokens or BATCHED_TOKENS, load.context_tokens * load.num_sequences)
     inner = max((_inner(layer) for layer in _kinds(shape)), default=0)
     return NUMBER_BYTES * tokens * (2 * shape.hidden_size + 3 * inner // split.tensor)
 
 
 def _inner(layer: Layer) -> int:
-    """Rows of the widest projection of the feed-forward part."""
+    """Return rows of the widest projection of the feed-forward part."""
     return max((weight.rows for weight in layer.weights if weight.part == "mlp" and weight.shard == "out"), default=0)
 
 
 def _table_bytes(shape: ModelShape) -> int:
-    """Cosines and sines of every position, for a head."""
+    """Return cosines and sines of every position, for a head."""
     width = max((layer.query_dim for layer in _kinds(shape)), default=0)
     return NUMBER_BYTES * shape.max_context_tokens * width
 

@@ -17,16 +17,16 @@ PART = re.compile(r"(\d+(?:\.\d+)?) CPUs? of (.+)")
 
 
 def processor_part(library: Library, num_cpus: float) -> Accelerator:
-    """``2 CPUs of Desktop 2ch DDR5-5600``: their part of its operations and of its memory's speed.
+    """Return ``2 CPUs of Desktop 2ch DDR5-5600``: their part of its operations and of its memory's speed.
 
-    What a node's processor really is, nobody is asked: measured rows put it right.
+    What a node's processor really is, is not known: measured rows put it right.
     """
     entry = library.accelerators.find(USUAL_PROCESSOR)
     return _part(entry, num_cpus)
 
 
 def find_hardware(name: str, library: Library) -> Accelerator:
-    """The accelerator, or part of a processor, that a measured row names. Raises UserInputError as the catalog does."""
+    """Return the accelerator, or part of a processor, that a measured row names. Raises as the catalog does."""
     found = PART.fullmatch(name.strip())
     if found is None:
         return library.accelerators.find(name)

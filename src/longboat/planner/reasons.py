@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from longboat.planner.demand import Demand
-from longboat.planner.search import LAGGARD, Found, Group, Plan
+from longboat.planner.forecast import Forecast
+from longboat.planner.ranking import LAGGARD, Plan
+from longboat.planner.search import SearchResult
 
 __all__ = ("explained", "settings_of")
 
 GIB = 1024**3
 
 
-def explained(found: Found) -> Found:
-    """The same plans, each with its reasons."""
+def explained(found: SearchResult) -> SearchResult:
+    """Return the same plans, each with its reasons."""
     if not found.plans:
         return found
     best, *others = found.plans
@@ -23,8 +25,8 @@ def explained(found: Found) -> Found:
     return replace(found, plans=(first, *rest))
 
 
-def settings_of(group: Group) -> tuple[str, ...]:
-    """What the engine must be told, as its command line or environment takes it."""
+def settings_of(group: Forecast) -> tuple[str, ...]:
+    """Return what the engine must be told, as its command line or environment takes it."""
     split, load = group.fit.split, group.fit.load
     if group.engine == "llama.cpp":
         parts = [f"--ctx-size {load.context_tokens * load.num_sequences}", f"--parallel {load.num_sequences}"]
@@ -41,7 +43,7 @@ def settings_of(group: Group) -> tuple[str, ...]:
     return (*told, *_memory_settings(group))
 
 
-def _ranks_told(group: Group, tensor_option: str) -> list[str]:
+def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
     tensor = group.fit.split.tensor
     if not group.fit.split.data_attention:
         return [f"{tensor_option} {tensor}"] if tensor > 1 else []
@@ -50,7 +52,7 @@ def _ranks_told(group: Group, tensor_option: str) -> list[str]:
     return [f"{tensor_option} {tensor}", f"--dp-size {tensor}", "--enable-dp-attention"]
 
 
-def _memory_settings(group: Group) -> Iterator[str]:
+def _memory_settings(group: Forecast) -> Iterator[str]:
     load, vllm = group.fit.load, group.engine == "vllm"
     if load.batched_tokens:
         yield f"{'--max-num-batched-tokens' if vllm else '--chunked-prefill-size'} {load.batched_tokens}"
@@ -72,7 +74,7 @@ def _of_best(plan: Plan, others: Sequence[Plan], demand: Demand) -> Iterator[str
         yield f"an estimate: {'; '.join(estimates)}"
 
 
-def _of_split(group: Group) -> Iterator[str]:
+def _of_split(group: Forecast) -> Iterator[str]:
     layout, name = group.layout, group.layout.places[0].link.name
     if layout.over_network:
         yield f"tensor {layout.tensor} crosses nodes over {name}: the figures say so, against what is usual"
@@ -84,7 +86,7 @@ def _of_split(group: Group) -> Iterator[str]:
 
 
 def _against(plan: Plan, others: Sequence[Plan]) -> Iterator[str]:
-    """The next best of each sort that the plan is not."""
+    """Yield the next best of each sort that the plan is not."""
     sorts = (
         ("tensor parallelism over the network", lambda one: any(group.layout.over_network for group in one.groups)),
         ("a pipeline", lambda one: any(len(group.layout.places) > 1 for group in one.groups)),

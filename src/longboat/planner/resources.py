@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from longboat.core.plan import GangShape, RankResources
+from longboat.core.sizes import canonical_size
 from longboat.core.topology import Node
-from longboat.spec.types.fleet import ModelSpec
-from longboat.spec.types.sizes import canonical_size
+from longboat.core.wanted import WantedModel
 
 __all__ = (
     "Amount",
@@ -43,22 +43,21 @@ class Amount:
 
 
 def fits(need: Amount, room: Amount) -> bool:
-    """Whether a need finds room; a node that does not tell its memory has enough of it."""
+    """Return whether a need finds room; a node that does not tell its memory has enough of it."""
     enough_memory = room.memory_bytes is None or (need.memory_bytes or 0) <= room.memory_bytes
     return need.cpus <= room.cpus and need.gpus <= room.gpus and enough_memory
 
 
-def rank_resources(model: ModelSpec, platform: str) -> RankResources:
-    """What one worker rank of the model takes. platform: ``cuda`` or ``cpu``, of the model's engine environment."""
-    asked = model.resources
-    automatic = 1.0 if platform == "cuda" and model.engine.kind != "fake" else 0.0
-    return RankResources(
-        num_cpus=asked.cpus, num_gpus=automatic if asked.gpus is None else asked.gpus, memory_bytes=asked.memory_bytes
-    )
+def rank_resources(model: WantedModel, platform: str) -> RankResources:
+    """Return what one worker rank takes. platform: ``cuda`` or ``cpu``, of the model's engine environment."""
+    asked = model.rank
+    automatic = 1.0 if platform == "cuda" and model.engine != "fake" else 0.0
+    gpus = automatic if asked.num_gpus is None else asked.num_gpus
+    return RankResources(num_cpus=asked.num_cpus, num_gpus=gpus, memory_bytes=asked.memory_bytes)
 
 
 def amount_per_node(rank: RankResources, ranks_per_node: int) -> Amount:
-    """What a gang takes on each of its nodes."""
+    """Return what a gang takes on each of its nodes."""
     return Amount(
         cpus=round(rank.num_cpus * PARTS) * ranks_per_node,
         gpus=round(rank.num_gpus * PARTS) * ranks_per_node,
@@ -67,14 +66,14 @@ def amount_per_node(rank: RankResources, ranks_per_node: int) -> Amount:
 
 
 def amount_of_node(node: Node) -> Amount:
-    """What the scheduler has in total on a node, taken or not: an unchanged file must give an unchanged plan."""
+    """Return all that the scheduler has on a node, taken or not: an unchanged file gives an unchanged plan."""
     return Amount(
         cpus=round(node.num_cpus * PARTS), gpus=round(node.num_gpus * PARTS), memory_bytes=node.memory_bytes or None
     )
 
 
 def sum_of(rooms: Sequence[Amount]) -> Amount:
-    """Everything together; memory is None where a node does not tell its own."""
+    """Return everything together; memory is None where a node does not tell its own."""
     known = [room.memory_bytes for room in rooms if room.memory_bytes is not None]
     return Amount(
         cpus=sum(room.cpus for room in rooms),
@@ -84,7 +83,7 @@ def sum_of(rooms: Sequence[Amount]) -> Amount:
 
 
 def describe(amount: Amount) -> str:
-    """``2 CPUs, 1 GPU, 4GiB``; a zero other than that of CPUs is left out."""
+    """Return ``2 CPUs, 1 GPU, 4GiB``; a zero other than that of CPUs is left out."""
     parts = [_count(amount.cpus, "CPU")]
     if amount.gpus:
         parts.append(_count(amount.gpus, "GPU"))
@@ -98,10 +97,10 @@ def _count(parts: int, word: str) -> str:
 
 
 def matches(node: Node, labels: Mapping[str, str]) -> bool:
-    """Whether a node is alive and carries all labels."""
+    """Return whether a node is alive and carries all labels."""
     return node.alive and all(node.labels.get(key) == value for key, value in labels.items())
 
 
 def shape_amount(shape: GangShape) -> Amount:
-    """What a gang of this shape takes on each of its nodes."""
+    """Return what a gang of this shape takes on each of its nodes."""
     return amount_per_node(shape.resources, shape.ranks_per_node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
-from longboat.spec.types.fleet import ModelSpec
+from longboat.core.wanted import WantedModel
 
 __all__ = ("check_split", "tensor_degrees")
 
@@ -13,22 +13,22 @@ VOCAB_PADDING = 64
 MAX_DEGREE = 64
 
 
-def check_split(model: ModelSpec, facts: ModelConfig | None) -> tuple[Problem, ...]:
-    """Mistakes in split and context; paths start at the model. None without facts, and none with the fake engine."""
-    if facts is None or model.engine.kind == "fake":
+def check_split(model: WantedModel, facts: ModelConfig | None) -> tuple[Problem, ...]:
+    """Return mistakes in split and context, with paths from the model; none without facts or for the fake engine."""
+    if facts is None or model.engine == "fake":
         return ()
-    split = model.ranks
+    tensor, pipeline = model.degrees
     found = (
-        _tensor(split.tensor, facts),
-        _pipeline(split.pipeline, facts),
-        _layers(split.layers, facts),
+        _tensor(tensor, facts),
+        _pipeline(pipeline, facts),
+        _layers(model.layers, facts),
         _context(model.context, facts),
     )
     return tuple(problem for problem in found if problem is not None)
 
 
 def tensor_degrees(facts: ModelConfig) -> list[int]:
-    """Degrees of tensor parallelism up to 64 that the model can be split into."""
+    """Return degrees of tensor parallelism up to 64 that the model can be split into."""
     return [degree for degree in range(1, MAX_DEGREE + 1) if not _obstacle(degree, facts)]
 
 
@@ -44,7 +44,7 @@ def _tensor(degree: int, facts: ModelConfig) -> Problem | None:
 
 
 def _obstacle(degree: int, facts: ModelConfig) -> str:
-    """What cannot be divided; ``""`` where all can."""
+    """Return what cannot be divided; ``""`` where all can."""
     if facts.num_heads and facts.num_heads % degree:
         return f"{facts.num_heads} attention heads"
     if not _divides_kv_heads(degree, facts):
@@ -59,7 +59,7 @@ def _obstacle(degree: int, facts: ModelConfig) -> str:
 
 
 def _divides_kv_heads(degree: int, facts: ModelConfig) -> bool:
-    """Key and value heads are divided, or each is copied to as many ranks (vLLM's QKVParallelLinear)."""
+    """Return whether key and value heads are divided, or each copied to as many ranks (QKVParallelLinear)."""
     heads = facts.num_kv_heads
     return not heads or facts.uses_latent_attention or heads % degree == 0 or degree % heads == 0
 
@@ -75,8 +75,8 @@ def _pipeline(stages: int, facts: ModelConfig) -> Problem | None:
     return Problem(where="split.pipeline", what=what, hint=f"write at most {facts.num_layers}")
 
 
-def _layers(layers: tuple[int, ...] | None, facts: ModelConfig) -> Problem | None:
-    if layers is None or facts.num_layers is None or sum(layers) == facts.num_layers:
+def _layers(layers: tuple[int, ...], facts: ModelConfig) -> Problem | None:
+    if not layers or facts.num_layers is None or sum(layers) == facts.num_layers:
         return None
     what = f"{' + '.join(map(str, layers))} are {sum(layers)} layers, the model has {facts.num_layers}"
     return Problem(where="split.layers", what=what, hint="let them add up, or leave them out")

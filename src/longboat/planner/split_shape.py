@@ -17,7 +17,7 @@ class Card:
     """One accelerator, or one processor that computes, as far as memory goes.
 
     memory_bytes: all of it; usable_bytes: what engines may have at most (less than all where the system shares it)
-    free_bytes: what is free now; None: nobody looked, all that is usable counts as free
+    free_bytes: what is free now; None: not known, all that is usable counts as free
     """
 
     name: str
@@ -28,7 +28,7 @@ class Card:
 
 
 def card_of(entry: Accelerator, *, memory_bytes: int = 0) -> Card:
-    """A card of the catalog; memory_bytes: another size than the entry's, 0: the same."""
+    """Return a card of the catalog; memory_bytes: another size than the entry's, 0: the same."""
     total = memory_bytes or entry.memory_bytes
     return Card(name=entry.name, memory_bytes=total, usable_bytes=int(total * entry.usable_ratio), kind=entry.kind)
 
@@ -74,11 +74,13 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSplit:
-    """The split that somebody wants; 0 and False: whatever is best."""
+    """The split that somebody wants; 0, empty and False leave it to the planner."""
 
     tensor: int = 0
     pipeline: int = 0
     expert_parallel: bool = False
+    layers: tuple[int, ...] = ()  # of each stage
+    even: bool = False  # layers are divided as the engine does by itself
 
     def __bool__(self) -> bool:
         return bool(self.tensor or self.pipeline or self.expert_parallel)
@@ -100,7 +102,7 @@ ANY_SPLIT = AskedSplit()
 
 
 def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
-    """Layers per stage as vLLM divides them: what is over goes to the stages before the last, from behind.
+    """Return layers per stage as vLLM divides them: the rest goes to the stages before the last, from behind.
 
     Source: ``vllm/distributed/utils.py``, ``get_pp_indices``.
     """
@@ -118,7 +120,7 @@ class Load:
     engine_sequences: requests at once that the engine is started for (max-num-seqs); 0: the engine's own default
     weight_bits: that weights of 16 bits are computed with; 0: the engine's own default
     kv_bits: of the numbers in the cache; memory_ratio: share of a card the engine takes; 0: its default
-    cache_bytes: that the engine is told to give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the
+    cache_bytes: that the engine must give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the
         budget; 0: what the budget leaves
     graphs: whether the engine captures CUDA graphs
     """

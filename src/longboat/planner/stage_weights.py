@@ -13,7 +13,7 @@ __all__ = ("stage_ranges", "stage_weights")
 
 
 def stage_ranges(split: Split) -> tuple[range, ...]:
-    """The layers of each stage."""
+    """Return the layers of each stage."""
     ranges, first = [], 0
     for count in split.stages:
         ranges.append(range(first, first + count))
@@ -22,7 +22,7 @@ def stage_ranges(split: Split) -> tuple[range, ...]:
 
 
 def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], ...]:
-    """For each stage, bytes by part of its fullest rank.
+    """Return for each stage the bytes by part of its fullest rank.
 
     Layers are divided by tensor parallelism; the embedding and the vision tower are on the first stage, the head and
     the final norm on the last. A tied embedding is held twice where first and last stage differ. Modules for

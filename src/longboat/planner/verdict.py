@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from longboat.core.errors import Problem
+from longboat.core.wanted import WantedModel
 from longboat.planner.fit import RankBytes
 from longboat.planner.fit_changes import nearest_changes
-from longboat.planner.outlook import Outlook
+from longboat.planner.forecast import Forecast
 
 __all__ = ("Verdict", "judge")
 
@@ -25,87 +26,86 @@ class Verdict:
     doubts: tuple[str, ...] = ()
 
 
-def judge(outlook: Outlook) -> Verdict:
-    """Weights, and the cache of a context that is asked for, are certain; what engines take besides is an estimate."""
-    asked = outlook.asked
-    short = outlook.fit.shortage
-    unknown = [*asked.memory.unknown, *asked.shape.estimate[:1]]
-    certain = _certain(outlook) if not unknown and outlook.ground.memory_is_told else None
+def judge(forecast: Forecast, wanted: WantedModel) -> Verdict:
+    """Judge: weights, and the cache of a context that is asked for, are certain; the rest is an estimate."""
+    short = forecast.fit.shortage
+    unknown = [*forecast.demand.settings.unknown, *forecast.shape.estimate[:1]]
+    certain = _certain(forecast, wanted) if not unknown and forecast.layout.memory_is_told else None
     if certain is not None:
         return Verdict(refusal=certain)
     doubts = [f"not checked: {unknown[0]} may change what it takes"] if unknown else []
     if short is not None:
         doubts.append(f"it may not fit: {short.what}")
-    elif not outlook.fit.holds:
-        doubts.append(_some_wait(outlook))
+    elif not forecast.fit.holds:
+        doubts.append(_some_wait(forecast))
     return Verdict(doubts=tuple(doubts))
 
 
-def _some_wait(outlook: Outlook) -> str:
-    fit = outlook.fit
+def _some_wait(forecast: Forecast) -> str:
+    fit = forecast.fit
     return (
         f"the cache keeps {fit.max_sequences} requests of {fit.load.context_tokens} tokens at once on each replica, "
         f"{fit.load.num_sequences} are planned: the others wait"
     )
 
 
-def _certain(outlook: Outlook) -> Problem | None:
-    fit = outlook.fit
+def _certain(forecast: Forecast, wanted: WantedModel) -> Problem | None:
+    fit = forecast.fit
     if not fit.ranks:
         assert fit.shortage is not None
         return Problem(where="split", what=fit.shortage.what, hint=fit.shortage.hint or "write another split")
     for rank in fit.ranks:
-        if what := _no_room(outlook, rank):
-            return Problem(where="split", what=what, hint=_changes(outlook))
-    return _short_cache(outlook)
+        if what := _no_room(forecast, wanted, rank):
+            return Problem(where="split", what=what, hint=_changes(forecast))
+    return _short_cache(forecast, wanted)
 
 
-def _no_room(outlook: Outlook, rank: RankBytes) -> str:
-    """Weights, and a cache that was asked for, against all that the engine may have. ``""`` where it is enough."""
-    asked, on_cpu = outlook.asked, outlook.ground.on_cpu
-    cache = asked.memory.cache_bytes or (rank.sequence_bytes if asked.spec.context else 0)
+def _no_room(forecast: Forecast, wanted: WantedModel, rank: RankBytes) -> str:
+    """Return why weights, and a cache that was asked for, exceed what the engine may have; ``""``: they do not."""
+    settings, on_cpu = forecast.demand.settings, forecast.layout.on_processors
+    cache = settings.cache_bytes or (rank.sequence_bytes if wanted.context else 0)
     have = rank.card.memory_bytes if on_cpu else rank.budget_bytes
     if rank.weight_bytes + cache <= have:
         return ""
-    bits = " in float32" if asked.memory.weight_bits == 32 else ""
+    bits = " in float32" if settings.weight_bits == 32 else ""
     kept = f" and {_gib(cache)} of cache" if cache else ""
     where = "its part of the node's memory" if on_cpu else f"{rank.card.name}, {rank.budget_rule}"
-    stage = f" (stage {rank.stage})" if outlook.gang.pipeline > 1 else ""
+    stage = f" (stage {rank.stage})" if len(forecast.layout.places) > 1 else ""
     holds = f"{_gib(rank.weight_bytes)} of weights{bits}{kept}"
     return f"each rank{stage} must hold {holds}, and has {_gib(have)} ({where})"
 
 
-def _short_cache(outlook: Outlook) -> Problem | None:
-    """vLLM refuses a context of which not even one request fits into its cache."""
-    asked, fit = outlook.asked, outlook.fit
-    told, context = asked.memory.cache_bytes, asked.spec.context
-    if not told or not context or outlook.kv_blocks is None:
+def _short_cache(forecast: Forecast, wanted: WantedModel) -> Problem | None:
+    """Return why vLLM refuses a context of which not even one request fits into its cache."""
+    settings, fit = forecast.demand.settings, forecast.fit
+    told, context = settings.cache_bytes, wanted.context
+    if not told or not context or forecast.kv_blocks is None:
         return None
     needed = max(rank.sequence_bytes for rank in fit.ranks)
     if needed <= told:
         return None
     what = (
-        f"one request of {context} tokens takes {_gib(needed)} of cache on a rank, and the engine is told to keep "
+        f"one request of {context} tokens takes {_gib(needed)} of cache on a rank, and the engine is set to keep "
         f"{_gib(told)}"
     )
-    block = asked.memory.block_tokens
+    block = settings.block_tokens
     most = fit.max_context_tokens // block * block
     smaller = [f"write context: {most}"] if most else []
     room = -(-needed // (1 << 20)) << 20
     return Problem(where="context", what=what, hint=", or ".join([*smaller, f"engine.args: [{CACHE_FLAG}={room}]"]))
 
 
-def _changes(outlook: Outlook) -> str:
-    """What was tried and would fit."""
-    found = list(_tried(outlook)) or ["a smaller model, or nodes with more memory"]
+def _changes(forecast: Forecast) -> str:
+    """Return what was tried and would fit."""
+    found = list(_tried(forecast)) or ["a smaller model, or nodes with more memory"]
     return f"what would fit: {'; '.join(found[:MAX_CHANGES])}"
 
 
-def _tried(outlook: Outlook) -> Iterator[str]:
-    fit = outlook.fit
+def _tried(forecast: Forecast) -> Iterator[str]:
+    fit = forecast.fit
     alone = replace(fit, load=replace(fit.load, num_sequences=1), holds=False)
-    for change in nearest_changes(alone, outlook.cards):
-        if not (outlook.ground.on_cpu and change.kind in ("ratio", "quantization", "kv")):
+    for change in nearest_changes(alone, forecast.cards):
+        if not (forecast.layout.on_processors and change.kind in ("ratio", "quantization", "kv")):
             yield change.what
 
 

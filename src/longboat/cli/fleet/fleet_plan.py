@@ -9,22 +9,22 @@ from rich.console import Console
 from rich.text import Text
 
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cli.plan.plan_rows import explain
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis
-from longboat.cluster.preflight.surroundings import CheckedPlan, Wish
+from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions
 from longboat.core.errors import LongboatError
-from longboat.planner.explain import explain
-from longboat.planner.outlook_document import planned_values
+from longboat.planner.forecast_document import planned_values
 from longboat.planner.predict.number import Number
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
-__all__ = ("planned_document", "planning_basis", "same_wishes", "show_plan", "wish_of")
+__all__ = ("planned_document", "planning_basis", "same_wishes", "show_plan", "up_options")
 
 GIB = 1024**3
 
 
 def planning_basis(console: Console) -> Basis:
-    """The user's catalog and calibration. A fleet with numbers needs neither, so a mistake in them is only told."""
+    """Return the user's catalog and calibration; a mistake in them is only printed, as numbers need neither."""
     from longboat.cli.plan.planning import own_calibration
     from longboat.cli.shared.catalog_files import read_library
 
@@ -41,20 +41,20 @@ def _read_hub(name: str) -> ModelShape:
     return read_shape(name)
 
 
-def wish_of(fleet: Fleet, told: Mapping[str, Any], *, replan: bool, force: bool) -> Wish:
-    """told: what the controller was told by the last ``up``; {} where no fleet is up."""
+def up_options(fleet: Fleet, told: Mapping[str, Any], *, replan: bool, force: bool) -> UpOptions:
+    """Return what ``up`` wants besides the file. told: to the controller by the last ``up``; {}: no fleet is up."""
     running = load_fleet(told["text"], "the running fleet") if told.get("text") else None
     kept = {} if replan or running is None else _kept(fleet, running, _asked_before(told), told.get("taken_back", {}))
-    return Wish(kept=kept, running=running, force=force)
+    return UpOptions(kept=kept, running=running, force=force)
 
 
 def _asked_before(told: Mapping[str, Any]) -> Fleet:
-    """The file of the last ``up``; what it left to decide is in it as ``auto``."""
+    """Return the file of the last ``up``; what it left to decide is in it as ``auto``."""
     return load_fleet(told.get("planned", {}).get("asked") or told["text"], "the running fleet as it was asked for")
 
 
 def _kept(fleet: Fleet, running: Fleet, before: Fleet, taken_back: Mapping[str, object]) -> dict[str, ModelSpec]:
-    """Models that leave something to decide, with what runs of them; a load that differs is decided anew."""
+    """Return models that leave something to decide, as they run; where the load differs, it is decided again."""
     found = {}
     for model in fleet.models:
         now, asked = running.model_named(model.name), before.model_named(model.name)
@@ -70,7 +70,7 @@ def _engines(model: ModelSpec) -> Mapping[str, Any]:
 
 
 def _with_numbers(model: ModelSpec, now: ModelSpec, asked: ModelSpec) -> ModelSpec:
-    """``model`` with the split that runs, and the replicas that run where their number was left to decide before."""
+    """Return ``model`` with the split that runs, and the replicas that run where their number was open before."""
     numbers: dict[str, Any] = {} if model.split_is_decided else {"split": now.split, "placement": now.placement}
     if model.replicas == "auto" and asked.replicas == "auto":
         numbers["replicas"] = now.replicas
@@ -78,28 +78,28 @@ def _with_numbers(model: ModelSpec, now: ModelSpec, asked: ModelSpec) -> ModelSp
 
 
 def same_wishes(asked: Fleet, told: Mapping[str, Any]) -> bool:
-    """Whether the last ``up`` was asked for the same."""
+    """Return whether the last ``up`` was asked for the same."""
     from longboat.spec.files.dump import fleet_digest
 
     return bool(told.get("text")) and fleet_digest(_asked_before(told)) == fleet_digest(asked)
 
 
 def planned_document(asked_text: str, plan: CheckedPlan) -> dict[str, Any]:
-    """For the controller: the file as it was asked for, and what is expected of each model."""
-    decision = plan.decision
+    """Return what the controller needs: the file as it was asked for, and what is expected of each model."""
+    found = [(model, plan.decision.forecasts.get(model.name)) for model in plan.decision.models]
     return {
         "asked": asked_text,
-        "models": {name: planned_values(outlook) for name, outlook in decision.outlooks.items()},
+        "models": {model.name: planned_values(one, model.source) for model, one in found if one is not None},
         "forced": [str(problem) for problem in plan.overridden],
     }
 
 
 def show_plan(asked: Fleet, plan: CheckedPlan, console: Console) -> None:
-    """What is to run where and why; what is expected of it; doubts, and loudly what is started against advice."""
+    """Print what is to run where and why, what is expected of it, doubts, and what is started against advice."""
     console.print(_layout_table(asked, plan))
-    if plan.decision.outlooks:
+    if plan.decision.forecasts:
         console.print()
-        console.print(_outlook_table(plan))
+        console.print(_forecast_table(plan))
     for model, notes in plan.decision.notes.items():
         for note in notes:
             console.print(Text(f"! {model}: {note}", style="yellow"), soft_wrap=True)
@@ -122,7 +122,7 @@ def _layout_table(asked: Fleet, plan: CheckedPlan) -> Any:
 
 
 def _open_parts(told: ModelSpec) -> str:
-    """What of the split the file left to decide."""
+    """Return what of the split the file left to decide."""
     names = told.parts.open_parts
     return "auto" if len(names) == 2 else "".join(f"{name} auto" for name in names)
 
@@ -131,32 +131,32 @@ def _marked(text: str, mark: str) -> str:
     return f"{text} ({mark})" if mark else text
 
 
-def _outlook_table(plan: CheckedPlan) -> Any:
+def _forecast_table(plan: CheckedPlan) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("EXPECTED", "EACH RANK ON", "MEMORY", "KV TOKENS", "USERS", "TTFT", "ITL", "TOKENS/S", "SOURCE"):
         table.add_column(column)
-    for row in _outlook_rows(plan):
+    for row in _forecast_rows(plan):
         table.add_row(*row)
     return table
 
 
-def _outlook_rows(plan: CheckedPlan) -> Iterator[tuple[str, ...]]:
-    """Users of all replicas; memory of the fullest rank; figures of the mean request."""
-    for model, outlook in plan.decision.outlooks.items():
-        told, demand = outlook.prediction, outlook.asked.demand
-        memory = f"{outlook.rank_bytes / GIB:.2f} GiB" if outlook.fit.ranks else "-"
-        start = (model, outlook.ground.title, memory)
+def _forecast_rows(plan: CheckedPlan) -> Iterator[tuple[str, ...]]:
+    """Yield users of all replicas; memory of the fullest rank; figures of the mean request."""
+    for model, forecast in plan.decision.forecasts.items():
+        told, demand = forecast.outcome, forecast.demand
+        memory = f"{forecast.rank_bytes / GIB:.2f} GiB" if forecast.fit.ranks else "-"
+        start = (model, forecast.layout.hardware, memory)
         users = f"{demand.users} x {demand.prompt_tokens}+{demand.output_tokens}"
         if told is None:
             yield (*start, "-", users, "-", "-", "-", "does not fit")
             continue
-        tokens, speed = str(outlook.fit.num_kv_tokens), f"{outlook.tokens_per_s:.0f}"
+        tokens, speed = str(forecast.fit.num_kv_tokens), f"{forecast.tokens_per_s:.0f}"
         yield (*start, tokens, users, _interval(told.ttft_s, 0), _interval(told.itl_s, 1), speed, told.itl_s.provenance)
 
 
 def _interval(number: Number, digits: int) -> str:
-    """Of seconds, in milliseconds."""
+    """Return an interval of seconds in milliseconds."""
     value, low, high = (f"{seconds * 1e3:.{digits}f}" for seconds in (number.value, number.low, number.high))
     return f"{value} ms ({low} … {high})"

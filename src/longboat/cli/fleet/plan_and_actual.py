@@ -22,7 +22,7 @@ MIB = 1024**2
 
 
 def pairs_of(report: FleetReport) -> dict[str, Pair]:
-    """Of every model that has a replica that is ready, as far as anything is planned or measured."""
+    """Return a pair for every model with a replica that is ready, as far as anything is planned or measured."""
     models = dict.fromkeys(state.model for state in report.replicas if state.phase is Phase.READY)
     return {model: pair_of(_planned(report, model), _actuals(report, model)) for model in models}
 
@@ -39,12 +39,12 @@ def _actuals(report: FleetReport, model: str) -> Iterator[Any]:
 
 
 def forced_lines(report: FleetReport) -> list[str]:
-    """What was started against the plan's advice."""
+    """Return what was started against the plan's advice."""
     return [f"started with --force: {problem}" for problem in report.planned.get("forced", ())]
 
 
 def pair_table(pairs: Mapping[str, Pair]) -> Table:
-    """Predicted / measured, and of how many tokens; a dash where there is no such figure."""
+    """Return predicted / measured, and of how many tokens; a dash where there is no such figure."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("PREDICTED / MEASURED", "KV BLOCKS", "MEMORY OF A RANK", "ITL", "TTFT", "AT ONCE", "TOKENS"):
         table.add_column(column, no_wrap=True)

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, wish_of
+from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, up_options
 from longboat.cli.fleet.readiness import Goal, wait_ready
 from longboat.cli.fleet.target import load_target
 from longboat.cli.fleet.up_document import Action, up_values
@@ -26,7 +26,7 @@ from longboat.cli.shared.spinner import waiting
 from longboat.cluster.fleet.deployed import controller_values
 from longboat.cluster.fleet.rollout_values import with_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
-from longboat.cluster.preflight.surroundings import CheckedPlan, Wish, checked_plan
+from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions, checked_plan
 from longboat.cluster.ray.session import Session, require_ray
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.core.plan import GangShape
@@ -198,7 +198,9 @@ def _connect(applied: Applied, console: Console) -> Session:
     with ExitStack() as on_error:
         env = cluster_env()
         if env is None:
-            checked_plan(applied.fleet, [this_machine()], basis=planning_basis(console), wish=Wish(force=applied.force))
+            checked_plan(
+                applied.fleet, [this_machine()], basis=planning_basis(console), options=UpOptions(force=applied.force)
+            )
             env = _start_cluster(console)
             applied.started_cluster = True
             on_error.callback(_stop_cluster, console)
@@ -236,9 +238,9 @@ def _deploy(session: Session, applied: Applied, console: Console) -> None:
 
 
 def _plan(session: Session, applied: Applied, told: Mapping[str, Any], console: Console) -> CheckedPlan:
-    wish = wish_of(applied.fleet, told, replan=applied.replan, force=applied.force)
+    options = up_options(applied.fleet, told, replan=applied.replan, force=applied.force)
     basis = planning_basis(console)
-    return checked_plan(applied.fleet, session.nodes(), session.inspect, basis=basis, wish=wish)
+    return checked_plan(applied.fleet, session.nodes(), session.inspect, basis=basis, options=options)
 
 
 def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:

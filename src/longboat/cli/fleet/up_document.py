@@ -10,8 +10,8 @@ from longboat.cluster.preflight.surroundings import CheckedPlan
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.plan import GangShape
 from longboat.core.states import ReplicaState
-from longboat.planner.outlook import Outlook
-from longboat.planner.outlook_document import planned_values
+from longboat.planner.forecast import Forecast
+from longboat.planner.forecast_document import planned_values
 from longboat.planner.predict.number import Number
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
@@ -31,7 +31,7 @@ PLANNED = (
     "block_tokens",
     "rank_bytes",
 )
-"""What is told as ``longboat status`` tells it."""
+"""Values that have the names of ``longboat status``."""
 
 
 def up_values(
@@ -43,7 +43,7 @@ def up_values(
     changes: Sequence[str] = (),
     started_cluster: bool = False,
 ) -> dict[str, Any]:
-    """asked: as the file has it; changes: from what ran before, one line each; report: None: nobody answered."""
+    """Return the document. asked: as the file has it; changes: one line each; report: None: there is none."""
     replicas = report.replicas if report else ()
     gateways = report.gateways if report else ()
     return {
@@ -67,7 +67,7 @@ def up_values(
 def _model(
     model: ModelSpec, asked: ModelSpec | None, plan: CheckedPlan, replicas: Iterable[ReplicaState]
 ) -> dict[str, Any]:
-    shape, outlook = plan.shapes[model.name], plan.decision.outlooks.get(model.name)
+    shape, forecast = plan.shapes[model.name], plan.decision.forecasts.get(model.name)
     return {
         "source": model.source,
         "engine": model.engine.model_dump(mode="json", include={"kind", "version", "environment"}),
@@ -76,41 +76,41 @@ def _model(
         "split": {
             "tensor": shape.tensor,
             "pipeline": shape.pipeline,
-            "layers": list(outlook.fit.split.stages if outlook else shape.layers),
+            "layers": list(forecast.fit.split.stages if forecast else shape.layers),
         },
         "nodes": shape.num_nodes,
         "labels": dict(model.placement.labels),
         "per_rank": asdict(shape.resources),
         "reasons": _reasons(shape, plan.decision.reasons.get(model.name, "")),
-        "expected": _expected(outlook) if outlook else None,
+        "expected": _expected(forecast, model.source) if forecast else None,
         "warnings": list(plan.decision.notes.get(model.name, ())),
         "running": [_running(state) for state in replicas if state.model == model.name],
     }
 
 
 def _left_open(asked: ModelSpec) -> list[str]:
-    """What the file leaves to decide."""
+    """Return what the file leaves to decide."""
     split = ["split"] if asked.split == "auto" else [f"split.{name}" for name in asked.parts.open_parts]
     return [*split, "replicas"] if asked.replicas == "auto" else split
 
 
 def _reasons(shape: GangShape, decided: str) -> list[str]:
-    """Why these numbers, where they were decided; why these nodes."""
+    """Return why these numbers, where they were decided; why these nodes."""
     return [reason for reason in (decided, shape.reason.removeprefix(f"{decided}; ")) if reason]
 
 
-def _expected(outlook: Outlook) -> dict[str, Any]:
-    """Bytes of the fullest rank, cache of one replica; seconds of the mean request, None where it does not fit."""
-    values, told, short = planned_values(outlook), outlook.prediction, outlook.fit.shortage
+def _expected(forecast: Forecast, source: str) -> dict[str, Any]:
+    """Return bytes of the fullest rank, cache of one replica, seconds of the mean request; None: it does not fit."""
+    values, told, short = planned_values(forecast, source), forecast.outcome, forecast.fit.shortage
     return {
         **{name: values[name] for name in PLANNED},
-        "users": outlook.asked.demand.users,
-        "users_per_replica": outlook.users,
-        "kv_tokens": outlook.fit.num_kv_tokens,
+        "users": forecast.demand.users,
+        "users_per_replica": forecast.users,
+        "kv_tokens": forecast.fit.num_kv_tokens,
         "ttft_s": _number(told.ttft_s) if told else None,
         "itl_s": _number(told.itl_s) if told else None,
-        "tokens_per_s": _number(told.total_tokens_per_s.map(lambda one: one * outlook.busy)) if told else None,
-        "missed": outlook.asked.demand.slo.missed(told.ttft_s.value, told.itl_s.value) if told else "",
+        "tokens_per_s": _number(told.total_tokens_per_s.map(lambda one: one * forecast.busy)) if told else None,
+        "missed": forecast.missed,
         "shortage": short.what if short else "",
     }
 
@@ -120,7 +120,7 @@ def _number(number: Number) -> dict[str, Any]:
 
 
 def _running(state: ReplicaState) -> dict[str, Any]:
-    """A replica: its engine's address, and the nodes that its ranks are on."""
+    """Return a replica: its engine's address, and the nodes that its ranks are on."""
     return {
         "replica": state.replica,
         "phase": state.phase.value,

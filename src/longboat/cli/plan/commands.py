@@ -14,7 +14,6 @@ __all__ = ("cost", "fit", "plan_app")
 plan_app = typer.Typer(cls=options.ModelGroup, no_args_is_help=True, rich_markup_mode=None)
 
 Rows = Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured rows: docs/concepts/prediction.md.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Catalog = Annotated[list[Path] | None, typer.Option("--catalog", help="A catalog file of your own; may be repeated.")]
 Models = Annotated[
     Path | None, typer.Option("--models", help="A folder of config.json files or model folders, by model name.")
@@ -25,56 +24,19 @@ Constants = Annotated[
 
 
 @plan_app.command("model")
+@options.takes_request()
 def plan_model(
     model: options.ModelName,
-    on: options.On = "",
-    add: options.Add = None,
-    remove: options.Remove = None,
-    swap: options.Swap = None,
-    net: options.Net = "",
-    os: options.Os = "",
-    runtime: options.Runtime = "",
-    context: options.Context = 0,
-    users: options.Users = 8,
-    prompt: options.Prompt = 1024,
-    output: options.Output = 256,
-    slo: options.SloText = "",
-    quantization: options.Quantization = "",
-    kv_bits: options.KvBits = 16,
-    tensor: options.Tensor = 0,
-    pipeline: options.Pipeline = 0,
-    expert_parallel: options.Expert = False,
+    request: options.PlanRequest,
     chart: Annotated[
         Path | None, typer.Option("--chart", help="Write throughput against latency, and memory, as FILE.svg.")
     ] = None,
     as_json: options.Json = False,
-    catalog: options.Catalog = None,
-    offline: options.Offline = False,
 ) -> None:
     """Plan a model on machines: how to split it, how fast it will be, and why. The word `model` may be left out."""
     from longboat.cli.plan.plan_command import run_plan
-    from longboat.cli.plan.planning import Asked
-    from longboat.planner.cluster_edits import Edits
-    from longboat.planner.split_shape import AskedSplit
 
-    edits = Edits(
-        add=tuple(add or ()), remove=tuple(remove or ()), swap=tuple(swap or ()), network=net, os=os, runtime=runtime
-    )
-    asked = Asked(
-        on=on,
-        edits=edits,
-        context=context,
-        users=users,
-        prompt=prompt,
-        output=output,
-        slo=slo,
-        quantization=quantization,
-        kv_bits=kv_bits,
-        split=AskedSplit(tensor=tensor, pipeline=pipeline, expert_parallel=expert_parallel),
-        catalog=tuple(catalog or ()),
-        offline=offline,
-    )
-    run_plan(model, asked, as_json=as_json, chart=chart)
+    run_plan(model, request, as_json=as_json, chart=chart)
 
 
 @plan_app.command()
@@ -83,7 +45,7 @@ def evaluate(
     folds: Annotated[
         bool, typer.Option("--folds", help="Fit to one half of the groups, predict the other, and the reverse.")
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
     catalog: Catalog = None,
     models: Models = None,
     calibration: Constants = None,
@@ -122,56 +84,32 @@ def calibrate(
     )
 
 
+@options.takes_request("add", "remove", "swap", "net", "os", "tensor", "pipeline", "expert_parallel", "offline")
 def fit(
-    on: options.On = "",
-    runtime: options.Runtime = "",
-    context: options.Context = 0,
-    users: options.Users = 8,
-    prompt: options.Prompt = 1024,
-    output: options.Output = 256,
-    slo: options.SloText = "",
-    quantization: options.Quantization = "",
-    kv_bits: options.KvBits = 16,
+    request: options.PlanRequest,
     all_models: Annotated[bool, typer.Option("--all", help="Also models that do not fit, with the reason.")] = False,
     as_json: options.Json = False,
-    catalog: options.Catalog = None,
 ) -> None:
     """List which models of the catalog fit on machines, and how well."""
     from longboat.cli.plan.fit_command import run_fit
-    from longboat.cli.plan.planning import Asked
-    from longboat.planner.cluster_edits import Edits
 
-    asked = Asked(
-        on=on,
-        edits=Edits(runtime=runtime),
-        context=context,
-        users=users,
-        prompt=prompt,
-        output=output,
-        slo=slo,
-        quantization=quantization,
-        kv_bits=kv_bits,
-        catalog=tuple(catalog or ()),
-    )
-    run_fit(asked, as_json=as_json, all_models=all_models)
+    run_fit(request, as_json=as_json, all_models=all_models)
 
 
+@options.takes_request(
+    "add", "remove", "swap", "net", "os", "context", "slo", "kv_bits", "tensor", "pipeline", "expert_parallel"
+)
 def cost(
     model: options.ModelName,
-    on: options.On = "",
-    runtime: options.Runtime = "",
-    users: options.Users = 8,
-    prompt: options.Prompt = 1024,
-    output: options.Output = 256,
-    quantization: options.Quantization = "",
+    request: options.PlanRequest,
     electricity: Annotated[
         str, typer.Option("--electricity", help="USD for a kWh, or a region of the catalog.")
     ] = "United States",
     utilization: Annotated[float, typer.Option("--utilization", help="Share of the time with this load.")] = 0.5,
     tokens_per_day: Annotated[
-        float | None, typer.Option("--tokens-per-day", help="Prompts and answers, instead of --utilization.")
+        float | None, typer.Option("--tokens-per-day", help="Prompts and responses, instead of --utilization.")
     ] = None,
-    years: Annotated[float, typer.Option("--years", help="After which machines are worth nothing.")] = 3.0,
+    years: Annotated[float, typer.Option("--years", help="Depreciation period in years.")] = 3.0,
     price: Annotated[
         float | None, typer.Option("--price", help="USD for all machines, instead of the catalog's prices.")
     ] = None,
@@ -179,24 +117,10 @@ def cost(
         str, typer.Option("--api", help="An API price of the catalog to compare with.", show_default=False)
     ] = "",
     as_json: options.Json = False,
-    catalog: options.Catalog = None,
-    offline: options.Offline = False,
 ) -> None:
     """Count watts and money per million tokens, and when a purchase pays."""
     from longboat.cli.plan.cost_command import Money, run_cost
-    from longboat.cli.plan.planning import Asked
-    from longboat.planner.cluster_edits import Edits
 
-    asked = Asked(
-        on=on,
-        edits=Edits(runtime=runtime),
-        users=users,
-        prompt=prompt,
-        output=output,
-        quantization=quantization,
-        catalog=tuple(catalog or ()),
-        offline=offline,
-    )
     money = Money(
         electricity=electricity,
         utilization=utilization,
@@ -205,4 +129,4 @@ def cost(
         price_usd=price,
         api=api,
     )
-    run_cost(model, asked, money, as_json=as_json)
+    run_cost(model, request, money, as_json=as_json)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from longboat.catalog.library import Library
 from longboat.cli.plan.plan_document import cost_values
-from longboat.cli.plan.planning import Asked, planner_for
+from longboat.cli.plan.plan_options import PlanRequest
+from longboat.cli.plan.planning import planner_for
 from longboat.core.errors import UserInputError
 from longboat.planner.cost import Assumptions, cost_of
 
@@ -26,9 +27,9 @@ class Money:
     api: str = ""
 
 
-def run_cost(model: str, asked: Asked, money: Money, *, as_json: bool) -> None:
+def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -> None:
     """Print what the best plan costs."""
-    planner = planner_for(asked)
+    planner = planner_for(request)
     assumed = _assumptions(money, planner.library)
     api = planner.library.apis.find(money.api) if money.api else None
     found = planner.plan(planner.read(model))

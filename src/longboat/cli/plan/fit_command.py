@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from longboat.catalog.model_entry import shape_of_entry
-from longboat.cli.plan.planning import Asked, Planner, planner_for
+from longboat.cli.plan.plan_options import PlanRequest
+from longboat.cli.plan.planning import Planner, planner_for
 from longboat.core.errors import UserInputError
 
 __all__ = ("Row", "fitting_rows", "run_fit")
@@ -28,9 +29,9 @@ class Row:
     max_sequences: int = 0
 
 
-def run_fit(asked: Asked, *, as_json: bool, all_models: bool) -> None:
+def run_fit(request: PlanRequest, *, as_json: bool, all_models: bool) -> None:
     """Print a row for each model that fits; with all_models also for those that do not."""
-    planner = planner_for(asked)
+    planner = planner_for(request)
     planner.engine  # noqa: B018 - refuses machines that no engine runs on, once and not for each model
     rows = [row for row in fitting_rows(planner) if row.fits or all_models]
     if as_json:
@@ -48,7 +49,7 @@ def run_fit(asked: Asked, *, as_json: bool, all_models: bool) -> None:
 
 
 def fitting_rows(planner: Planner) -> list[Row]:
-    """Models in the order of their size, the largest that fit first."""
+    """Return models in the order of their size, the largest that fit first."""
     rows = [_row(planner, name) for name in planner.library.models]
     return sorted(rows, key=lambda row: (not row.fits, -row.params, row.model))
 

@@ -45,7 +45,7 @@ class Point:
 
 
 def draw_chart(title: str, subtitle: str, points: Sequence[Point], ranks: Sequence[RankBytes]) -> str:
-    """The whole file. points: of the same plan, users growing; ranks: of one replica."""
+    """Return the whole file. points: of the same plan, users growing; ranks: of one replica."""
     shown = ranks[:MAX_BARS]
     bars_top = TOP + PLOT_HEIGHT + 104
     bottom = bars_top + len(shown) * (BAR_HEIGHT + BAR_GAP)
@@ -130,7 +130,7 @@ def _legend(y: float) -> Iterator[str]:
 
 
 def _round_up(value: float) -> float:
-    """The next of ``ROUND`` times a power of ten: an axis with round numbers, well filled."""
+    """Return the next of ``ROUND`` times a power of ten: an axis with round numbers, well filled."""
     if value <= 0:
         return 1.0
     power = 10.0 ** (ceil(log10(value)) - 1)

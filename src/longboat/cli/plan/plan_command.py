@@ -9,18 +9,19 @@ from pathlib import Path
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_chart import Point, draw_chart
 from longboat.cli.plan.plan_document import found_values
-from longboat.cli.plan.planning import Asked, Planner, planner_for
+from longboat.cli.plan.plan_options import PlanRequest
+from longboat.cli.plan.planning import Planner, planner_for
 from longboat.core.errors import UserInputError
-from longboat.planner.search import Found, search
+from longboat.planner.search import SearchResult, search
 
 __all__ = ("run_plan",)
 
 CHART_USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def run_plan(model: str, asked: Asked, *, as_json: bool, chart: Path | None) -> None:
+def run_plan(model: str, request: PlanRequest, *, as_json: bool, chart: Path | None) -> None:
     """Print the plans, and write the chart where one is wanted."""
-    planner = planner_for(asked)
+    planner = planner_for(request)
     shape = planner.read(model)
     found = planner.plan(shape)
     base = planner.before(shape)
@@ -40,7 +41,7 @@ def run_plan(model: str, asked: Asked, *, as_json: bool, chart: Path | None) -> 
         _write(chart, _chart(planner, found))
 
 
-def _chart(planner: Planner, found: Found) -> str:
+def _chart(planner: Planner, found: SearchResult) -> str:
     best = found.plans[0]
     shape = best.groups[0].shape
     points = [point for users in CHART_USERS if (point := _at(planner, shape, best.title, users))]
@@ -51,14 +52,14 @@ def _chart(planner: Planner, found: Found) -> str:
 
 
 def _at(planner: Planner, shape: ModelShape, title: str, users: int) -> Point | None:
-    """The same plan under another load; None where it is not among the plans there."""
+    """Return the same plan under another load; None where it is not among the plans there."""
     demand = replace(planner.demand, users=users)
     found = search([shape], planner.cluster, demand, planner.engine, planner.calibration)
     same = [plan for plan in found.plans if plan.title == title]
     return _point(replace(found, plans=tuple(same))) if same else None
 
 
-def _point(found: Found) -> Point:
+def _point(found: SearchResult) -> Point:
     plan = found.plans[0]
     return Point(users=found.demand.users, itl_s=plan.itl_s, tokens_per_s=plan.tokens_per_s)
 

@@ -6,17 +6,20 @@ from dataclasses import asdict
 from typing import Any
 
 from longboat.planner.cost import Cost
+from longboat.planner.demand import Demand
 from longboat.planner.fit import RankBytes
+from longboat.planner.forecast import Forecast
 from longboat.planner.pools import system_notes
 from longboat.planner.predict.number import Number
+from longboat.planner.ranking import Plan
 from longboat.planner.reasons import settings_of
-from longboat.planner.search import Found, Group, Plan
+from longboat.planner.search import SearchResult
 
 __all__ = ("cost_values", "found_values", "plan_values")
 
 
-def found_values(found: Found) -> dict[str, Any]:
-    """Machines, demand, plans (best first) and what was refused."""
+def found_values(found: SearchResult) -> dict[str, Any]:
+    """Return machines, demand, plans (best first) and what was refused."""
     cluster = found.cluster
     return {
         "cluster": {
@@ -25,14 +28,19 @@ def found_values(found: Found) -> dict[str, Any]:
             "accelerators": cluster.num_cards,
             "notes": list(system_notes(cluster)),
         },
-        "demand": asdict(found.demand) | {"context_tokens": found.demand.context},
+        "demand": _demand(found.demand),
         "plans": [plan_values(plan) for plan in found.plans],
         "rejected": [{"what": one.what, "why": one.why, "hint": one.hint} for one in found.rejected],
     }
 
 
+def _demand(demand: Demand) -> dict[str, Any]:
+    values = asdict(demand) | {"context_tokens": demand.context, "kv_bits": demand.settings.kv_bits}
+    return {name: value for name, value in values.items() if name != "settings"}
+
+
 def plan_values(plan: Plan) -> dict[str, Any]:
-    """One plan; per replica and total capacity apart."""
+    """Return one plan; per replica and total capacity apart."""
     return {
         "title": plan.title,
         "total": {
@@ -50,7 +58,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: Forecast) -> dict[str, Any]:
     layout, fit, prediction = group.layout, group.fit, group.prediction
     return {
         "replicas": layout.replicas,
@@ -101,6 +109,6 @@ def _rank(rank: RankBytes) -> dict[str, Any]:
 
 
 def cost_values(cost: Cost) -> dict[str, Any]:
-    """Figures of ``longboat cost``."""
+    """Return figures of ``longboat cost``."""
     derived = ("usd_per_month", "usd_per_million", "usd_per_million_output", "joules_per_token", "rent_usd_per_million")
     return asdict(cost) | {name: getattr(cost, name) for name in derived}

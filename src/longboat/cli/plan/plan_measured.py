@@ -74,7 +74,7 @@ def run_calibrate(
 
 
 def read_samples(file: Path, catalog: Sequence[Path], models: Path | None) -> tuple[list[Sample], list[Skipped]]:
-    """The rows that can be predicted, and those that cannot. Raises UserInputError where there are none."""
+    """Return the rows that can be predicted, and those that cannot. Raises UserInputError where there are none."""
     files = [*built_in_files(), *((str(path), _text(path)) for path in catalog)]
     library = load_library(files)
     rows, problems = read_lines(_text(file), str(file))
@@ -148,7 +148,7 @@ def _document(found: Evaluation, skipped: Sequence[Skipped]) -> dict[str, object
 
 
 def _reasons(skipped: Sequence[Skipped]) -> list[tuple[str, int, int]]:
-    """Each reason with how many rows it has and its first line in the file, the most frequent first."""
+    """Return each reason with how many rows it has and its first line in the file, the most frequent first."""
     first = {one.reason: one.line for one in sorted(skipped, key=lambda one: -one.line)}
     return [(reason, count, first[reason]) for reason, count in Counter(one.reason for one in skipped).most_common()]
 

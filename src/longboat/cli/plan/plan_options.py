@@ -2,79 +2,113 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-__all__ = (
-    "Add",
-    "Catalog",
-    "Context",
-    "Expert",
-    "Json",
-    "KvBits",
-    "ModelGroup",
-    "ModelName",
-    "Net",
-    "Offline",
-    "On",
-    "Os",
-    "Output",
-    "Pipeline",
-    "Prompt",
-    "Quantization",
-    "Remove",
-    "Runtime",
-    "SloText",
-    "Swap",
-    "Tensor",
-    "Users",
-)
+if TYPE_CHECKING:
+    from longboat.planner.cluster_edits import Edits
+    from longboat.planner.split_shape import AskedSplit
+
+__all__ = ("Json", "ModelGroup", "ModelName", "PlanRequest", "takes_request")
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name of the catalog or the hub, a folder, config.json or GGUF file.")
 ]
-On = Annotated[
-    str, typer.Option("--on", help='Machines: "4x(2xRTX4090), net=10GbE", a cluster file, or live.', show_default=False)
-]
-Add = Annotated[list[str] | None, typer.Option("--add", help='More nodes: "1x(2xRTX4090)". May be repeated.')]
-Remove = Annotated[
-    list[str] | None, typer.Option("--remove", help='A node\'s number, "1x(2xRTX4090)" or A4000. May be repeated.')
-]
-Swap = Annotated[
-    list[str] | None, typer.Option("--swap", help="1:A4000 for all of node 1, or A5000:A4000. May be repeated.")
-]
-Net = Annotated[str, typer.Option("--net", help="Another network between nodes.", show_default=False)]
-Os = Annotated[str, typer.Option("--os", help="Another system: linux, wsl2, windows or macos.", show_default=False)]
-Runtime = Annotated[
-    str, typer.Option("--runtime", help="Another engine: vllm, sglang or llamacpp.", show_default=False)
-]
-Context = Annotated[
-    int,
-    typer.Option("--context", help="Longest request in tokens; else prompt and output.", show_default=False),
-]
-Users = Annotated[int, typer.Option("--users", help="Requests under way at once.")]
-Prompt = Annotated[int, typer.Option("--prompt", help="Tokens of a prompt.")]
-Output = Annotated[int, typer.Option("--output", help="Tokens of an answer.")]
-SloText = Annotated[str, typer.Option("--slo", help="Limits: ttft=500ms,itl=50ms.", show_default=False)]
-Quantization = Annotated[
-    str,
-    typer.Option(
-        "--quantization",
-        "-q",
-        help="Formats to choose from: q4, fp8, awq; else as stored.",
-        show_default=False,
-    ),
-]
-KvBits = Annotated[int, typer.Option("--kv-bits", help="Bits of a number in the cache: 16 or 8.")]
-Tensor = Annotated[int, typer.Option("--tensor", help="Ranks of each stage; else the best.", show_default=False)]
-Pipeline = Annotated[int, typer.Option("--pipeline", help="Stages of a replica; else the best.", show_default=False)]
-Expert = Annotated[bool, typer.Option("--expert-parallel", help="Divide experts by copies, not cut.")]
-Catalog = Annotated[list[Path] | None, typer.Option("--catalog", help="A catalog file of your own; may be repeated.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Ask no hub.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def _option(name: str, text: str, *more: str, shown: bool = False) -> Any:
+    return typer.Option(name, *more, help=text, show_default=shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The machines, the load and the split that a command plans for, as they were given."""
+
+    on: Annotated[str, _option("--on", 'Machines: "4x(2xRTX4090), net=10GbE", a cluster file, or live.')] = ""
+    add: Annotated[list[str] | None, _option("--add", 'More nodes: "1x(2xRTX4090)". May be repeated.')] = None
+    remove: Annotated[
+        list[str] | None, _option("--remove", 'A node\'s number, "1x(2xRTX4090)" or A4000. May be repeated.')
+    ] = None
+    swap: Annotated[
+        list[str] | None, _option("--swap", "1:A4000 for all of node 1, or A5000:A4000. May be repeated.")
+    ] = None
+    net: Annotated[str, _option("--net", "Another network between nodes.")] = ""
+    os: Annotated[str, _option("--os", "Another system: linux, wsl2, windows or macos.")] = ""
+    engine: Annotated[str, _option("--engine", "Another engine: vllm, sglang or llamacpp.")] = ""
+    context: Annotated[int, _option("--context", "Longest request in tokens; else prompt and output.")] = 0
+    concurrency: Annotated[int, _option("--concurrency", "Requests under way at once.", shown=True)] = 8
+    prompt_tokens: Annotated[int, _option("--prompt-tokens", "Tokens of a prompt.", shown=True)] = 1024
+    output_tokens: Annotated[int, _option("--output-tokens", "Tokens of a response.", shown=True)] = 256
+    slo: Annotated[str, _option("--slo", "Limits: ttft=500ms,itl=50ms.")] = ""
+    quantization: Annotated[
+        str, _option("--quantization", "Formats to choose from: q4, fp8, awq; else as stored.", "-q")
+    ] = ""
+    kv_bits: Annotated[int, _option("--kv-bits", "Bits of a number in the cache: 16 or 8.", shown=True)] = 16
+    tensor: Annotated[int, _option("--tensor", "Ranks of each stage; else the best.")] = 0
+    pipeline: Annotated[int, _option("--pipeline", "Stages of a replica; else the best.")] = 0
+    expert_parallel: Annotated[
+        bool, _option("--expert-parallel", "Assign whole experts to ranks instead of sharding each.")
+    ] = False
+    catalog: Annotated[list[Path] | None, _option("--catalog", "A catalog file of your own. May be repeated.")] = None
+    offline: Annotated[bool, _option("--offline", "Never ask the hub.")] = False
+
+    @property
+    def edits(self) -> Edits:
+        """Changes to the machines of ``--on``."""
+        from longboat.planner.cluster_edits import Edits
+
+        return Edits(
+            add=tuple(self.add or ()),
+            remove=tuple(self.remove or ()),
+            swap=tuple(self.swap or ()),
+            network=self.net,
+            os=self.os,
+            engine=self.engine,
+        )
+
+    @property
+    def split(self) -> AskedSplit:
+        """The split that is asked for."""
+        from longboat.planner.split_shape import AskedSplit
+
+        return AskedSplit(tensor=self.tensor, pipeline=self.pipeline, expert_parallel=self.expert_parallel)
+
+
+def takes_request(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of ``PlanRequest``, but for those that are left out, as its argument ``request``."""
+    hints = get_type_hints(PlanRequest, include_extras=True)
+    given = [field for field in fields(PlanRequest) if field.name not in left_out]
+    own = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in given
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        told = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "request"]
+        first = [one for one in told if one.default is one.empty]
+        rest = [one.replace(kind=one.KEYWORD_ONLY) for one in told if one.default is not one.empty]
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            request = PlanRequest(**{field.name: values.pop(field.name) for field in given})
+            command(request=request, **values)
+
+        parameters = [*first, *own, *rest]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
 
 
 class ModelGroup(TyperGroup):
@@ -83,12 +117,12 @@ class ModelGroup(TyperGroup):
     default_command = "model"
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """A first word that is no command is the model."""
+        """Take a first word that is no command for the model."""
         known = args and (args[0] in self.commands)
         return super().resolve_command(ctx, args if known else [self.default_command, *args])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Options before the model are the command's, but for --help."""
+        """Give options before the model to the command, but for --help."""
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)

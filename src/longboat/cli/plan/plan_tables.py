@@ -10,10 +10,12 @@ from rich.text import Text
 
 from longboat.planner.cost import Cost
 from longboat.planner.fit import RankBytes
+from longboat.planner.forecast import Forecast
 from longboat.planner.pools import system_notes
 from longboat.planner.predict.number import Number
+from longboat.planner.ranking import Plan
 from longboat.planner.reasons import settings_of
-from longboat.planner.search import Found, Group, Plan
+from longboat.planner.search import SearchResult
 
 __all__ = ("console", "cost_table", "print_cost", "print_found", "simple_table")
 
@@ -23,21 +25,21 @@ SHOWN_PLANS, SHOWN_REJECTED = 6, 8
 
 
 def console() -> Console:
-    """Wide where nobody sees it live, so that tables do not fold."""
+    """Return a console that is wide where the output is no terminal, so that tables do not fold."""
     found = Console()
     return found if found.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
 
 
 def simple_table(*columns: str) -> Table:
-    """A table without lines; columns that end with ``>`` are right-aligned."""
+    """Return a table without lines; columns that end with ``>`` are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
     return table
 
 
-def print_found(found: Found, base: Found | None, *, num_plans: int = SHOWN_PLANS) -> None:
-    """The best plan in full, the others in a row each, what was refused, and the difference to ``base``."""
+def print_found(found: SearchResult, base: SearchResult | None, *, num_plans: int = SHOWN_PLANS) -> None:
+    """Print the best plan in full, the others in a row each, what was refused, and the difference to ``base``."""
     best, out = found.plans[0], console()
     out.print(Text(f"{best.groups[0].shape.name} on {found.cluster.title}", style="bold"))
     for note in (*_stored(best), *system_notes(found.cluster)):
@@ -68,7 +70,7 @@ def _stored(plan: Plan) -> Iterator[str]:
     yield f"weights in {shape.quantization or shape.dtype}, {shape.weight_bytes / GIB:.1f} GiB"
 
 
-def _totals(found: Found, plan: Plan) -> Text:
+def _totals(found: SearchResult, plan: Plan) -> Text:
     demand = found.demand
     replicas = f"{plan.num_replicas} replica{'s' if plan.num_replicas > 1 else ''}"
     return Text(
@@ -78,7 +80,7 @@ def _totals(found: Found, plan: Plan) -> Text:
     )
 
 
-def _figures(group: Group) -> Table:
+def _figures(group: Forecast) -> Table:
     table = simple_table("ONE REPLICA", "EXPECTED>", "8 OF 10 BETWEEN>", "FROM")
     prediction = group.prediction
     rows = (
@@ -100,7 +102,7 @@ def _interval(number: Number, factor: float) -> str:
 
 
 def _memory(ranks: Sequence[RankBytes]) -> Table:
-    """Ranks of a stage are alike: one row a stage, and stages that are alike together."""
+    """Return one row for each stage, stages that are alike together: ranks of a stage are alike."""
     table = simple_table("STAGE", "ACCELERATOR", "WEIGHTS>", "BUFFERS>", "CACHE>", "USED>", "BUDGET>", "OF CARD>")
     for stages, rank in _alike(ranks):
         sizes = (rank.weight_bytes, rank.overhead_bytes, rank.cache_bytes, rank.used_bytes, rank.budget_bytes)
@@ -132,7 +134,7 @@ def _others(plans: Sequence[Plan]) -> Table:
     return table
 
 
-def _rejected(found: Found) -> Table:
+def _rejected(found: SearchResult) -> Table:
     table = simple_table("REFUSED", "WHY")
     for one in found.rejected[:SHOWN_REJECTED]:
         table.add_row(one.what, f"{one.why}{f' ({one.hint})' if one.hint else ''}")
@@ -141,7 +143,7 @@ def _rejected(found: Found) -> Table:
     return table
 
 
-def _difference(base: Found, found: Found) -> Table:
+def _difference(base: SearchResult, found: SearchResult) -> Table:
     old, new = base.plans[0], found.plans[0]
     table = simple_table("AGAINST THE BASE", "BASE>", "CHANGED>", "DIFFERENCE>")
     table.add_row("machines", base.cluster.title, found.cluster.title, "")
@@ -158,8 +160,8 @@ def _difference(base: Found, found: Found) -> Table:
     return table
 
 
-def print_cost(found: Found, cost: Cost) -> None:
-    """What the best plan costs."""
+def print_cost(found: SearchResult, cost: Cost) -> None:
+    """Print what the best plan costs."""
     out, plan = console(), found.plans[0]
     out.print(Text(f"{plan.groups[0].shape.name}: {plan.title}", style="bold"))
     out.print(Text(f"{found.demand.users} users, {found.demand.prompt_tokens} + {found.demand.output_tokens} tokens"))
@@ -175,7 +177,7 @@ def print_cost(found: Found, cost: Cost) -> None:
 
 
 def cost_table(cost: Cost) -> Table:
-    """Figures, one a row."""
+    """Return figures, one a row."""
     table = simple_table("COST", "")
     for name, text in _cost_rows(cost):
         table.add_row(name, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from longboat.builtin import describe, is_builtin
@@ -14,23 +14,26 @@ from longboat.catalog.quantization.requantize import QUANTIZATIONS, requantized
 from longboat.catalog.read_model import read_model
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import UserInputError
+from longboat.core.plan import EngineMemory
 from longboat.folders import home_folder
-from longboat.planner.advice import changes_that_fit, changes_that_meet, constraint_of, quantizations_below
+from longboat.planner.advice import Advisor, constraint_of, quantizations_below
 from longboat.planner.cluster import Cluster
-from longboat.planner.cluster_edits import Edits, edited
+from longboat.planner.cluster_edits import edited
 from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.demand import Demand, parse_slo
+from longboat.planner.engine_choice import engine_for
 from longboat.planner.formats import as_computed, lacks_kernels
 from longboat.planner.pools import pools_of
 from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.reasons import explained
-from longboat.planner.search import Found, engine_for, search
-from longboat.planner.split_shape import ANY_SPLIT, AskedSplit, EngineKind
+from longboat.planner.search import SearchResult, search
+from longboat.planner.split_shape import EngineKind
 
-__all__ = ("Asked", "Planner", "own_calibration", "planner_for", "read_shape")
+__all__ = ("Planner", "own_calibration", "planner_for", "read_shape")
 
 LIVE = "live"
 HUB_PREFIX = "hf:"
@@ -44,24 +47,6 @@ BITS = {
 }
 BIT_WORDS = {"4bit": "q4", "4-bit": "q4", "int4": "q4", "8bit": "q8", "8-bit": "q8", "int8": "q8"}
 AS_STORED = ("stored", "as-stored")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Options as they were given."""
-
-    on: str
-    edits: Edits = field(default_factory=Edits)
-    context: int = 0
-    users: int = 8
-    prompt: int = 1024
-    output: int = 256
-    slo: str = ""
-    quantization: str = ""
-    kv_bits: int = 16
-    split: AskedSplit = ANY_SPLIT
-    catalog: Sequence[Path] = field(default_factory=tuple)
-    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +66,11 @@ class Planner:
         return engine_for(self.cluster, self.library)
 
     def read(self, source: str) -> ModelShape:
-        """The model as it is stored. Raises UserInputError, TransferError."""
+        """Return the model as it is stored. Raises UserInputError, TransferError."""
         return _shape_of(source, self.library, offline=self.offline)
 
-    def plan(self, shape: ModelShape, *, fewer_bits: bool = True) -> Found:
-        """Plans, in the quantizations that are asked for; else as stored, or in fewer bits where only that fits.
+    def plan(self, shape: ModelShape, *, fewer_bits: bool = True) -> SearchResult:
+        """Return plans, in the quantizations that are asked for; else as stored, or in fewer bits where only that fits.
 
         Raises UserInputError with the constraint and the nearest changes where nothing fits.
         """
@@ -101,16 +86,16 @@ class Planner:
             raise self._refusal(shapes[0], found, engine, fixed=bool(self.quantization) or not fewer_bits)
         return self._explained(found, engine)
 
-    def _explained(self, found: Found, engine: EngineKind) -> Found:
-        """With reasons; where limits are missed also with what would keep them."""
+    def _explained(self, found: SearchResult, engine: EngineKind) -> SearchResult:
+        """Return the plans with reasons; where limits are missed also with what would keep them."""
         best, *others = explained(found).plans
         if best.missed:
-            changes = changes_that_meet(best.groups[0].shape, found, engine, self.calibration)
+            changes = Advisor(best.groups[0].shape, found, engine, self.calibration).changes_that_meet()
             best = replace(best, reasons=(*best.reasons, f"what would keep the limit: {'; '.join(changes)}"))
         return replace(found, plans=(best, *others))
 
-    def brief(self, shape: ModelShape) -> Found:
-        """As ``plan``, without reasons, and without looking for changes where nothing fits."""
+    def brief(self, shape: ModelShape) -> SearchResult:
+        """Return what ``plan`` does, without reasons, and without looking for changes where nothing fits."""
         engine = self.engine
         shapes = self._allowed(shape, engine)
         found = self._search(shapes, engine)
@@ -124,8 +109,8 @@ class Planner:
             raise UserInputError(what, hint="longboat plan names changes that would make it fit")
         return found
 
-    def before(self, shape: ModelShape) -> Found | None:
-        """The same on the machines before the changes; None where nothing was changed, or nothing fits there."""
+    def before(self, shape: ModelShape) -> SearchResult | None:
+        """Return the same on the machines before the changes; None where nothing was changed, or nothing fits there."""
         if self.base is None:
             return None
         try:
@@ -133,7 +118,7 @@ class Planner:
         except UserInputError:
             return None
 
-    def _search(self, shapes: Sequence[ModelShape], engine: EngineKind) -> Found:
+    def _search(self, shapes: Sequence[ModelShape], engine: EngineKind) -> SearchResult:
         return search(shapes, self.cluster, self.demand, engine, self.calibration)
 
     def _allowed(self, shape: ModelShape, engine: EngineKind) -> list[ModelShape]:
@@ -154,8 +139,8 @@ class Planner:
                         hint=f"--quantization {able.quantization if able else 'bf16'}",
                     )
 
-    def _refusal(self, shape: ModelShape, found: Found, engine: EngineKind, *, fixed: bool) -> UserInputError:
-        changes = changes_that_fit(shape, found, engine, self.calibration, fixed_quantization=fixed)
+    def _refusal(self, shape: ModelShape, found: SearchResult, engine: EngineKind, *, fixed: bool) -> UserInputError:
+        changes = Advisor(shape, found, engine, self.calibration).changes_that_fit(fixed_quantization=fixed)
         stored = f" in {shape.quantization}" if shape.quantization else ""
         what = f"{shape.name}{stored} does not fit on {found.cluster.title}: {constraint_of(shape, found)}"
         hint = f"what would fit: {'; '.join(changes)}" if changes else "take a smaller model: longboat fit --on … lists"
@@ -173,7 +158,7 @@ def _in(shape: ModelShape, word: str, engine: EngineKind) -> ModelShape:
 
 
 def _check_engine(shape: ModelShape, name: str, engine: EngineKind) -> None:
-    """GGUF mixes are llama.cpp's, the others are not."""
+    """Refuse GGUF mixes with engines other than llama.cpp, and the other formats with it."""
     if name not in QUANTIZATIONS:
         return
     mixed = name.startswith(("q", "iq"))
@@ -182,54 +167,58 @@ def _check_engine(shape: ModelShape, name: str, engine: EngineKind) -> None:
         other = "q4" if "4" in name or name == "awq" else "q8"
         raise UserInputError(
             f"{engine} does not compute weights in {name} well, {size / 1024**3:.1f} GiB of {shape.name}",
-            hint=f"--quantization {BITS[other][engine]}, or --runtime {'llamacpp' if mixed else 'vllm'}",
+            hint=f"--quantization {BITS[other][engine]}, or --engine {'llamacpp' if mixed else 'vllm'}",
         )
 
 
-def planner_for(asked: Asked) -> Planner:
-    """Raises UserInputError for every mistake in the options; ClusterError where ``--on live`` finds no cluster."""
-    _check_numbers(asked)
-    library = read_library(asked.catalog)
-    base = _machines(asked.on, library)
-    cluster = edited(base, asked.edits, library)
+def planner_for(request: PlanRequest) -> Planner:
+    """Return the planner of a command.
+
+    Raises UserInputError for every mistake in the options; ClusterError where ``--on live`` finds no cluster.
+    """
+    _check_numbers(request)
+    library = read_library(request.catalog or ())
+    base, edits = _machines(request.on, library), request.edits
     demand = Demand(
-        users=asked.users,
-        prompt_tokens=asked.prompt,
-        output_tokens=asked.output,
-        context_tokens=asked.context,
-        kv_bits=asked.kv_bits,
-        slo=parse_slo(asked.slo),
-        split=asked.split,
+        users=request.concurrency,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        context_tokens=request.context,
+        settings=EngineMemory(kv_bits=request.kv_bits),
+        slo=parse_slo(request.slo),
+        split=request.split,
         data_attention=True,
     )
     return Planner(
         library=library,
         calibration=own_calibration(),
-        cluster=cluster,
-        base=base if asked.edits else None,
+        cluster=edited(base, edits, library),
+        base=base if edits else None,
         demand=demand,
-        quantization=asked.quantization,
-        offline=asked.offline or bool(os.environ.get(OFFLINE)),
+        quantization=request.quantization,
+        offline=request.offline or bool(os.environ.get(OFFLINE)),
     )
 
 
-def _check_numbers(asked: Asked) -> None:
-    for name, value in (("users", asked.users), ("prompt", asked.prompt), ("output", asked.output)):
+def _check_numbers(request: PlanRequest) -> None:
+    for name in ("concurrency", "prompt_tokens", "output_tokens"):
+        option, value = f"--{name.replace('_', '-')}", getattr(request, name)
         if value < 1:
-            raise UserInputError(f"--{name} {value} is less than 1", hint=f"--{name} 1 is the least")
-    if asked.context and asked.context < asked.prompt + asked.output:
+            raise UserInputError(f"{option} {value} is less than 1", hint=f"{option} 1 is the least")
+    tokens = request.prompt_tokens + request.output_tokens
+    if request.context and request.context < tokens:
         raise UserInputError(
-            f"--context {asked.context} is shorter than a request of --prompt {asked.prompt} and --output "
-            f"{asked.output}",
-            hint=f"--context {asked.prompt + asked.output}, or a shorter --prompt",
+            f"--context {request.context} is shorter than a request of --prompt-tokens {request.prompt_tokens} and "
+            f"--output-tokens {request.output_tokens}",
+            hint=f"--context {tokens}, or fewer --prompt-tokens",
         )
-    for name, degree in (("tensor", asked.split.tensor), ("pipeline", asked.split.pipeline)):
+    for name, degree in (("tensor", request.tensor), ("pipeline", request.pipeline)):
         if not 0 <= degree <= MAX_DEGREE:
             raise UserInputError(
                 f"--{name} {degree} is not between 1 and {MAX_DEGREE}", hint=f"--{name} 2, or leave it out"
             )
-    if asked.kv_bits not in (8, 16):
-        raise UserInputError(f"--kv-bits {asked.kv_bits} cannot be planned", hint="--kv-bits 16 or 8")
+    if request.kv_bits not in (8, 16):
+        raise UserInputError(f"--kv-bits {request.kv_bits} cannot be planned", hint="--kv-bits 16 or 8")
 
 
 def _machines(on: str, library: Library) -> Cluster:
@@ -244,15 +233,15 @@ def _machines(on: str, library: Library) -> Cluster:
 
 
 def _of_file(path: Path, on: str, library: Library) -> Cluster:
-    """pydantic is loaded here alone: most plans are asked of a text."""
-    from longboat.planner.cluster_file import cluster_of_file
+    """Read a cluster file; pydantic is loaded only here, as most plans are asked of a text."""
+    from longboat.cli.plan.plan_cluster_file import cluster_of_file
     from longboat.spec.files.cluster_file import load_cluster_file
 
     return cluster_of_file(load_cluster_file(_text(path), on), library, on)
 
 
 def _live(library: Library) -> Cluster:
-    """Ray is loaded here alone."""
+    """Return the nodes of the running cluster; Ray is loaded only here."""
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.planner.cluster_live import cluster_of_nodes
 
@@ -270,7 +259,7 @@ def _text(path: Path) -> str:
 
 
 def read_shape(source: str) -> ModelShape:
-    """The model as it is stored, from the hub where it must be, unless that is forbidden.
+    """Return the model as it is stored, from the hub where it must be, unless that is forbidden.
 
     Raises UserInputError, TransferError.
     """
@@ -278,7 +267,7 @@ def read_shape(source: str) -> ModelShape:
 
 
 def _shape_of(source: str, library: Library, *, offline: bool) -> ModelShape:
-    """By the names of the catalog and the hub, and by those that a fleet file has for them."""
+    """Return a model by the names of the catalog and the hub, and by those that a fleet file has for them."""
     if is_builtin(source):
         told = describe(source)
         return shape_from_config(told.config, name=told.name)
@@ -287,13 +276,13 @@ def _shape_of(source: str, library: Library, *, offline: bool) -> ModelShape:
 
 
 def own_calibration() -> Calibration:
-    """The user's, else the built-in one. Raises UserInputError where the user's cannot be read."""
+    """Return the user's, else the built-in one. Raises UserInputError where the user's cannot be read."""
     own = home_folder() / "calibration.toml"
     return read_calibration(_text(own), str(own)) if own.is_file() else built_in_calibration()
 
 
 def _fetch(source: str, library: Library) -> Callable[[str, int, int], bytes] | None:
-    """Names of the catalog and local files need no network, nor httpx."""
+    """Return a reader of the hub; None for names of the catalog and local files, which need no network."""
     if "/" not in source or Path(source).exists():
         return None
     from longboat.cli.plan.ranged_fetch import ranged_fetch

@@ -1,9 +1,9 @@
-"""What planning knows of a fleet's models and nodes: weights from their configs, settings, memory, accelerators."""
+"""What is known of a fleet's models and nodes: weights from their configs, settings, memory, accelerators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 
@@ -16,13 +16,13 @@ from longboat.cluster.preflight.checks import NodeFindings
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.core.plan import EngineMemory
 from longboat.engines.registry import adapter_for
-from longboat.planner.decide import Knowledge
+from longboat.planner.inputs import PlannerInputs
 from longboat.planner.predict.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_local_path
 
-__all__ = ("Basis", "built_in_basis", "knowledge_of")
+__all__ = ("Basis", "built_in_basis", "with_knowledge")
 
 HUB = "hf:"
 
@@ -44,15 +44,18 @@ def built_in_basis() -> Basis:
     return Basis(library=built_in_library(), calibration=built_in_calibration())
 
 
-def knowledge_of(
-    fleet: Fleet, findings: Mapping[str, NodeFindings], platforms: Mapping[str, str], basis: Basis
-) -> Knowledge:
-    """findings: by node; platforms: by model. Never raises for what is not known: it is named instead."""
+def with_knowledge(
+    inputs: PlannerInputs, fleet: Fleet, findings: Mapping[str, NodeFindings], basis: Basis
+) -> PlannerInputs:
+    """Add what is known of models and nodes to ``inputs``; what is not known is named there, and raises nothing.
+
+    findings: by node
+    """
     shapes: dict[str, ModelShape] = {}
     unknown: dict[str, str] = {}
     memory: dict[str, EngineMemory] = {}
     for model in fleet.models:
-        told = adapter_for(model.engine.kind).memory(model.engine.args, platforms.get(model.name, "cpu"))
+        told = adapter_for(model.engine.kind).memory(model.engine.args, inputs.platforms.get(model.name, "cpu"))
         if told is None:
             continue
         memory[model.name] = told
@@ -60,7 +63,8 @@ def knowledge_of(
             shapes[model.name] = _shape(model, findings, basis)
         except LongboatError as error:
             unknown[model.name] = error.message
-    return Knowledge(
+    return replace(
+        inputs,
         library=basis.library,
         calibration=basis.calibration,
         shapes=shapes,

@@ -13,24 +13,26 @@ from longboat.builtin.shapes import SHAPES
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
-from longboat.cluster.preflight.knowledge import Basis, built_in_basis, knowledge_of
+from longboat.cluster.preflight.knowledge import Basis, built_in_basis, with_knowledge
 from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
-from longboat.planner.check import PathReport, PortReport, Surroundings, plan_fleet
+from longboat.planner.check_fleet import check_fleet
 from longboat.planner.decide import Decision, decide
+from longboat.planner.inputs import PathReport, PlannerInputs, PortReport
 from longboat.planner.resources import matches
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_local_path
+from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
-__all__ = ("CheckedPlan", "Wish", "checked_plan", "this_machine")
+__all__ = ("CheckedPlan", "UpOptions", "checked_plan", "this_machine")
 
 Inspect = Callable[[Sequence[str], PreflightRequest], Mapping[str, Any]]
 """(node ids, request) → node id → NodeFindings, or the exception that came instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class UpOptions:
     """What ``up`` wants besides the file.
 
     kept: models whose numbers were decided before, with them; running: the fleet that runs
@@ -77,7 +79,7 @@ def checked_plan(
     inspect: Inspect = inspect_here,
     *,
     basis: Basis | None = None,
-    wish: Wish = Wish(),
+    options: UpOptions = UpOptions(),
 ) -> CheckedPlan:
     """Numbers and shapes for the whole fleet on these nodes.
 
@@ -94,13 +96,14 @@ def checked_plan(
         redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,
     )
     findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
-    around = _surroundings(fleet, nodes, findings)
-    known = knowledge_of(fleet, findings, around.platforms, basis or built_in_basis())
-    decision = decide(fleet, around, known, wish.kept, wish.running)
-    fleet = decision.fleet
-    plan = plan_fleet(fleet, around)
+    inputs = with_knowledge(_inputs(fleet, nodes, findings), fleet, findings, basis or built_in_basis())
+    kept = {name: wanted_model(model) for name, model in options.kept.items()}
+    running = {model.name: model for model in wanted_models(options.running)} if options.running else {}
+    decision = decide(wanted_models(fleet), inputs, kept, running)
+    fleet = fleet_with_numbers(fleet, decision.models)
+    plan = check_fleet(decision.models, inputs, gateway_port=fleet.gateway.port)
     problems = [
-        *_undoubled(decision.problems if not wish.force else decision.undecided, plan.problems),
+        *_undoubled(decision.problems if not options.force else decision.undecided, plan.problems),
         *plan.problems,
         *_host_problems(findings),
         *_secret_problems(findings),
@@ -111,7 +114,7 @@ def checked_plan(
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
         raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
     shapes = {name: _with_reason(shape, decision.reasons.get(name, "")) for name, shape in plan.shapes.items()}
-    overridden = decision.problems if wish.force else ()
+    overridden = decision.problems if options.force else ()
     return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden)
 
 
@@ -143,8 +146,9 @@ def _answers(nodes: Sequence[Node], answers: Mapping[str, Any]) -> dict[str, Nod
     return dict(answers)
 
 
-def _surroundings(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> Surroundings:
-    return Surroundings(
+def _inputs(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> PlannerInputs:
+    """Return what the nodes found, without what is known of models."""
+    return PlannerInputs(
         nodes=tuple(nodes),
         facts=_facts(fleet, findings),
         platforms=_platforms(fleet, nodes, findings),

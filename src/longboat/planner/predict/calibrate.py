@@ -55,7 +55,7 @@ LEVELS = (
 
 
 def fit_constants(samples: Sequence[Sample], base: Calibration) -> Calibration:
-    """``base`` with factors that suit the samples better; groups and intervals are left as they are."""
+    """Return ``base`` with factors that suit the samples better; groups and intervals are left as they are."""
     if not samples:
         return base
     weights = sample_weights(samples)
@@ -76,7 +76,7 @@ def fit_constants(samples: Sequence[Sample], base: Calibration) -> Calibration:
 
 
 def sample_weights(samples: Sequence[Sample]) -> list[float]:
-    """One measurement written twice counts once; a group counts as the square root of its rows. The mean is 1."""
+    """Weigh samples: a repeated one counts once, a group as the square root of its rows. The mean is 1."""
     same = Counter(_measurement(sample) for sample in samples)
     single = [1.0 / same[_measurement(sample)] for sample in samples]
     of_group: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -88,7 +88,7 @@ def sample_weights(samples: Sequence[Sample]) -> list[float]:
 
 
 def fit_groups(samples: Sequence[Sample], calibration: Calibration, *, here: bool) -> Calibration:
-    """``calibration`` with a factor for each group of the samples, by the median of what the model leaves."""
+    """Return ``calibration`` with a factor for each group of the samples, by the median of what the model leaves."""
     ratios: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
     for sample, ratio in zip(samples, ratios_of(samples, calibration, groups=False), strict=True):
         ratios[sample.key].append(ratio)
@@ -103,7 +103,7 @@ def fit_groups(samples: Sequence[Sample], calibration: Calibration, *, here: boo
 
 
 def ratios_of(samples: Iterable[Sample], calibration: Calibration, *, groups: bool) -> list[tuple[float, float]]:
-    """Measured / predicted of ITL and TTFT of each sample. groups: with the factors of measured groups."""
+    """Return measured / predicted of ITL and TTFT of each sample. groups: with the factors of measured groups."""
     found = []
     for sample in samples:
         constants = calibration.constants(engine=sample.engine.name, kernel=sample.kernel, machine=sample.machine)
@@ -128,7 +128,7 @@ def _sweep(
     learned: dict[str, Factors],
     penalty: float,
 ) -> float:
-    """Moves the factors of one level once; returns the largest step."""
+    """Move the factors of one level once, and return the largest step."""
     blocks: dict[str, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         blocks[level.key(sample)].append(index)

@@ -55,13 +55,13 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 @cache
 def built_in_calibration() -> Calibration:
-    """What comes with Longboat: fitted to published measurements."""
+    """Return what comes with Longboat: fitted to published measurements."""
     file = resources.files("longboat.planner.predict") / "data" / "calibration.toml"
     return read_calibration(file.read_text(encoding="utf-8"), "the built-in calibration")
 
 
 def read_calibration(text: str, origin: str) -> Calibration:
-    """Raises UserInputError where the text is no calibration; ``origin`` names it in the message."""
+    """Read a calibration. Raises UserInputError where the text is none; ``origin`` names it in the message."""
     hint = "write it with `longboat plan calibrate FILE`"
     try:
         told = msgspec.toml.decode(text, type=CalibrationFile)
@@ -87,7 +87,7 @@ def read_calibration(text: str, origin: str) -> Calibration:
 
 
 def write_calibration(calibration: Calibration) -> str:
-    """The file's text; numbers with four digits."""
+    """Return the file's text; numbers with four digits."""
     return HEAD + "\n".join(_lines(calibration)) + "\n"
 
 
@@ -135,7 +135,7 @@ def _lines(calibration: Calibration) -> Iterator[str]:
 
 
 def _table(name: str, factors: Mapping[str, float]) -> Iterator[str]:
-    """Only what differs from 1 by more than is worth a line."""
+    """Return only what differs from 1 by more than is worth a line."""
     yield f"\n[{name}]"
     yield from (f"{term} = {_number(factor)}" for term, factor in factors.items() if abs(factor - 1.0) >= 0.001)
 

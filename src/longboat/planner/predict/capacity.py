@@ -16,7 +16,7 @@ HELD_OUTPUT_RATIO = 0.6
 
 
 def sequences_that_fit(deployment: Deployment, load: Load) -> float:
-    """Requests of the load's lengths that the fullest stage can hold; at least one."""
+    """Return requests of the load's lengths that the fullest stage can hold; at least one."""
     stages = range(len(deployment.stages))
     return max(1.0, min(_of_stage(deployment, load, index) for index in stages))
 

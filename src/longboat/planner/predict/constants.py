@@ -13,7 +13,7 @@ Factors = Mapping[str, float]
 
 
 def host_name(machine: str, engine: str) -> str:
-    """The key of a machine's own factors."""
+    """Return the key of a machine's own factors."""
     return f"{machine} | {engine}"
 
 
@@ -67,7 +67,7 @@ class Calibration:
     date: str = ""
 
     def constants(self, *, engine: str, kernel: str, machine: str = "") -> dict[str, float]:
-        """Every term's constant for an engine, a kind of kernels and a machine; of what is unknown, without factors."""
+        """Return every term's constant for engine, kernels and machine; of what is unknown, without factors."""
         levels = (
             self.common,
             self.engines.get(engine, {}),

@@ -58,13 +58,13 @@ class Deployment:
         return self.engine.host_calls and self.stages[0].machine.processor
 
     def layers_of(self, index: int) -> tuple[Layer, ...]:
-        """The layers of one stage."""
+        """Return the layers of one stage."""
         start = sum(stage.num_layers for stage in self.stages[:index])
         return self.shape.layers[start : start + self.stages[index].num_layers]
 
 
 def even_stages(shape: ModelShape, machine: Machine, *, pipeline: int, tensor: int, link: Fabric) -> tuple[Stage, ...]:
-    """Stages of as equal a number of layers as possible; the first ones get what is left over."""
+    """Return stages of as equal a number of layers as possible; the first ones get what is left over."""
     share, rest = divmod(len(shape.layers), pipeline)
     counts = (share + (index < rest) for index in range(pipeline))
     return tuple(Stage(num_layers=count, machine=machine, tensor=tensor, link=link) for count in counts)

@@ -1,4 +1,4 @@
-"""How engines schedule: what decides who waits for whom."""
+"""How engines schedule: what decides which request waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SYNONYMS = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "ll
 
 
 def engine_traits(name: str) -> EngineTraits:
-    """Traits of an engine by name; one that is not known counts as one like vLLM under its own name."""
+    """Return traits of an engine by name; an unknown one counts as one like vLLM under its own name."""
     key = name.strip().lower()
     key = SYNONYMS.get(key, key)
     return ENGINES.get(key) or EngineTraits(name=key)

@@ -35,7 +35,7 @@ class Features:
 
 
 def features_of(deployment: Deployment, load: Load, *, max_sequences: float | None = None) -> Features:
-    """max_sequences: that fit into the cache at once; None: as many as are asked for."""
+    """Return the features. max_sequences: that fit into the cache at once; None: as many as are asked for."""
     running = max(1.0, min(load.concurrency, max_sequences or load.concurrency))
     depth = len(deployment.stages)
     batch = max(1.0, running / depth)
@@ -59,7 +59,7 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
 
 
 def _round(deployment: Deployment, step: Pass, running: float) -> dict[str, float]:
-    """Work between two tokens of a request: all stages, one after the other, or the slowest one for each batch.
+    """Return the work between two tokens of a request: of all stages in turn, or of the slowest for each batch.
 
     There are as many batches under way as stages, or as requests where those are fewer.
     """
@@ -78,7 +78,7 @@ def _sum(works: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _works(deployment: Deployment, step: Pass) -> list[dict[str, float]]:
-    """Work of each stage; stages that are alike are counted once: deep pipelines have few sorts."""
+    """Return the work of each stage; stages that are alike are counted once: deep pipelines have few sorts."""
     known: dict[tuple[object, ...], dict[str, float]] = {}
     last = len(deployment.stages) - 1
     for index, key in enumerate(keys := [_sort(deployment, index, last) for index in range(last + 1)]):
@@ -94,12 +94,12 @@ def _sort(deployment: Deployment, index: int, last: int) -> tuple[object, ...]:
 
 
 def _usual_s(work: Mapping[str, float]) -> float:
-    """Seconds under the default constants."""
+    """Return seconds under the default constants."""
     return sum(DEFAULTS[name] * value for name, value in work.items())
 
 
 def _hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
-    """Seconds of all hops of one pass: what a token carries, and the logits where the engine returns them."""
+    """Return seconds of all hops of one pass: what a token carries, and logits where the engine returns them."""
     hops = len(deployment.stages) - 1
     if not hops:
         return 0.0

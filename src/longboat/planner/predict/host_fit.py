@@ -36,7 +36,7 @@ PREFILL_NAMES = frozenset(term.name for term in PREFILL if "_link_" not in term.
 
 
 def fit_hosts(samples: Sequence[Sample], base: Calibration) -> Calibration:
-    """``base`` with factors for each machine and engine among the samples; everything else is left as it is."""
+    """Return ``base`` with factors for each machine and engine of the samples; everything else stays as it is."""
     by_host: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_host[host_name(sample.machine, sample.engine.name)].append(sample)
@@ -59,7 +59,7 @@ def _host(samples: Sequence[Sample], base: Calibration) -> Factors:
 
 
 def _shifts(samples: Sequence[Sample], base: Calibration) -> list[float]:
-    """For each term the logarithm of measured / predicted, in the middle of the rows: of ITL, or of TTFT.
+    """Return for each term the median logarithm of measured / predicted: of ITL, or of TTFT.
 
     Rows that cross no link are asked alone where there are any.
     """
@@ -72,7 +72,7 @@ def _shifts(samples: Sequence[Sample], base: Calibration) -> list[float]:
 
 
 def _constants(sample: Sample, base: Calibration, logs: Mapping[str, float]) -> dict[str, float]:
-    """logs: of the host's factors, which replace those that it has."""
+    """Return the constants. logs: of the host's factors, which replace those that it has."""
     constants = base.constants(engine=sample.engine.name, kernel=sample.kernel, machine="" if logs else sample.machine)
     return {name: value * exp(logs.get(name, 0.0)) for name, value in constants.items()}
 

@@ -14,7 +14,7 @@ WIDE_BITS, FULL_BITS, EIGHT_BITS = 30.0, 12.0, 7.9
 
 
 def multiply_flops(weight: Weight, shape: ModelShape, machine: Machine) -> float:
-    """Peak operations a second of the kernel for ``weight``."""
+    """Return peak operations a second of the kernel for ``weight``."""
     if weight.bits > FULL_BITS:
         return machine.flops_16
     if weight.bits >= EIGHT_BITS:
@@ -23,12 +23,12 @@ def multiply_flops(weight: Weight, shape: ModelShape, machine: Machine) -> float
 
 
 def unpacks(weight: Weight, shape: ModelShape, machine: Machine) -> bool:
-    """Whether numbers are widened before they are multiplied."""
+    """Return whether numbers are widened before they are multiplied."""
     return weight.bits <= FULL_BITS and multiply_flops(weight, shape, machine) == machine.flops_16
 
 
 def kernel_class(shape: ModelShape, machine: Machine) -> str:
-    """Name of the kind of kernels that most time goes to, for constants that are learned by kind (``fp8-block/fp4``).
+    """Return the name of the kind of kernels that take most time, by which constants are learned (``fp8-block/fp4``).
 
     Before the slash the format of the weights, after it the narrowest type that the hardware multiplies.
     """

@@ -8,7 +8,7 @@ __all__ = ("solve_positive",)
 
 
 def solve_positive(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """x of ``matrix x = right``, by Cholesky's decomposition. The matrix must be symmetric and positive definite."""
+    """Return x of ``matrix x = right``, by Cholesky's decomposition, for symmetric positive definite matrices."""
     size = len(right)
     lower = [[0.0] * size for _ in range(size)]
     for i in range(size):

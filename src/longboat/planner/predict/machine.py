@@ -62,7 +62,7 @@ LOOPBACK = Fabric(name="same device", latency_s=0.0, bandwidth_bytes_per_s=1e15)
 
 
 def machine_of(entry: Accelerator) -> Machine:
-    """The machine that a catalog entry describes."""
+    """Return the machine that a catalog entry describes."""
     flops_16 = entry.flops("bf16") or entry.flops("fp16") or entry.flops("fp32")
     flops_8 = max(entry.tflops.get("fp8", 0.0) * 1e12, flops_16)
     return Machine(
@@ -78,7 +78,7 @@ def machine_of(entry: Accelerator) -> Machine:
 
 
 def machine_for(machine: Machine, engine: str) -> Machine:
-    """The machine as an engine uses it: vLLM computes with 32 bits on processors, as Longboat starts it there."""
+    """Return the machine as an engine uses it: vLLM, as Longboat starts it, computes with 32 bits on processors."""
     if not machine.processor or engine != "vllm":
         return machine
     flops = machine.flops_32 or machine.flops_16
@@ -86,5 +86,5 @@ def machine_for(machine: Machine, engine: str) -> Machine:
 
 
 def fabric_of(link: Link) -> Fabric:
-    """The link that a catalog entry describes."""
+    """Return the link that a catalog entry describes."""
     return Fabric(name=link.name, latency_s=link.latency_s, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s)

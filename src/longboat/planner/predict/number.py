@@ -21,11 +21,11 @@ class Number:
     provenance: Provenance
 
     def map(self, function: Callable[[float], float]) -> Number:
-        """The number that a monotonic function makes of it."""
+        """Return the number that a monotonic function makes of it."""
         ends = sorted((function(self.low), function(self.high)))
         return replace(self, value=function(self.value), low=ends[0], high=ends[1])
 
     def scaled(self, value: float) -> Number:
-        """Another value with the same relative interval."""
+        """Return another value with the same relative interval."""
         factor = value / self.value
         return self.map(lambda old: old * factor)

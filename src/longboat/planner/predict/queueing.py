@@ -14,12 +14,12 @@ MAX_BUSY_RATIO = 0.9
 
 
 def in_step(load: Load) -> bool:
-    """Whether equal lengths keep the requests in step: all end together, and the next prompts come together."""
+    """Return whether equal lengths keep requests in step: all end together, and the next prompts come together."""
     return load.spread == 0.0
 
 
 def first_token_passes(engine: EngineTraits, load: Load, *, running: float, busy_ratio: float) -> float:
-    """How many prefills long a request waits for its first token, its own included.
+    """Return how many prefills long a request waits for its first token, its own included.
 
     running: requests that fit at once; busy_ratio: share of the time that prompts of others take
 
@@ -37,7 +37,7 @@ def first_token_passes(engine: EngineTraits, load: Load, *, running: float, busy
 
 
 def polled_steps(engine: EngineTraits, load: Load, *, running: float) -> float:
-    """Decode steps that a request waits on average until the engine looks for new ones.
+    """Return decode steps that a request waits on average until the engine looks for new ones.
 
     None where nothing is decoding when requests come: where there is one at a time, and where all come together.
     """
@@ -47,7 +47,7 @@ def polled_steps(engine: EngineTraits, load: Load, *, running: float) -> float:
 
 
 def interference_share(engine: EngineTraits, load: Load, *, running: float) -> float:
-    """How many prefills of others one request decodes through, per output token."""
+    """Return how many prefills of others one request decodes through, per output token."""
     others = max(0.0, running - 1.0)
     if in_step(load) and engine.policy == "prefill_first":
         waiting = max(0.05 * others, (running - _together(engine, load, running)) / 2.0)
@@ -56,5 +56,5 @@ def interference_share(engine: EngineTraits, load: Load, *, running: float) -> f
 
 
 def _together(engine: EngineTraits, load: Load, running: float) -> float:
-    """Prompts that one pass computes."""
+    """Return prompts that one pass computes."""
     return max(1.0, min(running, engine.chunk_tokens / load.mean_prompt_tokens))

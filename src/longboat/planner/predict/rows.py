@@ -72,7 +72,7 @@ class Row:
 
 
 def read_rows(text: str, origin: str) -> tuple[Row, ...]:
-    """The rows of a CSV file. Raises UserInputError with the lines that cannot be read."""
+    """Return the rows of a CSV file. Raises UserInputError with the lines that cannot be read."""
     found, problems = read_lines(text, origin)
     if problems:
         raise _unreadable(origin, problems)
@@ -80,7 +80,7 @@ def read_rows(text: str, origin: str) -> tuple[Row, ...]:
 
 
 def read_lines(text: str, origin: str) -> tuple[tuple[tuple[int, Row], ...], tuple[Problem, ...]]:
-    """The rows that can be read, each with its line, and the lines that cannot, with their mistakes.
+    """Return the rows that can be read, each with its line, and the lines that cannot, with their mistakes.
 
     Raises UserInputError where columns are missing or no line can be read.
     """
@@ -104,7 +104,7 @@ def _unreadable(origin: str, problems: Sequence[Problem]) -> UserInputError:
 
 
 def _columns(header: Sequence[str], origin: str) -> list[str]:
-    """Names of the columns, in small letters. Raises UserInputError where some that are needed are missing."""
+    """Return the names of columns, in small letters. Raises UserInputError where some that are needed are missing."""
     columns = [name.strip().lower() for name in header]
     names = {SILICON_NAMES.get(name, name) for name in columns}
     if missing := [name for name in COLUMNS if name not in names]:
@@ -179,7 +179,7 @@ def _positive(
 
 
 def _count(cells: Mapping[str, str], name: str) -> int:
-    """A degree; empty and 0 mean 1."""
+    """Return a degree; empty and 0 mean 1."""
     value = _positive(cells, name, 1.0, zero=True, most=MAX_DEGREE)
     if value != int(value):
         raise ValueError(f"{name} is {cells[name]!r}, no whole number")

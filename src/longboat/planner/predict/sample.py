@@ -64,7 +64,7 @@ class SampleMaker:
     known: dict[tuple[str, str], ModelShape] = field(default_factory=dict)
 
     def samples(self, rows: Iterable[tuple[int, Row]]) -> tuple[list[Sample], list[Skipped]]:
-        """A sample for each row (with its line in the file) whose model and hardware are known."""
+        """Return a sample for each row (with its line in the file) whose model and hardware are known."""
         made: list[Sample] = []
         skipped: list[Skipped] = []
         for line, row in rows:
@@ -75,7 +75,7 @@ class SampleMaker:
         return made, skipped
 
     def sample(self, row: Row) -> Sample:
-        """Raises UserInputError where the catalog knows neither model, hardware nor link."""
+        """Return the sample of a row. Raises UserInputError where the catalog lacks its model, hardware or link."""
         deployment = self.deployment(row)
         load = Load(
             concurrency=row.concurrency,
@@ -96,7 +96,7 @@ class SampleMaker:
         )
 
     def deployment(self, row: Row) -> Deployment:
-        """The replica that a row speaks of."""
+        """Return the replica that a row speaks of."""
         accelerator = find_hardware(row.hardware, self.library)
         machine = machine_for(machine_of(accelerator), engine_traits(row.engine).name)
         shape = computed_on(machine, self._shape(row.model, row.quantization))
@@ -130,12 +130,12 @@ def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop
 
 
 def computed_on(machine: Machine, shape: ModelShape) -> ModelShape:
-    """The weights as the engine holds them there."""
+    """Return the weights as the engine holds them there."""
     return widened(shape) if machine.native == "fp32" else shape
 
 
 def stored_as(shape: ModelShape, quantization: str) -> ModelShape:
-    """``shape`` in a quantization by the words that measurements use: fp8, fp4, bf16, or the catalog's own names.
+    """Return ``shape`` in a quantization by the words of measurements: fp8, fp4, bf16, or the catalog's own names.
 
     ``""`` and the one that it has already change nothing. As published: FP8 in blocks where there are experts, by
     tensor where there are none; FP4 for the experts alone where there are any.

@@ -55,7 +55,7 @@ class Prediction:
 def predict(
     deployment: Deployment, load: Load, calibration: Calibration, *, max_sequences: float | None = None
 ) -> Prediction:
-    """max_sequences: that fit into the cache at once; None: as many as are asked for."""
+    """Predict a replica. max_sequences: that fit into the cache at once; None: as many as are asked for."""
     machine = deployment.stages[0].machine
     kernel = kernel_class(deployment.shape, machine)
     constants = calibration.constants(engine=deployment.engine.name, kernel=kernel, machine=machine.name)
@@ -66,11 +66,12 @@ def predict(
     itl = _number(times.itl_s, provenance, group, calibration.itl_spread, calibration.measured_itl_spread, "itl")
     ttft = _number(times.ttft_s, provenance, group, calibration.ttft_spread, calibration.measured_ttft_spread, "ttft")
     itl_factor, ttft_factor = itl.value / times.itl_s, ttft.value / times.ttft_s
+    served_s = ttft_factor * (times.ttft_s - times.queue_s)
     return Prediction(
         ttft_s=ttft,
         itl_s=itl,
         request_tokens_per_s=itl.map(lambda seconds: 1.0 / seconds),
-        total_tokens_per_s=itl.map(lambda seconds: _total(load, features.running, ttft.value, times.queue_s, seconds)),
+        total_tokens_per_s=itl.map(lambda seconds: _total(load, features.running, served_s, seconds)),
         step_s=itl.scaled(times.step_s * itl_factor),
         prefill_s=ttft.scaled(times.prefill_s * ttft_factor),
         running=features.running,
@@ -78,7 +79,7 @@ def predict(
 
 
 def times_of(features: Features, engine: EngineTraits, load: Load, constants: Mapping[str, float]) -> Times:
-    """The time model itself."""
+    """Apply the time model itself."""
     step_s = features.decode_hops_s + sum(constants[name] * value for name, value in features.decode.items())
     compute_s = sum(constants[name] * value for name, value in features.prompt.items())
     prefill_s, busy_s = compute_s + features.prompt_hops_s, compute_s * features.prompt_busy
@@ -103,8 +104,12 @@ def _busy_ratio(prefills_s: float, decode_s: float, own_s: float) -> float:
     return prefills_s / (decode_s + own_s)
 
 
-def _total(load: Load, running: float, ttft_s: float, queue_s: float, itl_s: float) -> float:
-    life_s = max(0.0, ttft_s - queue_s) + itl_s * load.mean_output_tokens
+def _total(load: Load, running: float, first_token_s: float, itl_s: float) -> float:
+    """Return output tokens per second while ``running`` requests are served; time in the queue is not counted.
+
+    first_token_s: from the moment that a request has room in the cache to its first token
+    """
+    life_s = first_token_s + itl_s * load.mean_output_tokens
     return running * load.mean_output_tokens / life_s
 
 

@@ -42,22 +42,22 @@ POLL_STEPS_OF_MANY, POLL_STEPS_OF_FEW = 30.0, 10.0
 
 
 def is_silicon(columns: Mapping[str, object]) -> bool:
-    """Whether a line has that file's columns."""
+    """Return whether a line has that file's columns."""
     return "silicon_ttft_ms" in columns
 
 
 def is_repeated(cells: Cells) -> bool:
-    """Whether a row is a copy of another one."""
+    """Return whether a row is a copy of another one."""
     return cells["tensor"] in REPEATED_TENSOR
 
 
 def spread_of(cells: Cells) -> float:
-    """``Load.spread`` of a row."""
+    """Return ``Load.spread`` of a row."""
     return SWEEP_SPREAD if _is_sweep(cells) else 0.0
 
 
 def poll_steps_of(cells: Cells, concurrency: float) -> float:
-    """``EngineTraits.poll_steps`` of a row."""
+    """Return ``EngineTraits.poll_steps`` of a row."""
     hardware = cells["hardware"].lower()
     if cells["engine"].lower() != "sglang" or not hardware.startswith(POLLING_HARDWARE) or not _is_sweep(cells):
         return 1.0

@@ -91,5 +91,5 @@ PROCESSOR = {
 
 
 def defaults_for(kernel: str) -> dict[str, float]:
-    """The default constants for a kind of kernels (``kernels.kernel_class``)."""
+    """Return the default constants for a kind of kernels (``kernels.kernel_class``)."""
     return DEFAULTS | PROCESSOR if kernel.endswith("/fp32") else dict(DEFAULTS)

@@ -45,12 +45,12 @@ class Pass:
 
 
 def expected_experts(num_experts: int, experts_per_token: int, tokens: float) -> float:
-    """How many experts at least one of ``tokens`` is routed to, if each expert is as likely as any other."""
+    """Return how many experts at least one of ``tokens`` is routed to, if each expert is as likely as any other."""
     return float(num_experts * (1.0 - (1.0 - experts_per_token / num_experts) ** tokens))
 
 
 def stage_work(deployment: Deployment, index: int, step: Pass) -> dict[str, float]:
-    """Quantities of the terms for one stage of the pipeline, on its fullest rank, without the hop to the next."""
+    """Return quantities of the terms for one stage, on its fullest rank, without the hop to the next."""
     stage = deployment.stages[index]
     found: dict[str, float] = defaultdict(float)
     for layer, count in _distinct(deployment, index):
@@ -105,7 +105,7 @@ def _weight_work(deployment: Deployment, stage: Stage, weight: Weight, step: Pas
 def _expert_work(
     deployment: Deployment, stage: Stage, layer: Layer, weight: Weight, step: Pass
 ) -> Iterator[tuple[str, float]]:
-    """Experts are divided over all ranks of the stage, by copies or by cutting each; the bytes are the same."""
+    """Count experts, divided over all ranks of the stage by copies or by cutting each; the bytes are the same."""
     machine, share = stage.machine, _imbalance(deployment, step) / stage.tensor
     hit = expected_experts(layer.num_experts, layer.experts_per_token, step.tokens) / layer.num_experts
     read_s = weight.num_bytes * hit * share / machine.bandwidth_bytes_per_s
@@ -119,7 +119,7 @@ def _expert_work(
 
 
 def _imbalance(deployment: Deployment, step: Pass) -> float:
-    """How much fuller the fullest rank is where whole experts are divided: 1.3 for few tokens, less for many.
+    """Return how much fuller the fullest rank is where whole experts are divided: 1.3 for few tokens, less for many.
 
     Our estimate, within the 1.1 to 1.5 that is usual.
     """
@@ -142,19 +142,19 @@ def _attention_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pa
 
 
 def _fullest(count: float, groups: int) -> float:
-    """Of so many requests, those of the group with most: a request is not divided."""
+    """Return the requests of the group that has most of them: a request is not divided."""
     return max(min(1.0, count), count / groups)
 
 
 def _pair_numbers(layer: Layer, step: Pass) -> int:
-    """Multiplications for one query, key and head: decoding attends to the latent itself (absorbed projections)."""
+    """Return multiplications for one query, key and head: decoding attends to the latent (absorbed projections)."""
     if step.decoding and layer.cache.kind in ("latent", "compressed"):
         return 2 * layer.cache.latent_dim
     return layer.query_dim + layer.value_dim
 
 
 def _cache_read_bytes(cache: Cache, context_tokens: int, dtype_bytes: float, ranks: int) -> float:
-    """Bytes that decoding one token of one sequence reads on one rank (a state is written back too)."""
+    """Return bytes that decoding one token of one sequence reads on one rank (a state is written back too)."""
     shards = cache.tensor_shards(ranks)
     if cache.kind == "state":
         return 2.0 * cache.state_bytes / shards
@@ -164,7 +164,7 @@ def _cache_read_bytes(cache: Cache, context_tokens: int, dtype_bytes: float, ran
 
 
 def _link_work(deployment: Deployment, stage: Stage, step: Pass) -> Iterator[tuple[str, float]]:
-    """Two all-reduces a layer. With DP attention gathering and scattering move as much."""
+    """Count two all-reduces a layer. With DP attention gathering and scattering move as much."""
     ranks = stage.tensor
     if ranks < 2:
         return
@@ -178,7 +178,7 @@ def _link_work(deployment: Deployment, stage: Stage, step: Pass) -> Iterator[tup
 
 
 def _add_head(found: dict[str, float], deployment: Deployment, stage: Stage, step: Pass) -> None:
-    """Embedding rows are few bytes; the head is a multiplication for each sequence that samples."""
+    """Add the head, one multiplication for each sequence that samples; embedding rows are few bytes."""
     head = deployment.shape.head or deployment.shape.embedding
     if head is not None:
         params, size = _rank_size(head, stage.tensor)

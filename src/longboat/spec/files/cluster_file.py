@@ -46,7 +46,7 @@ class ClusterFile(Section):
     net: str = ""
     """Network between nodes; 1GbE when left out."""
 
-    runtime: str = ""
+    engine: str = ""
     """Engine to plan for; the planner chooses when left out."""
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from longboat.core.sizes import canonical_size, size_bytes
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import Section, mistake
-from longboat.spec.types.sizes import canonical_size, size_bytes
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
 
 __all__ = (

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from longboat.core.sizes import size_bytes
 from longboat.spec.types.gateway_values import (
     AliasName,
     Digest,
@@ -23,7 +24,6 @@ from longboat.spec.types.gateway_values import (
     Word,
 )
 from longboat.spec.types.section import Section, host_name, is_loopback, mistake
-from longboat.spec.types.sizes import size_bytes
 
 __all__ = (
     "DEFAULT_TENANT",

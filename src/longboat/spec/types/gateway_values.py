@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from longboat.core.sizes import canonical_size, size_bytes
 from longboat.spec.types.section import absolute_file, mistake
-from longboat.spec.types.sizes import canonical_size, size_bytes
 
 __all__ = (
     "AliasName",

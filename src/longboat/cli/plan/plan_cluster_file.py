@@ -7,14 +7,14 @@ from dataclasses import replace
 from longboat.catalog.library import Library
 from longboat.core.errors import Problem, UserInputError
 from longboat.planner.cluster import Cluster, NodeKind, merged
-from longboat.planner.cluster_text import Settings, find_os, find_runtime, parse_cards, parse_cluster, setting_of
+from longboat.planner.cluster_text import Settings, find_engine, find_os, parse_cards, parse_cluster, setting_of
 from longboat.spec.files.cluster_file import ClusterFile, NodeSection
 
 __all__ = ("cluster_of_file",)
 
 
 def cluster_of_file(file: ClusterFile, library: Library, origin: str) -> Cluster:
-    """Raises UserInputError with the path of each name that nobody knows."""
+    """Return the machines of a cluster file. Raises UserInputError with the path of each unknown name."""
     problems: list[Problem] = []
     kinds: list[NodeKind] = []
     for index, section in enumerate(file.nodes):
@@ -22,14 +22,14 @@ def cluster_of_file(file: ClusterFile, library: Library, origin: str) -> Cluster
             kinds.append(_kind(section, file, library))
         except UserInputError as error:
             problems += [replace(found, where=f"nodes[{index}]") for found in error.problems]
-    runtime = ""
+    engine = ""
     try:
-        runtime = find_runtime(file.runtime, library) if file.runtime else ""
+        engine = find_engine(file.engine, library) if file.engine else ""
     except UserInputError as error:
-        problems += [replace(found, where="runtime") for found in error.problems]
+        problems += [replace(found, where="engine") for found in error.problems]
     if problems:
         raise UserInputError(f"{origin}: {problems[0]}", hint=problems[0].hint, problems=tuple(problems))
-    return Cluster(kinds=merged(kinds), runtime=runtime)
+    return Cluster(kinds=merged(kinds), engine=engine)
 
 
 def _kind(section: NodeSection, file: ClusterFile, library: Library) -> NodeKind:

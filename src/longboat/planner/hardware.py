@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from longboat.catalog.entries import Accelerator
 from longboat.catalog.library import Library
 from longboat.core.errors import UserInputError
 from longboat.core.plan import RankResources
@@ -16,57 +17,50 @@ from longboat.planner.predict.machine import Fabric, Machine, fabric_of, machine
 from longboat.planner.processor_part import processor_part
 from longboat.planner.split_shape import Card, card_of
 
-__all__ = ("Ground", "Seat", "accelerator_of", "find_ground", "ground_by_stage")
+__all__ = ("ReplicaHardware", "StageHardware", "accelerator_of", "find_hardware_of", "hardware_by_stage")
 
-# Ranks of one machine meet through its own network stack (Gloo): an estimate of ours.
+# Ranks of one machine meet through its own network stack (Gloo): an estimate.
 BETWEEN_PROCESSES = "10GbE"
 LABEL_HINT = "start the node with --label longboat.accelerator=RTX4090, or write numbers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What each rank of one stage computes on; bus: to the other ranks of the stage."""
+class StageHardware:
+    """What each rank of one stage computes on."""
 
     card: Card
     machine: Machine
-    bus: Fabric
+    bus: Fabric  # to the other ranks of the stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """card, machine: of one rank; bus: within a node; network: between nodes
+class ReplicaHardware:
+    """What the ranks of one replica compute on; where stages have their own, the figures are those of the weakest."""
 
-    memory_is_told: the card's memory is what the nodes told, and not what the catalog says
-    seats: of each stage, where stages are bound to nodes; card, machine and bus are then those of the weakest
-    """
-
+    entry: Accelerator
     card: Card
     machine: Machine
-    bus: Fabric
-    network: Fabric
-    on_cpu: bool
-    memory_is_told: bool = True
-    seats: tuple[Seat, ...] = ()
+    bus: Fabric  # within a node
+    network: Fabric  # between nodes
+    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes told
+    stages: tuple[StageHardware, ...] = ()  # where stages are bound to nodes
 
-    def seat(self, stage: int) -> Seat:
-        """What the ranks of a stage compute on."""
-        return self.seats[stage] if self.seats else Seat(card=self.card, machine=self.machine, bus=self.bus)
-
-    @property
-    def title(self) -> str:
-        """The card's name; where stages have several sorts of them, each name once, in their order."""
-        return " + ".join(dict.fromkeys(seat.card.name for seat in self.seats)) or self.card.name
+    def stage(self, number: int) -> StageHardware:
+        """Return what the ranks of a stage compute on."""
+        if self.stages:
+            return self.stages[number]
+        return StageHardware(card=self.card, machine=self.machine, bus=self.bus)
 
 
 def accelerator_of(node: Node, found: Mapping[str, str]) -> tuple[str, str]:
-    """A node's accelerator by its label, and that label; else as the node itself names it (found), and no label."""
+    """Return a node's accelerator and the label that names it; else what the node names itself, and no label."""
     for label in ACCELERATOR_LABELS:
         if label in node.labels:
             return node.labels[label], label
     return found.get(node.node_id, ""), ""
 
 
-def find_ground(
+def find_hardware_of(
     ranks_on: Mapping[str, int],
     nodes: Sequence[Node],
     rank: RankResources,
@@ -74,12 +68,12 @@ def find_ground(
     *,
     memory_bytes: Mapping[str, int],
     accelerators: Mapping[str, str],
-) -> Ground:
-    """The weakest of what ranks get on the nodes that they are to be on.
+) -> ReplicaHardware:
+    """Return the weakest of what ranks get on the nodes that they are to be on.
 
     ranks_on: node → ranks of this model there; memory_bytes, accelerators: what nodes told, by node
 
-    Raises UserInputError where nobody knows what an accelerator is, or ranks get parts of one.
+    Raises UserInputError where an accelerator is not known, or ranks get parts of one.
     """
     used = [node for node in nodes if ranks_on.get(node.node_id)]
     if rank.num_gpus <= 0:
@@ -91,14 +85,14 @@ def find_ground(
     return _on_accelerators(used, library, accelerators)
 
 
-def ground_by_stage(stages: Sequence[Ground]) -> Ground:
-    """What a gang gets whose stages each have their own ground; between them counts the slowest network."""
+def hardware_by_stage(stages: Sequence[ReplicaHardware]) -> ReplicaHardware:
+    """Return what a gang gets whose stages each have their own hardware; between them the slowest network counts."""
     weakest = min(stages, key=lambda one: (one.card.usable_bytes, one.machine.bandwidth_bytes_per_s))
     return replace(
         weakest,
         network=min((one.network for one in stages), key=lambda link: link.bandwidth_bytes_per_s),
         memory_is_told=all(one.memory_is_told for one in stages),
-        seats=tuple(Seat(card=one.card, machine=one.machine, bus=one.bus) for one in stages),
+        stages=tuple(StageHardware(card=one.card, machine=one.machine, bus=one.bus) for one in stages),
     )
 
 
@@ -108,38 +102,37 @@ def _on_processors(
     rank: RankResources,
     library: Library,
     memory_bytes: Mapping[str, int],
-) -> Ground:
+) -> ReplicaHardware:
     entry = processor_part(library, rank.num_cpus)
     told = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
     each = min(told, default=0) or entry.memory_bytes
     card = replace(card_of(entry, memory_bytes=each), usable_bytes=each)
-    return _ground(card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(told, default=0)))
+    return _hardware(card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(told, default=0)))
 
 
-def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> Ground:
+def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> ReplicaHardware:
     names = {accelerator_of(node, accelerators)[0] for node in nodes}
     if "" in names:
         unknown = next(node for node in nodes if not accelerator_of(node, accelerators)[0])
         raise UserInputError(
-            f"nobody says which accelerators {unknown.hostname or unknown.address} has", hint=LABEL_HINT
+            f"no label says which accelerators {unknown.hostname or unknown.address} has", hint=LABEL_HINT
         )
     found = [parse_cards(name, library)[0] for name in sorted(names)]
     weakest = min(found, key=lambda cards: (cards.memory_bytes, cards.entry.bandwidth_gb_s))
     card = card_of(weakest.entry, memory_bytes=weakest.memory_bytes)
     most = max(int(node.num_gpus) for node in nodes)
-    return _ground(card, replace(weakest, count=most), library, is_told=len(found) == 1)
+    return _hardware(card, replace(weakest, count=most), library, is_told=len(found) == 1)
 
 
-def _ground(card: Card, cards: Cards, library: Library, *, is_told: bool) -> Ground:
+def _hardware(card: Card, cards: Cards, library: Library, *, is_told: bool) -> ReplicaHardware:
     kind = setting_of((cards,), 1, Settings(), library)
     machine = replace(machine_of(cards.entry), memory_bytes=float(card.usable_bytes))
-    on_cpu = cards.entry.kind == "cpu"
-    bus = library.links.find(BETWEEN_PROCESSES) if on_cpu else bus_of((cards,), library)
-    return Ground(
+    bus = library.links.find(BETWEEN_PROCESSES) if cards.entry.kind == "cpu" else bus_of((cards,), library)
+    return ReplicaHardware(
+        entry=cards.entry,
         card=card,
         machine=machine,
         bus=fabric_of(bus),
         network=fabric_of(kind.network),
-        on_cpu=on_cpu,
         memory_is_told=is_told,
     )

@@ -27,7 +27,7 @@ class PlanRow:
 
 
 def explain(fleet: Fleet, shapes: Mapping[str, GangShape]) -> tuple[PlanRow, ...]:
-    """Rows in the order of the file; a model without a shape has no row."""
+    """Return rows in the order of the file; a model without a shape has no row."""
     return tuple(_row(model, shapes[model.name]) for model in fleet.models if model.name in shapes)
 
 

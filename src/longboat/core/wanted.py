@@ -1,0 +1,92 @@
+"""A model as the planner reads it: what is to be served, and what the fleet file leaves to decide.
+
+``longboat.spec.wanted`` makes these from the fleet file; nothing below ``spec`` reads its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ("MAX_RANKS", "Placement", "WantedLoad", "WantedModel", "WantedRank")
+
+MAX_RANKS = 1024
+"""Worker ranks of one replica at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedLoad:
+    """The requests that a model is planned for."""
+
+    users: int = 8  # requests under way at once, over all replicas
+    prompt_tokens: int = 1024
+    output_tokens: int = 256
+    lengths_given: bool = False  # whether the file states either of the two lengths
+    ttft_ms: float | None = None  # limit of the mean request; None: no limit
+    itl_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRank:
+    """What one worker rank takes on its node."""
+
+    num_cpus: float = 1.0
+    num_gpus: float | None = None  # None: 1 on a GPU platform, else 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The nodes on which replicas may run."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)  # that each node must carry
+    nodes: int | None = None  # that one replica spans; None: left to decide
+    stages: tuple[Mapping[str, str], ...] = ()  # labels of the node of each pipeline stage; empty: any node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedModel:
+    """One model of a fleet. ``None`` in replicas, tensor or pipeline leaves that number to the planner."""
+
+    name: str
+    source: str
+    engine: str = "vllm"
+    environment: str | None = None  # folder of the user's own engine environment
+    settings: str = ""  # digest of everything else with which the engine is started
+    replicas: int | None = 1
+    tensor: int | None = 1
+    pipeline: int | None = 1
+    layers: tuple[int, ...] = ()  # of each stage; empty: as the engine divides them
+    context: int | None = None  # tokens of the longest request; None: what the model can do
+    load: WantedLoad = WantedLoad()
+    rank: WantedRank = WantedRank()
+    placement: Placement = Placement()
+
+    @property
+    def split_is_open(self) -> bool:
+        """Whether the planner decides all of the split."""
+        return self.tensor is None and self.pipeline is None
+
+    @property
+    def split_is_decided(self) -> bool:
+        """Whether each part of the split is a number."""
+        return self.tensor is not None and self.pipeline is not None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the planner has nothing to decide."""
+        return self.replicas is not None and self.split_is_decided
+
+    @property
+    def num_replicas(self) -> int:
+        """Return the number of replicas. Raises ValueError where it is not decided."""
+        if self.replicas is None:
+            raise ValueError(f"the replicas of {self.name} are not decided")
+        return self.replicas
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        """Return tensor and pipeline degree. Raises ValueError where one of them is not decided."""
+        if self.tensor is None or self.pipeline is None:
+            raise ValueError(f"the split of {self.name} is not decided")
+        return self.tensor, self.pipeline

@@ -1,0 +1,94 @@
+"""From models of the fleet file to what the planner reads, and back with the numbers that it found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from longboat.core.wanted import Placement, WantedLoad, WantedModel, WantedRank
+from longboat.spec.types.fleet import Fleet, LoadSpec, ModelSpec, PlacementSpec, SplitSpec
+
+__all__ = ("fleet_with_numbers", "spec_with_numbers", "wanted_model", "wanted_models")
+
+LENGTHS = {"prompt_tokens", "output_tokens"}
+# What replicas that run need not share with those that are wanted, and what the other fields hold already.
+NOT_SETTINGS = {"replicas", "update", "load", "split", "placement", "resources", "context", "name", "source"}
+
+
+def wanted_models(fleet: Fleet) -> tuple[WantedModel, ...]:
+    """Return the fleet's models in the order of the file."""
+    return tuple(wanted_model(model) for model in fleet.models)
+
+
+def wanted_model(spec: ModelSpec) -> WantedModel:
+    """Return ``spec`` in the planner's words."""
+    parts = spec.parts
+    return WantedModel(
+        name=spec.name,
+        source=spec.source,
+        engine=spec.engine.kind,
+        environment=spec.engine.environment,
+        settings=_settings(spec),
+        replicas=None if spec.replicas == "auto" else spec.replicas,
+        tensor=None if parts.tensor == "auto" else parts.tensor,
+        pipeline=None if parts.pipeline == "auto" else parts.pipeline,
+        layers=parts.layers or (),
+        context=spec.context,
+        load=_load(spec.load),
+        rank=WantedRank(
+            num_cpus=spec.resources.cpus, num_gpus=spec.resources.gpus, memory_bytes=spec.resources.memory_bytes
+        ),
+        placement=Placement(
+            labels=spec.placement.labels, nodes=spec.placement.nodes, stages=spec.placement.stages or ()
+        ),
+    )
+
+
+def _load(load: LoadSpec) -> WantedLoad:
+    return WantedLoad(
+        users=load.users,
+        prompt_tokens=load.prompt_tokens,
+        output_tokens=load.output_tokens,
+        lengths_given=bool(LENGTHS & load.model_fields_set),
+        ttft_ms=load.ttft_ms,
+        itl_ms=load.itl_ms,
+    )
+
+
+def _settings(spec: ModelSpec) -> str:
+    values = spec.model_dump(mode="json", exclude=NOT_SETTINGS)
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def fleet_with_numbers(fleet: Fleet, decided: Iterable[WantedModel]) -> Fleet:
+    """Return the fleet with the numbers that were decided; models that are not among them stay as they are."""
+    found = {model.name: model for model in decided}
+    models = tuple(
+        spec_with_numbers(model, found[model.name]) if model.name in found else model for model in fleet.models
+    )
+    return fleet.model_copy(update={"models": models})
+
+
+def spec_with_numbers(spec: ModelSpec, decided: WantedModel) -> ModelSpec:
+    """Return ``spec`` with replicas, split and placement as decided; what is the same is left as it is written."""
+    if (written := wanted_model(spec)) == decided:
+        return spec
+    update: dict[str, Any] = {"replicas": "auto" if decided.replicas is None else decided.replicas}
+    if _split(written) != _split(decided):
+        update["split"] = SplitSpec(
+            tensor=decided.tensor or "auto", pipeline=decided.pipeline or "auto", layers=decided.layers or None
+        )
+    if written.placement != decided.placement:
+        told = decided.placement
+        update["placement"] = PlacementSpec(
+            labels=dict(told.labels),
+            nodes=told.nodes,
+            stages=tuple(dict(labels) for labels in told.stages) or None,
+        )
+    return spec.model_copy(update=update)
+
+
+def _split(model: WantedModel) -> tuple[object, ...]:
+    return model.tensor, model.pipeline, model.layers
