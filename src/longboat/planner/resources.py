@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
 from longboat.spec.types.fleet import ModelSpec
-from longboat.spec.types.sizes import canonical_size
+from longboat.spec.types.sizes import readable_size
 
 __all__ = (
     "Amount",
@@ -89,7 +89,7 @@ def describe(amount: Amount) -> str:
     if amount.gpus:
         parts.append(_count(amount.gpus, "GPU"))
     if amount.memory_bytes:
-        parts.append(canonical_size(amount.memory_bytes))
+        parts.append(readable_size(amount.memory_bytes))
     return ", ".join(parts)
 
 
