@@ -182,6 +182,7 @@ def _make_modules(compiled: Any) -> str:
     except ImportError as error:
         return f"{error.name} is not installed"
     started_s = time.monotonic()
+    print("compiling the path of a request (usually 1 to 3 minutes) ...", flush=True)
     folder: Path = compiled.FOLDER
     group_name = compiled.LIBRARY.removesuffix("__mypyc")
     manifest = _manifest(compiled)
@@ -211,7 +212,7 @@ def _make_modules(compiled: Any) -> str:
         (built / "longboat").rmdir()
         shutil.rmtree(folder, ignore_errors=True)
         built.rename(folder)
-    print(f"compiling what a request runs through: {time.monotonic() - started_s:.1f} s", flush=True)
+    print(f"  done in {time.monotonic() - started_s:.1f} s", flush=True)
     return ""
 
 

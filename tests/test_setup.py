@@ -74,6 +74,14 @@ def test_machine_without_a_new_python_is_told_what_to_do(tmp_path: Path) -> None
     assert "python3-venv" in done.stderr
 
 
+def test_a_step_of_the_setup_is_named_before_it_begins(capfd: pytest.CaptureFixture[str]) -> None:
+    step = tool("bootstrap").step
+    step("working (usually a minute)", sys.executable, "-c", "print('the work itself')")
+    assert re.fullmatch(
+        r"working \(usually a minute\) \.\.\.\nthe work itself\n  done in \d+\.\d s\n", capfd.readouterr().out
+    )
+
+
 def test_finished_environment_is_left_alone(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     names = (

@@ -21,7 +21,7 @@ REQUIREMENTS = ROOT / "requirements"
 
 
 def main(folder: Path) -> None:
-    """Build the environment anew in ``folder``."""
+    """Build a new environment in ``folder``; what was there is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "bin" / "python"
     step("making the environment", sys.executable, "-m", "venv", folder)
@@ -33,16 +33,21 @@ def main(folder: Path) -> None:
     into: tuple[str | Path, ...] = ("--quiet", "--python", python, *sources.uv_arguments())
     locked: tuple[str | Path, ...] = ("--require-hashes", "--compile-bytecode", REQUIREMENTS / "dev.txt")
     step("installing Longboat's packages", *uv, "sync", *into, *locked)
-    step("installing Longboat itself", *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
+    own = "installing Longboat itself, and compiling the path of a request (usually 1 to 3 minutes)"
+    step(own, *uv, "install", *into, "--no-deps", "--no-build-isolation", "-e", ROOT)
 
 
 def step(text: str, *command: str | Path) -> None:
-    """Run one command and tell how long it took; its own messages pass through. Ends the program when it fails."""
+    """Say what is being done, run the command, and say how long it took; the command's own messages pass through.
+
+    Ends the program when the command fails.
+    """
+    print(f"{text} ...", flush=True)
     started_s = time.monotonic()
     code = subprocess.run([str(word) for word in command], cwd=ROOT, check=False).returncode
     if code != 0:
         sys.exit(f"{text}: failed. The lines above say why; the command was: {' '.join(map(str, command))}")
-    print(f"{text}: {time.monotonic() - started_s:.1f} s", flush=True)
+    print(f"  done in {time.monotonic() - started_s:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from longboat.cli.chat.command import stream_chat
 from longboat.cli.chat.lasting_answer import LastingAnswer, ServerEvent, events_in
-from longboat.core.errors import ClusterError, EngineError
+from longboat.core.errors import ClusterError
 from longboat.core.policy import Policy
 from longboat.core.states import Endpoint, EndpointTable, ResumeLevel
 from longboat.gateway.admin.control_client import GatewayControl, gateway_command, gateway_stdin
@@ -181,11 +181,32 @@ def test_gateway_that_is_not_there_is_passed_over_until_none_is_left(gateways: C
     bases = [gateway.url for gateway in made]
     made[0].kill()
     assert "".join(stream_chat(bases, "tiny", ASK, 5))
-    with pytest.raises(EngineError, match="huge"):
-        list(stream_chat(bases, "huge", ASK, 5))
     made[1].kill()
     with pytest.raises(ClusterError, match=f"{bases[0]} or {bases[1]}"):
         list(stream_chat(bases, "tiny", ASK, 5))
+
+
+def chat(gateway: Gateway, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CHAT, "chat", *words, "--url", gateway.url]
+    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
+
+
+def test_model_that_is_not_there_is_a_mistake_of_the_user(gateways: Callable[..., list[Gateway]]) -> None:
+    (gateway,) = gateways(1)
+    done = chat(gateway, "huge", "--prompt", "hi")
+    assert done.returncode == 2
+    assert "huge" in done.stderr
+    assert "models there: tiny" in done.stderr
+
+
+def test_questions_from_a_pipe_get_nothing_but_answers(gateways: Callable[..., list[Gateway]]) -> None:
+    (gateway,) = gateways(1)
+    one = chat(gateway, "--prompt", "hi", "--max-tokens", "5").stdout
+    done = chat(gateway, "--max-tokens", "5", said="hi\n\nhi again\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(one)
+    assert len(done.stdout.splitlines()) == 2
+    assert ">" not in done.stdout
 
 
 class Script(httpx.SyncByteStream):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from longboat.cli.fleet.demo import DEMO_FILE
-from longboat.cli.fleet.target import load_target
+from longboat.cli.fleet.target import read_target
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo.yaml"
 
@@ -15,5 +15,5 @@ def test_the_built_in_fleet_is_the_example() -> None:
 
 
 def test_the_built_in_fleet_can_be_loaded() -> None:
-    fleet, _ = load_target(str(DEMO_FILE))
+    fleet = read_target(str(DEMO_FILE)).whole()
     assert fleet.models[0].source == "builtin:tiny"

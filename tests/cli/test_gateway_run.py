@@ -216,9 +216,13 @@ def write(path: Path, content: Any) -> Path:
         (("--upstream", "m=h:1"), "--upstream m=h:1: 'h:1' is not http://HOST:PORT", "write http://h:1"),
         (("--upstream", "m=http://h"), "--upstream m=http://h: ", "http://h:8000"),
         (("--upstream", "m=https://h:1"), "--upstream m=https://h:1: ", "TLS proxy"),
-        (("--upstream", "m=http://u:p@h:1"), "a password stands in the address", "api_key_env"),
+        (("--upstream", "m=http://u:p@h:1"), "the address holds a password", "api_key_env"),
         (("--upstream", "m=http://h:99999"), "--upstream m=http://h:99999: ", "http://"),
-        ((ENGINE, ENGINE), "--upstream tiny=http://127.0.0.1:1: http://127.0.0.1:1 is upstreams[0]", "keep one"),
+        (
+            (ENGINE, ENGINE),
+            "--upstream tiny=http://127.0.0.1:1: http://127.0.0.1:1 is already upstreams[0]",
+            "keep one",
+        ),
         ((ENGINE, "--host=0.0.0.0"), "--host: 0.0.0.0 is open to other machines", "--keys FILE"),
         ((ENGINE, "--host=no host"), "--host: 'no host' is neither", "127.0.0.1"),
         ((ENGINE, "--processes=0"), "--processes: 0 is less than", "write 1"),
@@ -228,10 +232,10 @@ def write(path: Path, content: Any) -> Path:
             "--keys: there is no key file /nowhere/keys.json",
             "longboat keys create",
         ),
-        ((ENGINE, "--keys=/k", "--auth=none"), "--keys: keys are given", "leave one"),
+        ((ENGINE, "--keys=/k", "--auth=none"), "--keys: a key file is given", "leave one"),
         ((ENGINE, "--config=/nowhere.yaml"), "--config: /nowhere.yaml cannot be read: No such file", "YAML"),
         ((ENGINE, "--api-key-env=UNSET_VARIABLE"), "UNSET_VARIABLE is not set", "secret"),
-        (("--api-key-env=X",), "--api-key-env: it is for engines that --upstream names", "api_key_env"),
+        (("--api-key-env=X",), "--api-key-env: it belongs to --upstream, which is not given", "api_key_env"),
     ],
 )
 def test_run_refuses_with_place_and_hint(
@@ -258,7 +262,7 @@ def test_run_refuses_with_place_and_hint(
         ("upstreams: [{model: m, url: 'http://h:1'}]\nhealth: {every_s: 0}", "health.every_s: 0 is less"),
         (
             "upstreams: [{model: m, url: 'http://h:1', replica: a}, {model: m, url: 'http://h:2', replica: a}]",
-            "upstreams[1].replica: 'a' is the name of upstreams[0]",
+            "upstreams[1].replica: 'a' is already the name of upstreams[0]",
         ),
     ],
 )
@@ -270,6 +274,20 @@ def test_file_is_refused_with_its_place(
     assert done.returncode == 2
     assert f"error: {path}: " in done.stderr
     assert place in done.stderr
+
+
+def test_every_mistake_of_file_and_command_is_told_at_once(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    content = """
+upstream: []
+upstreams: [{model: m, url: 'http://h:1', capacity: 0}]
+gateway: {port: 0, rules: [{to: gone}]}
+"""
+    path = write(tmp_path / "gateway.yaml", content)
+    done = longboat("gateway", "run", "--config", str(path), "--upstream", "nonsense")
+    assert done.returncode == 2
+    assert "5 problems" in done.stderr
+    for place in ("--upstream nonsense", "upstream", "upstreams[0].capacity", "gateway.port", "gateway.rules[0].to"):
+        assert f"  {place}: " in done.stderr
 
 
 def test_unknown_field_of_an_upstream_names_the_nearest(longboat: Callable[..., Done], tmp_path: Path) -> None:
@@ -294,7 +312,7 @@ def test_run_spreads_over_replicas_and_ends_on_interrupt(
     assert {gateway.by() for _ in range(10)} == {"one", "two"}
     assert gateway.by("other") == "two"
     gateway.says(f"tiny   r1       ready  {two.url}")
-    gateway.says("nobody else: no keys are asked for")
+    gateway.says("on this machine only: no keys are asked for")
     pids = gateway.gateways()
     gateway.process.send_signal(signal.SIGINT)
     assert gateway.ended() == 0

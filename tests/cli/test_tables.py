@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from cli.cli_builders import replica
-from longboat.cli.shared.tables import phase_times, resume_lines
+from rich.console import Console
+
+from cli.cli_builders import replica, report
+from longboat.cli.shared.tables import phase_times, resume_lines, tenant_view
 from longboat.core.states import Phase, ResumeLevel
+from longboat.spec.types.gateway import GatewaySpec, TenantSpec
 
 
 def test_the_running_phase_grows_between_announcements() -> None:
@@ -23,3 +26,13 @@ def test_a_reason_for_a_low_level_of_resuming_is_told_once_for_each_model() -> N
     told = resume_lines([replica(**why), replica(**why), replica(resume=ResumeLevel.CARRIED, resume_detail="proved")])
     assert len(told) == 1
     assert "replay: carried: seeded differs" in told[0]
+
+
+def test_columns_of_tenants_are_named_as_the_fields_of_the_file() -> None:
+    console = Console(width=120)
+    tenant = TenantSpec(name="a", priority=2, concurrent_requests=7)
+    with console.capture() as shown:
+        console.print(tenant_view(GatewaySpec(auth="keys", tenants=(tenant,)), report()))
+    header, row = shown.get().splitlines()[-2:]
+    assert header.split() == ["TENANT", "WEIGHT", "PRIORITY", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "CONCURRENT"]
+    assert row.split() == ["a", "1", "2", "-", "-", "-", "7"]

@@ -91,7 +91,7 @@ def test_a_leftover_of_a_gateway_is_not_believed(run: Path, taken: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "words"), [("no-such-host.invalid", "knows no host"), ("192.0.2.1", "is no address of")]
+    ("host", "words"), [("no-such-host.invalid", "cannot resolve the host"), ("192.0.2.1", "is not an address of")]
 )
 def test_a_host_that_cannot_be_listened_on_is_told_in_words(run: Path, host: str, words: str) -> None:
     found = look(gateway=(host, 8000))
@@ -115,7 +115,7 @@ def test_a_certificate_is_tried_with_its_key(tmp_path: Path) -> None:
         pair.cert_chain_pems[0].write_to_path(str(tmp_path / f"c{index}"))
         pair.private_key_pem.write_to_path(str(tmp_path / f"k{index}"))
     assert with_tls(tmp_path / "c0", tmp_path / "k0") == ""
-    assert "no certificate with its key" in with_tls(tmp_path / "c0", tmp_path / "k1")
+    assert "not a certificate and its unencrypted key" in with_tls(tmp_path / "c0", tmp_path / "k1")
     assert f"{tmp_path / 'k2'} cannot be read" in with_tls(tmp_path / "c0", tmp_path / "k2")
 
 

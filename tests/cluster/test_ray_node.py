@@ -97,7 +97,7 @@ def test_labels_are_read_and_wrong_ones_refused() -> None:
         "empty": "",
     }
     for wrong in ("gpu", "=x", "a b=c", "a=b,c=d", "a=b=c"):
-        with pytest.raises(UserInputError, match="is no label"):
+        with pytest.raises(UserInputError, match="is not a label"):
             parse_labels([wrong])
 
 
@@ -253,7 +253,7 @@ def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
         port = server.getsockname()[1]
     with pytest.raises(ClusterError, match="no cluster answers"):
         start_node(NodeRequest(join=f"127.0.0.1:{port}"), run)
-    with pytest.raises(UserInputError, match="is no address"):
+    with pytest.raises(UserInputError, match="is not an address"):
         start_node(NodeRequest(join="host:http"), run)
 
 
@@ -419,7 +419,7 @@ def test_lost_raylet_is_replaced_and_a_lost_head_is_taken_up_again(netlab: MakeL
     (lab.folder / "wrong").write_text("b" * 64)
     (lab.folder / "wrong").chmod(0o600)
     refused = two.run([*_LONGBOAT, *join, str(lab.folder / "wrong")], timeout=240, check=False)
-    assert refused.returncode == 3 and "does not take the token" in refused.stdout
+    assert refused.returncode == 3 and "does not accept the token" in refused.stdout
     assert two.processes() == {}
     _longboat(two, *join, str(token))
     assert _alive_at(one, token, both, 30) == both

@@ -68,7 +68,7 @@ def test_json_is_one_document_on_stdout_and_the_rest_is_on_stderr(up: FleetLab) 
 def test_a_fleet_of_another_name_is_refused(up: FleetLab) -> None:
     done = up.cli("up", up.write(TWO.replace("name: t", "name: u"), "other.yaml"), "--detach")
     assert done.returncode == 2
-    assert "fleet 't' is up" in done.stderr
+    assert "fleet 't' runs on this cluster" in done.stderr
     assert up.answers("a")
 
 
@@ -185,4 +185,15 @@ def test_interrupting_up_takes_down_what_it_started(lab: FleetLab) -> None:
     wait_until("the model answers", lambda: lab.answers("a"), 240)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=90)
+    wait_until("no process is left", lambda: not [pid for pid in lab.processes() if pid != os.getpid()], 60)
+
+
+def test_up_ends_in_peace_when_another_command_takes_its_fleet_down(lab: FleetLab) -> None:
+    log = lab.folder / "up.log"
+    with log.open("w") as output:
+        process = lab.popen("up", lab.write(ONE), stdout=output)
+    wait_until("the fleet is held", lambda: "Ctrl-C takes it down" in log.read_text(), 240)
+    assert "the local cluster is stopped" in lab.must("down")
+    assert process.wait(timeout=90) == 0, log.read_text()
+    assert "another command took the fleet down" in log.read_text()
     wait_until("no process is left", lambda: not [pid for pid in lab.processes() if pid != os.getpid()], 60)

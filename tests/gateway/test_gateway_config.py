@@ -8,7 +8,6 @@ from gateway_lab import config
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import Alias, KeyRecord, Policy, RouteRule, TenantPolicy, WeightedPool
-from longboat.core.states import Endpoint
 from longboat.gateway.config import GatewayLimits, decode_config, encode_config
 
 GOOD = {"port": 8000, "control_socket": "/s", "control_token": "t"}
@@ -58,7 +57,7 @@ def test_config_that_is_no_whole_document_is_refused(document: bytes) -> None:
         ({"limits": {"max_body_bytes": 0}}, "limits.max_body_bytes"),
         ({"limits": {"head_timeout_s": -1}}, "limits.head_timeout_s"),
         ({"policy": {"tenants": [{"name": 3}]}}, "policy.tenants[0].name"),
-        ({"upstreams": [{"model": "m"}]}, "upstreams[0].replica"),
+        ({"upstreams": []}, "upstreams"),  # endpoints come over the control socket alone
     ],
 )
 def test_config_names_a_value_outside_its_bounds(change: dict[str, object], where: str) -> None:
@@ -68,7 +67,7 @@ def test_config_names_a_value_outside_its_bounds(change: dict[str, object], wher
     assert caught.value.hint
 
 
-def test_config_carries_policy_and_upstreams() -> None:
+def test_config_carries_the_policy() -> None:
     policy = Policy(
         auth="keys",
         tenants=(TenantPolicy(name="a", models=("m",)),),
@@ -78,8 +77,7 @@ def test_config_carries_policy_and_upstreams() -> None:
         rules=(RouteRule(to="m", headers={"h": "*"}),),
         salt="grain",
     )
-    upstreams = (Endpoint(model="m", replica="r0", generation=1, url="http://e:1", api_key="k"),)
-    given = config(policy=policy, upstreams=upstreams, redis_url="redis://:pw@h")
+    given = config(policy=policy, redis_url="redis://:pw@h")
     assert decode_config(encode_config(given)) == given
 
 

@@ -114,6 +114,7 @@ class Host:
         self.name = f"h{number}"
         self.address = f"{_SUBNET}.{number}"
         self.port = f"v{number}"  # its port of the switch
+        self.card = f"02:00:0a:4d:00:{number:02x}"  # the hardware address of eth0, the same after each boot
         self.folder = lab.folder / self.name
         for part in ("home", "run", "tmp", "ray"):
             (self.folder / part).mkdir(parents=True, mode=0o700)
@@ -201,6 +202,12 @@ mount -t tmpfs tmpfs /dev/shm
 mount --bind "$3/hosts" /etc/hosts
 mount --bind "$3/resolv.conf" /etc/resolv.conf
 """
+_CABLE = """
+ip link del "$1" 2>/dev/null || true
+ip link add "$1" type veth peer name eth0 address "$3" netns "$2"
+ip link set "$1" master br0 up
+"""
+# The kernel takes the cable of a dead host away only after a while, and its neighbours remember the card's address.
 _SWITCH_SETUP = """
 ip link set lo up
 ip link add br0 type bridge
@@ -268,8 +275,7 @@ class Lab:
         assert not host.is_up
         host.namespaces = _Namespaces(host.name, inside=self._switch)
         peer = host.namespaces.pid_in_parent()
-        cable = 'ip link add "$1" type veth peer name eth0 netns "$2"; ip link set "$1" master br0 up'
-        self._switch.run(cable, host.port, peer)
+        self._switch.run(_CABLE, host.port, peer, host.card)
         host.namespaces.run(_HOST_SETUP, host.address, _GATEWAY, str(self.folder))
 
     def cut(self, host: Host) -> None:

@@ -193,6 +193,16 @@ with socket.create_connection((sys.argv[1], 7000)) as conversation:
     assert waiter.stdout.readline() == "silence\n"
 
 
+def test_host_that_was_powered_off_boots_again(netlab: MakeLab) -> None:
+    lab = netlab(2)
+    one, two = lab.hosts
+    for _ in range(5):
+        lab.power_off(two)
+        lab.boot(two)
+        _listen(two)
+        assert _ask(one, two) == "ahoy"
+
+
 def test_forwarded_port_leads_into_the_host(netlab: MakeLab) -> None:
     lab = netlab(1)
     (host,) = lab.hosts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from longboat.spec.checks.mistakes import SECTIONS, fields_of
+from longboat.spec.checks.unknown_fields import SECTIONS, fields_of
 from longboat.spec.files.load import load_fleet
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "fleet-file.md").read_text()

@@ -46,13 +46,18 @@ MISTAKES = {
         "one of",
         "secret_file",
     ),
-    "origin with a path": ("cors: {origins: ['https://a/b']}", "gateway.cors.origins[0]", "no origin", "https://app"),
+    "origin with a path": (
+        "cors: {origins: ['https://a/b']}",
+        "gateway.cors.origins[0]",
+        "not an origin",
+        "https://app",
+    ),
     "alias of no model": ("aliases: [{name: a, model: x}]", "gateway.aliases[0].model", "no model 'x'", "tiny"),
     "alias named as a model": ("aliases: [{name: tiny, model: big}]", "gateway.aliases[0].name", "a model", "rules:"),
     "alias twice": (
         "aliases: [{name: a, model: big}, {name: a, model: tiny}]",
         "gateway.aliases[1].name",
-        "aliases[0] already",
+        "already the name of aliases[0]",
         "another name",
     ),
     "alias of nothing": ("aliases: [{name: a}]", "gateway.aliases[0].pools", "one of model and pools", "model: NAME"),
@@ -77,8 +82,8 @@ MISTAKES = {
     "sticky by something else": (
         "aliases: [{name: a, model: tiny, sticky: 'header:X-User'}]",
         "gateway.aliases[0].sticky",
-        "'header:X-User' keeps no pool",
-        "small letters",
+        "'header:X-User' is not one of tenant",
+        "lower case",
     ),
     "fallback of no model": ("fallbacks: {x: [tiny]}", "gateway.fallbacks.x", "no model 'x'", "big, third, tiny"),
     "fallback to no model": ("fallbacks: {tiny: [bigg]}", "gateway.fallbacks.tiny[0]", "no model 'bigg'", "write big"),
@@ -87,7 +92,7 @@ MISTAKES = {
     "fallbacks in a circle": (
         "fallbacks: {tiny: [big], big: [third], third: [tiny]}",
         "gateway.fallbacks.tiny",
-        "tiny -> big -> third -> tiny goes in a circle",
+        "tiny -> big -> third -> tiny is a circle",
         "take tiny out of the list of third",
     ),
     "fallback of an alias": (
@@ -96,7 +101,14 @@ MISTAKES = {
         "'a' is an alias",
         "the model that it stands for",
     ),
-    "rule to no model": ("rules: [{to: x}]", "gateway.rules[0].to", "no model 'x'", "there is: big"),
+    "part in per cent": ("queue: {headroom_ratio: '50%'}", "gateway.queue.headroom_ratio", "not a number", "write 0.5"),
+    "collector by another word": (
+        "tracing: {endpoint: 'http://a:1', url: x}",
+        "gateway.tracing.url",
+        "no field 'url'",
+        "write endpoint",
+    ),
+    "rule to no model": ("rules: [{to: x}]", "gateway.rules[0].to", "no model 'x'", "known: big"),
     "rule for no tenant": (
         "auth: keys, tenants: [{name: team}], rules: [{to: tiny, tenants: [teem]}]",
         "gateway.rules[0].tenants[0]",
@@ -114,7 +126,7 @@ MISTAKES = {
     "header in capitals": (
         "rules: [{to: tiny, headers: {X-A: b}}]",
         "gateway.rules[0].headers",
-        "'X-A' is no header's name in small letters",
+        "'X-A' is not a header's name in lower case",
         "write x-a",
     ),
     "log size without a unit": ("logs: {max_bytes: '5'}", "gateway.logs.max_bytes", "not an amount", "100MiB"),
@@ -123,10 +135,15 @@ MISTAKES = {
     "Redis with a password in the file": (
         "redis: {url: 'redis://:hunter2@h/0'}",
         "gateway.redis.url",
-        "a password stands in the file",
+        "the file holds a password",
         "url_file",
     ),
-    "Redis by another scheme": ("redis: {url: 'http://h'}", "gateway.redis.url", "'http' is no scheme", "redis://"),
+    "Redis by another scheme": (
+        "redis: {url: 'http://h'}",
+        "gateway.redis.url",
+        "'http' is not the scheme",
+        "redis://",
+    ),
 }
 
 

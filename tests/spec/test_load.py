@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from longboat.core.errors import UserInputError
-from longboat.spec.files.load import fleet_from, fleet_from_source, load_fleet
+from longboat.spec.files.load import fleet_from, load_fleet, read_source
 from longboat.spec.types.fleet import API_VERSION, EngineSpec, SplitSpec
 
 
@@ -23,7 +23,7 @@ from longboat.spec.types.fleet import API_VERSION, EngineSpec, SplitSpec
     ],
 )
 def test_short_and_long_forms_mean_the_same(text: str) -> None:
-    assert load_fleet(text, "fleet.yaml") == fleet_from_source("builtin:tiny", folder="/")
+    assert load_fleet(text, "fleet.yaml") == read_source("builtin:tiny", folder="/").whole()
 
 
 def test_defaults_are_one_replica_on_one_rank_behind_a_local_gateway() -> None:
@@ -48,7 +48,7 @@ def test_defaults_are_one_replica_on_one_rank_behind_a_local_gateway() -> None:
     ],
 )
 def test_name_follows_from_the_source(source: str, name: str) -> None:
-    assert fleet_from_source(source, folder="/").models[0].name == name
+    assert read_source(source, folder="/").whole().models[0].name == name
 
 
 def test_whole_numbers_stand_for_fractions_but_not_the_other_way() -> None:

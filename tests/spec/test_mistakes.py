@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.errors import NotYetError, UserInputError
-from longboat.spec.files.load import fleet_from, load_fleet
+from longboat.spec.files.load import fleet_from, load_fleet, read_fleet
 from longboat.spec.types.fleet import Fleet
 
 # text of the file, path, words in the message, words in the hint
@@ -160,13 +160,13 @@ MISTAKES = {
     "argument with a NUL": (
         'models: [{source: builtin:tiny, engine: {args: [a, "b\\0"]}}]',
         "models[0].engine.args[1]",
-        "'b\\x00' holds a character that no argument can hold",
+        "'b\\x00' has a character that an argument cannot have",
         "without NUL",
     ),
     "environment with a NUL": (
         'models: [{source: builtin:tiny, engine: {environment: "/opt/\\0"}}]',
         "models[0].engine.environment",
-        "holds a character",
+        "has a character",
         "UTF-8",
     ),
     "memory without a unit": (
@@ -202,6 +202,50 @@ MISTAKES = {
     "hub model without hf:": ("models: [Qwen/Qwen3-0.6B]", "models[0]", "relative path", "hf:Qwen/Qwen3-0.6B"),
     "built-in model without builtin:": ("tiny", "", "'tiny' is a relative path", "builtin:tiny"),
     "home folder": ("models: [~/qwen]", "models[0]", "another folder on each node", "absolute path"),
+    "service of somebody else": (
+        "models: ['openai:gpt-4o']",
+        "models[0]",
+        "openai: is not a place that models come from",
+        "hf:ORGANISATION/NAME",
+    ),
+    "hub in capitals": ("models: ['HF:Qwen/Qwen3-0.6B']", "models[0]", "HF: is not", "write hf:Qwen/Qwen3-0.6B"),
+    "file of llama.cpp": ("models: [/m/a.gguf]", "models[0]", "is a GGUF file", "gateway run --upstream"),
+    "engine that runs already": (
+        "models: [{source: builtin:tiny, url: 'http://h:1'}]",
+        "models[0].url",
+        "no field 'url'",
+        "longboat gateway run --upstream",
+    ),
+    "task of a model": (
+        "models: [{source: builtin:tiny, task: embed}]",
+        "models[0].task",
+        "no field 'task'",
+        "[--runner, pooling, --convert, embed]",
+    ),
+    "setting of vLLM": (
+        "models: [{source: builtin:tiny, gpu_memory_utilization: 0.9}]",
+        "models[0].gpu_memory_utilization",
+        "no field",
+        'engine: {args: [--gpu-memory-utilization, "VALUE"]}',
+    ),
+    "switch of vLLM": (
+        "models: [{source: builtin:tiny, engine: {trust_remote_code: true}}]",
+        "models[0].engine.trust_remote_code",
+        "no field",
+        "engine: {args: [--trust-remote-code]}",
+    ),
+    "seconds with a unit": (
+        "models: [{source: builtin:tiny, update: {drain_s: 2m}}]",
+        "models[0].update.drain_s",
+        "'2m' is not a number",
+        "write 120: drain_s is in seconds",
+    ),
+    "thousands with a letter": (
+        "models: [{source: builtin:tiny, context: 32k}]",
+        "models[0].context",
+        "'32k' is not a whole number",
+        "write the number in full: 32000",
+    ),
     "half a hub name": ("models: ['hf:Qwen3']", "models[0]", "is not hf:ORGANISATION/NAME", "hf:Qwen/Qwen3-0.6B"),
     "no source": ("models: [{name: a}]", "models[0].source", "source is missing", "builtin:tiny"),
     "name that no URL takes": (
@@ -213,7 +257,7 @@ MISTAKES = {
     "same name twice": (
         "models: [builtin:tiny, {source: builtin:tiny, replicas: 2}]",
         "models[1].source",
-        "'tiny' is the name of models[0] already",
+        "'tiny' is already the name of models[0]",
         "tiny-2",
     ),
     "fleet name with capitals": (
@@ -303,6 +347,59 @@ def test_later_work_is_refused_as_not_yet(text: str, where: str, what: str) -> N
     assert problem.hint
 
 
+def test_hint_about_another_engine_names_a_way_that_works() -> None:
+    with pytest.raises(NotYetError) as caught:
+        load_fleet("models: [{source: builtin:tiny, engine: llama.cpp}]", "fleet.yaml")
+    assert "longboat gateway run --upstream" in caught.value.hint
+
+
+def test_the_number_of_a_hint_is_one_that_the_field_takes() -> None:
+    text = "{models: [builtin:tiny], gateway: {queue: {headroom_ratio: '95%'}}}"
+    with pytest.raises(UserInputError) as caught:
+        load_fleet(text, "fleet.yaml")
+    assert caught.value.hint == "write 0.9"
+    assert load_fleet(text.replace("'95%'", "0.9"), "fleet.yaml").gateway.queue.headroom_ratio == 0.9
+
+
+def test_references_are_checked_beside_every_other_mistake() -> None:
+    text = """
+models: [{source: Qwen/Qwen3-0.6B}, {source: builtin:tiny, replicas: -1}, {source: builtin:tiny, name: c, lora: []}]
+gateway:
+  port: 0
+  tenants: [{name: a b, models: [Qwen3-0.6B, gone]}]
+  aliases: [{name: chat, modle: tiny, model: nope}, {name: x, model: tiny, pools: 5}]
+  fallbacks: {tiny: [c], c: [tiny], d: 1}
+  rules: [{to: chat, weight: 1, tags: [t]}, {to: chatt}]
+"""
+    with pytest.raises(UserInputError) as caught:
+        load_fleet(text, "fleet.yaml", folder="/srv")
+    assert {problem.where for problem in caught.value.problems} == {
+        "models[0].source", "models[1].replicas", "models[2].lora", "gateway.port", "gateway.tenants[0].name",
+        "gateway.aliases[0].modle", "gateway.aliases[0].model", "gateway.aliases[1].pools", "gateway.fallbacks.tiny",
+        "gateway.fallbacks.d", "gateway.rules[0].weight", "gateway.rules[1].to",
+    }  # fmt: skip
+
+
+def test_what_cannot_be_known_is_not_guessed() -> None:
+    """A model without a readable name might be the one that is meant; so might a tenant."""
+    text = """
+models: [builtin:tiny, 5]
+gateway: {auth: kyes, tenants: [7], aliases: [{name: x, model: other}], rules: [{to: other, tenants: [a], tags: [b]}]}
+"""
+    with pytest.raises(UserInputError) as caught:
+        load_fleet(text, "fleet.yaml")
+    assert {problem.where for problem in caught.value.problems} == {"models[1]", "gateway.auth", "gateway.tenants[0]"}
+
+
+def test_the_part_without_mistakes_can_be_checked_further() -> None:
+    text = "{models: [tiny, builtin:tiny, {source: builtin:tiny, name: b, lora: []}, {source: builtin:tiny, name: c}]}"
+    reading = read_fleet(text, "fleet.yaml", folder="/srv")
+    assert reading.fleet is None
+    assert reading.sound is not None
+    assert [model.name for model in reading.sound.models] == ["tiny", "c"]
+    assert reading.positions == (1, 3)
+
+
 def test_mistakes_are_all_reported_at_once() -> None:
     models = "[{source: tiny, replicas: -1}, {source: builtin:tiny, split: fast}]"
     text = f"{{name: A, gateway: {{prot: 1, tls: x}}, models: {models}}}"
@@ -331,7 +428,7 @@ def test_mistake_in_a_whole_file_that_is_one_source_points_at_the_file() -> None
     ids=["argument", "environment", "source"],
 )
 def test_bytes_of_a_command_line_that_are_no_text_are_refused(model: object) -> None:
-    with pytest.raises(UserInputError, match="holds a character that no") as caught:
+    with pytest.raises(UserInputError, match="has a character that") as caught:
         fleet_from({"models": [model]}, "x", folder="/")
     str(caught.value).encode()
 

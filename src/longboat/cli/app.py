@@ -15,6 +15,7 @@ from longboat.cli.keys.commands import keys_app
 from longboat.cli.node.commands import node_app
 from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
+from longboat.cli.shared.command_list import CommandPanels
 from longboat.cli.shared.error_text import print_error
 from longboat.core.errors import ClusterError, LongboatError
 
@@ -22,23 +23,24 @@ __all__ = ("app", "main")
 
 app = typer.Typer(
     name="longboat",
+    cls=CommandPanels,
     help="Serve large language models on several machines: one file, one address, real engines placed by Ray.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(engines_app, name="engines", help="Install and list engine environments on this node.")
-app.add_typer(gateway_app, name="gateway", help="Run a gateway by itself, before engines that someone else started.")
+app.add_typer(engines_app, name="engines", help="Install and list the engines (vLLM) of this machine.")
+app.add_typer(gateway_app, name="gateway", help="Run a gateway in front of engines that run already.")
 app.add_typer(keys_app, name="keys", help="Make, list and revoke API keys.")
 app.add_typer(
     plan_app,
     name="plan",
-    help="Plan a model on machines; compare predictions with measured rows.",
+    help="Plan a model on machines: split, memory, speed.",
 )
 app.command()(fit)
 app.command()(cost)
-app.add_typer(node_app, name="node", help="Start and stop this machine's part of the cluster.")
+app.add_typer(node_app, name="node", help="Make this machine part of a cluster, or take it out.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
@@ -55,19 +57,29 @@ def common(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print Longboat's version.")
     ] = False,
 ) -> None:
-    """What every command has."""
+    """Hold the options that stand before every command."""
 
 
 @app.command()
 def up(
-    target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A fleet file, or a model (builtin:tiny).")],
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when everything is ready.")] = False,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for readiness.")] = 1800.0,
-    replan: Annotated[bool, typer.Option("--replan", help="Decide `auto` anew, also for models that run.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start also what the plan says cannot fit.")] = False,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|MODEL", help="A fleet file, or a model: builtin:tiny, hf:ORGANISATION/NAME, a folder."
+        ),
+    ],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as everything is ready.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until everything is ready.")] = 1800.0,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="Recompute `auto` settings, including for running models.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start even what the plan says cannot fit.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve a fleet: check it, plan it, place it, start it, and print its address."""
+    """Serve a fleet file, or one model, and print its address.
+
+    Everything is checked and planned first: nothing is started while there is a mistake.
+    """
     from longboat.cli.fleet.up import run_up
 
     run_up(target, detach=detach, timeout_s=timeout_s, replan=replan, force=force, as_json=as_json)
@@ -75,7 +87,7 @@ def up(
 
 @app.command()
 def down() -> None:
-    """End the fleet: models, gateways, and the local cluster if `up` started it."""
+    """End the fleet, and the local cluster if `up` started it."""
     from longboat.cli.fleet.down import run_down
 
     run_down()
@@ -83,9 +95,10 @@ def down() -> None:
 
 @app.command()
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it.")] = False, as_json: Json = False
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show what runs where."""
+    """Show which replicas and gateways run, where, and how they are."""
     from longboat.cli.fleet.status import run_status
 
     run_status(watch=watch, as_json=as_json)
@@ -93,12 +106,15 @@ def status(
 
 @app.command()
 def drain(
-    kind: Annotated[str, typer.Argument(help="replica, node or gateway.")],
-    name: Annotated[str, typer.Argument(help="MODEL/REPLICA as status shows it, or a node's name or address.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Use a gateway again.")] = False,
+    kind: Annotated[str, typer.Argument(help="What to take out: replica, node or gateway.")],
+    name: Annotated[str, typer.Argument(help="MODEL/REPLICA as `status` shows it, or a node's name or address.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Put a gateway back into use.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until nothing runs there.")] = 900.0,
 ) -> None:
-    """Take a replica, a node or a gateway out of use; answers end first, or go on elsewhere."""
+    """Take a replica, a node or a gateway out of use, losing no answer.
+
+    Running answers end first, or go on elsewhere.
+    """
     from longboat.cli.fleet.drain import run_drain
 
     run_drain(kind, name, undo=undo, timeout_s=timeout_s)
@@ -106,15 +122,17 @@ def drain(
 
 @app.command()
 def logs(
-    model: str,
-    rank: Annotated[int | None, typer.Option("--rank", help="One rank of each replica; all when left out.")] = None,
+    model: Annotated[str, typer.Argument(help="A model of the fleet, as `status` shows it.")],
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank of each replica.")] = None,
     replica: Annotated[
-        str | None, typer.Option("--replica", help="One replica, by the beginning or the end of its name.")
+        str | None, typer.Option("--replica", help="Only this replica, by the beginning or end of its name.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines to begin with.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines as they are written, until interrupted.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Number of last lines to begin with.")] = 50,
 ) -> None:
-    """Show the engine logs of a model, from whichever node they are on."""
+    """Show the engine logs of a model, from all nodes."""
     from longboat.cli.fleet.logs import run_logs
 
     run_logs(model, rank=rank, replica=replica, follow=follow, num_lines=lines)
@@ -122,7 +140,7 @@ def logs(
 
 @app.command()
 def usage(
-    days: Annotated[int, typer.Option("--days", min=1, max=3660, help="Days of UTC, today included.")] = 7,
+    days: Annotated[int, typer.Option("--days", min=1, max=3660, help="Number of days (UTC), today included.")] = 7,
     as_json: Json = False,
 ) -> None:
     """Show requests and tokens by tenant, model and day."""
@@ -133,15 +151,20 @@ def usage(
 
 @app.command()
 def chat(
-    model: Annotated[str | None, typer.Argument(help="A model of the fleet; the first one when left out.")] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Ask this once instead of talking.")] = None,
+    model: Annotated[str | None, typer.Argument(help="A model of the fleet.  [default: the first one]")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="Ask this one question instead of starting a conversation.")
+    ] = None,
     url: Annotated[
         list[str] | None,
-        typer.Option("--url", help="A gateway's address; several: the next one goes on where one goes away."),
+        typer.Option("--url", help="Address of a gateway; repeat it for others to fall back on."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer.")] = 512,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer, in tokens.")] = 512,
 ) -> None:
-    """Talk to a model in the terminal; answers stream in."""
+    """Talk to a model in the terminal.
+
+    Questions can also come from a pipe, one a line: then only the answers are printed.
+    """
     from longboat.cli.chat.command import run_chat
 
     run_chat(model, prompt=prompt, urls=url or (), max_tokens=max_tokens)
@@ -149,13 +172,28 @@ def chat(
 
 @app.command()
 def demo(
-    file: Annotated[Path | None, typer.Argument(help="The fleet file to show; a built-in one when left out.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="End after the answer instead of staying up.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="A fleet file.  [default: one model in two replicas]")] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End after the answer instead of staying up until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Install what is missing, serve the built-in model, and ask it a question."""
+    """Install vLLM, serve a tiny built-in model, and ask it a question."""
     from longboat.cli.fleet.demo import run_demo
 
     run_demo(file, once=once)
+
+
+@app.command()
+def check(
+    target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A fleet file, or a model.")],
+) -> None:
+    """Check a fleet file without a cluster.
+
+    Finds every mistake that the file itself shows. Whether the fleet fits on the machines is for `up` to find out.
+    """
+    from longboat.cli.fleet.check import run_check
+
+    run_check(target)
 
 
 @app.command()
@@ -192,7 +230,9 @@ def _leave(error: LongboatError) -> NoReturn:
 
 
 def _missing_package(error: ImportError) -> LongboatError:
-    return ClusterError(f"Longboat is not installed whole: {error}", hint="pip install 'longboat[cluster]'")
+    return ClusterError(
+        f"a package that this command needs is not installed: {error}", hint="pip install 'longboat[cluster]'"
+    )
 
 
 def _unexpected(error: Exception) -> LongboatError:

@@ -1,11 +1,11 @@
 """The error tree: what went wrong, split by who must act.
 
     LongboatError
-    ├── UserInputError      the person who wrote the file or the command   exit 2, HTTP 400
-    │   └── NotYetError     asks for something a later version will have   exit 2, HTTP 400
-    ├── ClusterError        whoever runs the machines                      exit 3, HTTP 503
-    ├── EngineError         an engine process failed                       exit 4, HTTP 502
-    └── TransferError       bytes did not arrive                           exit 5, HTTP 502
+    ├── UserInputError      the person who wrote the file or the command   exit 2
+    │   └── NotYetError     asks for something a later version will have   exit 2
+    ├── ClusterError        the person who runs the machines               exit 3
+    ├── EngineError         an engine process failed                       exit 4
+    └── TransferError       bytes did not arrive                           exit 5
 
 Every error carries ``hint``: what to do next, in one sentence.
 """
@@ -47,8 +47,6 @@ class LongboatError(Exception):
     """Base of everything Longboat raises on purpose."""
 
     exit_code: int = 1
-    http_status: int = 500
-    retryable: bool = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -60,7 +58,6 @@ class UserInputError(LongboatError):
     """The input cannot work; nothing was started. ``problems`` lists every mistake found."""
 
     exit_code = 2
-    http_status = 400
 
     def __init__(self, message: str, *, hint: str = "", problems: tuple[Problem, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -75,8 +72,6 @@ class ClusterError(LongboatError):
     """The cluster (Ray, a node, the network) is not in a state that allows this."""
 
     exit_code = 3
-    http_status = 503
-    retryable = True
 
 
 class EngineError(LongboatError):
@@ -86,8 +81,6 @@ class EngineError(LongboatError):
     """
 
     exit_code = 4
-    http_status = 502
-    retryable = True
 
     def __init__(self, message: str, *, hint: str = "", log_tail: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -98,5 +91,3 @@ class TransferError(LongboatError):
     """Bytes did not arrive: a download, a copy, a push."""
 
     exit_code = 5
-    http_status = 502
-    retryable = True

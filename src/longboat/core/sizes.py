@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ("MAX_SIZE_BYTES", "canonical_size", "size_bytes")
+__all__ = ("MAX_SIZE_BYTES", "canonical_size", "readable_size", "size_bytes")
 
 UNITS = {"B": 1} | {
     f"{letter}{kind}": base ** (power + 1)
@@ -17,7 +17,7 @@ MAX_SIZE_BYTES = 1024 * UNITS["TiB"]
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of an amount with its unit.
+    """Return the bytes of an amount with its unit.
 
     Raises ValueError for text without a known unit (``4G``, ``4``), and for more than 1024 TiB.
     """
@@ -32,8 +32,14 @@ def size_bytes(text: str) -> int:
 
 
 def canonical_size(amount_bytes: int) -> str:
-    """The shortest exact way to write an amount, so that ``4GiB`` and ``4096MiB`` are the same in a comparison."""
+    """Write an amount in the shortest exact way, so that ``4GiB`` and ``4096MiB`` compare as equal."""
     for unit in BINARY:
         if amount_bytes % UNITS[unit] == 0:
             return f"{amount_bytes // UNITS[unit]}{unit}"
     return f"{amount_bytes}B"
+
+
+def readable_size(amount_bytes: int) -> str:
+    """Return an amount as people read it, with at most two decimals: ``23.54GiB``."""
+    unit = next((unit for unit in BINARY if amount_bytes >= UNITS[unit]), "B")
+    return f"{round(amount_bytes / UNITS[unit], 2):.12g}{unit}"

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.policy import Policy
-from longboat.core.states import Endpoint
 
 __all__ = ("GatewayConfig", "GatewayLimits", "decode_config", "encode_config")
 
@@ -69,7 +68,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         the requests that bring no decision of their own
     redis_url: where the counters are that all gateways share (a secret); None counts on this node
     state_folder: holds what outlives this process: the usage; None keeps it in memory
-    policy, upstreams: what is served until the control socket brings something newer
+    policy: how requests are served until the control socket brings a newer one; the endpoints come only that way
     scrape_s: seconds between two looks at what each engine says of its own queue; None never looks
     recent_requests: finished requests that each process remembers for the admin API
     max_label_values: models, and tenants, that metrics tell apart; the others share one label
@@ -95,7 +94,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     redis_url: NonEmpty | None = None
     state_folder: NonEmpty | None = None
     policy: Policy | None = None
-    upstreams: tuple[Endpoint, ...] = ()
     scrape_s: Annotated[float, Meta(gt=0)] | None = 1.0
     recent_requests: Count = 1000
     max_label_values: Positive = 200

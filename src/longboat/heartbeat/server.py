@@ -24,7 +24,7 @@ _MAX_LISTENERS = 4096
 
 
 def door_socket(address: str) -> socket.socket:
-    """A listening socket on a free port. Who knocks before the door is opened waits in the kernel's queue.
+    """Listen on a free port. Connections that come before the door is opened wait in the kernel's queue.
 
     Raises OSError.
     """
@@ -43,7 +43,7 @@ class BeatDoor:
         self._ticker: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """From now on beats are heard."""
+        """Begin to send heartbeats."""
         self._server = await asyncio.start_server(self._welcome, sock=self._listening, limit=MAX_LINE_BYTES)
         self._ticker = asyncio.get_running_loop().create_task(self._beat_always())
 

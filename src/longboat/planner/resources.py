@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from longboat.core.plan import GangShape, RankResources
-from longboat.core.sizes import canonical_size
+from longboat.core.sizes import readable_size
 from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
 
@@ -88,7 +88,7 @@ def describe(amount: Amount) -> str:
     if amount.gpus:
         parts.append(_count(amount.gpus, "GPU"))
     if amount.memory_bytes:
-        parts.append(canonical_size(amount.memory_bytes))
+        parts.append(readable_size(amount.memory_bytes))
     return ", ".join(parts)
 
 

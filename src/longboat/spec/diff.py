@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from longboat.core.errors import UserInputError
-from longboat.spec.checks.mistakes import shown
+from longboat.spec.checks.wording import shown
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 
@@ -57,7 +57,7 @@ class FleetDiff:
         return not (self.added or self.removed or self.changed or self.gateway)
 
     def lines(self) -> list[str]:
-        """The difference for people, one line a change."""
+        """Describe the difference for people, one line a change."""
         return [
             *(f"+ {name}" for name in self.added),
             *(f"- {name}" for name in self.removed),
@@ -67,7 +67,7 @@ class FleetDiff:
 
 
 def diff(old: Fleet, new: Fleet) -> FleetDiff:
-    """What changes from the running fleet to the one in the file.
+    """Compare the running fleet with the one in the file.
 
     Raises UserInputError where the names differ: a cluster runs one fleet.
     """
@@ -107,7 +107,7 @@ def _changes(old: object, new: object, path: str) -> Iterator[ValueChange]:
 
 
 def _parts(value: object) -> dict[str, object] | None:
-    """What a mapping, or a list of mappings, is made of; entries that have a name go by it, wherever they stand.
+    """Return the parts of a mapping, or of a list of mappings; entries that have a name go by it, wherever they stand.
 
     None for a single value, and for a list of single values.
     """

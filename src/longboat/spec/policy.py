@@ -1,4 +1,4 @@
-"""What gateways are told about their users, made of the file's gateway section, the keys and the secrets around it."""
+"""Makes the policy of gateways from the file's gateway section, the keys and the secrets around it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def policy_of(
     num_gateways: int = 1,
     admins: Iterable[AdminCredential] = (),
 ) -> Policy:
-    """The policy of a checked section (see ``gateway_problems``).
+    """Make the policy of a checked section (see ``gateway_problems``).
 
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """

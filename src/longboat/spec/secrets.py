@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from longboat.core.errors import UserInputError
+from longboat.core.errors import Problem, UserInputError
 from longboat.core.policy import AdminCredential
 from longboat.spec.types.gateway import AdminSpec, GatewaySpec
 
@@ -18,23 +18,33 @@ MAX_SECRET_BYTES = 4096
 
 
 def read_secret(*, file: str | None, variable: str | None, where: str, env: Mapping[str, str] = os.environ) -> str:
-    """The secret in a file, else in an environment variable, without white space around it. where: for the message.
+    """Read a secret from a file, else an environment variable, without white space around it. where: for the message.
 
     Raises UserInputError when it is not there, or empty; the message never holds the secret.
     """
     secret = _read_file(file, where) if file is not None else env.get(str(variable), "")
     if not (secret := secret.strip()):
         place = f"{file} is empty" if file is not None else f"the environment variable {variable} is not set here"
-        raise UserInputError(f"{where}: {place}", hint="write the secret there")
+        raise _refusal(where, place, "write the secret there")
     return secret
 
 
 def admin_credentials(gateway: GatewaySpec, env: Mapping[str, str] = os.environ) -> tuple[AdminCredential, ...]:
-    """The hashes by which admins are known.
+    """Return the hashes by which admins are known.
 
-    Raises UserInputError when a secret cannot be read, or is so short that its hash would give it away.
+    Raises UserInputError for all secrets that cannot be read, or are so short that their hash would give them away.
     """
-    return tuple(_credential(admin, env) for admin in gateway.admin)
+    found: list[AdminCredential] = []
+    problems: list[Problem] = []
+    for admin in gateway.admin:
+        try:
+            found.append(_credential(admin, env))
+        except UserInputError as error:
+            problems += error.problems
+    if problems:
+        message = str(problems[0]) if len(problems) == 1 else f"{len(problems)} secrets of gateway.admin cannot be used"
+        raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
+    return tuple(found)
 
 
 def _credential(admin: AdminSpec, env: Mapping[str, str]) -> AdminCredential:
@@ -43,10 +53,8 @@ def _credential(admin: AdminSpec, env: Mapping[str, str]) -> AdminCredential:
     where = f"gateway.admin[{admin.name}]"
     secret = read_secret(file=admin.secret_file, variable=admin.secret_env, where=where, env=env)
     if len(secret) < MIN_ADMIN_SECRET:
-        raise UserInputError(
-            f"{where}: the secret has {len(secret)} characters, at least {MIN_ADMIN_SECRET} are needed",
-            hint="openssl rand -hex 24 makes one",
-        )
+        what = f"the secret has {len(secret)} characters, at least {MIN_ADMIN_SECRET} are needed"
+        raise _refusal(where, what, "openssl rand -hex 24 makes one")
     return AdminCredential(name=admin.name, role=admin.role, sha256=hashlib.sha256(secret.encode()).hexdigest())
 
 
@@ -55,7 +63,10 @@ def _read_file(file: str, where: str) -> str:
         with Path(file).open("rb") as handle:
             return handle.read(MAX_SECRET_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UserInputError(
-            f"{where}: {file} cannot be read: {reason}", hint="give a file that this user can read"
-        ) from None
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise _refusal(where, f"{file} cannot be read: {reason}", "give a file that this user can read") from None
+
+
+def _refusal(where: str, what: str, hint: str) -> UserInputError:
+    problem = Problem(where=where, what=what, hint=hint)
+    return UserInputError(str(problem), hint=hint, problems=(problem,))

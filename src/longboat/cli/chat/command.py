@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import ssl
@@ -24,15 +25,18 @@ Message = dict[str, str]
 
 
 def run_chat(model: str | None, *, prompt: str | None, urls: Sequence[str], max_tokens: int) -> None:
-    """Talk until end of input, or ask ``prompt`` once. urls: of gateways; those that can be reached where empty."""
+    """Talk until the input ends, or ask ``prompt`` once.
+
+    urls: of gateways; where it is empty, those that can be reached. Where the input is not a terminal, each of its
+    lines is a question, and only answers are printed.
+    """
     bases = [url.rstrip("/").removesuffix("/v1") for url in urls] or gateway_urls()
     name = model or _first_model(bases)
+    messages: list[Message] = []
     if prompt is not None:
         ask(bases, name, [{"role": "user", "content": prompt}], max_tokens)
         return
-    print(f"{name} at {bases[0]}; an empty line or Ctrl-D ends it", file=sys.stderr)
-    messages: list[Message] = []
-    while line := _read_line():
+    for line in _questions(f"{name} at {bases[0]}; an empty line or Ctrl-D ends it"):
         messages.append({"role": "user", "content": line})
         messages.append({"role": "assistant", "content": ask(bases, name, messages, max_tokens)})
 
@@ -48,7 +52,7 @@ def ask(bases: Sequence[str], model: str, messages: list[Message], max_tokens: i
 
 
 def stream_chat(bases: Sequence[str], model: str, messages: list[Message], max_tokens: int) -> Iterator[str]:
-    """Text pieces of a streamed chat completion. When its gateway goes away, the next of ``bases`` gives the rest.
+    """Yield a chat completion as it streams in. When its gateway goes away, the next of ``bases`` gives the rest.
 
     Raises EngineError with the gateway's own words when it refuses, ClusterError when none is there.
     """
@@ -61,11 +65,16 @@ def stream_chat(bases: Sequence[str], model: str, messages: list[Message], max_t
     except Refused as refused:
         if refused.status in (401, 403):
             raise UserInputError(_refusal(refused.body), hint=KEY_HINT) from None
+        if refused.status == 404:
+            hint = f"models there: {', '.join(_models(bases)) or 'none'}"
+            raise UserInputError(_refusal(refused.body), hint=hint) from None
+        if refused.status in (400, 413, 422):
+            raise UserInputError(_refusal(refused.body), hint="change the request: longboat chat --help") from None
         raise EngineError(_refusal(refused.body), hint="longboat status shows the models and their state") from None
 
 
 def _client(bases: Sequence[str], timeout_s: float) -> httpx.Client:
-    """With the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set."""
+    """Make a client with the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set."""
     key = os.environ.get("LONGBOAT_API_KEY", "")
     is_tls = any(base.startswith("https") for base in bases)
     verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
@@ -75,7 +84,7 @@ def _client(bases: Sequence[str], timeout_s: float) -> httpx.Client:
 
 
 def gateway_urls() -> list[str]:
-    """Addresses of the gateways that can be reached from here, this node's first."""
+    """Return the addresses of the gateways that can be reached from here, this node's first."""
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.cli.shared.gateway_choice import gateway_here, gateways_here
 
@@ -102,24 +111,31 @@ def _refusal(body: bytes) -> str:
 
 
 def _first_model(bases: Sequence[str]) -> str:
+    if models := _models(bases):
+        return models[0]
+    raise UserInputError("the fleet has no model", hint="longboat up FILE starts one")
+
+
+def _models(bases: Sequence[str]) -> list[str]:
+    """Return the models of the first gateway that answers. Raises ClusterError where none does."""
     for base in bases:
         try:
             with _client([base], timeout_s=10.0) as client:
                 response = client.get(f"{base}/v1/models")
             if response.status_code in (401, 403):
                 raise UserInputError(_refusal(response.content), hint=KEY_HINT)
-            models = response.json()["data"]
+            return [str(model["id"]) for model in response.json()["data"]]
         except (httpx.HTTPError, ValueError, KeyError) as error:
             failure = error
-            continue
-        if not models:
-            raise UserInputError("the fleet has no model", hint="longboat up FILE")
-        return str(models[0]["id"])
     raise ClusterError(f"no answer from the gateway at {' or '.join(bases)}: {failure}", hint="longboat status")
 
 
-def _read_line() -> str:
-    try:
-        return input("> ").strip()
-    except EOFError:
-        return ""
+def _questions(greeting: str) -> Iterator[str]:
+    """Yield what is asked: with a prompt on a terminal, until an empty line; else every line that is not empty."""
+    if not sys.stdin.isatty():
+        yield from filter(None, map(str.strip, sys.stdin))
+        return
+    print(greeting, file=sys.stderr)
+    with contextlib.suppress(EOFError):
+        while line := input("> ").strip():
+            yield line

@@ -96,7 +96,7 @@ class LastingAnswer:
             time.sleep(_PAUSES_S[min(num_vain, len(_PAUSES_S)) - 1])
 
     def _check(self, num_vain: int, end_s: float) -> None:
-        """Whether it may be asked for once more."""
+        """Raise ClusterError where the rest may not be asked for once more."""
         if self._num_events and not self._token:
             what = "the gateway went away in the middle of the answer, and its engine keeps no journal"
             raise ClusterError(what, hint="ask again")
@@ -107,7 +107,7 @@ class LastingAnswer:
             raise ClusterError(f"no answer from the gateway at {where}: {self._failure}", hint="longboat status")
 
     def _once(self) -> Iterator[str]:
-        """What one gateway gives of it."""
+        """Yield what one gateway gives of the answer."""
         url = f"{self._bases[self._at % len(self._bases)]}{self._path}"
         try:
             with self._client.stream("POST", url, content=self._body, headers=self._headers()) as response:

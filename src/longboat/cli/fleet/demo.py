@@ -31,7 +31,7 @@ def run_demo(file: Path | None, *, once: bool) -> None:
         ask([gateway_here(report.gateways).url], model, [{"role": "user", "content": QUESTION}], 200)
         print(f"\n(streamed in {time.monotonic() - began_s:.1f} s from one of {len(report.replicas)} vLLM replicas)")
         if not once:
-            hold(applied)
+            hold(session, applied)
 
 
 def _install_engine() -> None:

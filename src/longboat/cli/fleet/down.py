@@ -15,7 +15,7 @@ __all__ = ("end_cluster", "ends_with", "run_down")
 
 
 def run_down() -> None:
-    """Raises ClusterError when there is no cluster, or when the fleet on one that stays cannot be ended."""
+    """Run the command. Raises ClusterError without a cluster, or where the fleet on one that stays cannot be ended."""
     from longboat.cluster.host.ray_node import stop_node
 
     address = (cluster_env() or {}).get("RAY_ADDRESS", "")
@@ -49,5 +49,5 @@ def _end_fleet(session: Session) -> bool:
 
 
 def ends_with(local: ClusterRecord | None, ended: str) -> bool:
-    """Whether this node's cluster ends with the fleet on ``ended`` (ADDRESS:PORT): RAY_ADDRESS may lead elsewhere."""
+    """Return whether this node's cluster is the one at ``ended`` (ADDRESS:PORT): RAY_ADDRESS may lead elsewhere."""
     return local is not None and local.started_by_up and local.gcs_address == ended

@@ -33,7 +33,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
     with connect() as session:
         report = session.report()
         if report is None:
-            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
         match kind:
             case "replica":
                 is_empty = _replica(session, _replica_named(report, name), undo)
@@ -42,7 +42,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
             case "gateway":
                 is_empty = _gateway(session, _node_named(session, name), undo)
             case _:
-                raise UserInputError(f"{kind!r} cannot be drained", hint="replica, node or gateway")
+                raise UserInputError(f"{kind!r} cannot be drained", hint="write replica, node or gateway")
         if undo:
             print(f"{kind} {name} is in use again")
             return
@@ -51,7 +51,7 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
 
 def _replica(session: Session, replica: str, undo: bool) -> Callable[[FleetReport], bool]:
     if undo:
-        raise UserInputError("a replica that was told to end cannot be called back", hint="another takes its place")
+        raise UserInputError("the drain of a replica cannot be undone", hint="another takes its place")
     _change(session, lambda drains: replace(drains, replicas=drains.replicas | {replica}))
     return lambda report: all(s.replica != replica or _is_over(s.phase) for s in report.replicas)
 
@@ -63,12 +63,12 @@ def _gateway(session: Session, node: Node, undo: bool) -> Callable[[FleetReport]
 
 
 def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], bool]:
-    """Its replicas are exchanged for others elsewhere, each once another is ready; its gateway takes nothing new."""
+    """Replace the node's replicas by others elsewhere; its gateway takes no new requests."""
     if undo:
-        raise UserInputError("a node that was drained is not given work again", hint=BACK_HINT)
+        raise UserInputError("the drain of a node cannot be undone", hint=BACK_HINT)
     if node.is_head:
         hint = "longboat drain replica or longboat drain gateway take out what runs there"
-        raise UserInputError("the head's node cannot be drained: the cluster hangs on it", hint=hint)
+        raise UserInputError("the head's node cannot be drained: the cluster depends on it", hint=hint)
     session.drain_node(node.node_id)
     _change(session, lambda drains: replace(drains, nodes=drains.nodes | {node.node_id}))
     return lambda report: (
@@ -81,7 +81,7 @@ def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], b
 
 
 def _change(session: Session, change: Callable[[Drains], Drains]) -> None:
-    """The controller keeps what is taken out, also when it starts anew."""
+    """Tell the controller what is taken out; it keeps that when it restarts."""
     apps = session.applications()
     values = controller_values(apps)
     session.rest.put(document_with(apps, values_with_drains(values, change(read_drains(values)))))
@@ -96,8 +96,8 @@ def _wait(session: Session, kind: str, name: str, is_empty: Callable[[FleetRepor
             return
         time.sleep(POLL_S)
     raise ClusterError(
-        f"{kind} {name} still works after {timeout_s:.0f} s",
-        hint="it goes on draining: longboat status shows it; is there room for a replica elsewhere?",
+        f"{kind} {name} is still in use after {timeout_s:.0f} s",
+        hint="the drain continues: longboat status shows it; is there room for a replica elsewhere?",
     )
 
 
@@ -109,7 +109,7 @@ def _replica_named(report: FleetReport, name: str) -> str:
     if len(found) == 1:
         return found[0]
     names = ", ".join(f"{state.model}/{state.replica[-8:]}" for state in ready) or "none"
-    raise UserInputError(f"{len(found)} replicas are ready that {name!r} names", hint=f"there are: {names}")
+    raise UserInputError(f"{name!r} matches {len(found)} ready replicas, not one", hint=f"ready replicas: {names}")
 
 
 def _node_named(session: Session, name: str) -> Node:
@@ -118,7 +118,7 @@ def _node_named(session: Session, name: str) -> Node:
         if name in (node.hostname, node.address, node.node_id):
             return node
     names = ", ".join(f"{node.hostname} ({node.address})" for node in nodes)
-    raise UserInputError(f"there is no node {name!r}", hint=f"there are: {names}")
+    raise UserInputError(f"there is no node {name!r}", hint=f"nodes: {names}")
 
 
 def _is_over(phase: Phase) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError, UserInputError
 
-__all__ = ("run_logs",)
+__all__ = ("Log", "chosen_logs", "run_logs")
 
 FOLLOW_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
-class _Log:
+class Log:
+    """The log of one rank, on one node."""
+
     node_id: str
     replica: str
     node_rank: int
@@ -36,34 +39,53 @@ def run_logs(model: str, *, rank: int | None, replica: str | None, follow: bool,
             _print_new(session, model, logs, num_lines, many)
 
 
-def _find(session: Session, model: str, rank: int | None, replica: str | None) -> list[_Log]:
-    found: list[_Log] = []
+def _find(session: Session, model: str, rank: int | None, replica: str | None) -> list[Log]:
+    found: list[Log] = []
     for node in session.nodes():
         try:
             entries = session.ask_keeper(node.node_id, "list_logs", model)
         except ClusterError:
             continue
-        found += [_Log(node.node_id, name, number) for name, number, _ in entries]
-    live = _live_replicas(session, model)
-    wanted = [log for log in found if (replica is None and (not live or log.replica in live)) or _is(log, replica)]
-    wanted = [log for log in wanted if rank is None or log.node_rank == rank]
+        found += [Log(node.node_id, name, number) for name, number, _ in entries]
+    report = session.report()
+    live = [(state.model, state.replica) for state in report.replicas] if report else []
+    return chosen_logs(found, live, model, rank, replica)
+
+
+def chosen_logs(
+    found: Sequence[Log], live: Sequence[tuple[str, str]], model: str, rank: int | None, replica: str | None
+) -> list[Log]:
+    """Return the logs to show: of one replica where ``replica`` names it, else of the live ones, else of all.
+
+    live: model and replica of all that runs
+    Raises UserInputError, with the names that there are, where no log is left.
+    """
+    if not found:
+        models = ", ".join(sorted({name for name, _ in live})) or "none"
+        raise UserInputError(f"no engine of {model!r} has written a log", hint=f"models that run: {models}")
+    named = [log for log in found if replica is None or _is(log, replica)]
+    if not named:
+        known = sorted({log.replica for log in found})
+        raise UserInputError(
+            f"no replica of {model} is named {replica!r}", hint=f"replicas with logs: {_listed(known)}"
+        )
+    running = [log for log in named if replica is not None or (model, log.replica) in live] or named
+    wanted = [log for log in running if rank is None or log.node_rank == rank]
     if not wanted:
-        known = sorted({f"{log.replica} rank {log.node_rank}" for log in found})
-        hint = f"there are: {', '.join(known[:8])}" if known else "longboat status lists the models"
-        raise UserInputError(f"no log of {model}" + (f" rank {rank}" if rank is not None else ""), hint=hint)
+        ranks = ", ".join(map(str, sorted({log.node_rank for log in running})))
+        raise UserInputError(f"{model} has no rank {rank}", hint=f"ranks with logs: {ranks}")
     return sorted(wanted, key=lambda log: (log.replica, log.node_rank))
 
 
-def _is(log: _Log, replica: str | None) -> bool:
-    return replica is not None and (log.replica.startswith(replica) or log.replica.endswith(replica))
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
-def _live_replicas(session: Session, model: str) -> set[str]:
-    report = session.report()
-    return {state.replica for state in report.replicas if state.model == model} if report else set()
+def _is(log: Log, replica: str) -> bool:
+    return log.replica.startswith(replica) or log.replica.endswith(replica)
 
 
-def _print_new(session: Session, model: str, logs: list[_Log], num_lines: int, many: bool) -> None:
+def _print_new(session: Session, model: str, logs: list[Log], num_lines: int, many: bool) -> None:
     for log in logs:
         try:
             log.offset, text = session.ask_keeper(

@@ -46,7 +46,7 @@ def forced_lines(report: FleetReport) -> list[str]:
 def pair_table(pairs: Mapping[str, Pair]) -> Table:
     """Return predicted / measured, and of how many tokens; a dash where there is no such figure."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("PREDICTED / MEASURED", "KV BLOCKS", "MEMORY OF A RANK", "ITL", "TTFT", "AT ONCE", "TOKENS"):
+    for column in ("PREDICTED / MEASURED", "KV BLOCKS", "MEMORY OF A RANK", "ITL", "TTFT", "CONCURRENT", "TOKENS"):
         table.add_column(column, no_wrap=True)
     for model, pair in pairs.items():
         table.add_row(

@@ -57,7 +57,7 @@ class Watch:
     troubled: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def see(self, report: FleetReport, given_up: Mapping[str, str], now_s: float) -> LongboatError | None:
-        """Why it makes no sense to wait longer; None while it does. given_up: model → why Serve stopped trying."""
+        """Return why waiting longer makes no sense; None while it does. given_up: model → why Serve stopped trying."""
         return self._models(report, given_up) or self._gateways(report.gateways, now_s)
 
     def _models(self, report: FleetReport, given_up: Mapping[str, str]) -> EngineError | None:
@@ -126,7 +126,7 @@ def wait_ready(
 
 
 def is_ready(report: FleetReport, goal: Goal) -> bool:
-    """Whether all replicas answer, as they are wanted now, and every gateway is up and knows of them."""
+    """Return whether all replicas answer, as they are wanted now, and every gateway is up and knows of them."""
     newest = (report.epoch, report.table_version)
     gateways_up = all(
         not gateway.problem and (gateway.epoch, gateway.table_version) == newest for gateway in report.gateways
@@ -144,7 +144,7 @@ def _ready(report: FleetReport, goal: Goal, model: str) -> list[ReplicaState]:
 
 
 def _tell(report: FleetReport, told: set[str], console: Console) -> None:
-    """Where the output is no terminal, each new phase, and each new problem of a gateway, is a line."""
+    """Print a line for each new phase and each new problem of a gateway, where the output is not a terminal."""
     lines = [f"{state.model} {state.replica[-8:]} {state.phase.value}" for state in report.replicas]
     lines += [f"gateway on {_place(gateway)}: {gateway.problem}" for gateway in report.gateways if gateway.problem]
     for line in lines:
@@ -154,20 +154,20 @@ def _tell(report: FleetReport, told: set[str], console: Console) -> None:
 
 
 def _cannot_start(gateway: GatewayReport) -> bool:
-    """A node with a running gateway that only went silent may be busy loading a model: it is waited for."""
+    """Return whether the gateway cannot start. One that runs and went silent may be on a busy node."""
     return bool(gateway.problem) and gateway.pid is None
 
 
 def _patience_s(gateway: GatewayReport) -> float:
-    """A node that never spoke (its address is not known) may still be starting its keeper."""
+    """Return how long to wait: a node that never spoke (its address is not known) may still be starting its keeper."""
     return GATEWAY_PATIENCE_S if gateway.address else KEEPER_PATIENCE_S
 
 
 def _no_gateway(gateway: GatewayReport, waited_s: float) -> ClusterError:
     return ClusterError(
         f"no gateway on node {_place(gateway)}, for {waited_s:.0f} s: {gateway.problem}",
-        hint="mend the cause there, or change gateway in the file, and run longboat up again; "
-        "the gateway's own words are in gateway/gateway.log of that node's run folder",
+        hint="fix the cause there, or change gateway in the file, and run longboat up again; "
+        "its log is gateway/gateway.log in that node's run folder",
     )
 
 
@@ -185,7 +185,7 @@ def _does_not_start(model: str, failure: Announcement, goal: Goal) -> EngineErro
 def _taken_back(model: str, why: str) -> EngineError:
     return EngineError(
         f"the update of model {model} failed and was taken back: {why}",
-        hint=f"it serves as before; longboat logs {model} shows more; mend the cause and run longboat up again",
+        hint=f"it serves as before; longboat logs {model} shows more; fix the cause and run longboat up again",
     )
 
 
@@ -203,11 +203,11 @@ def _too_late(report: FleetReport | None, goal: Goal, timeout_s: float) -> Clust
 
 
 def _next(states: Iterable[ReplicaState], goal: Goal) -> str:
-    """Where to look. Keepers read logs for others only while a fleet is up; the files stay."""
+    """Say where to look. Keepers read logs for others only while a fleet is up; the files stay."""
     states = tuple(states)
     logs = [f"{r.log_path} on {r.hostname or r.address}" for state in states for r in state.ranks if r.log_path]
     named = "; ".join([*logs[:MAX_NAMED_LOGS], *(["…"] if len(logs) > MAX_NAMED_LOGS else [])])
     words = [f"the whole log is {named}"] if named else []
     if goal.outlives_failure:
         words += [f"longboat logs {model} shows it" for model in dict.fromkeys(state.model for state in states)]
-    return "; ".join([*words, "mend the cause and run longboat up again"])
+    return "; ".join([*words, "fix the cause and run longboat up again"])

@@ -9,7 +9,7 @@ __all__ = ("print_schema", "schema_text")
 
 
 def schema_text() -> str:
-    """The JSON Schema as indented text, with a newline at the end."""
+    """Return the JSON Schema as indented text, with a newline at the end."""
     from longboat.spec.files.schema import fleet_schema
 
     return json.dumps(fleet_schema(), indent=2) + "\n"

@@ -54,7 +54,7 @@ def _engines(report: FleetReport) -> dict[str, str]:
 def _report(session: Session) -> FleetReport:
     report = session.report()
     if report is None:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
     return report
 
 

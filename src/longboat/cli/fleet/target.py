@@ -6,35 +6,32 @@ import difflib
 from pathlib import Path
 
 from longboat.core.errors import UserInputError
-from longboat.spec.files.dump import dump_fleet
-from longboat.spec.files.load import fleet_from_source, load_fleet
-from longboat.spec.types.fleet import Fleet
+from longboat.spec.files.load import Reading, read_fleet, read_source
 
-__all__ = ("load_target",)
+__all__ = ("read_target",)
 
 FILE_SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 1 << 20
 
 
-def load_target(target: str) -> tuple[Fleet, str]:
-    """The fleet and its canonical text.
+def read_target(target: str) -> Reading:
+    """Read a fleet file, or a model, with all its mistakes.
 
-    Raises UserInputError for a file that is not there or says something impossible.
+    Raises UserInputError for a file that is not there or cannot be read.
     """
     path = Path(target)
     if path.is_file():
-        fleet = load_fleet(_read(path), target)
-    elif path.suffix in FILE_SUFFIXES:
+        return read_fleet(_read(path), target)
+    if path.suffix in FILE_SUFFIXES:
         raise UserInputError(f"no file {target}", hint=_near(path))
-    else:
-        fleet = fleet_from_source(target, folder=str(Path.cwd()))
-    return fleet, dump_fleet(fleet)
+    return read_source(target, folder=str(Path.cwd()))
 
 
 def _read(path: Path) -> str:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise UserInputError(
-            f"{path} has {path.stat().st_size} bytes, the limit is {MAX_FILE_BYTES}", hint="split it up"
+            f"{path} has {path.stat().st_size} bytes, the limit is {MAX_FILE_BYTES}",
+            hint="is this the right file? A fleet file has a few kilobytes",
         )
     try:
         return path.read_text()

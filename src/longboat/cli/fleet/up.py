@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,9 +11,10 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
+from longboat.cli.fleet.all_mistakes import read_whole
 from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, up_options
 from longboat.cli.fleet.readiness import Goal, wait_ready
-from longboat.cli.fleet.target import load_target
+from longboat.cli.fleet.taken_down import FleetWatch, TakenDownError
 from longboat.cli.fleet.up_document import Action, up_values
 from longboat.cli.keys.key_store import fleet_key_book
 from longboat.cli.shared.console import make_console
@@ -31,11 +31,11 @@ from longboat.cluster.ray.session import Session, require_ray
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.policy import AdminCredential, Policy
+from longboat.folders import run_folder
 from longboat.spec.diff import FleetDiff, diff
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
-from longboat.spec.secrets import admin_credentials
 from longboat.spec.types.fleet import Fleet
 
 __all__ = ("Applied", "end_fleet", "hold", "print_addresses", "run_up", "take_down", "up_in_foreground")
@@ -49,7 +49,7 @@ class Applied:
     shapes: model → the shape that its gangs were deployed with
     admins: who may use the gateways' admin API, as the file's secrets say now
     fleet, text: with numbers, once they are decided; asked, asked_text: as the file has it
-    plan: how the numbers were found; planned: what the controller is told of it; replan, force: as ``up`` was told
+    plan: how the numbers were found; planned: what the controller gets of it; replan, force: the options of ``up``
     changes: from what ran before, in lines
     """
 
@@ -94,9 +94,9 @@ class Applied:
 def run_up(
     target: str, *, detach: bool, timeout_s: float, replan: bool = False, force: bool = False, as_json: bool = False
 ) -> None:
-    """The command. Raises UserInputError (nothing was started), ClusterError or EngineError.
+    """Run the command. Raises UserInputError (nothing was started), ClusterError or EngineError.
 
-    replan: decide anew what was decided before; force: start also what is sure not to fit
+    replan: recompute what was decided before; force: start even what is sure not to fit
     as_json: one document on stdout, when all is ready or with the error that it ends with; the rest on stderr
     """
     told, out = False, sys.stderr if as_json else sys.stdout
@@ -107,7 +107,7 @@ def run_up(
                 _print_json(_document(*found))
                 told = True
             if not detach:
-                hold(found[1], out)
+                hold(*found, out)
     except LongboatError as error:
         if as_json and not told:
             _print_json({"error": error_values(error)})
@@ -130,14 +130,27 @@ def _print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, indent=2), flush=True)
 
 
-def hold(applied: Applied, out: TextIO | None = None) -> None:
-    """Stay until interrupted, if this ``up`` started anything. The fleet does not need us; we only hold its end.
+def hold(session: Session, applied: Applied, out: TextIO | None = None) -> None:
+    """Stay until interrupted, if this ``up`` started anything; the fleet itself does not need this process.
 
-    out: where that is said; None: on stdout
+    out: where the fate of the fleet is printed; None: on stdout
+    Raises TakenDownError when another command took the fleet down.
     """
     print(f"\n{applied.fate}", file=out, flush=True)
-    while applied.holds_something:
-        time.sleep(3600)
+    if applied.holds_something:
+        _watch(session, applied).hold()
+
+
+def _watch(session: Session, applied: Applied) -> FleetWatch:
+    return FleetWatch(session, lambda: not applied.started_cluster or _is_at(session.gcs_address))
+
+
+def _is_at(gcs_address: str) -> bool:
+    """Return whether this machine is still a node of the cluster at this address."""
+    from longboat.cluster.host.record import local_cluster
+
+    record = local_cluster(run_folder())
+    return record is not None and record.gcs_address == gcs_address
 
 
 @contextmanager
@@ -156,26 +169,41 @@ def up_in_foreground(
     """
     console = console or make_console()
     with terminates_as_interrupt():
-        fleet, text = load_target(target)
-        admins = admin_credentials(fleet.gateway)
+        fleet, admins = read_whole(target, console, replan=replan, force=force)
+        text = dump_fleet(fleet)
         applied = Applied(
             fleet=fleet, text=text, asked=fleet, asked_text=text, admins=admins, replan=replan, force=force
         )
-        yield from _up(applied, console, timeout_s, detach)
+        try:
+            yield from _up(applied, console, timeout_s, detach)
+        except TakenDownError:
+            console.print("another command took the fleet down (longboat down)")
 
 
 def _up(applied: Applied, console: Console, timeout_s: float, detach: bool) -> Iterator[tuple[Session, Applied]]:
     session = _connect(applied, console)
     stays = False
     try:
-        _deploy(session, applied, console)
-        wait_ready(session, applied.goal, console, timeout_s)
-        print_addresses(session, applied.fleet, console)
+        _come_up(session, applied, console, timeout_s)
         yield session, applied
         stays = detach
+    except TakenDownError:
+        stays = True  # there is nothing left to take down
+        raise
     finally:
         with no_interrupt():
             _leave(session, applied, console, stays)
+
+
+def _come_up(session: Session, applied: Applied, console: Console, timeout_s: float) -> None:
+    _deploy(session, applied, console)
+    try:
+        wait_ready(session, applied.goal, console, timeout_s, sleep=_watch(session, applied).pause)
+    except TakenDownError:
+        applied.started_fleet, applied.added, applied.started_cluster = False, (), False
+        hint = "longboat down, or longboat node stop, was run meanwhile"
+        raise ClusterError("another command took the fleet down before it was ready", hint=hint) from None
+    print_addresses(session, applied.fleet, console)
 
 
 def _leave(session: Session, applied: Applied, console: Console, stays: bool) -> None:
@@ -244,7 +272,7 @@ def _plan(session: Session, applied: Applied, told: Mapping[str, Any], console: 
 
 
 def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:
-    """From here on the fleet has numbers."""
+    """Take over the plan: from here on the fleet has numbers."""
     show_plan(applied.asked or applied.fleet, plan, console)
     applied.shapes, applied.fleet, applied.text = plan.shapes, plan.fleet, dump_fleet(plan.fleet)
     applied.plan, applied.planned = plan, planned_document(applied.asked_text, plan)
@@ -289,7 +317,7 @@ def _running_fleet(session: Session, wanted: Fleet) -> Fleet | None:
     running = load_fleet(report.document, "the running fleet")
     if running.name != wanted.name:
         raise UserInputError(
-            f"fleet {running.name!r} is up on this cluster, the file is of fleet {wanted.name!r}",
+            f"fleet {running.name!r} runs on this cluster, and the file describes fleet {wanted.name!r}",
             hint=f"write name: {running.name} to change that one, or take it down first: longboat down",
         )
     return running
@@ -306,7 +334,7 @@ def _show_change(change: FleetDiff, is_whole: bool, console: Console) -> bool:
 
 
 def print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
-    """Every node's gateway, and a line to try it with from here."""
+    """Print every node's gateway, and a line to try it with from here."""
     report = session.try_report()
     gateways = report.gateways if report else ()
     for gateway in gateways:
@@ -343,12 +371,12 @@ def end_fleet(session: Session) -> None:
         session.rest.put({"proxy_location": "Disabled", "applications": others})
         session.wait_gone()
     finally:
-        if trouble:  # only now, since a controller that lives would start keepers anew
+        if trouble:  # only now, since a controller that lives would start keepers again
             _end_keepers(session, trouble)
 
 
 def _end_by_controller(session: Session, others: list[dict[str, Any]]) -> str:
-    """The orderly end; returns why it was none."""
+    """End the fleet in order; return why that failed, empty where it did not."""
     try:
         session.check_controller()
         session.end_models(others)

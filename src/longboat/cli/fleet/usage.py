@@ -51,10 +51,10 @@ def added_up(entries: Iterable[Mapping[str, Any]], first_day: str) -> list[dict[
 
 
 def _asked(session: Session, num_days: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Entries of all nodes, and why a node's are missing."""
+    """Return the entries of all nodes, and why a node's are missing."""
     report = session.report()
     if report is None:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
     found: list[dict[str, Any]] = []
     silent: dict[str, str] = {}
     for gateway in report.gateways:
@@ -63,7 +63,7 @@ def _asked(session: Session, num_days: int) -> tuple[list[dict[str, Any]], dict[
         except ClusterError as error:
             silent[gateway.hostname or gateway.node_id[:8]] = error.message
     if silent and len(silent) == len(report.gateways):
-        raise ClusterError(f"no gateway tells its usage: {next(iter(silent.values()))}", hint="longboat status")
+        raise ClusterError(f"no gateway reports its usage: {next(iter(silent.values()))}", hint="longboat status")
     return found, silent
 
 

@@ -1,4 +1,4 @@
-"""``longboat gateway``: a gateway by itself, before engines that someone else started."""
+"""``longboat gateway``: a gateway by itself, in front of engines that run already."""
 
 from __future__ import annotations
 
@@ -7,37 +7,48 @@ from typing import Annotated
 
 import typer
 
+from longboat.cli.shared.command_list import CommandList
+
 __all__ = ("gateway_app",)
 
-gateway_app = typer.Typer(no_args_is_help=True)
+gateway_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
 
 
 @gateway_app.callback()
 def common() -> None:
-    """A gateway by itself."""
+    """Hold the commands of a gateway by itself."""
 
 
 @gateway_app.command()
 def run(
     upstream: Annotated[
         list[str] | None,
-        typer.Option("--upstream", "-u", metavar="MODEL=URL", help="An engine; several of one model are its replicas."),
+        typer.Option(
+            "--upstream", "-u", metavar="MODEL=URL", help="An engine; repeat it, also for one model's replicas."
+        ),
     ] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on (8000); 0 takes any.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
-    processes: Annotated[int | None, typer.Option(help="Gateway processes that share the port (1).")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.  [default: 8000]")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    processes: Annotated[int | None, typer.Option(help="Gateway processes that share the port.  [default: 1]")] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML with upstreams: and the fleet file's gateway: section.")
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file with upstreams: and the fleet file's gateway: section."),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key hashes, as `longboat keys` writes them; asks for keys.")
+        Path | None, typer.Option(metavar="FILE", help="Ask for API keys: the file that `longboat keys --file` writes.")
     ] = None,
-    auth: Annotated[str | None, typer.Option(metavar="none|keys", help="Who may use it; none: everyone.")] = None,
+    auth: Annotated[str | None, typer.Option(metavar="none|keys", help="Whether requests need an API key.")] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment variable with the key that --upstream engines want.")
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable with the API key of the --upstream engines."),
     ] = None,
 ) -> None:
-    """Run a gateway in the foreground, before engines that someone else started. No Ray, no cluster."""
+    """Run a gateway in front of engines that run already.
+
+    It runs in the foreground until Ctrl-C, without Ray and without a cluster.
+    """
     from longboat.cli.gateway.run import run_alone
     from longboat.cli.gateway.standalone import AloneOptions
 

@@ -1,4 +1,4 @@
-"""Runs a gateway by itself: its process, what it is told, and the end of both together."""
+"""Runs a gateway by itself: its process, its configuration, and the end of both together."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class GatewayChild:
 
     @classmethod
     async def start(cls, document: bytes) -> GatewayChild:
-        """In a session of its own, so that Ctrl-C reaches it through us only."""
+        """Start the process in a session of its own, so that Ctrl-C reaches it through this command only."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *gateway_command(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
@@ -84,7 +84,7 @@ class GatewayChild:
         return int(json.loads(line)["port"])
 
     async def ended(self) -> int:
-        """Its return code, once it ended and said its last words."""
+        """Wait for the end of the process and of its output; return its exit code."""
         code = await self._process.wait()
         await self._listener
         return code
@@ -138,7 +138,7 @@ class AloneGateway:
         self._child: GatewayChild | None = None
 
     async def run(self) -> None:
-        """Until a signal, or until the gateway ended by itself. :raises UserInputError, EngineError: see run_alone."""
+        """Serve until a signal, or until the gateway ends by itself. Raises what run_alone raises."""
         _on_signals(self._stop)
         child = self._child = await GatewayChild.start(self._document())
         try:
@@ -170,7 +170,10 @@ class AloneGateway:
             with suppress(asyncio.CancelledError):
                 await task  # a defect of it is ours
         if not self._stopping.is_set():
-            raise EngineError(f"the gateway ended ({ended.result()})", hint="see its messages above; start it again")
+            raise EngineError(
+                f"the gateway ended by itself (exit code {ended.result()})",
+                hint="see its messages above; start it again",
+            )
         await self._end(ended)
 
     async def _end(self, ended: asyncio.Task[int]) -> None:
@@ -183,12 +186,12 @@ class AloneGateway:
         await ended
 
     def _stop(self) -> None:
-        """The first time gracefully, the second time now."""
+        """Stop gracefully the first time, and at once the second time."""
         if self._stopping.is_set() and self._child is not None:
             self._child.kill()
         self._stopping.set()
 
-    # what the gateway is told
+    # what the gateway gets
 
     def _changed(self, engine: Watched) -> None:
         _say(f"{time.strftime('%H:%M:%S')} {_line(engine)}")
@@ -261,7 +264,7 @@ def _who(wanted: Wanted) -> str:
     if not wanted.is_open:
         return f"for {len(wanted.policy.keys)} keys"
     if is_loopback(wanted.gateway.host):
-        return "for everyone on this machine, and for nobody else: no keys are asked for (--keys FILE)"
+        return "for everyone on this machine only: no keys are asked for (--keys FILE)"
     return "for everyone who reaches it: no keys are asked for"
 
 
@@ -285,7 +288,7 @@ def _complain(error: LongboatError) -> None:
 
 
 def _on_signals(stop: Any) -> None:
-    """What was ignored from the start stays ignored: ``nohup`` asks for that."""
+    """Handle the signals, except those ignored from the start: ``nohup`` asks for that."""
     loop = asyncio.get_running_loop()
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:

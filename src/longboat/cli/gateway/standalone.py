@@ -59,11 +59,11 @@ class Wanted:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody is asked for a key."""
+        """Whether requests need no key."""
         return self.policy.auth == "none"
 
     def config(self, *, socket: str, token: str, logs: Path, state: Path) -> GatewayConfig:
-        """What the gateway process is told at its start; it ends with this process.
+        """Return the configuration that the gateway process starts with; it ends with this process.
 
         logs, state: folders that exist
         """
@@ -119,9 +119,7 @@ def _spec(options: AloneOptions) -> AloneSpec:
     data = parse_alone(_text(options.config), origin) if options.config else {}
     written: dict[str, str] = {}
     problems = [*_add_upstreams(data, options, written), *_override(data, options, written)]
-    if problems:
-        raise refusal(problems, origin)
-    return alone_from(data, origin, written=written)
+    return alone_from(data, origin, written=written, more=problems)
 
 
 def _text(path: Path) -> str:
@@ -130,7 +128,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise UserInputError(f"--config: {path} cannot be read: {error.strerror}", hint="give a YAML file") from None
     except UnicodeDecodeError:
-        raise UserInputError(f"--config: {path} is no text", hint="give a YAML file in UTF-8") from None
+        raise UserInputError(f"--config: {path} is not text", hint="give a YAML file in UTF-8") from None
 
 
 def _add_upstreams(data: dict[str, Plain], options: AloneOptions, written: dict[str, str]) -> Iterator[Problem]:
@@ -151,7 +149,7 @@ def _add_upstreams(data: dict[str, Plain], options: AloneOptions, written: dict[
     data["upstreams"] = upstreams
     if options.api_key_env and not options.upstreams:
         hint = "write api_key_env: beside the url, in the file"
-        yield Problem(where="--api-key-env", what="it is for engines that --upstream names", hint=hint)
+        yield Problem(where="--api-key-env", what="it belongs to --upstream, which is not given", hint=hint)
 
 
 def _override(data: dict[str, Plain], options: AloneOptions, written: dict[str, str]) -> Iterator[Problem]:
@@ -166,7 +164,7 @@ def _override(data: dict[str, Plain], options: AloneOptions, written: dict[str, 
             written[f"gateway.{name}"] = f"--{name}"
     if options.keys and section.setdefault("auth", "keys") == "none":
         hint = "leave one of them out"
-        yield Problem(where="--keys", what="keys are given, and auth: none asks for none", hint=hint)
+        yield Problem(where="--keys", what="a key file is given, but auth: none asks for no keys", hint=hint)
     host = section.get("host", "127.0.0.1")
     if section.get("auth") is None and isinstance(host, str) and _is_open(host):
         what = f"{host} is open to other machines, and no keys are asked for"
@@ -192,9 +190,11 @@ def _engine_keys(spec: AloneSpec, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(key: str, where: str) -> str:
-    """It becomes part of a header line."""
+    """Check that a key can be part of a header line."""
     if not key.isascii() or not key.isprintable():
-        raise UserInputError(f"{where}: it holds characters that no header can", hint="look at the variable")
+        raise UserInputError(
+            f"{where}: the key has characters that an HTTP header cannot carry", hint="check the variable's value"
+        )
     return key
 
 
@@ -203,14 +203,14 @@ def _first_with(spec: AloneSpec, variable: str) -> str:
 
 
 def _keys(options: AloneOptions, gateway: GatewaySpec) -> tuple[KeyBook, Path | None]:
-    """The keys, and the file they came from; no keys where none are asked for."""
+    """Read the keys, and name the file they came from; no keys where none are asked for."""
     if gateway.auth != "keys":
         return KeyBook(), None
     path = options.keys
     if path is None:
         hint = "--keys FILE; longboat keys create --file FILE --tenant NAME makes one"
         raise refusal(
-            [Problem(where="gateway.auth", what="keys are asked for, and no key file is named", hint=hint)], COMMAND
+            [Problem(where="gateway.auth", what="auth: keys needs a key file, and none is given", hint=hint)], COMMAND
         )
     book = load_keys(path)
     if book is None:

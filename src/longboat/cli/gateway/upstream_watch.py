@@ -30,12 +30,12 @@ class Watched:
 
     @property
     def state(self) -> str:
-        """For people: ready, down, or that nobody knows yet."""
+        """For people: ready, down, or not known yet."""
         return "ready" if self.is_ready else "unknown" if self.problem is None else "down"
 
 
 class UpstreamWatch:
-    """One task for each engine, so that a silent one delays no other. ``on_change(engine)`` is told of every change."""
+    """One task for each engine, so that a silent one delays no other; ``on_change(engine)`` at every change."""
 
     def __init__(self, on_change: Callable[[Watched], None]) -> None:
         self._on_change = on_change
@@ -49,11 +49,11 @@ class UpstreamWatch:
         return tuple(self._watched.values())
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """As gateways get them."""
+        """Return the endpoints as gateways get them."""
         return tuple(replace(engine.endpoint, ready=engine.is_ready) for engine in self.watched)
 
     async def begin(self, endpoints: Iterable[Endpoint], health: HealthSpec) -> None:
-        """Look at all once, telling nobody, and go on from there."""
+        """Look at all engines once without calling ``on_change``, and keep looking from then on."""
         self._health = health
         engines = {_key(endpoint): Watched(endpoint) for endpoint in endpoints}
         await asyncio.gather(*(self._look(engine) for engine in engines.values()))

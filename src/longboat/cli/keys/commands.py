@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longboat.cli.shared.command_list import CommandList
 from longboat.core.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -22,22 +23,25 @@ __all__ = ("find_key", "key_rows", "keys_app")
 
 DAY_S = 86_400.0
 
-keys_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+keys_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
 File = Annotated[
-    Path | None, typer.Option("--file", help="A key file of `longboat gateway run`, instead of the running fleet.")
+    Path | None, typer.Option("--file", help="Key file of `longboat gateway run`, in place of the fleet's keys.")
 ]
 
 
 @keys_app.command()
 def create(
-    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Whose key it is: a tenant of the fleet file.")],
-    note: Annotated[str, typer.Option("--note", help="A word for the list.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Tenant of the fleet file that the key belongs to.")],
+    note: Annotated[str, typer.Option("--note", help="Note to show in the list.")] = "",
     expires_days: Annotated[
-        float | None, typer.Option("--expires", min=0.0, help="Days until it ends; never when left out.")
+        float | None, typer.Option("--expires", min=0.0, help="Days until the key expires.  [default: never]")
     ] = None,
     file: File = None,
 ) -> None:
-    """Make a key and print it, this once; gateways know it when the command returns."""
+    """Make a key and print it: it is shown only now.
+
+    Gateways take the key as soon as the command returns.
+    """
     from longboat.gateway.limits.keys import new_key
 
     now_s = time.time()
@@ -52,7 +56,10 @@ def create(
 def list_keys(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False, file: File = None
 ) -> None:
-    """Show the keys: whose they are and until when, never the keys themselves."""
+    """List the keys by id, with tenant and expiry.
+
+    The keys themselves are never shown.
+    """
     from longboat.cli.keys.key_store import read_keys
     from longboat.cli.shared.cluster_at_hand import connect
 
@@ -72,10 +79,10 @@ def list_keys(
 
 @keys_app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="The key's id, as in the list: the part between the dashes.")],
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as `longboat keys list` shows it.")],
     file: File = None,
 ) -> None:
-    """Make a key worthless; gateways refuse it when the command returns."""
+    """Revoke a key: gateways refuse it once the command returns."""
 
     def without(book: KeyBook) -> KeyBook:
         gone = find_key(book.keys, key_id)
@@ -86,7 +93,7 @@ def revoke(
 
 
 def find_key(keys: Sequence[KeyRecord], key_id: str) -> KeyRecord:
-    """The key of this id. Raises UserInputError where there is none; a whole key, given by mistake, is not repeated."""
+    """Find the key of this id. Raises UserInputError where there is none, without repeating a whole key."""
     for key in keys:
         if key.key_id == key_id:
             return key
@@ -95,7 +102,7 @@ def find_key(keys: Sequence[KeyRecord], key_id: str) -> KeyRecord:
 
 
 def key_rows(keys: Sequence[KeyRecord], now_s: float) -> list[dict[str, Any]]:
-    """What may be shown of keys, the oldest first. Times are Unix seconds."""
+    """Return what may be shown of keys, the oldest first. Times are Unix seconds."""
     return [
         {
             "key_id": key.key_id,
@@ -134,9 +141,9 @@ def _book_in(file: Path) -> KeyBook:
 
 
 def _check_fleet(session: Session, tenant: str | None) -> None:
-    """Raises UserInputError where a key would open nothing. tenant: None checks nothing."""
+    """Check that a key would open something; raises UserInputError otherwise. tenant: None checks nothing."""
     from longboat.cluster.fleet.deployed import controller_values
-    from longboat.spec.checks.mistakes import near
+    from longboat.spec.checks.wording import near
     from longboat.spec.files.load import load_fleet
     from longboat.spec.policy import tenant_names
 

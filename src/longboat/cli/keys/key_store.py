@@ -1,4 +1,4 @@
-"""Where the keys of a fleet are: in what its controller was told while it is up, and in a file on this machine."""
+"""Where the keys of a fleet are: with its controller while it is up, and in a file on this machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ POLL_S = 0.1
 
 
 def keys_path(fleet: str) -> Path:
-    """The file with the hashes of a fleet's keys, on the machine whose commands made them."""
+    """Return the file with the hashes of a fleet's keys, on the machine whose commands made them."""
     return home_folder() / "keys" / f"{fleet}.json"
 
 
 def fleet_key_book(session: Session, fleet: str, *, asks_for_keys: bool = True) -> KeyBook:
-    """The keys of a fleet that is, or is about to be, up: the running ones, else those in the file.
+    """Return the keys of a fleet that is, or is about to be, up: the running ones, else those in the file.
 
     The file is made equal to them, so that the keys outlive the fleet. A fleet that asks for no keys leaves it alone.
     """
@@ -46,7 +46,7 @@ def fleet_key_book(session: Session, fleet: str, *, asks_for_keys: bool = True) 
 
 
 def read_keys(session: Session) -> KeyBook:
-    """The keys of the running fleet. Raises ClusterError where none is up."""
+    """Return the keys of the running fleet. Raises ClusterError where none is up."""
     return key_book_in(_running_values(session)) or KeyBook()
 
 
@@ -65,7 +65,7 @@ def change_keys(session: Session, change: Callable[[KeyBook], KeyBook]) -> KeyBo
             if read_keys(session) == book:
                 save_keys(keys_path(fleet), book)
                 return book
-    raise ClusterError("others change this fleet's keys at the same time", hint="run the command again")
+    raise ClusterError("another command keeps changing this fleet's keys", hint="run the command again")
 
 
 def wait_for_gateways(session: Session, book: KeyBook) -> tuple[int, int]:
@@ -86,7 +86,7 @@ def wait_for_gateways(session: Session, book: KeyBook) -> tuple[int, int]:
 def _running_values(session: Session) -> dict[str, Any]:
     values = controller_values(session.applications())
     if not values:
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
     return values
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longboat.cli.shared.command_list import CommandList
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,24 +17,33 @@ if TYPE_CHECKING:
 
 __all__ = ("node_app",)
 
-node_app = typer.Typer(no_args_is_help=True)
+node_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
 
 
 @node_app.command()
 def start(
-    head: Annotated[bool, typer.Option("--head", help="Begin a cluster with this machine.")] = False,
-    join: Annotated[str, typer.Option("--join", metavar="ADDRESS[:PORT]", help="Join the cluster of this head.")] = "",
-    local: Annotated[bool, typer.Option("--local", help="A head that only this machine can reach.")] = False,
-    address: Annotated[str, typer.Option(help="Our address, as the other machines reach it; found by itself.")] = "",
-    port: Annotated[int | None, typer.Option(help="Port of the head (6379).")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label for placement.")] = None,
-    num_cpus: Annotated[float | None, typer.Option(help="CPUs to offer; all when left out.")] = None,
-    num_gpus: Annotated[float | None, typer.Option(help="GPUs to offer; all when left out.")] = None,
-    token_file: Annotated[str, typer.Option(help="File with the cluster's secret.")] = "",
-    storage: Annotated[str, typer.Option(help="Folder of the head's durable state, on a disk of its own.")] = "",
-    block: Annotated[bool, typer.Option("--block", help="Stay until Ctrl-C, which ends the node.")] = False,
+    head: Annotated[bool, typer.Option("--head", help="Start a new cluster, with this machine as its head.")] = False,
+    join: Annotated[
+        str, typer.Option("--join", metavar="ADDRESS[:PORT]", help="Join the cluster whose head has this address.")
+    ] = "",
+    local: Annotated[
+        bool, typer.Option("--local", help="Start a new cluster that only this machine can reach.")
+    ] = False,
+    address: Annotated[
+        str, typer.Option(help="Address by which other machines reach this one.  [default: found]")
+    ] = "",
+    port: Annotated[int | None, typer.Option(help="Port of the head.  [default: 6379]")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Label that `placement` in a fleet file can ask for; repeatable."),
+    ] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs to offer to the cluster.  [default: all]")] = None,
+    num_gpus: Annotated[float | None, typer.Option(help="GPUs to offer to the cluster.  [default: all]")] = None,
+    token_file: Annotated[str, typer.Option(help="File with the cluster's token, copied from the head.")] = "",
+    storage: Annotated[str, typer.Option(help="Folder for the head's durable state, on a disk.")] = "",
+    block: Annotated[bool, typer.Option("--block", help="Stay in the foreground; Ctrl-C ends the node.")] = False,
 ) -> None:
-    """Make this machine a node: the head of a new cluster, or a part of one."""
+    """Start a cluster with this machine as its head, or join one."""
     from longboat.cluster.host.ray_command import parse_labels
     from longboat.cluster.host.ray_node import NodeRequest, start_node
     from longboat.cluster.ray.session import require_ray
@@ -41,9 +52,12 @@ def start(
     if bool(join) == (head or local):
         raise UserInputError("say which: a new cluster, or one to join", hint="--head, --local, or --join ADDRESS")
     if join and port is not None:
-        raise UserInputError("--port is the head's", hint=f"write --join {join.partition(':')[0]}:{port}")
+        raise UserInputError(
+            "--port belongs to a head; the port of --join is part of its address",
+            hint=f"write --join {join.partition(':')[0]}:{port}",
+        )
     if local and address:
-        raise UserInputError("--local has the address 127.0.0.1", hint="leave out --local or --address")
+        raise UserInputError("--local always has the address 127.0.0.1", hint="leave out --local or --address")
     request = NodeRequest(
         join=join,
         is_local=local,
@@ -65,10 +79,10 @@ def start(
 @node_app.command()
 def stop(
     keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="Keep what the head knows, for starting it again.")
+        bool, typer.Option("--keep-state", help="Keep the head's state, to start the same cluster again.")
     ] = False,
 ) -> None:
-    """End this node: Ray, engines, gateway, all of it."""
+    """Stop Ray, engines and the gateway on this machine."""
     from longboat.cluster.host.ray_node import stop_node
 
     print("the node is stopped" if stop_node(keep_state=keep_state) else "no node was running here")
@@ -110,7 +124,7 @@ def _show(record: ClusterRecord) -> None:
 
 
 def _stay(record: ClusterRecord) -> None:
-    """Until the node ends, or a signal ends it."""
+    """Wait until the node ends, or a signal ends it."""
     import signal
     from pathlib import Path
 

@@ -38,7 +38,7 @@ class Progress:
             self._status.start()
 
     def note(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         self._console.print(f"note: {text}", markup=False)
 
     def _end(self, how: str) -> None:

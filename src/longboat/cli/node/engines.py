@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longboat.cli.shared.command_list import CommandList
+
 if TYPE_CHECKING:
     from longboat.engines.environments.environment import InstalledEnvironment
 
@@ -15,17 +17,20 @@ __all__ = ("engines_app", "run_install")
 
 _PIPE_COLUMNS = 500
 
-engines_app = typer.Typer(help="Install and list engine environments on this node.", no_args_is_help=True)
+engines_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
 
 
 @engines_app.command("install")
 def install_command(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="For example vllm, or vllm@0.32.0.")],
-    platform: Annotated[str, typer.Option(help="cpu or cuda; default: what this machine has.")] = "",
-    python: Annotated[str, typer.Option(help="Python of the environment: a version or an interpreter.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the environment; default: ENGINE-VERSION-PLATFORM.")] = "",
+    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="The engine: vllm, or vllm@0.32.0.")],
+    platform: Annotated[str, typer.Option(help="cpu or cuda.  [default: what this machine has]")] = "",
+    python: Annotated[str, typer.Option(help="Python of the environment: a version (3.12) or an interpreter.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the environment.  [default: ENGINE-VERSION-PLATFORM]")] = "",
 ) -> None:
-    """Build an engine environment, apart from Longboat's own. A finished one is left as it is."""
+    """Install an engine into an environment of its own.
+
+    An environment that is finished is left as it is.
+    """
     installed = run_install(engine, platform=platform, python=python, name=name)
     typer.echo(f"{installed.name} is ready: {installed.environment.python}")
 
@@ -47,7 +52,9 @@ def run_install(engine: str, *, platform: str = "", python: str = "", name: str 
 
 @engines_app.command("python")
 def python_command(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="For example vllm.")] = "vllm",
+    engine: Annotated[
+        str, typer.Argument(metavar="ENGINE[@VERSION]", help="The engine: vllm, or vllm@0.32.0.")
+    ] = "vllm",
 ) -> None:
     """Print the interpreter of an installed environment, for scripts."""
     from longboat.engines.environments.environment import find_environment
@@ -59,9 +66,9 @@ def python_command(
 
 @engines_app.command("list")
 def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Show the engine environments on this node."""
+    """List the engine environments of this machine."""
     from longboat.engines.environments.environment import engines_folder, installed_environments
     from longboat.folders import home_folder
 

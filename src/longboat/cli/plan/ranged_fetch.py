@@ -17,7 +17,7 @@ HUB_HOST = "huggingface.co"
 
 
 def ranged_fetch(transport: httpx.BaseTransport | None = None) -> Callable[[str, int, int], bytes]:
-    """A reader of (address, first byte, bytes). A server that ignores ranges is read up to the last byte wanted.
+    """Return a reader of (address, first byte, bytes). A server that ignores ranges is read up to the last byte wanted.
 
     The reader raises LookupError where there is no such file, TransferError where the network or the server fails.
     transport: instead of the network, for tests
@@ -39,7 +39,7 @@ def ranged_fetch(transport: httpx.BaseTransport | None = None) -> Callable[[str,
 
 
 def _authorization(url: str) -> dict[str, str]:
-    """The user's hub token, for the hub only."""
+    """Return the user's hub token, for the hub only."""
     token = next((value for name in TOKEN_VARIABLES if (value := os.environ.get(name))), None)
     return {"Authorization": f"Bearer {token}"} if token and httpx.URL(url).host == HUB_HOST else {}
 

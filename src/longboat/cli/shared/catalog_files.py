@@ -13,7 +13,7 @@ __all__ = ("read_library",)
 
 
 def read_library(named: Iterable[Path] = (), home: Path | None = None) -> Library:
-    """The whole catalog; of two entries of one name the last counts: ours, the home folder's by name, those named.
+    """Read the catalog. The last entry of a name counts: built-in, the home folder's files by name, those named.
 
     Raises UserInputError where a file cannot be read, or is wrong.
     """

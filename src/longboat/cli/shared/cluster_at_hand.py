@@ -6,13 +6,13 @@ import os
 import socket
 from pathlib import Path
 
+from longboat.cluster.host.cluster_token import TOKEN_VARIABLES
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError
 from longboat.folders import run_folder
 
 __all__ = ("cluster_env", "connect", "word_of_ray")
 
-TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_WORD = Path("/tmp/ray/ray_current_cluster")  # noqa: S108
 """Where ``ray start`` writes the address of the cluster it started or joined, when no other folder was chosen."""
 
@@ -33,7 +33,7 @@ def _with_token(address: str) -> dict[str, str]:
 
 
 def word_of_ray(word: Path, uid: int) -> str:
-    """Address of the cluster that ``ray start`` left word of on this machine; empty when nobody listens there.
+    """Return the address that ``ray start`` wrote down on this machine; empty where nothing listens there.
 
     Only the word of user ``uid`` counts: code runs on the cluster it leads to, and anyone may write below /tmp.
     """

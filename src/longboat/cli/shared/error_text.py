@@ -30,7 +30,7 @@ def print_error(error: LongboatError) -> None:
 
 
 def error_values(error: LongboatError) -> dict[str, Any]:
-    """The same as plain values."""
+    """Return the error as plain values."""
     return {
         "message": error.message,
         "hint": error.hint,

@@ -13,7 +13,7 @@ __all__ = ("gateway_here", "gateways_here", "in_reach")
 
 
 def gateway_here(gateways: Sequence[GatewayReport]) -> GatewayReport:
-    """This node's gateway, else the first that can be reached from here.
+    """Return this node's gateway, else the first that can be reached from here.
 
     Raises ClusterError when there is none.
     """
@@ -21,7 +21,7 @@ def gateway_here(gateways: Sequence[GatewayReport]) -> GatewayReport:
         return chosen[0]
     if working := [gateway for gateway in gateways if not gateway.problem]:
         raise ClusterError(
-            f"the gateways listen on {working[0].url}, which leads to them only on their own nodes",
+            f"the gateways listen on {working[0].url}, which can be reached only on their own nodes",
             hint="run the command on a node of the cluster, or set gateway.host in the fleet file",
         )
     problem = f": {gateways[0].problem}" if gateways else ""

@@ -18,7 +18,7 @@ LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurr
 
 
 def auth_line(gateway: GatewaySpec, num_keys: int) -> str:
-    """Who may use the models."""
+    """Say who may use the models."""
     if gateway.auth == "keys":
         is_clear = gateway.tls is None and not is_loopback(gateway.host)
         warning = "; without gateway.tls keys cross the network in clear" if is_clear else ""
@@ -29,7 +29,7 @@ def auth_line(gateway: GatewaySpec, num_keys: int) -> str:
 
 
 def key_note(fleet: Fleet, report: FleetReport) -> str:
-    """What to do next where keys are asked for; empty where there is nothing to say."""
+    """Say what to do next where keys are asked for; empty where there is nothing to do."""
     if fleet.gateway.auth != "keys":
         return ""
     if report.num_keys:
@@ -38,7 +38,7 @@ def key_note(fleet: Fleet, report: FleetReport) -> str:
 
 
 def limits_line(gateway: GatewaySpec, num_gateways: int) -> str:
-    """How many share the limits; empty where there are none."""
+    """Say how many gateways share the limits; empty where there are no limits."""
     if not any(_limits(tenant) for tenant in gateway.tenants):
         return ""
     if gateway.redis is not None:
@@ -62,7 +62,7 @@ def tenant_rows(gateway: GatewaySpec, num_gateways: int) -> Iterator[tuple[str, 
 
 
 def tenants_document(gateway: GatewaySpec, num_gateways: int) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the tenants and their limits for machines."""
     return {
         "auth": gateway.auth or "none",
         "counted": "redis" if gateway.redis is not None else "per_gateway",

@@ -28,14 +28,14 @@ def terminates_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """A second Ctrl-C, a SIGTERM or the end of the terminal does not leave half a fleet behind."""
+    """Ignore a second Ctrl-C, SIGTERM and the end of the terminal, so that no half of a fleet is left behind."""
     with _handled(ENDING, lambda number, _: _leave_terminal(number)):
         yield
 
 
 @contextmanager
 def interrupt_deferred() -> Iterator[None]:
-    """What would interrupt the block does so at its end; an error of the block goes first."""
+    """Defer what would interrupt the block to its end; an error of the block goes first."""
     caught: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -50,7 +50,7 @@ def interrupt_deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: tuple[signal.Signals, ...], handler: Handler) -> Iterator[None]:
-    """What was ignored from the start stays ignored: ``nohup`` asks for that."""
+    """Handle the signals, except those ignored from the start: ``nohup`` asks for that."""
     meant = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in meant}
     try:

@@ -25,7 +25,7 @@ COLOURS = {
 
 
 def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType:
-    """The whole fleet; wanted: model → replicas asked for."""
+    """Show the whole fleet; wanted: model → replicas asked for."""
     replicas = replica_table(report.replicas, wanted, report.at_s)
     parts: list[RenderableType] = [replicas, gateway_table(report.gateways)]
     parts += [Text(line, style="dim") for line in resume_lines(report.replicas)]
@@ -67,7 +67,7 @@ def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], a
 
 
 def resume_lines(replicas: Iterable[ReplicaState]) -> list[str]:
-    """Why answers of some models do not go on elsewhere at the highest level; one line for each reason."""
+    """Say why some models' answers cannot be resumed elsewhere at the highest level; one line for each reason."""
     lines = {
         f"{state.model}: resume {state.resume.value}: {state.resume_detail}": None
         for state in replicas
@@ -100,13 +100,13 @@ def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
 
 
 def tenant_view(gateway: GatewaySpec, report: FleetReport) -> RenderableType:
-    """Who may use the models, and how much."""
+    """Show who may use the models, and how much."""
     num_gateways = len(report.gateways)
     lines = [auth_line(gateway, report.num_keys), limits_line(gateway, num_gateways)]
     parts: list[RenderableType] = [Text(line) for line in lines if line]
     if rows := list(tenant_rows(gateway, num_gateways)):
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("TENANT", "WEIGHT", "CLASS", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "AT ONCE"):
+        for column in ("TENANT", "WEIGHT", "PRIORITY", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "CONCURRENT"):
             table.add_column(column, no_wrap=True)
         for row in rows:
             table.add_row(*row)
@@ -139,7 +139,7 @@ def _replica_rows(table: Table, state: ReplicaState, at_s: float) -> None:
 
 
 def _resume_text(state: ReplicaState) -> Text:
-    """How its answers go on elsewhere, once that was tried."""
+    """Show how the replica's answers can be resumed elsewhere, once that was tried."""
     if state.phase not in (Phase.READY, Phase.SUSPECT, Phase.DRAINING):
         return Text("")
     return Text(state.resume.value, style="yellow" if state.resume is ResumeLevel.NONE else "")

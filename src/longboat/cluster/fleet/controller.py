@@ -8,6 +8,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from longboat.cluster.fleet.drains import Drains, read_drains
@@ -72,7 +73,7 @@ class FleetController:
         self._wake()
 
     async def announce(self, announcement: Announcement) -> Verdict:
-        """A supervisor says how its gang is."""
+        """Take in a supervisor's announcement of its gang."""
         before = self._table_version()
         self._hold_off.heard(time.monotonic())
         self._rollouts.hear(announcement)
@@ -89,7 +90,7 @@ class FleetController:
         return dataclasses.replace(verdict, leave=self._drains.leaves(state))
 
     async def report(self) -> FleetReport:
-        """Everything known, for people."""
+        """Report everything known, for people."""
         now_s = time.time()
         self._membership.expire(now_s)
         return FleetReport(
@@ -126,7 +127,7 @@ class FleetController:
         return self._membership.table(self._models(), now_s, moving)
 
     def _leave_rules(self, model: str) -> LeaveRules:
-        """A model that is to stay keeps its promises to answers; one that goes for good only for a moment."""
+        """Return the rules of draining: a model that stays lets answers end, one that goes for good only briefly."""
         rules = self._document.get("updates", {}).get(model)
         return LeaveRules(drain_s=rules["drain_s"], limit_s=rules["limit_s"]) if rules else LeaveRules()
 
@@ -212,9 +213,10 @@ class FleetController:
 
 def _carry_out(step: Step, dashboard: str) -> None:
     from longboat.cluster.fleet.rollout_values import document_after
-    from longboat.cluster.fleet.serve_rest import ServeRest, cluster_token
+    from longboat.cluster.fleet.serve_rest import ServeRest
+    from longboat.cluster.host.cluster_token import cluster_token
 
-    rest = ServeRest(dashboard, cluster_token(os.environ))
+    rest = ServeRest(dashboard, cluster_token(os.environ, Path.home()))
     document = document_after(rest.details().get("applications", {}), step)
     if document is not None:
         log.warning("update of %s to %s: %s %s", step.model, step.digest, step.kind.value, step.why)

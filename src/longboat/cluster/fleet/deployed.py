@@ -17,7 +17,7 @@ Applications = Mapping[str, Mapping[str, Any]]
 
 
 def controller_values(apps: Applications) -> dict[str, Any]:
-    """What the controller was told at the last change (``serve_config.controller_document``); {} without a fleet."""
+    """Return the controller's newest values (``serve_config.controller_document``); {} without a fleet."""
     app = apps.get(CONTROLLER_APP, {})
     if app.get("status") == "DELETING":
         return {}
@@ -31,13 +31,13 @@ def document_with(
     values: Mapping[str, Any],
     changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The document that tells the controller ``values``, restarts nothing, and leaves all else as it is.
+    """Return the document that gives the controller ``values``, restarts nothing, and leaves all else as it is.
 
     changed: application → what it is to be instead
     Raises ClusterError where no fleet is up.
     """
     if not controller_values(apps):
-        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE")
+        raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
     controller = {
         **apps[CONTROLLER_APP]["deployed_app_config"],
         "deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": dict(values)}],
@@ -51,11 +51,11 @@ def document_with(
 
 
 def key_book_in(values: Mapping[str, Any]) -> KeyBook | None:
-    """The keys that the controller was told; None where it was told no policy."""
+    """Return the controller's keys; None where it has no policy."""
     policy = values.get("policy")
     return key_book_from(policy) if policy and policy.get("salt") else None
 
 
 def values_with_keys(values: Mapping[str, Any], book: KeyBook) -> dict[str, Any]:
-    """The same with other keys."""
+    """Return the controller's values with other keys."""
     return {**values, "policy": {**values.get("policy", {}), **key_book_values(book)}}

@@ -20,7 +20,7 @@ class Drains:
     gateways: frozenset[str] = frozenset()
 
     def leaves(self, state: ReplicaState) -> bool:
-        """Whether a replica is to leave by our word.
+        """Return whether a replica is to be drained.
 
         One whose first rank is on a node that is taken out, Serve exchanges by itself, once another is ready.
         """
@@ -31,17 +31,17 @@ class Drains:
         return state.replica in self.replicas or bool(further & self.nodes and not first & self.nodes)
 
     def is_drained(self, node_id: str) -> bool:
-        """Whether a node's gateway is to tell balancers that it takes nothing new."""
+        """Return whether a node's gateway takes no new requests, and says so to load balancers."""
         return node_id in self.gateways or node_id in self.nodes
 
 
 def read_drains(values: Mapping[str, Any]) -> Drains:
-    """The drains in what the controller was told."""
+    """Read the drains in the controller's values."""
     kept = values.get("drains", {})
     return Drains(**{name: frozenset(kept.get(name, ())) for name in ("replicas", "nodes", "gateways")})
 
 
 def values_with_drains(values: Mapping[str, Any], drains: Drains) -> dict[str, Any]:
-    """The same with other drains."""
+    """Return the controller's values with other drains."""
     kept = {"replicas": sorted(drains.replicas), "nodes": sorted(drains.nodes), "gateways": sorted(drains.gateways)}
     return {**values, "drains": kept}

@@ -21,7 +21,7 @@ Demands = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 
 def policy_document(values: Mapping[str, Any], num_gateways: int) -> bytes:
-    """The policy for ``num_gateways`` nodes; equal policies give equal bytes, whichever controller writes them."""
+    """Write the policy for ``num_gateways`` nodes; equal policies give equal bytes in every controller."""
     policy = dataclasses.replace(msgspec.convert(dict(values), Policy), num_gateways=max(1, num_gateways))
     return msgspec.json.encode(policy, order="deterministic")
 
@@ -37,7 +37,7 @@ class SlotShares:
     def table_for(
         self, node_id: str, table: EndpointTable, nodes: Iterable[str], demands: Demands, now_s: float
     ) -> EndpointTable:
-        """The table for one node: of each engine's slots it says how many this node may use.
+        """Make the table for one node: it says how many of each engine's slots this node may use.
 
         nodes: all that have a gateway; now_s: of any clock that only goes forward
         """

@@ -84,7 +84,7 @@ class Membership:
                 self._forget(replica)
 
     def table(self, models: Iterable[str], now_s: float, moving: Container[str] = ()) -> EndpointTable:
-        """The endpoint table; its version grows when anything in it changed. moving: replicas to be emptied now."""
+        """Make the endpoint table; its version grows when it changes. moving: replicas to be emptied now."""
         names = tuple(models)
         endpoints = tuple(
             Endpoint(
@@ -109,15 +109,15 @@ class Membership:
         return EndpointTable(version=self._version, models=names, endpoints=endpoints)
 
     def states(self, now_s: float) -> tuple[ReplicaState, ...]:
-        """All replicas known, oldest first; a ready one that went silent is shown as suspect."""
+        """Return all replicas known, oldest first; a ready one that went silent is shown as suspect."""
         return tuple(_seen(m, now_s) for m in sorted(self._members.values(), key=lambda m: m.order))
 
     def failures(self) -> dict[str, Announcement]:
-        """Model → its newest failure, until a replica of it is ready again."""
+        """Return model → its newest failure, until a replica of it is ready again."""
         return dict(self._failures)
 
     def _admit(self, announcement: Announcement, now_s: float) -> _Member:
-        """Who was forgotten gets its old place in the order back."""
+        """Admit a replica; one that was forgotten gets its old place in the order back."""
         replica = announcement.state.replica
         known = self._forgotten.pop(replica, None)
         order = self._next_order() if known is None else known
@@ -175,7 +175,7 @@ class Membership:
         return Verdict(stop=False)
 
     def _superseded(self, member: _Member, now_s: float) -> bool:
-        """Only a replica that was lost can be superseded: siblings swap slots while both are alive and well."""
+        """Return whether a newer replica has the slot. Only a lost one is: living siblings may swap slots."""
         return member.was_lost and any(other.order > member.order for other in self._rivals(member, now_s))
 
 

@@ -43,7 +43,7 @@ def with_rollouts(
 
 
 def document_after(apps: Applications, step: Step) -> dict[str, Any] | None:
-    """What Serve is to run after ``step``; None where the update is not on any more."""
+    """Return what Serve is to run after ``step``; None where the update is not on any more."""
     values = controller_values(apps)
     rollouts = dict(values.get("rollouts", {}))
     entry = rollouts.pop(step.model, None)
@@ -63,7 +63,7 @@ def document_after(apps: Applications, step: Step) -> dict[str, Any] | None:
 
 
 def _good(model: str, told: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The application that was last known to work: an update that is still under way has not proved itself."""
+    """Return the application that last worked: an update that is still under way has not proved itself."""
     running = before.get(model)
     entry = told.get("rollouts", {}).get(model)
     if running is not None and entry is not None and entry["digest"] == running["args"]["digest"]:
@@ -73,7 +73,7 @@ def _good(model: str, told: Mapping[str, Any], before: Mapping[str, Mapping[str,
 
 
 def _is_starting(app: Mapping[str, Any]) -> bool:
-    """Whether a replica has a place already, and was only not heard yet."""
+    """Return whether a replica has a place already but was not heard yet."""
     replicas = [r for d in (app.get("deployments") or {}).values() for r in d.get("replicas") or ()]
     return any(replica.get("state") == "STARTING" and replica.get("node_id") for replica in replicas)
 

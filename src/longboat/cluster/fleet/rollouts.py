@@ -90,7 +90,7 @@ class Rollouts:
             seen.failed[state.replica] = _why(announcement)
 
     def steps(self, states: Iterable[ReplicaState], now_s: float) -> list[Step]:
-        """What is to be done now. states: all replicas of the fleet"""
+        """Return what is to be done now. states: all replicas of the fleet"""
         states = tuple(states)
         found = (self._step(rollout, states, now_s) for rollout in self._rollouts)
         return [step for step in found if step is not None]
@@ -114,7 +114,7 @@ class Rollouts:
 
 
 def _lacks_room(seen: _Seen, rollout: Rollout, mine: Iterable[ReplicaState], now_s: float) -> bool:
-    """Whether no place was found for one replica more. Where new ones fail, it is not for want of a place."""
+    """Return whether no place was found for one replica more. Where new ones fail, places are not what is missing."""
     for state in mine:
         is_new = state.digest == rollout.digest
         if state.phase is Phase.DRAINING or (is_new and not _is_over(state) and state.phase is not Phase.READY):
@@ -124,7 +124,7 @@ def _lacks_room(seen: _Seen, rollout: Rollout, mine: Iterable[ReplicaState], now
 
 
 def read_rollouts(values: Mapping[str, Any]) -> list[Rollout]:
-    """The updates in what the controller was told (``serve_config.controller_document``)."""
+    """Read the updates in the controller's values (``serve_config.controller_document``)."""
     rules = values.get("updates", {})
     return [
         Rollout(

@@ -61,7 +61,7 @@ def serve_document(
     deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Everything Serve is to run.
+    """Make the document of everything that Serve is to run.
 
     planned: what the plan was, for whoever compares it with what comes of it
     deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
@@ -90,7 +90,7 @@ def controller_document(
     policy: Policy = Policy(),  # noqa: B008 (frozen)
     planned: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What the fleet controller is told (see ``FleetController.reconfigure``)."""
+    """Make the fleet controller's values (see ``FleetController.reconfigure``)."""
     warm = {
         (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
         for m in fleet.models
@@ -111,7 +111,7 @@ def controller_document(
 
 
 def gateway_settings(gateway: GatewaySpec) -> dict[str, Any]:
-    """The arguments of ``messages.GatewaySettings``: what gateways cannot learn anew while they run."""
+    """Make the arguments of ``messages.GatewaySettings``: what gateways cannot change while they run."""
     tls, tracing, redis = gateway.tls, gateway.tracing, gateway.redis
     return {
         "host": gateway.host,
@@ -131,13 +131,13 @@ def gateway_settings(gateway: GatewaySpec) -> dict[str, Any]:
 
 
 def plain_policy(policy: Policy) -> dict[str, Any]:
-    """The policy as values of JSON, as they come back from Serve."""
+    """Return the policy as values of JSON, as they come back from Serve."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(policy)))
     return values
 
 
 def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
-    """Model → digest of what its replicas are started with."""
+    """Return model → digest of what its replicas are started with."""
     return {
         app["name"].removeprefix(MODEL_APP_PREFIX): app["args"]["digest"]
         for app in document["applications"]
@@ -146,13 +146,13 @@ def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What the node of each bundle must carry: labels of every node, and of its stage; empty where nothing is asked."""
+    """Return the labels that each bundle's node must carry, its stage's included; empty where nothing is asked for."""
     labels = [{**args["labels"], **stage} for stage in args.get("stages") or [{}] * len(args["bundles"])]
     return labels if any(labels) else []
 
 
 def is_ours(app_name: str) -> bool:
-    """Whether a Serve application belongs to Longboat."""
+    """Return whether a Serve application belongs to Longboat."""
     return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
 
 

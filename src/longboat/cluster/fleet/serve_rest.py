@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from longboat.core.errors import ClusterError
 
-__all__ = ("ServeRest", "cluster_token")
+__all__ = ("ServeRest",)
 
 PATH = "/api/serve/applications/"
 
@@ -48,16 +46,9 @@ class ServeRest:
             ) from error
         if response.status_code in (401, 403):
             raise ClusterError(
-                "the cluster did not accept our token", hint="copy the head's token file, or set RAY_AUTH_TOKEN_PATH"
+                "the cluster's dashboard did not accept the token",
+                hint="copy the head's token file to ~/.ray/auth_token, or name it in RAY_AUTH_TOKEN_PATH",
             )
         if response.is_error:
             raise ClusterError(f"Serve answered {response.status_code}: {response.text[-500:]}", hint="longboat status")
         return response
-
-
-def cluster_token(env: Mapping[str, str]) -> str:
-    """Ray's cluster token, where ``env`` says that it is; empty on a cluster without."""
-    if token := env.get("RAY_AUTH_TOKEN"):
-        return token
-    path = env.get("RAY_AUTH_TOKEN_PATH")
-    return Path(path).read_text().strip() if path and env.get("RAY_AUTH_MODE") == "token" else ""

@@ -23,12 +23,12 @@ class HoldOff:
         self._first_heard_s: float | None = None
 
     def heard(self, now_s: float) -> None:
-        """A supervisor has announced itself."""
+        """Note that a supervisor has announced itself."""
         if self._first_heard_s is None:
             self._first_heard_s = now_s
 
     def holds(self, now_s: float) -> bool:
-        """Whether somebody may live who was not heard yet."""
+        """Return whether a replica may live that was not heard yet."""
         if self._first_heard_s is None:
             return now_s - self._started_at_s < AT_MOST_S
         return now_s - self._first_heard_s < AFTER_FIRST_S

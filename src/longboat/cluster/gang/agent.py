@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.gang.heartbeat_publisher import DOOR
+from longboat.cluster.gang.log_phase import follow_phases
 from longboat.cluster.gang.revision import revision_of
 from longboat.cluster.host.nic import interface_of, route_source
 from longboat.cluster.host.proc_usage import group_usage
@@ -19,7 +20,7 @@ from longboat.cluster.host.rank_memory import rank_memory_bytes
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
-from longboat.core.states import RankState
+from longboat.core.states import Phase, RankState
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
 from longboat.heartbeat.server import BeatDoor, door_socket
@@ -113,12 +114,12 @@ class NodeAgent:
         self._spawn(self._renew_keeper())
         if self._lease_s is not None:
             self._spawn(self._watch_lease(self._lease_s))
-        self._spawn(self._follow_phase(plan))
+        self._spawn(self._follow_phase())
         self._spawn(self._follow_memory(plan))
         return self._state(plan, started_by)
 
     async def renew(self) -> RankHealth:
-        """The supervisor is alive; say how the rank is."""
+        """Note that the supervisor is alive, and say how the rank is."""
         self._renewed_at_s = time.monotonic()
         pid = self._rank.keeper_pid if self._rank else None
         usage = group_usage(pid) if pid else None
@@ -192,7 +193,7 @@ class NodeAgent:
         return model_folder(str(self._model["source"]), home_folder())
 
     def _reserve_port(self, address: str) -> int:
-        """A port the kernel says is free; held until just before the engine starts, so that no sibling gets it too."""
+        """Hold a free port until just before the engine starts, so that no sibling gets it too."""
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((address, 0))
@@ -201,7 +202,7 @@ class NodeAgent:
         return port
 
     def _beats_port(self, address: str) -> int:
-        """Listens already: others know the port before there is anything to tell."""
+        """Listen for heartbeat readers: they know the port before there is anything to send."""
         self._beats = door_socket(address)
         port: int = self._beats.getsockname()[1]
         return port
@@ -256,13 +257,13 @@ class NodeAgent:
             self._report_lost(reason)
 
     async def _reap_leftovers(self) -> None:
-        """Without its keeper nobody promised that the rank ended whole."""
+        """End what is left of the rank: without its keeper it may not have ended whole."""
         from longboat.engines.launch.process import reap
 
         await reap({name: self._marks[name] for name in ("LONGBOAT_RUN", "LONGBOAT_GANG", "LONGBOAT_NODE_RANK")})
 
     async def _watch_lease(self, lease_s: float) -> None:
-        """Without a word from the supervisor the gang is broken or replaced: what runs here must not go on."""
+        """End the rank when the supervisor is silent: the gang is then broken or replaced."""
         while self._rank is not None:
             silent_s = time.monotonic() - self._renewed_at_s
             if silent_s > lease_s:
@@ -276,15 +277,13 @@ class NodeAgent:
             rank.renew(KEEPER_LEASE_S)
             await asyncio.sleep(KEEPER_LEASE_S / 10)
 
-    async def _follow_phase(self, plan: GangPlan) -> None:
-        adapter = adapter_for(str(self._model["engine"]["kind"]))
-        position = 0
-        while self._rank is not None and self._log is not None:
-            text, position = await asyncio.to_thread(_read_from, self._log, position)
-            for line in text.splitlines():
-                if phase := adapter.phase_of(line):
-                    self._phase = phase.value
-            await asyncio.sleep(0.1 if self._phase != "ready" else 2.0)
+    async def _follow_phase(self) -> None:
+        assert self._log is not None
+        phase_of = adapter_for(str(self._model["engine"]["kind"])).phase_of
+        await follow_phases(self._log, phase_of, self._take_phase, lambda: self._rank is None)
+
+    def _take_phase(self, phase: Phase) -> None:
+        self._phase = phase.value
 
     async def _follow_memory(self, plan: GangPlan) -> None:
         """Dear to ask, and slow to change."""
@@ -303,7 +302,7 @@ class NodeAgent:
 
 
 def read_tail(path: Path, num_lines: int, max_bytes: int = 65536) -> tuple[str, ...]:
-    """The last lines of a file, oldest first; nothing when it does not exist."""
+    """Return the last lines of a file, oldest first; nothing when it does not exist."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -311,14 +310,3 @@ def read_tail(path: Path, num_lines: int, max_bytes: int = 65536) -> tuple[str, 
             return tuple(file.read().decode(errors="replace").splitlines()[-num_lines:])
     except FileNotFoundError:
         return ()
-
-
-def _read_from(path: Path, position: int) -> tuple[str, int]:
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            data = file.read(1 << 20)
-    except FileNotFoundError:
-        return "", position
-    whole = data.rfind(b"\n") + 1
-    return data[:whole].decode(errors="replace"), position + whole

@@ -109,13 +109,13 @@ class Gang:
             self._pulse.close()
 
     async def _end_early_start(self) -> None:
-        """A rank that is just being started has no process yet that could be ended."""
+        """Cancel a start under way: such a rank has no process yet that could be ended."""
         if self._early_head is not None:
             self._early_head.cancel()
             await asyncio.gather(self._early_head, return_exceptions=True)
 
     def states(self) -> tuple[RankState, ...]:
-        """The ranks with their newest memory and CPU time."""
+        """Return the ranks with their newest memory and CPU time."""
         return tuple(_with_health(rank, self.health.get(rank.node_rank)) for rank in self.ranks)
 
     async def _watch(self, node_rank: int, agent: AgentPort) -> RankLoss:

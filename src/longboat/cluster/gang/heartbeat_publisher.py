@@ -54,7 +54,7 @@ class GangPulse:
 
     @classmethod
     def of(cls, plan: GangPlan) -> GangPulse | None:
-        """None where an agent has no door, or no door can be opened here: the gang then lives without."""
+        """Make the pulse of a gang; None where an agent, or this process, has no heartbeat port."""
         if any(DOOR not in rank.ports for rank in plan.ranks):
             return None
         try:
@@ -64,7 +64,7 @@ class GangPulse:
             return None
 
     def tell(self) -> Beat:
-        """The gang as it is known here now."""
+        """Return the gang's heartbeat as it is known here now."""
         now_s = time.monotonic()
         steps, running = self._steps
         return Beat(ranks=tuple(ear.told(now_s) for ear in self._ears), steps=steps, num_running=running)
@@ -85,7 +85,7 @@ class GangPulse:
         self._door.close()
 
     async def _ask_for_steps(self) -> None:
-        """An engine that is busy answers late: what it said last counts until then."""
+        """Ask the engine for its steps. A busy engine answers late: its last answer counts until then."""
         while True:
             pause_s = STEPS_EVERY_S
             with contextlib.suppress(OSError, ValueError):

@@ -30,7 +30,7 @@ class Meter:
         self._last, self._seen_at_s = counters, now_s
 
     def actual(self, rank_bytes: int) -> EngineActual | None:
-        """What is known now; None before the engine was asked."""
+        """Return what is known now; None before the engine was asked."""
         first, last = self._first, self._last
         if first is None or last is None:
             return None

@@ -50,7 +50,7 @@ def revision_of(model: Mapping[str, Any], model_path: str, engine: str) -> str:
 
 
 def _flags(args: Sequence[str]) -> Iterator[str]:
-    """The arguments that change results; a file among them counts by its content."""
+    """Return the arguments that change results; a file among them counts by its content."""
     harmless = False
     for word in args:
         if word.startswith("--"):

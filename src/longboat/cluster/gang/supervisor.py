@@ -117,7 +117,7 @@ class GangRunner:
         self._tasks.append(asyncio.create_task(self._measure()))
 
     async def _bring_up(self) -> asyncio.Task[RankLoss]:
-        """The task that waits for the loss of a rank, once a token has come."""
+        """Start the gang; return the task that waits for the loss of a rank, once a token has come."""
         plan = await self._gang.prepare(self._model, self._shape, self._identity)
         self._enter(Phase.STARTING)
         phases = asyncio.create_task(self._follow_phases())
@@ -140,14 +140,14 @@ class GangRunner:
                 watch.cancel()
 
     async def _wait_ready(self, probe: Probe, api_key: str) -> None:
-        """Until a token came, and a moment longer for the engine to prove how it resumes."""
+        """Wait until a token came, and a moment longer for the engine to prove how it resumes."""
         await wait_for_token(self.url, probe, api_key, on_refusal=self._note)
         self._tasks.append(asyncio.create_task(self._prove(api_key)))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._proved_once.wait(), PROOF_WAIT_S)
 
     async def _prove(self, api_key: str) -> None:
-        """Until it proved the highest level, or had its chances: the best counts."""
+        """Try the engine until it proved the highest level, or had its chances: the best counts."""
         for pause_s in PROOFS_AFTER_S:
             await asyncio.sleep(pause_s)
             proof = await self._proof(api_key)
@@ -199,7 +199,7 @@ class GangRunner:
         await self._announce()
 
     async def _wait_idle(self) -> None:
-        """Until the engine had nothing to do for a while: the gateways hear of the draining a moment after us."""
+        """Wait until the engine had nothing to do for a while: gateways hear of the draining a moment later."""
         idle_since_s = time.monotonic()
         while time.monotonic() < self._leave_by_s and time.monotonic() - idle_since_s < SETTLE_S:
             if await self._is_busy():
@@ -217,7 +217,7 @@ class GangRunner:
         return bool((load.num_running or 0) + (load.num_waiting or 0))
 
     async def _metrics(self) -> str:
-        """The engine's metrics; empty where it does not answer."""
+        """Ask for the engine's metrics; empty where it does not answer."""
         plan = self._gang.plan
         try:
             answer = await ask(self.url, "/metrics", api_key=plan.api_key if plan else "", timeout_s=2.0)
@@ -226,7 +226,7 @@ class GangRunner:
         return answer.body.decode(errors="replace")
 
     async def _measure(self) -> None:
-        """What clients' requests took, for whoever compares it with the plan."""
+        """Measure what clients' requests took, for the comparison with the plan."""
         while True:
             if text := await self._metrics():
                 self._meter.see(self._adapter.counters(text), time.monotonic())
@@ -364,7 +364,7 @@ class EngineSupervisor:
 
 
 def _shape(values: Mapping[str, Any]) -> GangShape:
-    """The shape that travelled as plain values."""
+    """Read the shape from the plain values that it travelled as."""
     lists = {name: tuple(values.get(name, ())) for name in ("layers", "stages")}
     return GangShape(**{**values, **lists, "resources": RankResources(**values["resources"])})
 
@@ -376,7 +376,7 @@ def _exit_process(reason: str) -> None:
 
 
 def _known(error: Exception) -> Exception:
-    """What went wrong on another node comes wrapped by Ray, with a traceback for a message."""
+    """Unwrap an error of another node: Ray wraps it, with a traceback for a message."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, LongboatError) else error
 

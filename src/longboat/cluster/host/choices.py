@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from longboat.cluster.host.cluster_token import default_token_file
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
@@ -50,12 +51,12 @@ def token_path(explicit: str = "", env: Mapping[str, str] = os.environ) -> Path:
     """File of the cluster's token: as asked for, else as Ray is told, else Ray's own if it is there, else ours."""
     if chosen := explicit or env.get("RAY_AUTH_TOKEN_PATH"):
         return Path(chosen).expanduser().absolute()
-    rays = Path.home() / ".ray" / "auth_token"
+    rays = default_token_file(Path.home())
     return rays if rays.exists() else home_folder(env) / "cluster_token"
 
 
 def decide(request: NodeRequest, run: Path) -> RayOptions:
-    """Everything about the node; nothing is started, but a head's token may be made."""
+    """Decide everything about the node; nothing is started, but a head's token may be made."""
     role, address, gcs_address = _addresses(request)
     token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
     _ensure_token(token, may_make=role == "head")
@@ -80,7 +81,7 @@ def decide(request: NodeRequest, run: Path) -> RayOptions:
 
 
 def taken_ports(options: RayOptions) -> tuple[int, ...]:
-    """Those of a node's ports that somebody listens on now, in the order of their numbers."""
+    """Return those of a node's ports that are in use now, in the order of their numbers."""
     own = [int(options.gcs_address.rpartition(":")[2])] if options.role == "head" else []
     return tuple(port for port in sorted([*own, *options.ports.values()]) if not _is_free(options.address, port))
 
@@ -103,7 +104,7 @@ def _addresses(request: NodeRequest) -> tuple[str, str, str]:
         return "head", address, f"{address}:{port}"
     host, _, port_text = request.join.partition(":")
     if not host or (port_text and not port_text.isdigit()):
-        raise UserInputError(f"{request.join!r} is no address", hint="write --join ADDRESS or --join ADDRESS:PORT")
+        raise UserInputError(f"{request.join!r} is not an address", hint="write --join ADDRESS or --join ADDRESS:PORT")
     port = int(port_text) if port_text else DEFAULT_PORT
     address = request.address or route_source(host)
     _refuse_unreachable(host, port)
@@ -148,7 +149,7 @@ def _temp_dir(run: Path) -> str:
         folder = Path("/tmp") / f"longboat-ray-{hashlib.sha256(str(run).encode()).hexdigest()[:10]}"  # noqa: S108
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise ClusterError(f"{folder} belongs to somebody else", hint="set LONGBOAT_RUN to a shorter path")
+        raise ClusterError(f"{folder} belongs to another user", hint="set LONGBOAT_RUN to a shorter path")
     return str(folder)
 
 

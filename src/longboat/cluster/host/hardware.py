@@ -14,7 +14,7 @@ MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
 def node_memory_bytes() -> int:
-    """All memory of the machine, or the limit that it was given, where that is less."""
+    """Return the memory of the machine, or its limit, where that is less."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([whole, *(limit for path in CGROUPS if (limit := _limit(path)))])
 
@@ -29,7 +29,7 @@ def _limit(path: Path) -> int:
 
 
 def accelerator_name(folder: Path = NVIDIA) -> str:
-    """As NVIDIA's driver calls the first card (``NVIDIA GeForce RTX 4090``); empty where there is none."""
+    """Return the first card's name from NVIDIA's driver (``NVIDIA GeForce RTX 4090``); empty where there is none."""
     try:
         found = sorted(folder.glob("*/information"))
         told = MODEL.search(found[0].read_text()) if found else None

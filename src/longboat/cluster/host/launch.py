@@ -19,7 +19,7 @@ __all__ = ("engine_environment", "rank_command", "rank_marks", "warm_zygote")
 
 
 def engine_environment(engine: Mapping[str, Any]) -> EngineEnvironment | None:
-    """The Python environment that ``engine`` of the fleet file names on this node; None if the engine needs none.
+    """Find the Python environment that ``engine`` names on this node; None if the engine needs none.
 
     Raises UserInputError or ClusterError when it is not here.
     """
@@ -35,7 +35,7 @@ def engine_environment(engine: Mapping[str, Any]) -> EngineEnvironment | None:
 def rank_command(
     model: Mapping[str, Any], plan: GangPlan, node_rank: int
 ) -> tuple[RankCommand, EngineEnvironment | None]:
-    """The command of one rank on this node, with the environment it runs in."""
+    """Make the command of one rank on this node, with the environment it runs in."""
     environment = engine_environment(model["engine"])
     overlay = overlay_folder(environment) if environment else ""
     return adapter_for(str(model["engine"]["kind"])).command(plan, node_rank, environment, overlay), environment
@@ -62,7 +62,7 @@ def rank_marks(plan: GangPlan, node_rank: int, run: Path) -> dict[str, str]:
 async def warm_zygote(
     environment: EngineEnvironment, preload_env: Mapping[str, str], run: Path, *, wait_s: float
 ) -> ZygoteClient | None:
-    """The node's zygote for this environment, started when there is none; None if it is not ready within ``wait_s``.
+    """Return the node's zygote for this environment, started when there is none; None if not ready within ``wait_s``.
 
     It hangs on the raylet, the parent of every Ray worker, and so outlives this actor but not the node.
     """

@@ -36,7 +36,7 @@ def _entry(raw: bytes) -> tuple[str, str]:
 
 
 def route_source(peer: str) -> str:
-    """The address of ours that packets to ``peer`` (IPv4 address or host name) leave from.
+    """Return this node's address that packets to ``peer`` (IPv4 address or host name) leave from.
 
     Raises ClusterError where no route leads there or the name is unknown. Sends nothing.
     """
@@ -55,7 +55,7 @@ def route_source(peer: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Name of the network card that has ``address`` (eth0). Raises ClusterError where none has it."""
+    """Return the name of the network card with ``address`` (eth0). Raises ClusterError where none has it."""
     known = addresses()
     for name, candidate in known:
         if candidate == address:
@@ -66,7 +66,7 @@ def interface_of(address: str) -> str:
 
 
 def head_address() -> str:
-    """The address by which a head should be known: of the default route, or else the only one that others can reach.
+    """Return the head's address: that of the default route, or else the only one that others can reach.
 
     Raises UserInputError, with the candidates, where neither settles it.
     """

@@ -28,7 +28,7 @@ class RankLife:
         self._read_s = time.monotonic()
 
     def read(self) -> tuple[Life, float]:
-        """What the rank's processes do, and the CPU time in seconds that they used or waited for. A zombie has ended.
+        """Return what the rank's processes do, and the CPU seconds that they used or waited for. A zombie has ended.
 
         A process that could run now is taken to have wanted a CPU since the last reading. Of its other threads, which
         may be those that work, the same is asked now and then.

@@ -16,7 +16,7 @@ ASK_S = 10.0
 
 
 def rank_memory_bytes(root_pid: int, gpu_ids: Sequence[str]) -> int:
-    """Of the rank's GPUs, which nobody else has; of its processes where it has none. 0: nobody knows."""
+    """Return the memory of the rank's GPUs, which are its own, else of its processes. 0: not known."""
     return gpu_bytes(gpu_ids) if gpu_ids else pss_bytes(root_pid)
 
 

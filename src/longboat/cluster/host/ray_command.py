@@ -65,7 +65,8 @@ def parse_labels(words: list[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals or not _LABEL_KEY.match(key) or not _LABEL_VALUE.match(value):
             raise UserInputError(
-                f"{word!r} is no label", hint="write KEY=VALUE with letters, digits and - _ . in between, as gpu=h100"
+                f"{word!r} is not a label",
+                hint="write KEY=VALUE with letters, digits and - _ . in between, as gpu=h100",
             )
         labels[key] = value
     return labels
@@ -81,7 +82,7 @@ def ray_argv(options: RayOptions) -> list[str]:
         "--dashboard-agent-listen-port": str(options.ports["dashboard_agent"]),
         "--object-store-memory": str(options.object_store_bytes),
     }
-    argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *role]
+    argv = [sys.executable, "-m", "longboat.cluster.host.ray_start", "--block", "--disable-usage-stats", *role]
     argv += [word for pair in flags.items() for word in pair]
     if options.is_local:
         argv += ["--min-worker-port", "0", "--max-worker-port", "0"]

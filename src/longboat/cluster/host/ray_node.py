@@ -70,7 +70,7 @@ def start_node(
 
 
 def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
-    """Raises ClusterError, and leaves nothing, where Ray does not come up."""
+    """Start Ray. Raises ClusterError, and leaves nothing, where it does not come up."""
     record = ClusterRecord(
         role=options.role,
         address=options.address,
@@ -113,7 +113,7 @@ def _end_all(run: Path) -> list[int]:
     record = load_record(run)
     if record is not None and record.is_kept:
         _end_runner(record)
-    killed = end_processes_of_ray(record.temp_dir) if record is not None else []
+    killed = end_processes_of_ray(record.temp_dir, record.runner_pid) if record is not None else []
     killed += _reap({NODE_MARK: str(run)})
     (run / "node.json").unlink(missing_ok=True)
     return killed
@@ -122,7 +122,7 @@ def _end_all(run: Path) -> list[int]:
 def _refuse_second(run: Path) -> None:
     if record := local_cluster(run):
         raise ClusterError(
-            f"this machine is a node of the cluster at {record.gcs_address} already", hint="longboat node stop ends it"
+            f"this machine is already a node of the cluster at {record.gcs_address}", hint="longboat node stop ends it"
         )
     if pids := _marked(str(run)):
         raise ClusterError(
@@ -171,10 +171,10 @@ def _failure(run: Path, detail: str) -> ClusterError:
     _end_all(run)
     if record is not None and "AuthToken" in detail:
         return ClusterError(
-            f"the cluster at {record.gcs_address} does not take the token in {record.token_file}",
+            f"the cluster at {record.gcs_address} does not accept the token in {record.token_file}",
             hint="copy the token file that longboat node start --head named there, and give it with --token-file",
         )
-    return ClusterError(f"Ray did not start: {detail or 'it said nothing'}", hint=f"its output is in {_log(run)}")
+    return ClusterError(f"Ray did not start: {detail or 'it printed nothing'}", hint=f"its output is in {_log(run)}")
 
 
 def _log(run: Path) -> Path:
@@ -199,7 +199,7 @@ def _reap(marks: Mapping[str, str]) -> list[int]:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_REAP_DEADLINE_S)
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
-        raise ClusterError(f"not everything of this node could be ended: {last}", hint="look for it with ps")
+        raise ClusterError(f"some processes of this node could not be ended: {last}", hint="look for it with ps")
     return [int(word) for word in done.stdout.split()]
 
 

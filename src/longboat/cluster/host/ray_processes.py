@@ -13,43 +13,48 @@ from longboat.core.errors import ClusterError
 __all__ = ("all_pids", "child_named", "end_processes_of_ray", "processes_of_ray")
 
 _END_DEADLINE_S = 10.0
+_DRIVER_LOG = "/python-core-driver-"
 
 
 def all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
-def processes_of_ray(temp_dir: str) -> list[int]:
-    """Raylet, workers, agents and the rest, told by Ray's folder: it is in their command lines or they write to it.
+def processes_of_ray(temp_dir: str, runner_pid: int) -> list[int]:
+    """Return raylet, workers, agents and the rest: their command lines name Ray's folder, or they write to it.
 
+    runner_pid: the node's runner, which leads the (POSIX) session that all of them are in. Programs of users, such as
+    ``longboat up``, write to Ray's folder as well, but are in other sessions.
     What Ray's workers start (keepers, gateways, zygotes) inherits none of their files and keeps logs of its own.
-    Environment marks do not tell: Ray's processes write their titles over the environment that /proc shows.
+    Environment marks cannot be used: Ray's processes write their titles over the environment that /proc shows.
     """
-    session = f"{temp_dir}/session_"
-    return [pid for pid in all_pids() if pid != os.getpid() and _is_of_session(pid, session)]
+    prefix = f"{temp_dir}/session_"
+    return [pid for pid in all_pids() if pid != os.getpid() and _is_of_node(pid, prefix, runner_pid)]
 
 
-def _is_of_session(pid: int, session: str) -> bool:
+def _is_of_node(pid: int, prefix: str, runner_pid: int) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
-        if session.encode() in (folder / "cmdline").read_bytes():
+        if prefix.encode() in (folder / "cmdline").read_bytes():
             return True
-        return any(_leads_into(opened, session) for opened in (folder / "fd").iterdir())
+        opened = [path for path in map(_target, (folder / "fd").iterdir()) if path.startswith(prefix)]
+        is_driver = any(_DRIVER_LOG in path for path in opened)
+        return bool(opened) and (not is_driver or os.getsid(pid) == runner_pid)
     except OSError:
         return False
 
 
-def _leads_into(opened: Path, prefix: str) -> bool:
+def _target(opened: Path) -> str:
     with contextlib.suppress(OSError):
-        return os.readlink(opened).startswith(prefix)
-    return False
+        return os.readlink(opened)
+    return ""
 
 
-def end_processes_of_ray(temp_dir: str) -> list[int]:
-    """SIGKILL them all; their pids. Raises ClusterError when some do not die."""
+def end_processes_of_ray(temp_dir: str, runner_pid: int) -> list[int]:
+    """Kill all of Ray's processes of this node; return their pids. Raises ClusterError when some do not die."""
     ended: set[int] = set()
     end_s = time.monotonic() + _END_DEADLINE_S
-    while found := processes_of_ray(temp_dir):
+    while found := processes_of_ray(temp_dir, runner_pid):
         if time.monotonic() > end_s:
             raise ClusterError(f"processes of Ray do not die: {found}", hint="look for them with ps")
         ended.update(found)
@@ -61,7 +66,7 @@ def end_processes_of_ray(temp_dir: str) -> list[int]:
 
 
 def child_named(parent: int, name: str) -> int | None:
-    """Pid of a living child of ``parent`` that runs the program ``name``."""
+    """Return the pid of a living child of ``parent`` that runs the program ``name``."""
     for pid in all_pids():
         try:
             head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(")")

@@ -51,7 +51,7 @@ class ClusterRecord:
 
 
 def born_ticks(pid: int) -> int:
-    """When ``pid`` started, in clock ticks since boot; 0 where it does not run (any more). Tells reused pids apart."""
+    """Return when ``pid`` started, in ticks since boot, which tells reused pids apart; 0 where it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -68,7 +68,7 @@ def save_record(record: ClusterRecord) -> None:
 
 
 def load_record(run: Path) -> ClusterRecord | None:
-    """The record in ``run``, whether or not the node still runs. None: there is none, or it is of another version."""
+    """Read the record in ``run``, whether or not the node still runs. None: there is none, or of another version."""
     try:
         found = json.loads((run / _NAME).read_text())
         known = {field.name for field in fields(ClusterRecord)}
@@ -78,7 +78,7 @@ def load_record(run: Path) -> ClusterRecord | None:
 
 
 def local_cluster(run: Path) -> ClusterRecord | None:
-    """The cluster that the node with this run folder belongs to; None where nothing keeps it in one."""
+    """Return the cluster that the node with this run folder belongs to; None where nothing keeps it in one."""
     record = load_record(run)
     return record if record is not None and record.is_kept else None
 

@@ -48,12 +48,12 @@ def backoff_s(num_failures: int) -> float:
 
 
 def is_final(words: str, num_failures: int) -> bool:
-    """Whether a node that was never up should give up. Ray allows 30 s to come up, too few on a very busy machine."""
+    """Return whether a node that was never up should give up: on a very busy machine a slow start is tried again."""
     return num_failures >= _MAX_SLOW_STARTS or _TOO_SLOW not in words
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """The line of Ray's output that says best why it ended: the last error, else the last line."""
+    """Return the line of Ray's output that best says why it ended: the last error, else the last line."""
     plain = [_LOG_HEAD.sub("", _COLOUR.sub("", line)).strip() for line in lines]
     told = [line for line in plain if line]
     errors = [line for line in told if re.match(r"[\w.]*(Error|Exception)\b", line)]
@@ -92,7 +92,7 @@ class _Runner:
         return self._is_stopping
 
     def work(self) -> int:
-        """Until told to stop. 1: Ray never came up."""
+        """Keep the node until a signal stops it. Returns 1 where Ray never came up."""
         was_up, num_failures = False, 0
         while not self._is_stopping:
             begin_s = time.monotonic()
@@ -148,7 +148,7 @@ class _Runner:
             time.sleep(_POLL_S)
 
     def _wait_for_cluster(self) -> None:
-        """A worker that cannot reach the head waits here, and not in Ray, which gives up."""
+        """Wait for the head, as a worker: Ray itself would give up."""
         host, _, port = self._record.gcs_address.rpartition(":")
         while self._record.role == "worker" and not self._is_stopping:
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2.0):
@@ -158,7 +158,7 @@ class _Runner:
     def _end_leftovers(self) -> None:
         """End Ray's own processes and engines that lost their agents. This node's gateway is neither: it goes on."""
         with contextlib.suppress(ClusterError):
-            end_processes_of_ray(self._record.temp_dir)
+            end_processes_of_ray(self._record.temp_dir, os.getpid())
         for gang in _gangs_here(self._record.run):
             argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", f"LONGBOAT_GANG={gang}"]
             argv.append(f"LONGBOAT_RUN={self._record.run}")

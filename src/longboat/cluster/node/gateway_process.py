@@ -48,7 +48,7 @@ class GatewayProcess:
         self._silent_since_s: float | None = None
 
     async def ensure(self, order: NodeOrder) -> GatewayReport:
-        """A gateway with the ordered settings runs and has the ordered policy and table.
+        """See to it that a gateway with the ordered settings runs and has the ordered policy and table.
 
         Raises LongboatError when it cannot be started, for instance because its port is taken.
         """
@@ -74,7 +74,7 @@ class GatewayProcess:
         return self._report(order, state, str(trouble or ""))
 
     def _is_gone(self, record: dict[str, Any]) -> bool:
-        """Whether a gateway that does not answer has ended. One that hangs is ended here; its streams go on elsewhere.
+        """Return whether a gateway that does not answer has ended. One that hangs is ended here.
 
         Another one beside it would find its port taken, and its record lost.
         """
@@ -204,7 +204,7 @@ class GatewayProcess:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             hint = "set LONGBOAT_HOME to a folder of your own"
-            raise ClusterError(f"{folder} cannot be made: {error.strerror}", hint=hint) from error
+            raise ClusterError(f"{folder} cannot be created: {error.strerror}", hint=hint) from error
         return folder
 
     async def _wait_listening(self, output: Path) -> None:
@@ -231,7 +231,7 @@ class GatewayProcess:
             return None
 
     def _save(self, record: dict[str, Any]) -> None:
-        """By rename: a reader finds the whole record or none."""
+        """Save the record by a rename: a reader finds the whole record or none."""
         part = self._record_path.with_suffix(".part")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -258,7 +258,7 @@ class GatewayProcess:
 
 
 def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | None]:
-    """The URL with its secret, and why it cannot be had."""
+    """Return the URL with its secret, and why it cannot be had."""
     if settings.redis_url_file is None and settings.redis_url_env is None:
         return settings.redis_url, None
     try:
@@ -269,7 +269,7 @@ def _redis_url(settings: GatewaySettings) -> tuple[str | None, LongboatError | N
 
 
 def _digest(order: NodeOrder, redis_url: str | None) -> str:
-    """Of everything that the gateway learns at its start only."""
+    """Digest everything that the gateway learns at its start only."""
     text = json.dumps({**asdict(order.gateway), "fleet": order.fleet, "redis": redis_url}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -55,9 +55,9 @@ class NodeKeeper:
             return NodeReport(gateway=gateway, zygotes=self._warm_names())
 
     def _refuse_past(self, epoch: str) -> None:
-        """A controller that another one has followed may come back from a partition; it knows nobody any more."""
+        """Refuse the orders of an older controller that comes back from a partition."""
         if epoch in self._past_epochs:
-            raise ClusterError("a newer controller has given orders here")
+            raise ClusterError("a newer controller is in charge of this node")
         if self._order is not None and self._order.epoch != epoch:
             self._past_epochs.add(self._order.epoch)
 
@@ -85,13 +85,13 @@ class NodeKeeper:
             await asyncio.to_thread(_stop_zygotes, self._run)
 
     async def usage(self, num_days: int) -> list[dict[str, Any]]:
-        """What this node's gateway has counted (see ``GatewayProcess.usage``)."""
+        """Return what this node's gateway has counted (see ``GatewayProcess.usage``)."""
         return await self._gateway.usage(num_days)
 
     async def read_log(
         self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int
     ) -> tuple[int, str]:
-        """Text of a rank's log from byte ``offset`` on (None: the last ``num_lines``), and the offset to go on from.
+        """Read a rank's log from byte ``offset`` on (None: the last ``num_lines``); return text and next offset.
 
         Raises ClusterError when there is no such log on this node.
         """
@@ -113,12 +113,12 @@ class NodeKeeper:
 
     def _log_folder(self, model: str) -> Path:
         if "/" in model or model.startswith("."):
-            raise ClusterError(f"{model!r} is no model name", hint="longboat status lists the models")
+            raise ClusterError(f"{model!r} is not the name of a model", hint="longboat status lists the models")
         return self._run / "logs" / model
 
     def _log_file(self, model: str, replica: str, node_rank: int) -> Path:
         if "/" in replica or replica.startswith("."):
-            raise ClusterError(f"{replica!r} is no replica", hint="longboat status lists the replicas")
+            raise ClusterError(f"{replica!r} is not the name of a replica", hint="longboat status lists the replicas")
         path = self._log_folder(model) / replica / f"rank{node_rank}.log"
         if not path.is_file():
             raise ClusterError(f"node {socket.gethostname()} has no log of {model}/{replica} rank {node_rank}")

@@ -102,7 +102,7 @@ def _tls_problem(certificate: str, key: str) -> str:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
-        return f"{certificate} and {key} are no certificate with its key, without a password: {reason}"
+        return f"{certificate} and {key} are not a certificate and its unencrypted key: {reason}"
     return ""
 
 
@@ -145,14 +145,14 @@ def _engine(engine: Mapping[str, Any]) -> EngineFinding:
 
 
 def _listening_problems(host: str, port: int) -> tuple[str, str]:
-    """What is wrong with the host, and with the port, for a gateway that is to listen there."""
+    """Return what is wrong with the host, and with the port, for a gateway that is to listen there."""
     if _is_our_gateway(port):
         return "", ""
     node = socket.gethostname()
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
-        return f"{node} knows no host {host!r}: {getattr(error, 'strerror', error)}", ""
+        return f"{node} cannot resolve the host {host!r}: {getattr(error, 'strerror', error)}", ""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -161,13 +161,13 @@ def _listening_problems(host: str, port: int) -> tuple[str, str]:
             if error.errno == errno.EADDRINUSE:
                 return "", f"port {port} is in use on {node}"
             if error.errno == errno.EADDRNOTAVAIL:
-                return f"{host} is no address of {node}", ""
+                return f"{host} is not an address of {node}", ""
             return "", f"{host}:{port} cannot be listened on at {node}: {os.strerror(error.errno or 0)}"
     return "", ""
 
 
 def _is_our_gateway(port: int) -> bool:
-    """Whether the gateway that this node's record names listens on ``port``: a record alone may be a leftover."""
+    """Return whether the gateway of this node's record listens on ``port``: a record alone may be a leftover."""
     from longboat.folders import run_folder
 
     try:

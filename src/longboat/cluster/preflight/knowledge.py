@@ -40,7 +40,7 @@ class Basis:
 
 
 def built_in_basis() -> Basis:
-    """What comes with Longboat, and no network."""
+    """Return the catalog and calibration that come with Longboat; no network is used."""
     return Basis(library=built_in_library(), calibration=built_in_calibration())
 
 
@@ -76,7 +76,7 @@ def with_knowledge(
 
 
 def _shape(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape:
-    """Raises LongboatError where nobody can tell it."""
+    """Find the model's shape. Raises LongboatError where it cannot be found out."""
     if is_builtin(model.source):
         told = describe(model.source)
         return shape_from_config(told.config, name=told.name)
@@ -94,7 +94,7 @@ def _shape_of_folder(source: str, findings: Mapping[str, NodeFindings]) -> Model
 
 
 def _shape_of_hub(model: ModelSpec, basis: Basis) -> ModelShape:
-    """Of the catalog; the network is asked only where the file leaves something to be decided."""
+    """Find the shape in the catalog; the network is asked only where the file leaves something to be decided."""
     from longboat.catalog.model_entry import shape_of_entry
 
     name = model.source.removeprefix(HUB)

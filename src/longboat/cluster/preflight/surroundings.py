@@ -17,6 +17,7 @@ from longboat.cluster.preflight.knowledge import Basis, built_in_basis, with_kno
 from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
+from longboat.engines.fleet_arguments import argument_problems
 from longboat.planner.check_fleet import check_fleet
 from longboat.planner.decide import Decision, decide
 from longboat.planner.inputs import PathReport, PlannerInputs, PortReport
@@ -55,7 +56,7 @@ class CheckedPlan:
 
 
 def this_machine() -> Node:
-    """This machine as the only node of a cluster that is still to be started."""
+    """Describe this machine as the only node of a cluster that is still to be started."""
     gpus = sum(1 for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit())
     return Node(
         node_id="local",
@@ -108,7 +109,7 @@ def checked_plan(
         *_host_problems(findings),
         *_secret_problems(findings),
         *_engine_problems(fleet, nodes, findings),
-        *_argument_problems(fleet),
+        *argument_problems(fleet),
     ]
     if problems:
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
@@ -123,7 +124,7 @@ def _with_reason(shape: GangShape, reason: str) -> GangShape:
 
 
 def _undoubled(problems: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
-    """Without what is told of the same model in other words."""
+    """Return the problems without those that other words already say of the same model."""
     told = [problem.where for problem in others]
     return [problem for problem in problems if not any(_model_of(where) == _model_of(problem.where) for where in told)]
 
@@ -172,7 +173,7 @@ def _folder_reports(findings: Mapping[str, NodeFindings]) -> list[PathReport]:
 
 
 def _environment_reports(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> list[PathReport]:
-    """An environment of the user's own, folder or interpreter: the engine's words say what is wrong with the path."""
+    """Report on the user's own environments, folders or interpreters: the engine says what is wrong with the path."""
     return [
         PathReport(
             node_id=node_id, path=model.engine.environment, exists=True, detail=found.engines[model.name].problem
@@ -225,7 +226,7 @@ def _platforms(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeF
 
 
 def _engine_problems(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> list[Problem]:
-    """Of installed environments; an environment of the user's own is a path."""
+    """Return the problems of installed environments; an environment of the user's own is a path."""
     problems = []
     for index, model in enumerate(fleet.models):
         for node in _candidates(model, nodes) if model.engine.environment is None else ():
@@ -243,23 +244,10 @@ def _host_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
 
 
 def _secret_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
-    """Of files that gateways are to read: each node needs them, at the same place."""
+    """Return the problems of files that gateways are to read: each node needs them, at the same place."""
     named = {
         "gateway.tls": [f"node {f.hostname}: {f.tls_problem}" for f in findings.values() if f.tls_problem],
         "gateway.redis": [f"node {f.hostname}: {f.redis_problem}" for f in findings.values() if f.redis_problem],
     }
     hint = "put it on every node, readable by the user who runs the cluster"
     return [Problem(where=where, what="; ".join(found), hint=hint) for where, found in named.items() if found]
-
-
-def _argument_problems(fleet: Fleet) -> list[Problem]:
-    from longboat.engines.vllm.adapter import check_extra_args
-
-    problems = []
-    for index, model in enumerate(fleet.models):
-        if model.engine.kind != "vllm":
-            continue
-        for problem in check_extra_args(model.engine.args):
-            where = f"models[{index}].engine.args{problem.where}"
-            problems.append(Problem(where=where, what=problem.what, hint=problem.hint))
-    return problems

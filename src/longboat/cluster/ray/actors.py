@@ -20,7 +20,7 @@ __all__ = ("create_agents", "end_keeper", "keeper_of")
 
 
 def create_agents(model: Mapping[str, Any], shape: GangShape) -> list[AgentPort]:
-    """The agents of this replica: rank 0's lives in the supervisor itself, one actor in each further bundle.
+    """Create this replica's agents: rank 0's in the supervisor itself, and an actor in each further bundle.
 
     Each takes its bundle's accelerators, so Ray names them.
     """
@@ -40,7 +40,7 @@ def create_agents(model: Mapping[str, Any], shape: GangShape) -> list[AgentPort]
 
 
 def keeper_of(node_id: str) -> Any:
-    """The keeper actor of a node, made when there is none. It outlives whoever asked for it, and restarts by itself."""
+    """Return a node's keeper actor, made where there is none. It outlives its creator, and restarts by itself."""
     return (
         ray.remote(NodeKeeper)
         .options(

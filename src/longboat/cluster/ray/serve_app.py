@@ -40,7 +40,7 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
 
 
 def controller_app(args: Mapping[str, Any]) -> serve.Application:
-    """The controller takes what it must know by ``user_config``, so that a changed fleet does not restart it."""
+    """Make the controller's application. Its values come as ``user_config``: a changed fleet does not restart it."""
     del args
     deployment = serve.deployment(FleetController).options(
         name=CONTROLLER_DEPLOYMENT,

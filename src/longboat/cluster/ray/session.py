@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.fleet.serve_config import is_ours
-from longboat.cluster.fleet.serve_rest import ServeRest, cluster_token
+from longboat.cluster.fleet.serve_rest import ServeRest
+from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
 from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name
@@ -45,20 +47,34 @@ class ControllerFailedError(ClusterError):
 
 
 def require_ray() -> None:
-    """Raises ClusterError where Ray is not installed beside us."""
+    """Check that Ray is installed. Raises ClusterError where it is not."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError("Ray is not installed, which a cluster needs", hint=INSTALL_HINT)
 
 
-def _require_listener(address: str) -> None:
-    """Raises ClusterError where nobody listens at ``HOST:PORT``: Ray itself would try for many minutes."""
+def _require_listener(address: str) -> bool:
+    """Return whether the address is HOST:PORT, of which this can be asked.
+
+    Raises ClusterError where nothing listens there: Ray itself would try for many minutes.
+    """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        return
+    if not colon or not port.isdecimal() or "/" in host:
+        return False
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=LISTEN_S).close()
     except OSError as error:
         raise ClusterError(f"no cluster answers at {address}: {error}", hint=NO_CLUSTER_HINT) from error
+    return True
+
+
+def _dashboard(info: Mapping[str, Any]) -> str:
+    """Return the address of the dashboard, through which Serve is steered. Raises ClusterError without one."""
+    if not info.get("webui_url"):
+        raise ClusterError(
+            "this cluster runs without Ray's dashboard, which steers Ray Serve",
+            hint="start the head with longboat node start --head, or with ray start --head --include-dashboard true",
+        )
+    return f"http://{info['webui_url']}"
 
 
 class Session:
@@ -70,7 +86,8 @@ class Session:
         Raises ClusterError when there is no cluster at that address, or no Ray here.
         """
         require_ray()
-        _require_listener(env["RAY_ADDRESS"])
+        if _require_listener(env["RAY_ADDRESS"]):
+            env = {**env, **token_mode(env, Path.home(), gcs_refuses)}
         os.environ.update({**env, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
         import ray
 
@@ -88,7 +105,7 @@ class Session:
             ) from error
         self._ray = ray
         self.gcs_address = str(context.address_info["gcs_address"])
-        self.rest = ServeRest(f"http://{context.address_info['webui_url']}", cluster_token(env))
+        self.rest = ServeRest(_dashboard(context.address_info), cluster_token(env, Path.home()))
         self._controller: Any = None
         self._given_up: dict[str, str] = {}
         self._given_up_at_s = -GIVEN_UP_EVERY_S
@@ -100,11 +117,11 @@ class Session:
         self._ray.shutdown()
 
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes that are alive."""
+        """Return all nodes that are alive."""
         return tuple(_node(entry) for entry in self._ray.nodes() if entry["Alive"])
 
     def report(self) -> FleetReport | None:
-        """The controller's report; None when no fleet is up.
+        """Return the controller's report; None when no fleet is up.
 
         Raises ClusterError when a fleet is up but its controller does not answer; ControllerFailedError, which is
         one, when Serve has given the controller up.
@@ -125,11 +142,11 @@ class Session:
             ) from error
 
     def has_fleet(self) -> bool:
-        """Whether a controller is deployed."""
+        """Return whether a controller is deployed."""
         return CONTROLLER_APP in self.applications()
 
     def check_controller(self) -> None:
-        """Raises ControllerFailedError when Serve has given the controller up."""
+        """Check the controller. Raises ControllerFailedError when Serve has given it up."""
         _check_controller(self.applications())
 
     def applications(self) -> dict[str, dict[str, Any]]:
@@ -138,7 +155,7 @@ class Session:
         return found
 
     def deployed_models(self) -> dict[str, dict[str, Any]]:
-        """Model → its application as it was declared."""
+        """Return model → its application as it was declared."""
         found = {}
         for name, app in self.applications().items():
             if name.startswith(MODEL_APP_PREFIX) and app.get("deployed_app_config") and app.get("status") != "DELETING":
@@ -146,7 +163,7 @@ class Session:
         return found
 
     def foreign_applications(self) -> list[dict[str, Any]]:
-        """The declared configuration of applications that are not Longboat's."""
+        """Return the declared configuration of applications that are not Longboat's."""
         apps = self.applications()
         return [
             app["deployed_app_config"]
@@ -167,7 +184,7 @@ class Session:
             raise ClusterError("Ray does not answer", hint="longboat status") from error
         if done.returncode:
             last = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-            raise ClusterError(f"Ray does not drain the node: {last}", hint="longboat status shows the nodes")
+            raise ClusterError(f"Ray refused to drain the node: {last}", hint="longboat status shows the nodes")
 
     def end_nodes(self) -> None:
         """Have the controller end gateways, zygotes and keepers.
@@ -200,7 +217,7 @@ class Session:
             return None
 
     def try_report(self) -> FleetReport | None:
-        """The controller's report, or None while it cannot be had."""
+        """Return the controller's report, or None while it cannot be had."""
         try:
             return self.report()
         except ClusterError:
@@ -225,7 +242,7 @@ class Session:
         raise ClusterError(f"the fleet's controller did not come up in {timeout_s:.0f} s", hint=CONTROLLER_HINT)
 
     def given_up(self) -> dict[str, str]:
-        """Model → why Serve has stopped trying to start it; asked anew every few seconds, since it is dear to ask."""
+        """Return model → why Serve stopped trying to start it. Serve is asked only every few seconds."""
         if time.monotonic() - self._given_up_at_s > GIVEN_UP_EVERY_S:
             self._given_up, self._given_up_at_s = self._ask_given_up(), time.monotonic()
         return self._given_up
@@ -252,7 +269,10 @@ class Session:
         deadline_s = time.monotonic() + timeout_s
         while left := [name for name in self.applications() if is_meant(name)]:
             if time.monotonic() > deadline_s:
-                raise ClusterError(f"{', '.join(left)} did not end in {timeout_s:.0f} s", hint="longboat node stop")
+                raise ClusterError(
+                    f"{', '.join(left)} did not end in {timeout_s:.0f} s",
+                    hint="longboat node stop on their nodes ends them",
+                )
             time.sleep(0.1)
 
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
@@ -302,7 +322,7 @@ class Session:
 
 
 def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The controller, told that no model stays: replicas then wait for their answers, but not long."""
+    """Return the controller's application with no model that stays: replicas then wait only briefly for answers."""
     if values := controller_values(apps):
         document = document_with(apps, {**values, "updates": {}, "rollouts": {}})
         return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]

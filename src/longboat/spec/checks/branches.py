@@ -14,7 +14,7 @@ VALUES = ("constrained-int", "function-after[")
 
 
 def without_branches(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """What is wrong with the value, at its place in the file; that it is not ``auto`` goes without saying."""
+    """Yield what is wrong with the value, at its place in the file, without saying that it is not ``auto``."""
     for error in errors:
         path = error["loc"]
         if not (isinstance(path[-1], str) and path[-1].startswith(WORD)):

@@ -2,55 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from longboat.core.errors import Problem
 from longboat.core.policy import ANONYMOUS
-from longboat.spec.checks.mistakes import near
-from longboat.spec.policy import tenant_names
+from longboat.spec.checks.wording import near
 from longboat.spec.text.location import Path, show
-from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.gateway_parts import GatewayParts
 
 __all__ = ("gateway_problems",)
 
 ANY = "*"
+Names = Collection[str] | None
+"""Names that may be written; None where they cannot be known."""
 
 
-def gateway_problems(gateway: GatewaySpec, models: Collection[str], *, at: Path = ("gateway",)) -> list[Problem]:
-    """Every mistake that no single value shows. models: names that are served; at: where the section stands."""
-    aliases = {alias.name for alias in gateway.aliases} - set(models)
+def gateway_problems(gateway: GatewayParts, models: Names, *, at: Path = ("gateway",)) -> list[Problem]:
+    """Return every mistake that no single value shows.
+
+    models: names that are served, None where one of them cannot be read; at: where the section stands
+    """
+    aliases = gateway.alias_names
+    served = None if models is None or aliases is None else {*models, *aliases}
     return [
-        *_doubles([tenant.name for tenant in gateway.tenants], (*at, "tenants")),
-        *_doubles([admin.name for admin in gateway.admin], (*at, "admin")),
-        *_doubles([alias.name for alias in gateway.aliases], (*at, "aliases")),
+        *_doubles(((index, tenant.name) for index, tenant in gateway.tenants), (*at, "tenants")),
+        *_doubles(((index, admin.name) for index, admin in gateway.admin), (*at, "admin")),
+        *_doubles(((index, alias.name) for index, alias in gateway.aliases), (*at, "aliases")),
         *_tenants_without_keys(gateway, at),
         *_alias_problems(gateway, models, (*at, "aliases")),
-        *_fallback_problems(gateway, models, aliases, (*at, "fallbacks")),
-        *_rule_problems(gateway, {*models, *aliases}, (*at, "rules")),
-        *_tenant_model_problems(gateway, {*models, *aliases}, (*at, "tenants")),
+        *_fallback_problems(gateway, models, (*at, "fallbacks")),
+        *_rule_problems(gateway, served, (*at, "rules")),
+        *_tenant_model_problems(gateway, served, (*at, "tenants")),
     ]
 
 
-def _doubles(names: Sequence[str], at: Path) -> Iterator[Problem]:
-    for index, name in enumerate(names):
-        if (first := names.index(name)) != index:
-            what = f"{name!r} is the name of {at[-1]}[{first}] already"
+def _doubles(names: Iterable[tuple[int, str]], at: Path) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for index, name in names:
+        if (first := seen.setdefault(name, index)) != index:
+            what = f"{name!r} is already the name of {at[-1]}[{first}]"
             yield Problem(where=show((*at, index, "name")), what=what, hint="give one of them another name")
 
 
-def _tenants_without_keys(gateway: GatewaySpec, at: Path) -> Iterator[Problem]:
-    for index, tenant in enumerate(gateway.tenants):
-        if gateway.auth != "keys" and tenant.name != ANONYMOUS:
+def _tenants_without_keys(gateway: GatewayParts, at: Path) -> Iterator[Problem]:
+    for index, tenant in gateway.tenants:
+        if gateway.auth in ("none", None) and tenant.name != ANONYMOUS:
             yield Problem(
                 where=show((*at, "tenants", index, "name")),
-                what=f"nobody is known as {tenant.name!r} where no keys are asked for",
+                what=f"no request can belong to {tenant.name!r} where no keys are asked for",
                 hint=f"write auth: keys, or name it {ANONYMOUS}: the tenant of every request without keys",
             )
 
 
-def _alias_problems(gateway: GatewaySpec, models: Collection[str], at: Path) -> Iterator[Problem]:
-    for index, alias in enumerate(gateway.aliases):
-        if alias.name in models:
+def _alias_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterator[Problem]:
+    for index, alias in gateway.aliases:
+        if alias.name in (models or ()):
             what = f"{alias.name!r} is the name of a model"
             yield Problem(
                 where=show((*at, index, "name")), what=what, hint="use a rule: rules: [{model: ..., to: ...}]"
@@ -61,9 +67,8 @@ def _alias_problems(gateway: GatewaySpec, models: Collection[str], at: Path) -> 
             yield from _unknown(pool.model, models, (*at, index, "pools", number, "model"))
 
 
-def _fallback_problems(
-    gateway: GatewaySpec, models: Collection[str], aliases: Collection[str], at: Path
-) -> Iterator[Problem]:
+def _fallback_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterator[Problem]:
+    aliases = (gateway.alias_names or frozenset()) - set(models or ())
     for name, others in gateway.fallbacks.items():
         where = (*at, name)
         if name in aliases:
@@ -75,12 +80,12 @@ def _fallback_problems(
         if not others:
             yield Problem(where=show(where), what="the list is empty", hint="name a model, or leave the line out")
         if cycle := _cycle_from(name, gateway.fallbacks):
-            what = f"{' -> '.join(cycle)} goes in a circle"
+            what = f"{' -> '.join(cycle)} is a circle"
             yield Problem(where=show(where), what=what, hint=f"take {cycle[-1]} out of the list of {cycle[-2]}")
 
 
-def _cycle_from(start: str, fallbacks: dict[str, tuple[str, ...]]) -> list[str]:
-    """The shortest way from a model back to itself; told once, for its first model. Empty where there is none."""
+def _cycle_from(start: str, fallbacks: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the shortest way from a model back to itself, only for its first model. Empty where there is none."""
     ways = [[start]]
     seen: set[str] = set()
     for way in ways:
@@ -93,29 +98,28 @@ def _cycle_from(start: str, fallbacks: dict[str, tuple[str, ...]]) -> list[str]:
     return []
 
 
-def _rule_problems(gateway: GatewaySpec, names: Collection[str], at: Path) -> Iterator[Problem]:
-    tenants = tenant_names(gateway) or (ANONYMOUS,)
-    tags = {tag for tenant in gateway.tenants for tag in tenant.tags}
-    for index, rule in enumerate(gateway.rules):
+def _rule_problems(gateway: GatewayParts, names: Names, at: Path) -> Iterator[Problem]:
+    for index, rule in gateway.rules:
         yield from _unknown(rule.to, names, (*at, index, "to"))
         if rule.model != ANY:
             yield from _unknown(rule.model, names, (*at, index, "model"))
         for number, tenant in enumerate(rule.tenants):
-            yield from _unknown(tenant, tenants, (*at, index, "tenants", number), kind="tenant")
+            yield from _unknown(tenant, gateway.tenant_names, (*at, index, "tenants", number), kind="tenant")
         for number, tag in enumerate(rule.tags):
-            yield from _unknown(tag, tags, (*at, index, "tags", number), kind="tag of a tenant")
+            yield from _unknown(tag, gateway.tags, (*at, index, "tags", number), kind="tag of a tenant")
 
 
-def _tenant_model_problems(gateway: GatewaySpec, names: Collection[str], at: Path) -> Iterator[Problem]:
-    for index, tenant in enumerate(gateway.tenants):
+def _tenant_model_problems(gateway: GatewayParts, names: Names, at: Path) -> Iterator[Problem]:
+    for index, tenant in gateway.tenants:
         for number, model in enumerate(tenant.models or ()):
             yield from _unknown(model, names, (*at, index, "models", number))
 
 
-def _unknown(name: str, known: Iterable[str], where: Path, kind: str = "model") -> Iterator[Problem]:
+def _unknown(name: str, known: Names, where: Path, kind: str = "model") -> Iterator[Problem]:
+    if known is None or name in known:
+        return
     names = sorted(set(known))
-    if name not in names:
-        close = near(name, names)
-        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        hint = f"write {close}" if close else f"there is: {listed}" if names else "leave it out: there is none"
-        yield Problem(where=show(where), what=f"there is no {kind} {name!r}", hint=hint)
+    close = near(name, names)
+    listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    hint = f"write {close}" if close else f"known: {listed}" if names else "leave it out: there is none"
+    yield Problem(where=show(where), what=f"there is no {kind} {name!r}", hint=hint)

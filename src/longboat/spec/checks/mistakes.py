@@ -2,94 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from longboat.core.errors import Problem
+from longboat.spec.checks.number_hints import number_hint
+from longboat.spec.checks.unknown_fields import hint_for, limits_of
+from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import Path, section_of, show
-from longboat.spec.types import fleet, gateway
+from longboat.spec.types.fleet import API_VERSION
 from longboat.spec.types.section import LATER, MISTAKE
 
-__all__ = ("near", "problem_of", "shown")
-
-SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
-    (): fleet.Fleet,
-    ("models",): fleet.ModelSpec,
-    ("models", "engine"): fleet.EngineSpec,
-    ("models", "engine", "options"): fleet.OptionsSpec,
-    ("models", "split"): fleet.SplitSpec,
-    ("models", "load"): fleet.LoadSpec,
-    ("models", "resources"): fleet.ResourcesSpec,
-    ("models", "placement"): fleet.PlacementSpec,
-    ("models", "update"): fleet.UpdateSpec,
-    ("gateway",): gateway.GatewaySpec,
-    ("gateway", "tls"): gateway.TlsSpec,
-    ("gateway", "tenants"): gateway.TenantSpec,
-    ("gateway", "admin"): gateway.AdminSpec,
-    ("gateway", "cors"): gateway.CorsSpec,
-    ("gateway", "aliases"): gateway.AliasSpec,
-    ("gateway", "aliases", "pools"): gateway.PoolSpec,
-    ("gateway", "rules"): gateway.RuleSpec,
-    ("gateway", "queue"): gateway.QueueSpec,
-    ("gateway", "resume"): gateway.ResumeSpec,
-    ("gateway", "logs"): gateway.LogsSpec,
-    ("gateway", "tracing"): gateway.TracingSpec,
-    ("gateway", "redis"): gateway.RedisSpec,
-}
-
-# Names from other tools' files and command lines.
-SYNONYMS: Mapping[str, str] = {
-    "api_version": "apiVersion",
-    "environment_path": "engine.environment",
-    "extra_args": "engine.args",
-    "gpu": "resources.gpus",
-    "instances": "replicas",
-    "max_context": "context",
-    "max_model_len": "context",
-    "max_tokens": "context",
-    "model": "source",
-    "model_path": "source",
-    "node_selector": "placement.labels",
-    "num_replicas": "replicas",
-    "parallel": "split",
-    "path": "source",
-    "pipeline_parallel_size": "split.pipeline",
-    "pp": "split.pipeline",
-    "tensor_parallel_size": "split.tensor",
-    "tp": "split.tensor",
-    "concurrency": "load.users",
-    "users": "load.users",
-    "prompt": "load.prompt_tokens",
-    "output": "load.output_tokens",
-    "cert": "gateway.tls.certificate",
-    "rate_limit": "gateway.tenants.requests_per_minute",
-    "rpm": "gateway.tenants.requests_per_minute",
-    "rpm_limit": "gateway.tenants.requests_per_minute",
-    "tpm": "gateway.tenants.tokens_per_minute",
-    "tpm_limit": "gateway.tenants.tokens_per_minute",
-    "max_parallel_requests": "gateway.tenants.concurrent_requests",
-    "workers": "gateway.processes",
-}
-
-# What is done otherwise.
-ELSEWHERE: Mapping[str, str] = {
-    "api_key": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
-    "api_keys": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
-    "keys": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
-    "canary": "write an alias with pools under gateway: aliases: [{name: chat, pools: [{model: a, weight: 9}, ...]}]",
-    "password": "write the whole URL into a file: url_file: /etc/longboat/redis-url",
-    "quotas": "write them for each tenant under gateway: tenants: [{name: a, requests_per_minute: 60}]",
-}
+__all__ = ("problem_of",)
 
 EXPECTED: Mapping[str, tuple[str, str]] = {
-    "int_type": ("a whole number", "write a number without quotes"),
+    "int_type": ("a whole number", "write a number without quotes and without a unit"),
     "int_from_float": ("a whole number", "write a number without a decimal point"),
-    "float_type": ("a number", "write a number without quotes"),
+    "float_type": ("a number", "write a number without quotes and without a unit"),
     "string_type": ("text", "put it in quotes"),
     "bool_type": ("true or false", "write true or false"),
     "tuple_type": ("a list", "write it in brackets: [...]"),
@@ -97,36 +29,12 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     "model_type": ("a mapping", "write it as key: value lines"),
 }
 
+NUMBERS = ("int_type", "float_type")
+
 BOUNDS: Mapping[str, tuple[str, str]] = {
     "greater_than_equal": ("less than the smallest allowed", "ge"),
     "less_than_equal": ("more than the limit", "le"),
 }
-
-
-def shown(value: object) -> str:
-    """A value as the user would recognise it, cut to a line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"
-
-
-def near(word: str, known: list[str]) -> str:
-    """The known word that was most likely meant; ``""`` where none is close."""
-    close = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
-    return next((name for name in known if close and name.lower() == close[0]), "")
-
-
-def fields_of(section: tuple[str, ...]) -> list[str]:
-    """Names that may stand in a section, as written in the file."""
-    model = SECTIONS.get(section)
-    return [info.alias or name for name, info in model.model_fields.items()] if model else []
 
 
 def problem_of(error: ErrorDetails, sugar: Mapping[Path, Path]) -> Problem:
@@ -159,25 +67,7 @@ def _as_written(path: Path, sugar: Mapping[Path, Path]) -> Path:
 
 def _unknown_field(path: Path, where: str) -> Problem:
     section, word = section_of(path[:-1]), str(path[-1])
-    known = fields_of(section)
-    return Problem(where=where, what=f"there is no field {word!r} here", hint=_did_you_mean(section, word, known))
-
-
-def _did_you_mean(section: tuple[str, ...], word: str, known: list[str]) -> str:
-    if word in ELSEWHERE and word not in known:
-        return ELSEWHERE[word]
-    meant = SYNONYMS.get(word, "")
-    if meant.partition(".")[0] in known:
-        return f"write {meant}"
-    if meant.rpartition(".")[0] in (".".join(section[1:]), ".".join(section)) and meant.rpartition(".")[2] in known:
-        return f"write {meant.rpartition('.')[2]}"
-    if close := near(word, known):
-        return f"write {close}"
-    for other in SECTIONS:
-        if other != section and word in fields_of(other):
-            owner = ".".join(other).replace("models", "models[...]") or "the top of the file"
-            return f"{word} stands under {owner}"
-    return f"known here: {', '.join(known)}"
+    return Problem(where=where, what=f"there is no field {word!r} here", hint=hint_for(section, word))
 
 
 def _missing(path: Path, where: str) -> Problem:
@@ -197,7 +87,7 @@ def _not_one_of(value: object, path: Path, where: str, expected: str) -> Problem
     choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
     close = near(value, choices) if isinstance(value, str) else ""
     if path == ("apiVersion",):
-        hint = f"write apiVersion: {fleet.API_VERSION}, or leave it out"
+        hint = f"write apiVersion: {API_VERSION}, or leave it out"
     else:
         hint = f"write {close}" if close else f"write one of: {', '.join(choices)}"
     return Problem(where=where, what=f"{shown(value)} is not one of: {', '.join(choices)}", hint=hint)
@@ -207,8 +97,8 @@ def _wrong_type(kind: str, value: object, path: Path, where: str) -> Problem:
     expected, hint = EXPECTED[kind]
     if kind == "string_type" and isinstance(value, bool | int | float):
         hint = f'put it in quotes: "{shown(value)}"'
-    elif kind in ("int_type", "float_type") and isinstance(value, str) and value.strip().isdecimal():
-        hint = f"write {int(value)} without quotes"
+    elif kind in NUMBERS and isinstance(value, str) and (close := _number_hint(kind, value, path)):
+        hint = close
     elif kind in ("int_type", "int_from_float") and isinstance(value, float) and math.isfinite(value):
         hint = f"write {round(value)}"
     elif path == ("models",) and isinstance(value, str):
@@ -222,6 +112,13 @@ def _wrong_type(kind: str, value: object, path: Path, where: str) -> Problem:
     elif path[-1] in ("split", "replicas", "tensor", "pipeline") and isinstance(value, str):
         hint = "write split: {tensor: 2}, or auto" if path[-1] == "split" else "write a number, or auto"
     return Problem(where=where, what=f"{shown(value)} is not {expected}", hint=hint)
+
+
+def _number_hint(kind: str, value: str, path: Path) -> str:
+    """Return how a number that was written as text should be written; empty where the text holds none."""
+    field = next((part for part in reversed(path) if isinstance(part, str)), "")
+    least, most = limits_of(section_of(path)[:-1], field)
+    return number_hint(value, field=field, whole=kind == "int_type", least=least, most=most)
 
 
 def _other(error: ErrorDetails, where: str, context: Mapping[str, Any]) -> Problem:

@@ -36,6 +36,10 @@ def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[L
 MODEL = ("models", ANY)
 ENGINES = _is("sglang", "llamacpp", "llama.cpp", "tgi", "external")
 
+BY_HAND = (
+    "or start that engine yourself, and a gateway before it: longboat gateway run --upstream NAME=http://HOST:PORT"
+)
+
 LATER: tuple[Later, ...] = (
     *_table((*MODEL, "split"), "data and expert parallelism", "use replicas, tensor and pipeline", "data", "expert"),
     *_table((*MODEL, "split"), "separate prefill and decode", "use replicas", "decode", "prefill"),
@@ -43,8 +47,8 @@ LATER: tuple[Later, ...] = (
     *_table(MODEL, "autoscaling", "write replicas: auto, or a number", "min_replicas", "max_replicas", "autoscaling"),
     *_table((), "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
     *_table(MODEL, "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
-    Later(path=(*MODEL, "engine"), what="this engine", hint="write engine: vllm", applies=ENGINES),
-    Later(path=(*MODEL, "engine", "kind"), what="this engine", hint="write kind: vllm", applies=ENGINES),
+    Later(path=(*MODEL, "engine"), what="this engine", hint=f"write engine: vllm; {BY_HAND}", applies=ENGINES),
+    Later(path=(*MODEL, "engine", "kind"), what="this engine", hint=f"write kind: vllm; {BY_HAND}", applies=ENGINES),
     *_table((), "service levels", "write load: {ttft_ms: 500, itl_ms: 50} in a model", "slo"),
     *_table(MODEL, "service levels", "write load: {ttft_ms: 500, itl_ms: 50}", "slo"),
     *_table(MODEL, "LoRA adapters", "serve a merged model", "lora", "adapters"),
@@ -64,7 +68,7 @@ def take_later(data: dict[str, Plain]) -> list[Problem]:
 
 
 def _matches(value: Plain, pattern: tuple[str, ...], done: Path) -> list[tuple[Path, dict[str, Plain], Plain]]:
-    """Every place that the pattern reaches: its path, the mapping that holds it, and what stands there."""
+    """Find every place that the pattern reaches: its path, the mapping that holds it, and the value there."""
     first, rest = pattern[0], pattern[1:]
     if first == ANY:
         items = enumerate(value) if isinstance(value, list) else ()

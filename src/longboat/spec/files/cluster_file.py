@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from longboat.core.errors import Problem, UserInputError
-from longboat.spec.checks.mistakes import near, shown
+from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.section import Section
@@ -54,7 +54,7 @@ FIELDS = {(): list(ClusterFile.model_fields), ("nodes",): list(NodeSection.model
 
 
 def load_cluster_file(text: str, origin: str) -> ClusterFile:
-    """The file's contents. A node may be written as its cards alone.
+    """Read the file's contents. A node may be written as its cards alone.
 
     Raises UserInputError with every mistake and its path.
     """

@@ -25,7 +25,7 @@ for resolver_tag, resolver_pattern, resolver_first in RESOLVERS:
 
 
 def dump_fleet(fleet: Fleet) -> str:
-    """The fleet as a file with what differs from the defaults; load_fleet gives the same fleet back."""
+    """Write the fleet as a file with what differs from the defaults; load_fleet gives the same fleet back."""
     data = fleet.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = {"apiVersion": fleet.api_version, "name": fleet.name} | data
     text = _yaml(data, readable=True)

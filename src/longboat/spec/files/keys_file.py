@@ -26,12 +26,12 @@ class KeyBook:
 
 
 def new_salt() -> str:
-    """A fresh secret for cache salts."""
+    """Make a fresh secret for cache salts."""
     return secrets.token_hex(16)
 
 
 def load_keys(path: Path) -> KeyBook | None:
-    """The file's contents; None where there is no such file. Raises UserInputError when it cannot be read."""
+    """Read the file; None where there is no such file. Raises UserInputError when it cannot be read."""
     try:
         return key_book_from(json.loads(path.read_text()))
     except FileNotFoundError:
@@ -61,5 +61,5 @@ def key_book_values(book: KeyBook) -> dict[str, Any]:
 
 
 def key_book_from(values: Mapping[str, Any]) -> KeyBook:
-    """The book of what ``key_book_values`` gave. Raises KeyError, TypeError for anything else."""
+    """Return the book of what ``key_book_values`` gave. Raises KeyError, TypeError for anything else."""
     return KeyBook(salt=str(values["salt"]), keys=tuple(KeyRecord(**key) for key in values["keys"]))

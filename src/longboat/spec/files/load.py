@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os.path
+import re
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -12,69 +14,164 @@ from pydantic_core import ErrorDetails
 from longboat.core.errors import NotYetError, Problem, UserInputError
 from longboat.spec.checks.branches import without_branches
 from longboat.spec.checks.gateway_checks import gateway_problems
-from longboat.spec.checks.mistakes import problem_of, shown
+from longboat.spec.checks.mistakes import problem_of
 from longboat.spec.checks.not_yet import take_later
+from longboat.spec.checks.wording import shown
 from longboat.spec.text.location import Path, show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.gateway_parts import parts_of
 from longboat.spec.types.section import LATER
 from longboat.spec.types.source import check_source, name_from_source
 
-__all__ = ("fleet_from", "fleet_from_source", "load_fleet")
+__all__ = ("Reading", "fleet_from", "load_fleet", "read_fleet", "read_source")
 
 NO_NAME = "name is missing"
+MODEL_PLACE = re.compile(r"models\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a file says, as far as it can be read."""
+
+    origin: str
+    """The file's name, for messages."""
+    fleet: Fleet | None = None
+    """The whole fleet; None where there are problems."""
+    problems: tuple[Problem, ...] = ()
+    """Every mistake in the file."""
+    is_later: bool = False
+    """Whether all problems are of the kind "not yet"."""
+    sound: Fleet | None = None
+    """The part without mistakes: what else is wrong with it can be found out besides. None where there is none."""
+    gateway: GatewaySpec | None = None
+    """The gateway section; None where it has mistakes."""
+    positions: tuple[int, ...] = ()
+    """Places in the file's list of models that the models of ``sound`` have."""
+
+    def whole(self) -> Fleet:
+        """Return the fleet. Raises UserInputError with all problems; NotYetError where all of them are "not yet"."""
+        if self.fleet is None:
+            raise self.refusal()
+        return self.fleet
+
+    def placed_in_file(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return problems of ``sound`` with the places that its models have in the file."""
+
+        def place(found: re.Match[str]) -> str:
+            return f"models[{self.positions[int(found[1])]}]"
+
+        return [replace(problem, where=MODEL_PLACE.sub(place, problem.where, count=1)) for problem in problems]
+
+    def refusal(self, more: Sequence[Problem] = ()) -> UserInputError:
+        """Return the error that names all problems. more: those that were found elsewhere."""
+        problems = tuple(sorted((*self.problems, *more), key=_order))
+        kind = NotYetError if self.is_later and not more else UserInputError
+        first = problems[0]
+        message = f"{self.origin}: {first}" if len(problems) == 1 else f"{self.origin}: {len(problems)} problems"
+        return kind(message, hint=first.hint, problems=problems)
+
+
+def _order(problem: Problem) -> tuple[int, int]:
+    """Order problems as people read a file: the top, each model, the gateway."""
+    if found := MODEL_PLACE.match(problem.where):
+        return 1, int(found[1])
+    return (2 if problem.where.startswith("gateway") else 0), 0
 
 
 def load_fleet(text: str, origin: str, *, folder: str | None = None) -> Fleet:
-    """The fleet that a file describes.
+    """Return the fleet that a file describes.
 
-    origin: the file's name, for messages; folder: absolute, where relative paths of the hints start (None: origin's).
-    Raises UserInputError with all problems found; NotYetError where all of them are of the kind "not yet".
+    Takes what ``read_fleet`` takes. Raises UserInputError with all problems found; NotYetError where all of them are
+    of the kind "not yet".
+    """
+    return read_fleet(text, origin, folder=folder).whole()
+
+
+def fleet_from(data: object, origin: str, *, folder: str) -> Fleet:
+    """Return the fleet that plain values (of JSON, or of YAML) describe. Raises UserInputError as load_fleet does."""
+    return read_values(data, origin, folder=folder).whole()
+
+
+def read_fleet(text: str, origin: str, *, folder: str | None = None) -> Reading:
+    """Read a file with all its mistakes.
+
+    origin: the file's name, for messages; folder: absolute, where relative paths of the hints start (None: origin's)
     """
     try:
         data = parse_yaml(text)
     except UserInputError as error:
-        raise _refusal(list(error.problems), origin, later=False) from None
-    return fleet_from(data, origin, folder=folder or os.path.dirname(os.path.abspath(origin)))
+        return Reading(origin=origin, problems=error.problems)
+    return read_values(data, origin, folder=folder or os.path.dirname(os.path.abspath(origin)))
 
 
-def fleet_from_source(source: str, *, folder: str) -> Fleet:
-    """The fleet of ``longboat up MODEL``: one model, everything else by default.
-
-    Raises UserInputError as load_fleet does.
-    """
-    return fleet_from({"models": [source]}, source, folder=folder)
+def read_source(source: str, *, folder: str) -> Reading:
+    """Read ``longboat up MODEL``: a fleet of one model, with defaults for everything else."""
+    return read_values({"models": [source]}, source, folder=folder)
 
 
-def fleet_from(data: object, origin: str, *, folder: str) -> Fleet:
-    """The fleet that plain values (of JSON, or of YAML) describe; ``data`` is not changed.
-
-    Raises UserInputError as load_fleet does.
-    """
+def read_values(data: object, origin: str, *, folder: str) -> Reading:
+    """Read plain values (of JSON, or of YAML) with all their mistakes; ``data`` is not changed."""
     spelled = _Spelled()
     plain = _copy(data)
     whole = spelled.file(plain)
     if whole is None:
-        problem = _not_a_fleet(plain)
-        raise _refusal([problem], origin, later=False)
+        return Reading(origin=origin, problems=(_not_a_fleet(plain),))
     problems = take_later(whole)
     num_later = len(problems)
     spelled.models(whole)
-    problems += _same_names(whole, spelled.sugar)
     values = spelled.tuples(whole)
-    problems += _between_parts(values)
+    assert isinstance(values, dict)
+    problems += [*_same_names(whole, spelled.sugar), *_between_parts(values)]
+    fleet, details = _validated(values, folder)
+    details = [detail for detail in details if not _is_consequence(detail, whole)]
+    num_later += sum(detail["type"] == LATER for detail in details)
+    problems = _without_consequences([*problems, *(problem_of(detail, spelled.sugar) for detail in details)])
+    if fleet is not None and not problems:
+        positions = tuple(range(len(fleet.models)))
+        return Reading(origin=origin, fleet=fleet, sound=fleet, gateway=fleet.gateway, positions=positions)
+    gateway = _sound_gateway(values, problems)
+    sound, positions = _sound_part(values, problems, gateway, folder)
+    return Reading(
+        origin=origin,
+        problems=tuple(problems),
+        is_later=num_later == len(problems),
+        sound=sound,
+        gateway=gateway,
+        positions=positions,
+    )
+
+
+def _validated(values: dict[str, object], folder: str) -> tuple[Fleet | None, list[ErrorDetails]]:
     try:
-        fleet = Fleet.model_validate(values, context={"folder": folder})
+        return Fleet.model_validate(values, context={"folder": folder}), []
     except ValidationError as error:
-        errors = without_branches(error.errors(include_url=False))
-        details = [detail for detail in errors if not _is_consequence(detail, whole)]
-        num_later += sum(detail["type"] == LATER for detail in details)
-        problems += [problem_of(detail, spelled.sugar) for detail in details]
-        problems = _without_consequences(problems)
-    if problems:
-        raise _refusal(problems, origin, later=num_later == len(problems))
-    return fleet
+        return None, list(without_branches(error.errors(include_url=False)))
+
+
+def _sound_gateway(values: dict[str, object], problems: Sequence[Problem]) -> GatewaySpec | None:
+    if any(problem.where.startswith("gateway") for problem in problems):
+        return None
+    try:
+        return GatewaySpec.model_validate(values.get("gateway", {}))
+    except ValidationError:
+        return None
+
+
+def _sound_part(
+    values: dict[str, object], problems: Sequence[Problem], gateway: GatewaySpec | None, folder: str
+) -> tuple[Fleet | None, tuple[int, ...]]:
+    """Return a fleet of the models that no problem names, behind ``gateway``, and their positions."""
+    models = values.get("models")
+    wrong = {int(found[1]) for problem in problems if (found := MODEL_PLACE.match(problem.where))}
+    items = list(enumerate(models)) if isinstance(models, tuple) else []
+    sound = [(index, model) for index, model in items if index not in wrong]
+    part: dict[str, object] = {"models": tuple(model for _, model in sound), "gateway": gateway or GatewaySpec()}
+    if "name" in values and not any(problem.where == "name" for problem in problems):
+        part["name"] = values["name"]
+    fleet, _ = _validated(part, folder)
+    return fleet, tuple(index for index, _ in sound) if fleet is not None else ()
 
 
 def _not_a_fleet(data: Plain) -> Problem:
@@ -84,13 +181,6 @@ def _not_a_fleet(data: Plain) -> Problem:
     if isinstance(data, list):
         return Problem(where="", what="the file is a list", hint="write models: in front of the list")
     return Problem(where="", what=f"the file is {shown(data)}, not a fleet", hint=hint)
-
-
-def _refusal(problems: list[Problem], origin: str, *, later: bool) -> UserInputError:
-    kind = NotYetError if later else UserInputError
-    first = problems[0]
-    message = f"{origin}: {first}" if len(problems) == 1 else f"{origin}: {len(problems)} problems"
-    return kind(message, hint=first.hint, problems=tuple(problems))
 
 
 def _same_names(data: dict[str, Plain], sugar: dict[Path, Path]) -> list[Problem]:
@@ -103,23 +193,26 @@ def _same_names(data: dict[str, Plain], sugar: dict[Path, Path]) -> list[Problem
     for index, name in enumerate(names):
         if isinstance(name, str) and count[name] > 1 and (first := names.index(name)) != index:
             path: Path = ("models", index, "name")
-            what = f"{name!r} is the name of models[{first}] already"
+            what = f"{name!r} is already the name of models[{first}]"
             hint = f"give one of them another name: {_free_name(name, count)}"
             problems.append(Problem(where=show(sugar.get(path, path)), what=what, hint=hint))
     return problems
 
 
-def _between_parts(values: object) -> list[Problem]:
-    """What the gateway's parts and the models' names make wrong together, once each is right by itself."""
-    assert isinstance(values, dict)
+def _between_parts(values: dict[str, object]) -> list[Problem]:
+    """Return what the gateway's parts and the models' names make wrong together."""
     models = values.get("models")
-    names = [m.get("name") for m in models if isinstance(m, dict)] if isinstance(models, tuple) else []
-    try:
-        gateway = GatewaySpec.model_validate(values.get("gateway", {}))
-    except ValidationError:
-        return []
-    known = [name for name in names if isinstance(name, str)]
-    return gateway_problems(gateway, known) if known and len(known) == len(names) else []
+    names = [_name_meant(model) for model in models] if isinstance(models, tuple) else [""]
+    known = None if "" in names else names
+    return gateway_problems(parts_of(values.get("gateway")), known)
+
+
+def _name_meant(model: object) -> str:
+    """Return the name that a model has, or will have when its source is mended; empty where neither can be known."""
+    if not isinstance(model, dict):
+        return ""
+    name, source = model.get("name"), model.get("source")
+    return name if isinstance(name, str) else name_from_source(source) if isinstance(source, str) else ""
 
 
 def _free_name(name: str, taken: Counter[str]) -> str:
@@ -127,12 +220,12 @@ def _free_name(name: str, taken: Counter[str]) -> str:
 
 
 def _is_consequence(detail: ErrorDetails, data: dict[str, Plain]) -> bool:
-    """pydantic counts only good entries: a list with one bad entry is "too short" besides."""
+    """Return whether the list is "too short" only because pydantic does not count its bad entries."""
     return detail["type"] == "too_short" and bool(data.get("models"))
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
-    """A missing name follows from a source that cannot be used: the source is the mistake."""
+    """Drop the missing name of a model whose source cannot be used: the source is the mistake."""
     places = {problem.where for problem in problems if problem.what != NO_NAME}
 
     def is_one(problem: Problem) -> bool:
@@ -148,7 +241,7 @@ class _Spelled:
     sugar: dict[Path, Path] = field(default_factory=dict)
 
     def file(self, data: Plain) -> dict[str, Plain] | None:
-        """The whole file as a mapping; None where it is none."""
+        """Return the whole file as a mapping; None where it is not one."""
         if isinstance(data, str):
             self.sugar[("models",)] = ()
             self.sugar[("models", 0)] = ()
@@ -179,7 +272,7 @@ class _Spelled:
         return model
 
     def tuples(self, value: Plain) -> object:
-        """Lists as tuples, as the frozen types want them."""
+        """Return the values with tuples for lists, as the frozen types want them."""
         if isinstance(value, list):
             return tuple(self.tuples(item) for item in value)
         if isinstance(value, dict):
@@ -188,7 +281,7 @@ class _Spelled:
 
 
 def _copy(value: object) -> Plain:
-    """A copy of plain values; what is not plain becomes text, which no field but text takes."""
+    """Copy plain values; what is not plain becomes text, which only text fields take."""
     if isinstance(value, list | tuple):
         return [_copy(item) for item in value]
     if isinstance(value, dict):

@@ -15,7 +15,7 @@ Schema = dict[str, Any]
 
 
 def fleet_schema() -> Schema:
-    """The schema: a fleet, or as a whole file just one model's source."""
+    """Return the schema: a fleet, or as a whole file just one model's source."""
     whole = Fleet.model_json_schema(by_alias=True)
     definitions: Schema = whole.pop("$defs")
     source = {"type": "string", "pattern": SOURCE_PATTERN, "description": SOURCE_TEXT}

@@ -14,10 +14,12 @@ from pydantic_core import ErrorDetails
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.states import Endpoint
 from longboat.spec.checks.gateway_checks import gateway_problems
-from longboat.spec.checks.mistakes import near, problem_of, shown
+from longboat.spec.checks.mistakes import problem_of
+from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.gateway_parts import parts_of
 from longboat.spec.types.section import Section, mistake
 
 __all__ = ("AloneSpec", "HealthSpec", "UpstreamSpec", "alone_from", "endpoints_of", "parse_alone", "refusal")
@@ -50,9 +52,7 @@ def _url(value: str) -> str:
     except ValueError:
         raise mistake(f"{value!r} is not http://HOST:PORT", "write it like http://127.0.0.1:8001") from None
     if parts.username or parts.password:
-        raise mistake(
-            "a password stands in the address", "name the variable that holds the key: api_key_env: ENGINE_KEY"
-        )
+        raise mistake("the address holds a password", "name the variable that holds the key: api_key_env: ENGINE_KEY")
     if not usable or not value.isascii() or not value.isprintable() or " " in value:
         raise mistake(f"{value!r} is not http://HOST:PORT", _url_hint(value, parts))
     return value.rstrip("/").removesuffix("/v1")
@@ -70,13 +70,13 @@ def _url_hint(value: str, parts: SplitResult) -> str:
 
 def _variable(value: str) -> str:
     if not VARIABLE.fullmatch(value):
-        raise mistake(f"{value!r} is no name of an environment variable", "write the variable's name, not the key")
+        raise mistake(f"{value!r} is not the name of an environment variable", "write the variable's name, not the key")
     return value
 
 
 def _health_path(value: str) -> str:
     if not HEALTH_PATH.fullmatch(value):
-        raise mistake(f"{value!r} is no path", "write it like /health")
+        raise mistake(f"{value!r} is not a path", "write it like /health")
     return value
 
 
@@ -123,7 +123,7 @@ class AloneSpec(Section):
 
 
 def parse_alone(text: str, origin: str) -> dict[str, Plain]:
-    """The plain values of a file. Raises UserInputError when it is no YAML, or has other sections than these."""
+    """Return the plain values of a file. Raises UserInputError where they are not YAML, or not a mapping."""
     try:
         data = parse_yaml(text)
     except UserInputError as error:
@@ -133,26 +133,40 @@ def parse_alone(text: str, origin: str) -> dict[str, Plain]:
     if not isinstance(data, dict):
         hint = "write upstreams: [{model: NAME, url: http://HOST:PORT}]"
         raise refusal([Problem(where="", what=f"the file is {shown(data)}, not a gateway's file", hint=hint)], origin)
-    if problems := [_unknown(name) for name in data if name not in AloneSpec.model_fields]:
-        raise refusal(problems, origin)
     return data
 
 
-def alone_from(data: Mapping[str, Plain], origin: str, *, written: Mapping[str, str] | None = None) -> AloneSpec:
-    """What plain values describe.
+def alone_from(
+    data: Mapping[str, Plain], origin: str, *, written: Mapping[str, str] | None = None, more: Sequence[Problem] = ()
+) -> AloneSpec:
+    """Return what plain values describe.
 
     origin: the file's name, for messages; written: place in the values → what the user wrote to put it there
+    more: problems that were found on the way to the values
     Raises UserInputError with all problems found.
     """
+    values = _tuples({name: value for name, value in data.items() if name in AloneSpec.model_fields})
+    assert isinstance(values, dict)
+    problems = [*more, *(_unknown(name) for name in data if name not in AloneSpec.model_fields)]
     try:
-        spec = AloneSpec.model_validate(_tuples(dict(data)))
+        spec = AloneSpec.model_validate(values)
     except ValidationError as error:
-        problems = [_problem_of(detail) for detail in error.errors(include_url=False)]
+        problems += [_problem_of(detail) for detail in error.errors(include_url=False)]
     else:
-        problems = [*_upstream_problems(spec), *gateway_problems(spec.gateway, spec.models)]
-        if not problems:
-            return spec
-    raise refusal([_as_written(problem, written or {}) for problem in problems], origin)
+        if spec.upstreams or not problems:
+            problems += _upstream_problems(spec)
+    problems += gateway_problems(parts_of(values.get("gateway")), _model_names(values.get("upstreams")))
+    if problems:
+        raise refusal([_as_written(problem, written or {}) for problem in problems], origin)
+    return spec
+
+
+def _model_names(upstreams: object) -> list[str] | None:
+    """Return the names that are served; None where one of them cannot be read, or there is none."""
+    items = upstreams if isinstance(upstreams, tuple) else ()
+    names = [item.get("model") if isinstance(item, dict) else None for item in items]
+    known = [name for name in names if isinstance(name, str)]
+    return known if known and len(known) == len(names) else None
 
 
 def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> tuple[Endpoint, ...]:
@@ -178,7 +192,7 @@ def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> 
 
 
 def _problem_of(detail: ErrorDetails) -> Problem:
-    """Sections that the fleet file does not have tell their own fields."""
+    """Return one Problem; the sections that the fleet file does not have name their own fields."""
     path = detail["loc"]
     sections: dict[str, type[Section]] = {"upstreams": UpstreamSpec, "health": HealthSpec}
     owner = sections.get(str(path[0]))
@@ -210,11 +224,11 @@ def _upstream_problems(spec: AloneSpec) -> list[Problem]:
     problems = []
     for index, endpoint in enumerate(endpoints):
         if (first := addresses.index(addresses[index])) != index:
-            what = f"{endpoint.url} is upstreams[{first}] of {endpoint.model} already"
+            what = f"{endpoint.url} is already upstreams[{first}] of {endpoint.model}"
             where = show(("upstreams", index, "url"))
             problems.append(Problem(where=where, what=what, hint="keep one of them"))
         elif (first := names.index(names[index])) != index:
-            what = f"{endpoint.replica!r} is the name of upstreams[{first}] already"
+            what = f"{endpoint.replica!r} is already the name of upstreams[{first}]"
             where = show(("upstreams", index, "replica"))
             problems.append(Problem(where=where, what=what, hint="give one of them another name, or none"))
     return problems
@@ -230,14 +244,14 @@ def _as_written(problem: Problem, written: Mapping[str, str]) -> Problem:
 
 
 def refusal(problems: Sequence[Problem], origin: str) -> UserInputError:
-    """The error that says it all. origin: the file's name, or the command."""
+    """Return the error that names all problems. origin: the file's name, or the command."""
     first = problems[0]
     message = f"{origin}: {first}" if len(problems) == 1 else f"{origin}: {len(problems)} problems"
     return UserInputError(message, hint=first.hint, problems=tuple(problems))
 
 
 def _tuples(value: Plain) -> object:
-    """Lists as tuples, as the frozen types want them."""
+    """Return the values with tuples for lists, as the frozen types want them."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):

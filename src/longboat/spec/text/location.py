@@ -25,5 +25,5 @@ def show(path: Path) -> str:
 
 
 def section_of(path: Path) -> tuple[str, ...]:
-    """The path without list positions: which section of the file it belongs to."""
+    """Return the section that a path belongs to: the path without list positions."""
     return tuple(part for part in path if isinstance(part, str))

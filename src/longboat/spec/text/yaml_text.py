@@ -60,7 +60,7 @@ class StopReadingError(Exception):
 
 
 def parse_yaml(text: str) -> Plain:
-    """The one document in ``text`` as plain values; None where it is empty.
+    """Read the one document in ``text`` as plain values; None where it is empty.
 
     Raises UserInputError with every duplicate key, or with the first error of syntax, each with line and column.
     """
@@ -166,7 +166,7 @@ class _Reader:
         return merged | own
 
     def merged(self, node: yaml.Node, path: Path) -> dict[str, Plain]:
-        """What ``<<: *anchor`` or ``<<: [*first, *second]`` brings; the earlier one wins."""
+        """Return what ``<<: *anchor`` or ``<<: [*first, *second]`` brings; the earlier one wins."""
         value = self.value(node, (*path, "<<"))
         found: dict[str, Plain] = {}
         for part in value if isinstance(value, list) else [value]:
@@ -207,7 +207,7 @@ def _scalar(node: yaml.ScalarNode, path: Path) -> Plain:
 def _unknown_tag(node: yaml.Node, path: Path) -> StopReadingError:
     mark = node.start_mark
     kind = node.tag.removeprefix(TAG)
-    what = f"line {mark.line + 1}, column {mark.column + 1}: this is no value that a fleet file takes ({kind})"
+    what = f"line {mark.line + 1}, column {mark.column + 1}: a fleet file cannot hold this value ({kind})"
     return StopReadingError(
         _problem(what, "write text, numbers, true, false, null, lists and mappings; no ! tags", show(path))
     )

@@ -73,7 +73,7 @@ def _version(value: str) -> str:
 
 def _argument(value: str) -> str:
     if UNUSABLE.search(value):
-        raise mistake(f"{value!r} holds a character that no argument can hold", "write it as UTF-8 text without NUL")
+        raise mistake(f"{value!r} has a character that an argument cannot have", "write it as UTF-8 text without NUL")
     return value
 
 
@@ -340,5 +340,5 @@ class Fleet(Section):
     """The address in front."""
 
     def model_named(self, name: str) -> ModelSpec | None:
-        """The model that clients call ``name``."""
+        """Return the model that clients call ``name``."""
         return next((model for model in self.models if model.name == name), None)

@@ -130,7 +130,7 @@ def _pool_or_pools(pools: tuple[PoolSpec, ...], info: ValidationInfo) -> tuple[P
     if "model" in info.data and (info.data["model"] is None) == (not pools):
         raise mistake("there must be one of model and pools", "write model: NAME, or pools: [{model: NAME, weight: 9}]")
     if len(names := [pool.model for pool in pools]) != len(set(names)):
-        raise mistake("a model stands here twice", "give each pool another model")
+        raise mistake("a model is named twice", "give each pool another model")
     return pools
 
 

@@ -55,14 +55,14 @@ def _alias_name(value: str) -> str:
 
 def _variable(value: str) -> str:
     if not VARIABLE.fullmatch(value):
-        raise mistake(f"{value!r} is no name of an environment variable", "write it like REDIS_URL")
+        raise mistake(f"{value!r} is not the name of an environment variable", "write it like REDIS_URL")
     return value
 
 
 def _sha256(value: str) -> str:
     if not SHA256.fullmatch(value):
         raise mistake(
-            "this is no SHA-256 in hex (64 of 0-9, a-f)",
+            "this is not a SHA-256 in hex (64 of 0-9, a-f)",
             'printf %s "$SECRET" | sha256sum prints it; or use secret_file',
         )
     return value
@@ -71,14 +71,17 @@ def _sha256(value: str) -> str:
 def _sticky(value: str) -> str:
     kind, colon, header = value.partition(":")
     if value not in STICKY and not (kind == "header" and colon and HEADER_NAME.fullmatch(header)):
-        raise mistake(f"{value!r} keeps no pool", "write tenant, user, request or header:x-name (small letters)")
+        raise mistake(
+            f"{value!r} is not one of tenant, user, request, header:NAME",
+            "write tenant, user, request or header:x-name (in lower case)",
+        )
     return value
 
 
 def _headers(value: dict[str, str]) -> dict[str, str]:
     for name in value:
         if not HEADER_NAME.fullmatch(name):
-            raise mistake(f"{name!r} is no header's name in small letters", f"write {name.lower()}")
+            raise mistake(f"{name!r} is not a header's name in lower case", f"write {name.lower()}")
     return value
 
 
@@ -93,7 +96,9 @@ def _origin(value: str) -> str:
     parts = urlsplit(value)
     is_origin = parts.scheme in ("http", "https") and parts.netloc and f"{parts.scheme}://{parts.netloc}" == value
     if value != "*" and not is_origin:
-        raise mistake(f"{value!r} is no origin of web pages", 'write it like https://app.example.com, or "*" for all')
+        raise mistake(
+            f"{value!r} is not an origin of web pages", 'write it like https://app.example.com, or "*" for all'
+        )
     return value
 
 
@@ -107,10 +112,10 @@ def _size(value: str) -> str:
 def _redis_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise mistake(f"{parts.scheme!r} is no scheme of a Redis URL", "write redis://HOST:6379/0")
+        raise mistake(f"{parts.scheme!r} is not the scheme of a Redis URL", "write redis://HOST:6379/0")
     if parts.password or parts.username:
         raise mistake(
-            "a password stands in the file", "keep the URL in a file of its own: url_file: /etc/longboat/redis-url"
+            "the file holds a password", "keep the URL in a file of its own: url_file: /etc/longboat/redis-url"
         )
     return value
 

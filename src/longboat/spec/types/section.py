@@ -32,28 +32,28 @@ class Section(BaseModel):
 
 
 def mistake(what: str, hint: str, *, later: bool = False) -> PydanticCustomError:
-    """A refusal of a value: what is wrong with it, and the nearest thing that works. later: a later version has it."""
+    """Return the refusal of a value: what is wrong, and the nearest thing that works. later: a later version has it."""
     return PydanticCustomError(LATER if later else MISTAKE, "{what}", {"what": what, "hint": hint})
 
 
 def absolute_file(value: str) -> str:
-    """A file's whole path. Raises the refusal of anything else."""
+    """Check that the value is a file's whole path. Raises the refusal of anything else."""
     if not value.startswith("/") or value.endswith("/"):
         raise mistake(f"{value!r} is not the absolute path of a file", "write it whole: /etc/longboat/file.pem")
     if UNUSABLE_IN_PATHS.search(value):
-        raise mistake(f"{value!r} holds a character that no path should have", "give the file another name")
+        raise mistake(f"{value!r} has a character that a path must not have", "give the file another name")
     return value
 
 
 def host_name(value: str) -> str:
-    """An IP address or a host's name. Raises the refusal of anything else."""
+    """Check that the value is an IP address or a host's name. Raises the refusal of anything else."""
     if not HOST_NAME.fullmatch(value) and not _is_address(value):
         raise mistake(f"{value!r} is neither an IP address nor a host name", "write 127.0.0.1 or 0.0.0.0")
     return value
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
+    """Return whether only this machine reaches the host."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 

@@ -15,6 +15,7 @@ BUILTIN = re.compile(r"builtin:[a-z0-9][a-z0-9.-]{0,62}")
 HUB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HUB = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}")
 BARE_HUB = re.compile(rf"{HUB_NAME}/{HUB_NAME}")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 LATER_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "oci://")
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_NAME = 63
@@ -30,12 +31,12 @@ class SourceMistake:
 
 
 def is_local_path(source: str) -> bool:
-    """Whether the source is a folder on the nodes."""
+    """Return whether the source is a folder on the nodes."""
     return source.startswith("/")
 
 
 def check_source(source: str, folder: str) -> SourceMistake | None:
-    """What is wrong with a source. ``folder``: the absolute folder that a relative path is taken from, for the hint."""
+    """Return what is wrong with a source. folder: absolute, where a relative path starts, for the hint."""
     if BUILTIN.fullmatch(source) or HUB.fullmatch(source):
         return None
     if is_local_path(source):
@@ -52,7 +53,13 @@ def check_source(source: str, folder: str) -> SourceMistake | None:
 
 def _check_path(source: str) -> SourceMistake | None:
     if UNUSABLE.search(source) or "\n" in source:
-        return SourceMistake(what=f"{source!r} holds a character that no path has", hint="write one absolute path")
+        return SourceMistake(what=f"{source!r} has a character that a path cannot have", hint="write one absolute path")
+    if source.lower().endswith(".gguf"):
+        return SourceMistake(
+            what=f"{source!r} is a GGUF file: vLLM is given folders with config.json and safetensors",
+            hint="write the folder of the model's safetensors, or hf:ORGANISATION/NAME; for llama-server: "
+            "longboat gateway run --upstream NAME=http://HOST:PORT",
+        )
     if posixpath.normpath(source).strip("/") == "":
         return SourceMistake(what="/ is not a model's folder", hint="write the folder that holds config.json")
     return None
@@ -65,6 +72,15 @@ def _check_other(source: str, folder: str) -> SourceMistake:
         return SourceMistake(what=f"{source!r} names no built-in model", hint=f"write {near}")
     if scheme == "hf" and colon:
         return SourceMistake(what=f"{source!r} is not hf:ORGANISATION/NAME", hint="write it like hf:Qwen/Qwen3-0.6B")
+    if colon and SCHEME.fullmatch(scheme):
+        where = "write hf:ORGANISATION/NAME (hf:openai/gpt-oss-20b), builtin:tiny or a folder's absolute path"
+        near = f"{scheme.lower()}:{source.partition(':')[2]}"
+        hint = (
+            f"write {near}"
+            if BUILTIN.fullmatch(near) or HUB.fullmatch(near)
+            else f"{where}: Longboat runs models itself"
+        )
+        return SourceMistake(what=f"{scheme}: is not a place that models come from", hint=hint)
     if source.startswith("~"):
         return SourceMistake(
             what=f"{source!r} means another folder on each node", hint="write the absolute path, as the nodes see it"
@@ -81,6 +97,6 @@ def _check_other(source: str, folder: str) -> SourceMistake:
 
 
 def name_from_source(source: str) -> str:
-    """Name that clients use when the file gives none; ``""`` where nothing usable follows from the source."""
+    """Return the name for clients when the file gives none; ``""`` where the source gives nothing usable."""
     last = source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
     return NOT_IN_NAMES.sub("-", last)[:MAX_NAME].strip("._-")

@@ -1,0 +1,77 @@
+"""Finds everything that is wrong with a fleet file in one pass: what the file says, its secrets, and the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from longboat.cli.fleet.fleet_plan import planning_basis, up_options
+from longboat.cli.fleet.target import read_target
+from longboat.cluster.fleet.deployed import controller_values
+from longboat.cluster.preflight.surroundings import checked_plan, this_machine
+from longboat.cluster.ray.session import Session
+from longboat.core.errors import LongboatError, Problem, UserInputError
+from longboat.core.policy import AdminCredential
+from longboat.spec.files.load import Reading
+from longboat.spec.secrets import admin_credentials
+from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.gateway import GatewaySpec
+
+__all__ = ("read_whole",)
+
+
+def read_whole(
+    target: str, console: Console, *, replan: bool = False, force: bool = False
+) -> tuple[Fleet, tuple[AdminCredential, ...]]:
+    """Return the fleet of ``target`` and its admins; replan, force: as ``longboat up`` was given them.
+
+    Raises UserInputError with every mistake. Where the file has some, its sound part is also tried on the machines, so
+    that what they cannot do is named at once and not only after the file was mended.
+    """
+    reading = read_target(target)
+    admins, problems = _admins(reading.gateway)
+    if reading.fleet is not None and not problems:
+        return reading.fleet, admins
+    if reading.sound is not None:
+        problems += _placed_as_written(reading, _placement_problems(reading.sound, console, replan, force))
+    raise reading.refusal(problems)
+
+
+def _admins(gateway: GatewaySpec | None) -> tuple[tuple[AdminCredential, ...], list[Problem]]:
+    try:
+        return admin_credentials(gateway) if gateway is not None else (), []
+    except UserInputError as error:
+        return (), list(error.problems)
+
+
+def _placement_problems(fleet: Fleet, console: Console, replan: bool, force: bool) -> Sequence[Problem]:
+    """Return why the fleet cannot run on the cluster at hand, else on this machine; nothing is started."""
+    try:
+        _check_placement(fleet, console, replan, force)
+    except UserInputError as error:
+        return error.problems
+    except LongboatError:  # the cluster does not answer: the file's mistakes come first
+        return ()
+    return ()
+
+
+def _check_placement(fleet: Fleet, console: Console, replan: bool, force: bool) -> None:
+    from longboat.cli.shared.cluster_at_hand import cluster_env
+
+    basis = planning_basis(console)
+    if (env := cluster_env()) is None:
+        checked_plan(fleet, [this_machine()], basis=basis, options=up_options(fleet, {}, replan=replan, force=force))
+        return
+    with Session(env) as session:
+        options = up_options(fleet, controller_values(session.applications()), replan=replan, force=force)
+        checked_plan(fleet, session.nodes(), session.inspect, basis=basis, options=options)
+
+
+def _placed_as_written(reading: Reading, problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems with their places in the file.
+
+    Those of the gateway are left out where its section has mistakes: defaults were tried in its place.
+    """
+    is_tried = reading.gateway is not None
+    return reading.placed_in_file([p for p in problems if is_tried or not p.where.startswith("gateway")])

@@ -1,0 +1,39 @@
+"""The list of commands in ``--help``: in panels, in the order of use, each with its whole first sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from typer.core import TyperGroup
+
+__all__ = ("CommandList", "CommandPanels")
+
+NO_LIMIT = 1000
+
+
+class CommandList(TyperGroup):
+    """A group of commands whose descriptions are never cut off."""
+
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Title → names of commands; commands that stand in none of them follow under "Commands"."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each panel with a line for each of its commands."""
+        known = {name for names in self.panels.values() for name in names}
+        others = tuple(name for name in self.list_commands(ctx) if name not in known)
+        for title, names in {**self.panels, "Commands": others}.items():
+            if rows := [(name, self.commands[name].get_short_help_str(NO_LIMIT)) for name in names]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class CommandPanels(CommandList):
+    """The commands of ``longboat`` itself."""
+
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Run": ("demo", "up", "chat", "drain", "down"),
+        "Look": ("status", "logs", "usage"),
+        "Plan": ("check", "plan", "fit", "cost", "schema"),
+        "Set up": ("node", "engines", "keys", "gateway", "version"),
+    }

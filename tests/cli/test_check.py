@@ -1,0 +1,73 @@
+"""``longboat check``, and how ``up`` says everything that is wrong at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cli.cli_process import Done
+
+MISTAKEN = """
+models:
+  - {source: builtin:tiny, replicas: many}
+  - {source: builtin:nope, name: b, engine: {args: [--port, "1"]}}
+  - {source: builtin:tiny, name: c, engine: fake, resources: {cpus: 1000}}
+gateway:
+  aliases: [{name: x, model: gone}]
+"""
+IN_THE_FILE = ["models[0].replicas", "models[1].source", "models[1].engine.args[0]", "gateway.aliases[0].model"]
+
+
+def places(done: Done) -> list[str]:
+    lines = (line.strip() for line in done.stderr.splitlines()[1:])
+    return [line.partition(": ")[0] for line in lines if not line.startswith("→")]
+
+
+def test_a_file_without_mistakes_is_said_to_have_none(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (path := tmp_path / "fleet.yaml").write_text("models: [builtin:tiny, {source: builtin:tiny, name: b}]")
+    done = longboat("check", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no mistakes" in done.stdout
+    assert "tiny, b" in done.stdout
+
+
+def test_everything_that_the_file_shows_is_told(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (path := tmp_path / "fleet.yaml").write_text(MISTAKEN)
+    done = longboat("check", str(path))
+    assert done.returncode == 2
+    assert places(done) == IN_THE_FILE
+
+
+def test_a_file_that_is_not_there_is_a_mistake(longboat: Callable[..., Done]) -> None:
+    assert longboat("check", "no-such-file.yaml").returncode == 2
+
+
+def test_check_needs_no_ray(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text("builtin:tiny")
+    program = (
+        "import sys; sys.modules['ray'] = None\n"
+        "sys.argv = ['longboat', 'check', 'fleet.yaml']\n"
+        "from longboat.cli.app import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_up_tells_what_the_machines_cannot_do_beside_the_mistakes_of_the_file(
+    longboat: Callable[..., Done], tmp_path: Path
+) -> None:
+    (path := tmp_path / "fleet.yaml").write_text(MISTAKEN)
+    done = longboat("up", str(path))
+    assert done.returncode == 2
+    found = places(done)
+    assert set(IN_THE_FILE) < set(found)
+    assert "models[2].resources.cpus" in found
+    assert "no cluster here" not in done.stdout
+
+
+def test_up_tells_of_secrets_beside_the_mistakes_of_the_file(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    admins = "[{name: a, secret_file: /no/such}, {name: b, secret_env: NO_SUCH_VARIABLE}]"
+    (path := tmp_path / "fleet.yaml").write_text(f"models: [tiny]\ngateway: {{admin: {admins}}}")
+    assert places(longboat("up", str(path))) == ["models[0]", "gateway.admin[a]", "gateway.admin[b]"]

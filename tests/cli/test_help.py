@@ -1,0 +1,55 @@
+"""What ``--help`` says: every command in its panel with a whole line, every argument and option with words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from longboat.cli.app import app
+
+WIDTH = 80
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*words, name))
+
+
+ALL = dict(commands(typer.main.get_command(app)))
+PLANNING = ("plan", "fit", "cost")  # their words have a test of their own
+
+
+def help_of(*words: str) -> list[str]:
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)})
+    assert done.exit_code == 0
+    return str(done.output).splitlines()
+
+
+def test_commands_stand_in_panels_in_the_order_of_use() -> None:
+    lines = help_of()
+    titles = [line.removesuffix(":") for line in lines if line and not line.startswith((" ", "Usage"))]
+    assert titles == ["Options", "Run", "Look", "Plan", "Set up"]
+    listed = [line.split()[0] for line in lines[lines.index("Run:") :] if line.startswith("  ")]
+    assert sorted(listed) == sorted(ALL[()].commands)
+    assert listed.index("up") < listed.index("status") < listed.index("check") < listed.index("node")
+
+
+@pytest.mark.parametrize("words", [(), ("keys",), ("node",), ("engines",), ("gateway",)])
+def test_each_command_has_a_whole_line(words: tuple[str, ...]) -> None:
+    lines = help_of(*words)
+    for name, command in ALL[words].commands.items():
+        (line,) = [line for line in lines if line.startswith(f"  {name} ") and "placed by Ray" not in line]
+        assert len(line) <= WIDTH
+        assert line.endswith(command.get_short_help_str(1000))
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in ALL if words[:1] not in {(name,) for name in PLANNING}], ids=" ".join
+)
+def test_each_argument_and_option_is_explained(words: tuple[str, ...]) -> None:
+    assert [param.name for param in ALL[words].params if not getattr(param, "help", None)] == []

@@ -1,0 +1,88 @@
+"""How long a start of Ray is waited for, and which processes its end takes with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from longboat.cluster.host.ray_processes import end_processes_of_ray, processes_of_ray
+from longboat.cluster.host.ray_start import patient
+
+WRITER = "import os, sys; file = open(os.environ['LOG'], 'w'); print('open', flush=True); sys.stdin.read()"
+
+
+class Raylet:
+    """A raylet that registers after some looks at it, on a clock of its own."""
+
+    def __init__(self, num_looks: int) -> None:
+        self.num_looks = num_looks
+        self.now_s = 0.0
+
+    def find(self, address: str) -> str:
+        self.num_looks -= 1
+        if self.num_looks > 0:
+            raise RuntimeError("no node info")
+        return f"node at {address}"
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def patiently(self, is_starting: Callable[[], bool]) -> str:
+        return patient(self.find, is_starting, clock=lambda: self.now_s, sleep=self.sleep)("here")
+
+
+def test_a_slow_raylet_is_waited_for_while_it_lives() -> None:
+    slow = Raylet(200)
+    assert slow.patiently(lambda: True) == "node at here"
+    assert slow.now_s > 30, "Ray itself gives up after 30 s"
+
+
+def test_a_raylet_that_never_registers_is_given_up() -> None:
+    with pytest.raises(RuntimeError, match="no node info"):
+        Raylet(10**9).patiently(lambda: True)
+
+
+def test_a_raylet_that_died_is_not_waited_for() -> None:
+    dead = Raylet(10**9)
+    with pytest.raises(RuntimeError, match="no node info"):
+        dead.patiently(lambda: False)
+    assert dead.now_s == 0
+
+
+@pytest.fixture
+def writes(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Starts a process that has a log in Ray's folder open; returns its pid."""
+    folder = tmp_path / "session_1" / "logs"
+    folder.mkdir(parents=True)
+    with ExitStack() as stack:
+
+        def start(log: str, *, own_session: bool) -> int:
+            process = subprocess.Popen(
+                [sys.executable, "-c", WRITER],
+                env={**os.environ, "LOG": str(folder / log)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=own_session,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout is not None and process.stdout.readline() == b"open\n"
+            return process.pid
+
+        yield start
+
+
+def test_a_program_that_uses_the_cluster_outlives_it(writes: Callable[..., int], tmp_path: Path) -> None:
+    runner = os.getsid(0)
+    worker = writes("python-core-worker-1.log", own_session=False)
+    dashboard = writes("python-core-driver-2.log", own_session=False)
+    command = writes("python-core-driver-3.log", own_session=True)
+    assert set(processes_of_ray(str(tmp_path), runner)) == {worker, dashboard}
+    assert end_processes_of_ray(str(tmp_path), runner) == sorted([worker, dashboard])
+    assert os.waitpid(command, os.WNOHANG) == (0, 0)
