@@ -25,14 +25,14 @@ from longboat.builtin.models import ensure
 from longboat.catalog.library import built_in_library
 from longboat.catalog.read_model import read_model
 from longboat.folders import home_folder
-from longboat.planner.fit import Fit, plan_fit
-from longboat.planner.predict.calibration_file import read_calibration
+from longboat.planner.memory.fit import Fit, plan_fit
+from longboat.planner.memory.processor import LIBRARIES
+from longboat.planner.memory.split_shape import Load, Split, card_of
+from longboat.planner.predict.calibration.calibration_file import read_calibration
+from longboat.planner.predict.calibration.rows import COLUMNS, read_rows
+from longboat.planner.predict.calibration.sample import SampleMaker
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.rows import COLUMNS, read_rows
-from longboat.planner.predict.sample import SampleMaker
 from longboat.planner.predict.serving import Prediction, predict
-from longboat.planner.processor import LIBRARIES
-from longboat.planner.split_shape import Load, Split, card_of
 
 LONGBOAT = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 LIBRARY = built_in_library()

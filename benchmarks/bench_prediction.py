@@ -19,12 +19,18 @@ from published_speeds import PUBLISHED, Published
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.cli.plan.plan_measured import read_samples
-from longboat.planner.evaluate import Errors, evaluate, evaluate_folds, held_out_ratios, total_errors
-from longboat.planner.predict.calibration_file import built_in_calibration
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.predict.calibration.evaluate import (
+    Errors,
+    evaluate,
+    evaluate_folds,
+    held_out_ratios,
+    total_errors,
+)
+from longboat.planner.predict.calibration.rows import Row
+from longboat.planner.predict.calibration.sample import Sample, SampleMaker
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.load import Load
-from longboat.planner.predict.rows import Row
-from longboat.planner.predict.sample import Sample, SampleMaker
 from longboat.planner.predict.serving import predict
 
 RESULT = Path(__file__).parents[1] / "docs" / "benchmarks" / "prediction.md"

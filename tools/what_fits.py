@@ -16,13 +16,13 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.cost import break_even_months, even_tokens_per_day
-from longboat.planner.demand import Demand
-from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.ranking import Plan
-from longboat.planner.search import SearchResult, search
-from longboat.planner.split_shape import EngineKind
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.memory.split_shape import EngineKind
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.ranking import Plan
+from longboat.planner.search.search import SearchResult, search
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "what-fits.md"
 LIBRARY = built_in_library()

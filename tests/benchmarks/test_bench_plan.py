@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from bench_plan import HEADER, LEARNED, SPLIT_LEARNED, SPLIT_MODEL, TESTED, Check, row_text
 from real_engine import FIRST_TOKEN, SPREAD, VOCABULARY, Answer, closed_loop, processes_of, prompt_of
 
-from longboat.planner.predict.rows import read_rows
+from longboat.planner.predict.calibration.rows import read_rows
 
 
 def check(predicted: float, actual: float, limit: float | None) -> Check:

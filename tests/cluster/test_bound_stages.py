@@ -9,7 +9,7 @@ from typing import Any
 from longboat.cluster.fleet.serve_config import ShapedModel, bundle_labels, serve_document
 from longboat.cluster.gang.supervisor import _shape
 from longboat.core.topology import Node
-from longboat.planner.place import NoShape, shape_gang
+from longboat.planner.fleet.place import NoShape, shape_gang
 from longboat.spec.files.load import load_fleet
 from longboat.spec.wanted import wanted_model
 

@@ -15,8 +15,8 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.read_model import read_model
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.metrics import read_samples
-from longboat.planner.fit import plan_fit
-from longboat.planner.split_shape import Load, Split, card_of
+from longboat.planner.memory.fit import plan_fit
+from longboat.planner.memory.split_shape import Load, Split, card_of
 
 pytestmark = [
     pytest.mark.engine,

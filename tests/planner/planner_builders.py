@@ -5,8 +5,8 @@ from __future__ import annotations
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
-from longboat.planner.check_fleet import FleetCheck, check_fleet
-from longboat.planner.inputs import PlannerInputs
+from longboat.planner.fleet.check_fleet import FleetCheck, check_fleet
+from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.spec.files.load import fleet_from, load_fleet
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.wanted import wanted_model, wanted_models

@@ -6,8 +6,8 @@ from planner_builders import TINY, checked, fleet, node, nodes
 
 from longboat.cli.plan.plan_rows import explain
 from longboat.core.errors import Problem
-from longboat.planner.check_fleet import FleetCheck
-from longboat.planner.inputs import PathReport, PlannerInputs, PortReport
+from longboat.planner.fleet.check_fleet import FleetCheck
+from longboat.planner.fleet.inputs import PathReport, PlannerInputs, PortReport
 
 
 def only(plan: FleetCheck) -> Problem:

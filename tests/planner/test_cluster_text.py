@@ -10,10 +10,10 @@ from longboat.catalog.library import built_in_library
 from longboat.cli.plan.plan_cluster_file import cluster_of_file
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.topology import Node
-from longboat.planner.cluster import Cluster
-from longboat.planner.cluster_edits import Edits, edited
-from longboat.planner.cluster_live import cluster_of_nodes
-from longboat.planner.cluster_text import parse_cluster
+from longboat.planner.machines.cluster import Cluster
+from longboat.planner.machines.cluster_edits import Edits, edited
+from longboat.planner.machines.cluster_live import cluster_of_nodes
+from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.spec.files.cluster_file import load_cluster_file
 
 LIBRARY = built_in_library()

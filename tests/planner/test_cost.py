@@ -9,11 +9,11 @@ import pytest
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
-from longboat.planner.cluster_text import parse_cluster
 from longboat.planner.cost import Assumptions, Cost, break_even_months, cost_of, even_tokens_per_day, power_of
-from longboat.planner.demand import Demand
-from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.search import search
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.search import search
 
 LIBRARY = built_in_library()
 DEMAND = Demand(users=8)

@@ -9,13 +9,13 @@ import pytest
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.planner.cluster_text import parse_cluster
-from longboat.planner.demand import Demand
-from longboat.planner.fit import Fit, plan_fit
-from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.reasons import settings_of
-from longboat.planner.search import SearchResult, search
-from longboat.planner.split_shape import AskedSplit, EngineKind, Load, Split, card_of
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.memory.fit import Fit, plan_fit
+from longboat.planner.memory.split_shape import AskedSplit, EngineKind, Load, Split, card_of
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.reasons import settings_of
+from longboat.planner.search.search import SearchResult, search
 
 LIBRARY = built_in_library()
 LONG = Demand(users=256, prompt_tokens=8192, output_tokens=1024, data_attention=True)

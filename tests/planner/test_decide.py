@@ -16,17 +16,17 @@ from longboat.core.plan import EngineMemory
 from longboat.core.states import EngineActual
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
-from longboat.planner.decide import Decision, decide
-from longboat.planner.forecast_document import at_users, planned_values
-from longboat.planner.inputs import PlannerInputs
-from longboat.planner.measured import merged_rows, pair_of, row_of
-from longboat.planner.partition import Place, StageTimes
+from longboat.planner.fleet.decide import Decision, decide
+from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.memory.processor_part import processor_part
+from longboat.planner.memory.split_shape import even_stages
+from longboat.planner.predict.calibration.rows import read_rows
+from longboat.planner.predict.calibration.sample import SampleMaker
 from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for, machine_of
-from longboat.planner.predict.rows import read_rows
-from longboat.planner.predict.sample import SampleMaker
-from longboat.planner.processor_part import processor_part
-from longboat.planner.split_shape import even_stages
+from longboat.planner.search.forecast_document import at_users, planned_values
+from longboat.planner.search.measured import merged_rows, pair_of, row_of
+from longboat.planner.search.partition import Place, StageTimes
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 

@@ -8,8 +8,8 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.planner.divide import find_obstacle, tensor_degrees
-from longboat.planner.split_shape import even_stages
+from longboat.planner.memory.divide import find_obstacle, tensor_degrees
+from longboat.planner.memory.split_shape import even_stages
 
 MODELS = built_in_library().models
 

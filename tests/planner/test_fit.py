@@ -21,10 +21,10 @@ from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import ModelShape, share_equal_layers
-from longboat.planner.fit import Fit, plan_fit
-from longboat.planner.fit_changes import nearest_changes
-from longboat.planner.split_shape import Card, EngineKind, Load, Split, card_of, even_stages
-from longboat.planner.stage_weights import stage_weights
+from longboat.planner.memory.fit import Fit, plan_fit
+from longboat.planner.memory.fit_changes import nearest_changes
+from longboat.planner.memory.split_shape import Card, EngineKind, Load, Split, card_of, even_stages
+from longboat.planner.memory.stage_weights import stage_weights
 
 LIBRARY = built_in_library()
 GIB = 1024**3

@@ -7,7 +7,7 @@ import pytest
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
-from longboat.planner.formats import as_computed, computes
+from longboat.planner.memory.formats import as_computed, computes
 
 LIBRARY = built_in_library()
 

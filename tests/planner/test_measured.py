@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from longboat.core.states import EngineActual
-from longboat.planner.measured import merged_rows, pair_of, row_of
-from longboat.planner.predict.rows import read_rows
+from longboat.planner.predict.calibration.rows import read_rows
+from longboat.planner.search.measured import merged_rows, pair_of, row_of
 
 PLANNED: dict[str, Any] = {
     "model": "tiny",

@@ -15,16 +15,16 @@ from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.core.topology import Node
 from longboat.engines.registry import adapter_for
-from longboat.planner.check_fleet import FleetCheck
-from longboat.planner.cluster_text import parse_cluster
-from longboat.planner.decide import Decision, decide
-from longboat.planner.demand import Demand
-from longboat.planner.forecast_document import planned_values
-from longboat.planner.inputs import PlannerInputs
-from longboat.planner.place import strategy
-from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.resources import matches
-from longboat.planner.search import search
+from longboat.planner.fleet.check_fleet import FleetCheck
+from longboat.planner.fleet.decide import Decision, decide
+from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.fleet.place import strategy
+from longboat.planner.fleet.resources import matches
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.forecast_document import planned_values
+from longboat.planner.search.search import search
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet, ModelSpec

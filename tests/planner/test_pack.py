@@ -10,7 +10,7 @@ from planner_builders import node, nodes
 
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.topology import Node
-from longboat.planner.pack import GangDemand, pack
+from longboat.planner.fleet.pack import GangDemand, pack
 
 
 def demand(name: str, *, replicas: int = 1, pipeline: int = 1, cpus: float = 1, gpus: float = 0) -> GangDemand:

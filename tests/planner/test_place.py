@@ -13,8 +13,8 @@ from longboat.core.errors import Problem
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
 from longboat.core.wanted import WantedModel
-from longboat.planner.place import NoShape, bundles, shape_gang, strategy
-from longboat.planner.resources import amount_of_node, fits, shape_amount
+from longboat.planner.fleet.place import NoShape, bundles, shape_gang, strategy
+from longboat.planner.fleet.resources import amount_of_node, fits, shape_amount
 
 
 def shape(spec: WantedModel, machines: Sequence[Node], platform: str = "cpu") -> GangShape:

@@ -19,14 +19,14 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.plan import EngineMemory
 from longboat.core.topology import Node
 from longboat.core.wanted import WantedLoad, WantedModel
-from longboat.planner.choose import Choice, KnownModel, choose
-from longboat.planner.cluster_text import parse_cluster
-from longboat.planner.demand import Demand, Slo
-from longboat.planner.inputs import PlannerInputs
-from longboat.planner.placement_context import PlacementContext
-from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.ranking import Plan, ranked
-from longboat.planner.search import search
+from longboat.planner.fleet.choose import Choice, KnownModel, choose
+from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.fleet.placement_context import PlacementContext
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.demand import Demand, Slo
+from longboat.planner.search.ranking import Plan, ranked
+from longboat.planner.search.search import search
 
 LIBRARY, CALIBRATION = built_in_library(), built_in_calibration()
 CARDS = ("RTX 4090", "RTX 3090", "RTX A4000", "RTX A5000", "L40S", "A100", "H100")

@@ -10,9 +10,9 @@ import pytest
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
-from longboat.planner.fit import plan_fit
-from longboat.planner.fit_changes import nearest_changes
-from longboat.planner.split_shape import EngineKind, Load, Split, card_of, even_stages
+from longboat.planner.memory.fit import plan_fit
+from longboat.planner.memory.fit_changes import nearest_changes
+from longboat.planner.memory.split_shape import EngineKind, Load, Split, card_of, even_stages
 
 LIBRARY = built_in_library()
 GIB = 1024**3

@@ -12,9 +12,9 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.quantization.requantize import requantized, widened
 from longboat.catalog.read_model import read_model
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.planner.fit import Fit, plan_fit
-from longboat.planner.processor import LIBRARIES
-from longboat.planner.split_shape import Load, Split, card_of, even_stages
+from longboat.planner.memory.fit import Fit, plan_fit
+from longboat.planner.memory.processor import LIBRARIES
+from longboat.planner.memory.split_shape import Load, Split, card_of, even_stages
 
 LIBRARY = built_in_library()
 CARD = card_of(LIBRARY.accelerators.find("EPYC 7003"))

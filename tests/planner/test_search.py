@@ -14,12 +14,12 @@ from longboat.catalog.model_entry import shape_of_entry
 from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
-from longboat.planner.cluster_text import parse_cluster
-from longboat.planner.demand import Demand, Slo, parse_slo
-from longboat.planner.engine_choice import engine_for
-from longboat.planner.predict.calibration_file import built_in_calibration
-from longboat.planner.reasons import explained, settings_of
-from longboat.planner.search import SearchResult, search
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.machines.engine_choice import engine_for
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.demand import Demand, Slo, parse_slo
+from longboat.planner.search.reasons import explained, settings_of
+from longboat.planner.search.search import SearchResult, search
 
 LIBRARY = built_in_library()
 MIXED_64 = "16x(2xRTX4090)+16x(4xRTX3090)+16x(8xA100)+8x(2xA6000)+8x(8xL40S), net=25GbE"

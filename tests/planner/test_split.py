@@ -8,7 +8,7 @@ import pytest
 from planner_builders import TINY, model
 
 from longboat.catalog.formats.model_facts import ModelConfig
-from longboat.planner.split import check_split, tensor_degrees
+from longboat.planner.fleet.split import check_split, tensor_degrees
 
 
 def change(**fields: object) -> ModelConfig:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from longboat.catalog.entries import Accelerator, ApiPrice
-from longboat.planner.cluster import Cluster, NodeKind
-from longboat.planner.demand import Demand
-from longboat.planner.ranking import Plan
+from longboat.planner.machines.cluster import Cluster, NodeKind
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.ranking import Plan
 
 __all__ = ("Assumptions", "Cost", "Power", "WhatIf", "break_even_months", "cost_of", "even_tokens_per_day", "power_of")
 

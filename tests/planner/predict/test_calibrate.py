@@ -5,13 +5,17 @@ from dataclasses import replace
 import pytest
 from predict_builders import library, shape_of
 
-from longboat.planner.evaluate import calibrate, evaluate, evaluate_folds, folds_of
-from longboat.planner.predict.calibrate import fit_constants, ratios_of, sample_weights
-from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration, write_calibration
+from longboat.planner.predict.calibration.calibrate import fit_constants, ratios_of, sample_weights
+from longboat.planner.predict.calibration.calibration_file import (
+    built_in_calibration,
+    read_calibration,
+    write_calibration,
+)
+from longboat.planner.predict.calibration.evaluate import calibrate, evaluate, evaluate_folds, folds_of
+from longboat.planner.predict.calibration.linear import solve_positive
+from longboat.planner.predict.calibration.rows import Row
+from longboat.planner.predict.calibration.sample import Sample, SampleMaker
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.linear import solve_positive
-from longboat.planner.predict.rows import Row
-from longboat.planner.predict.sample import Sample, SampleMaker
 from longboat.planner.predict.serving import times_of
 
 MODELS = ("Llama-3.1-8B", "Qwen3-8B", "Qwen3-30B-A3B", "Llama-3.1-70B")

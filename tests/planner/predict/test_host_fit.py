@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from predict_builders import library, shape_of
 
-from longboat.planner.evaluate import calibrate
-from longboat.planner.predict.calibrate import ratios_of
-from longboat.planner.predict.calibration_file import read_calibration, write_calibration
+from longboat.planner.predict.calibration.calibrate import ratios_of
+from longboat.planner.predict.calibration.calibration_file import read_calibration, write_calibration
+from longboat.planner.predict.calibration.evaluate import calibrate
+from longboat.planner.predict.calibration.host_fit import fit_hosts
+from longboat.planner.predict.calibration.rows import COLUMNS, read_rows
+from longboat.planner.predict.calibration.sample import Sample, SampleMaker
 from longboat.planner.predict.constants import Calibration, host_name
-from longboat.planner.predict.host_fit import fit_hosts
-from longboat.planner.predict.rows import COLUMNS, read_rows
-from longboat.planner.predict.sample import Sample, SampleMaker
 from longboat.planner.predict.serving import times_of
 
 HARDWARE = "EPYC 7003"

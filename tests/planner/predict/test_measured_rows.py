@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longboat.cli.plan.plan_measured import read_samples
-from longboat.planner.evaluate import evaluate_folds
+from longboat.planner.predict.calibration.evaluate import evaluate_folds
 from longboat.planner.predict.constants import Calibration
 
 ROWS = Path(os.environ.get("LONGBOAT_TEST_DATA", "")) / "measured_silicon.csv"

@@ -4,8 +4,8 @@ import pytest
 from predict_builders import library, shape_of
 
 from longboat.core.errors import UserInputError
-from longboat.planner.predict.rows import COLUMNS, read_lines, read_rows
-from longboat.planner.predict.sample import SampleMaker
+from longboat.planner.predict.calibration.rows import COLUMNS, read_lines, read_rows
+from longboat.planner.predict.calibration.sample import SampleMaker
 
 LINE = "Qwen3-8B,H100,vllm,,2,1,16,1024,256,80,9.5"
 SILICON = (

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from longboat.catalog.families.architectures.deepseek_v4 import read_deepseek_v4
+from longboat.catalog.families.architectures.gemma import read_gemma
+from longboat.catalog.families.architectures.gpt_oss import read_gpt_oss
+from longboat.catalog.families.architectures.kimi_linear import read_kimi_linear
+from longboat.catalog.families.architectures.llama4 import read_llama4
+from longboat.catalog.families.architectures.mimo_v2 import read_mimo_v2
+from longboat.catalog.families.architectures.minimax_m3 import read_minimax_m3
+from longboat.catalog.families.architectures.nemotron import read_nemotron_h, read_nemotron_nas
 from longboat.catalog.families.decoder import read_decoder
-from longboat.catalog.families.deepseek_v4 import read_deepseek_v4
-from longboat.catalog.families.gemma import read_gemma
-from longboat.catalog.families.gpt_oss import read_gpt_oss
-from longboat.catalog.families.kimi_linear import read_kimi_linear
-from longboat.catalog.families.llama4 import read_llama4
-from longboat.catalog.families.mimo_v2 import read_mimo_v2
-from longboat.catalog.families.minimax_m3 import read_minimax_m3
-from longboat.catalog.families.nemotron import read_nemotron_h, read_nemotron_nas
 from longboat.catalog.families.parts import Stack
 from longboat.catalog.formats.config_fields import Fields
 

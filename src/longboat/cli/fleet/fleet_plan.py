@@ -13,8 +13,8 @@ from longboat.cli.plan.plan_rows import explain
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions
 from longboat.core.errors import LongboatError
-from longboat.planner.forecast_document import planned_values
 from longboat.planner.predict.number import Number
+from longboat.planner.search.forecast_document import planned_values
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet, ModelSpec
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.states import Phase
 from longboat.folders import home_folder
-from longboat.planner.measured import Pair, merged_rows, pair_of, row_of
+from longboat.planner.search.measured import Pair, merged_rows, pair_of, row_of
 
 __all__ = ("MEASURED_FILE", "forced_lines", "keep_pairs", "pair_table", "pairs_of")
 

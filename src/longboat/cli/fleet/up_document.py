@@ -10,9 +10,9 @@ from longboat.cluster.preflight.surroundings import CheckedPlan
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.plan import GangShape
 from longboat.core.states import ReplicaState
-from longboat.planner.forecast import Forecast
-from longboat.planner.forecast_document import planned_values
 from longboat.planner.predict.number import Number
+from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.forecast_document import planned_values
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
 __all__ = ("Action", "up_values")

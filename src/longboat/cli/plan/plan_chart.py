@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, hypot, log10
 
-from longboat.planner.fit import RankBytes
+from longboat.planner.memory.fit import RankBytes
 
 __all__ = ("Point", "draw_chart")
 

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from longboat.catalog.library import Library
 from longboat.core.errors import Problem, UserInputError
-from longboat.planner.cluster import Cluster, NodeKind, merged
-from longboat.planner.cluster_text import Settings, find_engine, find_os, parse_cards, parse_cluster, setting_of
+from longboat.planner.machines.cluster import Cluster, NodeKind, merged
+from longboat.planner.machines.cluster_text import (
+    Settings,
+    find_engine,
+    find_os,
+    parse_cards,
+    parse_cluster,
+    setting_of,
+)
 from longboat.spec.files.cluster_file import ClusterFile, NodeSection
 
 __all__ = ("cluster_of_file",)

@@ -12,7 +12,7 @@ from longboat.cli.plan.plan_document import found_values
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import Planner, planner_for
 from longboat.core.errors import UserInputError
-from longboat.planner.search import SearchResult, search
+from longboat.planner.search.search import SearchResult, search
 
 __all__ = ("run_plan",)
 

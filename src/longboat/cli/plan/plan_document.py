@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from longboat.planner.cost import Cost
-from longboat.planner.demand import Demand
-from longboat.planner.fit import RankBytes
-from longboat.planner.forecast import Forecast
-from longboat.planner.pools import system_notes
+from longboat.planner.machines.pools import system_notes
+from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
-from longboat.planner.ranking import Plan
-from longboat.planner.reasons import settings_of
-from longboat.planner.search import SearchResult
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.ranking import Plan
+from longboat.planner.search.reasons import settings_of
+from longboat.planner.search.search import SearchResult
 
 __all__ = ("cost_values", "found_values", "plan_values")
 

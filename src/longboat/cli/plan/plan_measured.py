@@ -21,11 +21,15 @@ from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.folders import home_folder
-from longboat.planner.evaluate import Errors, Evaluation, calibrate, evaluate, evaluate_folds
-from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration, write_calibration
+from longboat.planner.predict.calibration.calibration_file import (
+    built_in_calibration,
+    read_calibration,
+    write_calibration,
+)
+from longboat.planner.predict.calibration.evaluate import Errors, Evaluation, calibrate, evaluate, evaluate_folds
+from longboat.planner.predict.calibration.rows import read_lines
+from longboat.planner.predict.calibration.sample import Sample, SampleMaker, Skipped
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.predict.rows import read_lines
-from longboat.planner.predict.sample import Sample, SampleMaker, Skipped
 
 __all__ = ("read_samples", "run_calibrate", "run_evaluate")
 

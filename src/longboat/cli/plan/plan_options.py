@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from longboat.planner.cluster_edits import Edits
-    from longboat.planner.split_shape import AskedSplit
+    from longboat.planner.machines.cluster_edits import Edits
+    from longboat.planner.memory.split_shape import AskedSplit
 
 __all__ = ("Json", "ModelGroup", "ModelName", "PlanRequest", "takes_request")
 
@@ -63,7 +63,7 @@ class PlanRequest:
     @property
     def edits(self) -> Edits:
         """Changes to the machines of ``--on``."""
-        from longboat.planner.cluster_edits import Edits
+        from longboat.planner.machines.cluster_edits import Edits
 
         return Edits(
             add=tuple(self.add or ()),
@@ -77,7 +77,7 @@ class PlanRequest:
     @property
     def split(self) -> AskedSplit:
         """The split that is asked for."""
-        from longboat.planner.split_shape import AskedSplit
+        from longboat.planner.memory.split_shape import AskedSplit
 
         return AskedSplit(tensor=self.tensor, pipeline=self.pipeline, expert_parallel=self.expert_parallel)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from longboat.core.plan import GangShape
-from longboat.planner.resources import describe, shape_amount
+from longboat.planner.fleet.resources import describe, shape_amount
 from longboat.spec.types.fleet import EngineSpec, Fleet, ModelSpec
 
 __all__ = ("PlanRow", "explain")

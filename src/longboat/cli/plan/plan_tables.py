@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from longboat.planner.cost import Cost
-from longboat.planner.fit import RankBytes
-from longboat.planner.forecast import Forecast
-from longboat.planner.pools import system_notes
+from longboat.planner.machines.pools import system_notes
+from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
-from longboat.planner.ranking import Plan
-from longboat.planner.reasons import settings_of
-from longboat.planner.search import SearchResult
+from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.ranking import Plan
+from longboat.planner.search.reasons import settings_of
+from longboat.planner.search.search import SearchResult
 
 __all__ = ("console", "cost_table", "print_cost", "print_found", "simple_table")
 

@@ -19,19 +19,19 @@ from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import UserInputError
 from longboat.core.plan import EngineMemory
 from longboat.folders import home_folder
-from longboat.planner.advice import Advisor, constraint_of, quantizations_below
-from longboat.planner.cluster import Cluster
-from longboat.planner.cluster_edits import edited
-from longboat.planner.cluster_text import parse_cluster
-from longboat.planner.demand import Demand, parse_slo
-from longboat.planner.engine_choice import engine_for
-from longboat.planner.formats import as_computed, lacks_kernels
-from longboat.planner.pools import pools_of
-from longboat.planner.predict.calibration_file import built_in_calibration, read_calibration
+from longboat.planner.machines.cluster import Cluster
+from longboat.planner.machines.cluster_edits import edited
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.machines.engine_choice import engine_for
+from longboat.planner.machines.pools import pools_of
+from longboat.planner.memory.formats import as_computed, lacks_kernels
+from longboat.planner.memory.split_shape import EngineKind
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.reasons import explained
-from longboat.planner.search import SearchResult, search
-from longboat.planner.split_shape import EngineKind
+from longboat.planner.search.advice import Advisor, constraint_of, quantizations_below
+from longboat.planner.search.demand import Demand, parse_slo
+from longboat.planner.search.reasons import explained
+from longboat.planner.search.search import SearchResult, search
 
 __all__ = ("Planner", "own_calibration", "planner_for", "read_shape")
 
@@ -243,7 +243,7 @@ def _of_file(path: Path, on: str, library: Library) -> Cluster:
 def _live(library: Library) -> Cluster:
     """Return the nodes of the running cluster; Ray is loaded only here."""
     from longboat.cli.shared.cluster_at_hand import connect
-    from longboat.planner.cluster_live import cluster_of_nodes
+    from longboat.planner.machines.cluster_live import cluster_of_nodes
 
     with connect() as session:
         return cluster_of_nodes(session.nodes(), library)

@@ -23,7 +23,7 @@ from longboat.cluster.protocol.names import (
 )
 from longboat.core.plan import GangShape
 from longboat.core.policy import Policy
-from longboat.planner.place import bundles, strategy
+from longboat.planner.fleet.place import bundles, strategy
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 

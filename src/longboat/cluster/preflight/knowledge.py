@@ -16,8 +16,8 @@ from longboat.cluster.preflight.checks import NodeFindings
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.core.plan import EngineMemory
 from longboat.engines.registry import adapter_for
-from longboat.planner.inputs import PlannerInputs
-from longboat.planner.predict.calibration_file import built_in_calibration
+from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_local_path

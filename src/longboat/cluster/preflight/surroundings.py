@@ -18,10 +18,10 @@ from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
 from longboat.engines.fleet_arguments import argument_problems
-from longboat.planner.check_fleet import check_fleet
-from longboat.planner.decide import Decision, decide
-from longboat.planner.inputs import PathReport, PlannerInputs, PortReport
-from longboat.planner.resources import matches
+from longboat.planner.fleet.check_fleet import check_fleet
+from longboat.planner.fleet.decide import Decision, decide
+from longboat.planner.fleet.inputs import PathReport, PlannerInputs, PortReport
+from longboat.planner.fleet.resources import matches
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_local_path
 from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models

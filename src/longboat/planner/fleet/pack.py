@@ -1,0 +1,104 @@
+"""Whether all replicas of a fleet fit on the nodes together: first-fit-decreasing bin packing.
+
+Ray chooses the real nodes; this answers before anything starts whether there is a choice. It is a heuristic: what it
+packs does fit, and what it cannot pack might fit in a rare arrangement that it does not try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longboat.core.plan import GangShape
+from longboat.core.topology import Node
+from longboat.planner.fleet.resources import Amount, amount_of_node, fits, matches, shape_amount
+
+__all__ = ("GangDemand", "Packing", "pack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangDemand:
+    """All replicas of one model: their shape and the labels that their nodes must carry."""
+
+    model: str
+    shape: GangShape
+    replicas: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """model → node ids of each replica that found room, one for each node rank, and how many did not."""
+
+    placed: Mapping[str, tuple[tuple[str, ...], ...]]
+    unplaced: Mapping[str, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every replica found room."""
+        return not any(self.unplaced.values())
+
+
+def pack(demands: Sequence[GangDemand], nodes: Sequence[Node]) -> Packing:
+    """Place the largest gangs first, each on the first node with room.
+
+    Nodes of one gang are all different, unless its stages may share them.
+    """
+    rooms = {node.node_id: amount_of_node(node) for node in nodes if node.alive}
+    placed: dict[str, tuple[tuple[str, ...], ...]] = {}
+    unplaced: dict[str, int] = {}
+    for demand in sorted(demands, key=_size, reverse=True):
+        candidates = [node for node in nodes if matches(node, demand.labels)]
+        able = _able(demand.shape, candidates)
+        gangs: list[tuple[str, ...]] = []
+        while len(gangs) < demand.replicas and (chosen := _place(demand.shape, candidates, able, rooms)):
+            gangs.append(chosen)
+        placed[demand.model] = tuple(gangs)
+        unplaced[demand.model] = demand.replicas - len(gangs)
+    return Packing(placed=placed, unplaced=unplaced)
+
+
+def _size(demand: GangDemand) -> tuple[int, int, int, int, int]:
+    """Return a key that puts large gangs first; among equals, those with the fewest nodes to choose from."""
+    need = shape_amount(demand.shape)
+    num_labels = len(demand.labels) + sum(len(labels) for labels in demand.shape.stages)
+    return need.gpus, need.cpus, need.memory_bytes or 0, demand.shape.num_nodes, num_labels
+
+
+def _able(shape: GangShape, candidates: Sequence[Node]) -> list[Sequence[str]]:
+    """Return nodes that each bound stage may be on, by their labels alone."""
+    keys = [frozenset(labels.items()) for labels in shape.stages]
+    known = {key: [node.node_id for node in candidates if matches(node, dict(key))] for key in set(keys)}
+    return [known[key] for key in keys]
+
+
+def _placed_by_stage(shape: GangShape, able: Sequence[Sequence[str]], rooms: dict[str, Amount]) -> tuple[str, ...]:
+    """Return the node of each stage, taken out of ``rooms``; empty where one finds none. Choosy stages go first."""
+    need, left, chosen = shape_amount(shape), dict(rooms), dict[int, str]()
+    for stage in sorted(range(len(able)), key=lambda stage: (len(able[stage]), stage)):
+        taken = () if shape.shares_nodes else tuple(chosen.values())
+        node = next((one for one in able[stage] if one not in taken and fits(need, left[one])), None)
+        if node is None:
+            return ()
+        chosen[stage] = node
+        left[node] -= need
+    rooms.update(left)
+    return tuple(chosen[stage] for stage in range(len(able)))
+
+
+def _place(
+    shape: GangShape, candidates: Sequence[Node], able: Sequence[Sequence[str]], rooms: dict[str, Amount]
+) -> tuple[str, ...]:
+    """Return nodes of one gang, taken out of ``rooms``; empty where there is no room. able: of each bound stage."""
+    if shape.stages:
+        return _placed_by_stage(shape, able, rooms)
+    need = shape_amount(shape)
+    free = [node.node_id for node in candidates if fits(need, rooms[node.node_id])]
+    if len(free) < shape.num_nodes:
+        return ()
+    if shape.num_nodes > 1:  # gangs need pairs of different nodes: taking from the emptiest keeps most of them open
+        free.sort(key=lambda node_id: (rooms[node_id].gpus, rooms[node_id].cpus), reverse=True)
+    chosen = free[: shape.num_nodes]
+    for node_id in chosen:
+        rooms[node_id] -= need
+    return tuple(chosen)

@@ -1,0 +1,49 @@
+"""From the nodes of a running cluster to the machines that are planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from longboat.catalog.library import Library
+from longboat.core.errors import ClusterError
+from longboat.core.topology import Node
+from longboat.planner.machines.cluster import Cards, Cluster, merged
+from longboat.planner.machines.cluster_text import Settings, parse_cards, setting_of
+from longboat.planner.memory.processor_part import USUAL_PROCESSOR, USUAL_PROCESSOR_CPUS
+
+__all__ = ("cluster_of_nodes",)
+
+# What Ray or whoever starts a node calls its accelerator.
+ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accelerator-type")
+
+
+def cluster_of_nodes(nodes: Iterable[Node], library: Library, *, network: str = "") -> Cluster:
+    """Return the machines that a running cluster reports. network: between them; ``""``: the usual one.
+
+    Accelerators are known by labels of the nodes; a node without any counts as a common processor with its memory.
+
+    Raises ClusterError where there is no node, or one has accelerators without a name.
+    """
+    settings = Settings(network=library.links.find(network) if network else None)
+    kinds = [setting_of((_cards(node, library),), 1, settings, library) for node in nodes if node.alive]
+    if not kinds:
+        raise ClusterError("the cluster has no node", hint="longboat node start starts one")
+    return Cluster(kinds=merged(kinds))
+
+
+def _cards(node: Node, library: Library) -> Cards:
+    if not node.num_gpus:
+        entry = library.accelerators.find(USUAL_PROCESSOR)
+        share = min(1.0, node.num_cpus / USUAL_PROCESSOR_CPUS)
+        slower = {dtype: value * share for dtype, value in entry.tflops.items()}
+        entry = type(entry)(**{name: getattr(entry, name) for name in entry.__struct_fields__} | {"tflops": slower})
+        return Cards(entry=entry, count=1, memory_bytes=node.memory_bytes or entry.memory_bytes)
+    name = next((node.labels[label] for label in ACCELERATOR_LABELS if label in node.labels), "")
+    if not name:
+        raise ClusterError(
+            f"{node.hostname or node.address} has {node.num_gpus:g} accelerators, and no label says which",
+            hint='start it with --label longboat.accelerator=RTX4090, or plan with --on "1x(2xRTX4090)"',
+        )
+    (cards,) = parse_cards(name, library)
+    return replace(cards, count=int(node.num_gpus))

@@ -1,0 +1,189 @@
+"""What an engine may use of a card, and what it takes beside weights and cache.
+
+vLLM: takes ``memory_ratio`` of the whole card, refuses to start where less is free, and gives the cache what weights,
+peak activations, communicators and CUDA graphs leave. SGLang keeps a reserve that it computes from its settings.
+llama.cpp takes what it needs. Formulas of activations and reserves follow the engines' code and that of
+ai-dynamo/aiconfigurator; those marked so are our estimates from published logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.planner.memory.processor import is_wide, processor_overhead
+from longboat.planner.memory.split_shape import Card, Load, Split
+
+__all__ = ("DEFAULT_MEMORY_RATIO", "Budget", "budget_of", "modest_load", "overhead_of")
+
+MIB, GIB = 1024**2, 1024**3
+DEFAULT_MEMORY_RATIO = {"vllm": 0.92, "sglang": 0.0, "llama.cpp": 0.0}
+# vLLM takes larger steps and more requests on cards of 70 GiB or more (``arg_utils.py``).
+LARGE_CARD_BYTES = 70 * GIB
+BATCHED_TOKENS = {"vllm": 2048, "sglang": 2048, "llama.cpp": 512}
+LARGE_BATCHED_TOKENS = 8192
+ENGINE_SEQUENCES, LARGE_ENGINE_SEQUENCES = 256, 1024
+
+# Peak activations in units of 2 x tokens x attention width, by tensor parallel degree (aiconfigurator).
+ACTIVATION_FACTORS = {1: 11.0, 2: 6.5, 4: 5.0}
+MOE_ACTIVATION_FACTORS = {1: 22.0, 2: 13.0, 4: 10.0}
+MIN_ACTIVATION_BYTES = 70 * MIB
+# CUDA context, libraries, allocator's rounding: 551 MB in vLLM's logs of one card (aiconfigurator).
+RUNTIME_BYTES = 551 * MIB
+LLAMA_RUNTIME_BYTES = 255 * MIB
+CPU_RUNTIME_BYTES = 600 * MIB
+COMMUNICATOR_BYTES = {2: 342 * MIB}
+MANY_COMMUNICATOR_BYTES = 392 * MIB
+# Our estimate from vLLM's logs: a captured size takes 8 MiB; sizes are 1, 2, 4, then each 8th to 256, each 16th to 512.
+GRAPH_BYTES = 8 * MIB
+MAX_CAPTURED = 512
+# Logits in fp32, their copy, and what sorting them takes: our estimate of the sampler's peak, in logits.
+LOGITS_COPIES = 3
+# Hidden states of all ranks' tokens, gathered before experts and scattered after them: our estimate.
+GATHERED_COPIES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Bytes of one card that the engine may use for everything, and the rule in words."""
+
+    num_bytes: int
+    rule: str
+
+
+def budget_of(card: Card, split: Split, load: Load) -> Budget:
+    """Return what the engine may use of ``card``."""
+    ratio = load.memory_ratio or DEFAULT_MEMORY_RATIO[load.engine]
+    if load.engine == "vllm":
+        asked = min(int(card.memory_bytes * ratio), card.usable_bytes)
+        return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {card.memory_bytes / GIB:.1f} GiB")
+    usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
+    told = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
+    if load.engine == "sglang":
+        reserve = 0 if ratio else _sglang_reserve(card, split, load)
+        rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
+        return Budget(num_bytes=max(0, min(told, usable - reserve)), rule=rule)
+    return Budget(num_bytes=min(told, usable), rule=f"all usable memory of {card.name}")
+
+
+def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:
+    """Return SGLang's defaults by memory of the card: tokens of a prefill chunk, the largest batch of its graphs."""
+    table = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512))
+    for gib, chunk, few, many in table:
+        if card.memory_bytes < gib * GIB:
+            return chunk, few if tensor < 4 else many
+    return 16384, 512
+
+
+def _sglang_reserve(card: Card, split: Split, load: Load) -> int:
+    """Return what SGLang 0.5 leaves for activations and graphs (its ``server_args.py``)."""
+    chunk, largest = _sglang_step(card, split.tensor)
+    batched = load.batched_tokens or chunk
+    graphs = (load.engine_sequences or largest) if load.graphs else 0
+    mib = 512 + 1.5 * max(batched, 2048) + split.num_ranks / 8 * 1024 + 2 * graphs
+    if split.data_attention:
+        mib += (3.0 if graphs <= 300 else 4.5) * graphs * split.groups
+    if card.memory_bytes > 60 * GIB:
+        mib = max(mib, 10 * 1024)
+    return int(mib * MIB)
+
+
+def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
+    """Return the load with settings that take less memory than the engine's defaults; None where there are none.
+
+    vLLM and SGLang take larger steps, batches and reserves on large cards. Where those do not fit, the settings of
+    smaller cards may: more memory must never make a plan worse.
+    """
+    if load.engine == "vllm" and not load.batched_tokens and any(_is_large(card) for card in cards):
+        sequences = load.engine_sequences or max(load.num_sequences, ENGINE_SEQUENCES)
+        return replace(load, batched_tokens=BATCHED_TOKENS["vllm"], engine_sequences=sequences)
+    if load.engine == "sglang" and not load.memory_ratio:
+        smallest = min(card.memory_bytes for card in cards)
+        reserve = MIB * (512 + 1.5 * 2048 + split.num_ranks / 8 * 1024 + 2 * max(8, load.num_sequences))
+        ratio = 1 - reserve / smallest
+        return replace(load, batched_tokens=2048, memory_ratio=ratio) if ratio > 0 else None
+    return None
+
+
+def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last: bool) -> Mapping[str, int]:
+    """Return bytes by part that one rank takes beside weights and cache. last: it is of the last stage, with the head.
+
+    SGLang's reserve holds these already; they are not counted twice.
+    """
+    if load.engine == "sglang":
+        return {}
+    if load.engine == "llama.cpp":
+        return _llama_overhead(card, shape, load, last=last)
+    if is_wide(card, load):
+        return processor_overhead(shape, split, load)
+    parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
+    if split.num_ranks > 1:
+        parts["communicators"] = COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES)
+    if load.graphs:
+        parts["graphs"] = GRAPH_BYTES * _captured_sizes(engine_sequences(load, card))
+    if last:
+        parts["logits"] = LOGITS_COPIES * engine_sequences(load, card) * shape.vocab_size * 4
+    return parts
+
+
+def batched_tokens(load: Load, card: Card) -> int:
+    """Return tokens of one step at most."""
+    if load.batched_tokens:
+        return load.batched_tokens
+    return LARGE_BATCHED_TOKENS if load.engine == "vllm" and _is_large(card) else BATCHED_TOKENS[load.engine]
+
+
+def engine_sequences(load: Load, card: Card) -> int:
+    """Return requests at once that the engine prepares for."""
+    default = LARGE_ENGINE_SEQUENCES if _is_large(card) else ENGINE_SEQUENCES
+    return load.engine_sequences or max(load.num_sequences, default)
+
+
+def _is_large(card: Card) -> bool:
+    return card.kind == "gpu" and card.memory_bytes >= LARGE_CARD_BYTES and "A100" not in card.name
+
+
+def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -> int:
+    """Return the peak by aiconfigurator's model: width of attention or hidden state, by a factor of the split."""
+    tokens = batched_tokens(load, card)
+    width = max((layer.num_heads * layer.value_dim for layer in _kinds(shape)), default=0) or shape.hidden_size
+    experts = max((layer.num_experts for layer in _kinds(shape)), default=0)
+    factors = MOE_ACTIVATION_FACTORS if experts else ACTIVATION_FACTORS
+    factor = factors.get(split.cut, factors[4] if split.cut > 2 else factors[2])
+    peak = int(2 * tokens * width * factor)
+    if split.data_attention:
+        peak += GATHERED_COPIES * 2 * split.groups * tokens * shape.hidden_size
+    return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape, split, tokens)
+
+
+def _expert_workspace(shape: ModelShape, split: Split, tokens: int) -> int:
+    """Return buffers of the grouped multiplication: 4 x tokens x hidden x experts x chosen / 128 (aiconfigurator)."""
+    most = max((layer.num_experts * layer.experts_per_token for layer in _kinds(shape)), default=0)
+    return tokens * shape.hidden_size * most // 128 * 4 // split.cut if most else 0
+
+
+def _kinds(shape: ModelShape) -> list[Layer]:
+    return list({id(layer): layer for layer in shape.layers}.values())
+
+
+def _captured_sizes(num_sequences: int) -> int:
+    most = min(2 * num_sequences, MAX_CAPTURED)
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, MAX_CAPTURED + 1, 16)]
+    return sum(size <= most for size in sizes)
+
+
+def _llama_overhead(card: Card, shape: ModelShape, load: Load, *, last: bool) -> Mapping[str, int]:
+    """Return buffers of llama.cpp: activations of one ubatch in fp32, the attention mask, logits with the head."""
+    tokens = batched_tokens(load, card)
+    kept = load.context_tokens * load.num_sequences
+    widths = [
+        sum(w.rows for w in layer.weights if w.shard in ("out", "kv_heads") and w.count == 1) for layer in _kinds(shape)
+    ]
+    parts = {
+        "activations": 4 * tokens * (2 * shape.hidden_size + max(widths, default=0)) + 2 * kept * tokens,
+        "runtime": LLAMA_RUNTIME_BYTES if card.kind == "gpu" else CPU_RUNTIME_BYTES // 4,
+    }
+    if last:
+        parts["logits"] = 4 * tokens * (shape.vocab_size + shape.hidden_size)
+    return parts

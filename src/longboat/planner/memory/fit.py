@@ -1,0 +1,293 @@
+"""Does a model fit on these cards, split so: bytes by part on every rank, and what is left for caches.
+
+A rank is one card. All ranks of a stage hold the same; the weakest of all decides how many tokens the replica keeps,
+because an engine gives every rank the same number of cache blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
+from longboat.planner.memory.divide import Obstacle, find_obstacle
+from longboat.planner.memory.kv_room import StageCaches, max_context, stage_caches
+from longboat.planner.memory.processor import computed_load, computed_shape, is_wide, packed_bytes
+from longboat.planner.memory.split_shape import Card, Load, Split
+from longboat.planner.memory.stage_weights import stage_weights
+
+__all__ = ("Fit", "RankBytes", "Shortage", "plan_fit")
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBytes:
+    """One rank: bytes by part, and what is left.
+
+    weights: by part of the model; overhead: activations, graphs and so on
+    budget_bytes: what the engine may use of the card; room_bytes: of it for caches, negative where nothing is left
+    num_tokens: that this rank alone could keep, in sequences of the load's context
+    cache_bytes: that the engine gives to caches here: as many tokens as the weakest rank keeps
+    told_cache_bytes: that it must give; 0: what is left
+    """
+
+    stage: int
+    tensor_rank: int
+    card: Card
+    weights: Mapping[str, int]
+    overhead: Mapping[str, int]
+    budget_bytes: int
+    budget_rule: str
+    sequence_bytes: int
+    num_tokens: int
+    cache_bytes: int = 0
+    told_cache_bytes: int = 0
+
+    @property
+    def cache_room_bytes(self) -> int:
+        """Bytes that caches may have: those of the setting, or those that are left."""
+        return self.told_cache_bytes or self.room_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(self.weights.values())
+
+    @property
+    def overhead_bytes(self) -> int:
+        return sum(self.overhead.values())
+
+    @property
+    def room_bytes(self) -> int:
+        return self.budget_bytes - self.weight_bytes - self.overhead_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """All that the engine takes."""
+        return self.weight_bytes + self.overhead_bytes + self.cache_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The constraint that is broken: where, what is needed and what there is, in bytes, and one sentence."""
+
+    what: str
+    stage: int = 0
+    needed_bytes: int = 0
+    available_bytes: int = 0
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What came out.
+
+    load: as it was asked, with the settings that the engine must be started with where its defaults do not do
+    fits: the engine starts with the load's context; holds: and keeps all sequences of the load at once
+    num_kv_tokens: that the replica keeps, the least over its ranks; max_sequences: of the load's context at once
+    max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have;
+        both with the settings of ``load``: a plan that is asked for longer ones may find smaller settings for them
+    shortage: what is broken where it does not fit; caches: of each stage
+    """
+
+    shape: ModelShape
+    split: Split
+    load: Load
+    ranks: tuple[RankBytes, ...]
+    fits: bool
+    holds: bool
+    num_kv_tokens: int = 0
+    max_sequences: int = 0
+    max_context_tokens: int = 0
+    context_at_load: int = 0
+    caches: tuple[StageCaches, ...] = ()
+    shortage: Shortage | None = None
+
+    def num_kv_blocks(self, block_tokens: int) -> int | None:
+        """Return cache blocks that vLLM makes, the least over the ranks; None where kinds of layers share blocks."""
+        counts = [
+            self.caches[rank.stage].num_blocks(max(0, rank.cache_room_bytes), block_tokens) for rank in self.ranks
+        ]
+        known = [count for count in counts if count is not None]
+        return min(known) if known and len(known) == len(counts) else None
+
+    @property
+    def weakest(self) -> RankBytes:
+        """The rank that decides how many tokens are kept."""
+        return min(self.ranks, key=lambda rank: (rank.num_tokens, rank.room_bytes))
+
+
+def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
+    """Return whether ``shape`` fits on ``cards``, one a rank: the ranks of the first stage, then of the next.
+
+    Where the engine's own defaults take too much memory, smaller settings are tried: ``load`` of the answer has them.
+
+    Raises ValueError where there are more or fewer cards than ranks.
+    """
+    first = _plan(shape, cards, split, load)
+    modest = None if first.holds or not first.ranks else modest_load(cards, split, load)
+    if modest is None:
+        return first
+    second = _plan(shape, cards, split, modest)
+    if first.fits or second.fits:
+        return second if second.holds or not first.fits else first
+    return max(first, second, key=lambda fit: fit.max_context_tokens)
+
+
+def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
+    if len(cards) != split.num_ranks:
+        raise ValueError(f"{split.num_ranks} ranks need as many cards, not {len(cards)}")
+    shape, load = computed_shape(cards[0], load, shape), computed_load(cards[0], load)
+    layers_only = load.engine == "llama.cpp"
+    obstacle = find_obstacle(shape, tensor=split.cut, stages=split.stages, expert=split.expert, layers_only=layers_only)
+    if obstacle is not None:
+        return _refused(shape, split, load, obstacle)
+    caches = stage_caches(shape, split, load.kv_bytes)
+    ranks = _ranks(shape, cards, split, load, caches)
+    return _judge(shape, split, load, ranks, caches)
+
+
+def _refused(shape: ModelShape, split: Split, load: Load, obstacle: Obstacle) -> Fit:
+    shortage = Shortage(what=obstacle.what, hint=obstacle.hint)
+    return Fit(shape=shape, split=split, load=load, ranks=(), fits=False, holds=False, shortage=shortage)
+
+
+def _ranks(
+    shape: ModelShape, cards: Sequence[Card], split: Split, load: Load, caches: Sequence[StageCaches]
+) -> tuple[RankBytes, ...]:
+    weights = stage_weights(shape, split)
+    one = [stage.bytes_of(load.context_tokens) for stage in caches]
+    known: dict[tuple[Card, bool], Mapping[str, int]] = {}
+    ranks: list[RankBytes] = []
+    for index, card in enumerate(cards):
+        stage, tensor_rank = divmod(index, split.tensor)
+        if tensor_rank and card == ranks[-1].card:
+            ranks.append(replace(ranks[-1], tensor_rank=tensor_rank))
+            continue
+        last = stage == split.pipeline - 1
+        if (card, last) not in known:
+            known[card, last] = overhead_of(card, shape, split, load, last=last)
+        overhead = _with_copies(known[card, last], card, load, weights[stage])
+        ranks.append(_rank(card, split, load, index, weights[stage], overhead, one[stage]))
+    return tuple(ranks)
+
+
+def _with_copies(overhead: Mapping[str, int], card: Card, load: Load, weights: Mapping[str, int]) -> Mapping[str, int]:
+    copies = packed_bytes(weights) if is_wide(card, load) else 0
+    return {**overhead, "packed copies": copies} if copies else overhead
+
+
+def _rank(
+    card: Card,
+    split: Split,
+    load: Load,
+    index: int,
+    weights: Mapping[str, int],
+    overhead: Mapping[str, int],
+    one: int,
+) -> RankBytes:
+    stage, tensor_rank = divmod(index, split.tensor)
+    budget = budget_of(card, split, load)
+    room = budget.num_bytes - sum(weights.values()) - sum(overhead.values())
+    given = load.cache_bytes or room
+    return RankBytes(
+        stage=stage,
+        tensor_rank=tensor_rank,
+        card=card,
+        weights=weights,
+        overhead=overhead,
+        budget_bytes=budget.num_bytes,
+        budget_rule=budget.rule,
+        sequence_bytes=one,
+        num_tokens=max(0, given) * load.context_tokens // max(1, one),
+        told_cache_bytes=load.cache_bytes,
+    )
+
+
+def _judge(
+    shape: ModelShape, split: Split, load: Load, ranks: tuple[RankBytes, ...], caches: Sequence[StageCaches]
+) -> Fit:
+    rooms = [rank.cache_room_bytes for rank in ranks]
+    per_rank = [caches[rank.stage] for rank in ranks]
+    sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
+    needed = load.num_sequences if load.engine == "llama.cpp" else 1
+    shortage = _shortage(shape, load, ranks, needed)
+    limit = shape.max_context_tokens
+    tokens = min(rank.num_tokens for rank in ranks)
+    if load.engine == "llama.cpp":
+        tokens = min(tokens, load.num_sequences * load.context_tokens)
+    if shortage is None:
+        ranks = tuple(replace(rank, cache_bytes=_cache_bytes(rank, tokens, load)) for rank in ranks)
+    tokens, sequences = tokens * split.groups, sequences * split.groups
+    return Fit(
+        shape=shape,
+        split=split,
+        load=load,
+        ranks=ranks,
+        fits=shortage is None,
+        holds=shortage is None and sequences >= load.num_sequences,
+        num_kv_tokens=tokens,
+        max_sequences=sequences,
+        max_context_tokens=max_context(per_rank, rooms, 1, limit),
+        context_at_load=max_context(per_rank, rooms, -(-load.num_sequences // split.groups), limit),
+        caches=tuple(caches),
+        shortage=shortage,
+    )
+
+
+def _cache_bytes(rank: RankBytes, num_tokens: int, load: Load) -> int:
+    return rank.sequence_bytes * num_tokens // load.context_tokens
+
+
+def _shortage(shape: ModelShape, load: Load, ranks: Sequence[RankBytes], needed: int) -> Shortage | None:
+    """Return the first rule that is broken, on the rank where it is broken worst."""
+    if shape.max_context_tokens and load.context_tokens > shape.max_context_tokens:
+        return Shortage(
+            what=f"a context of {load.context_tokens} tokens is longer than the model's {shape.max_context_tokens}",
+            hint=f"ask for {shape.max_context_tokens} tokens or fewer",
+        )
+    taken = [rank for rank in ranks if rank.card.free_bytes is not None and rank.card.free_bytes < rank.budget_bytes]
+    if taken and load.engine == "vllm":
+        return _not_free(taken[0])
+    worst = min(ranks, key=lambda rank: rank.cache_room_bytes - needed * rank.sequence_bytes)
+    if worst.cache_room_bytes - needed * worst.sequence_bytes < 0:
+        return _too_little(load, worst, needed)
+    tight = min(ranks, key=lambda rank: rank.room_bytes - load.cache_bytes)
+    return _too_little(load, tight, needed) if load.cache_bytes > tight.room_bytes else None
+
+
+def _not_free(rank: RankBytes) -> Shortage:
+    free = rank.card.free_bytes or 0
+    return Shortage(
+        what=f"{rank.card.name} of stage {rank.stage} has {free / GIB:.1f} GiB free, the engine takes "
+        f"{rank.budget_bytes / GIB:.1f} GiB ({rank.budget_rule})",
+        stage=rank.stage,
+        needed_bytes=rank.budget_bytes,
+        available_bytes=free,
+        hint=f"lower the ratio to {free / rank.card.memory_bytes:.2f}, or free the card",
+    )
+
+
+def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
+    """Return what is short: weights alone, or weights and the cache of the context that is asked for."""
+    where = f"{rank.card.name} of stage {rank.stage}"
+    fixed = rank.weight_bytes + rank.overhead_bytes
+    kept = f"{fixed / GIB:.1f} GiB of weights and buffers"
+    asked = max(needed * rank.sequence_bytes, rank.told_cache_bytes)
+    if rank.told_cache_bytes and rank.told_cache_bytes < needed * rank.sequence_bytes:
+        what = (
+            f"{where} needs {needed * rank.sequence_bytes / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
+            f"and the engine is set to take {rank.told_cache_bytes / GIB:.2f} GiB"
+        )
+    elif rank.room_bytes < 0:
+        what = (
+            f"{where} must hold {kept}, and the engine may use {rank.budget_bytes / GIB:.1f} GiB ({rank.budget_rule})"
+        )
+    else:
+        sequences = f"{needed} x " if needed > 1 else ""
+        what = (
+            f"{where} must hold {kept} and {asked / GIB:.1f} GiB of cache for {sequences}{load.context_tokens} tokens, "
+            f"and the engine may use {rank.budget_bytes / GIB:.1f} GiB ({rank.budget_rule})"
+        )
+    return Shortage(what=what, stage=rank.stage, needed_bytes=fixed + asked, available_bytes=rank.budget_bytes)

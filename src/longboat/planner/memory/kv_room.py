@@ -1,0 +1,84 @@
+"""How many tokens and sequences fit into the bytes that are left for caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longboat.catalog.shape.cache import Cache
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.memory.split_shape import Split
+from longboat.planner.memory.stage_weights import stage_ranges
+
+__all__ = ("StageCaches", "max_context", "stage_caches")
+
+# Nothing longer is asked for; it bounds the search where no cache grows with the context.
+MAX_CONTEXT_TOKENS = 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class StageCaches:
+    """The caches of one rank of a stage: how often each kind occurs, and into how many parts it is divided."""
+
+    kinds: tuple[tuple[Cache, int, int], ...]
+    kv_bytes: float
+
+    def bytes_of(self, context_tokens: int) -> int:
+        """Return bytes that one sequence takes on a rank of this stage."""
+        return sum(
+            -(-count * cache.bytes_of(context_tokens, self.kv_bytes) // parts) for cache, count, parts in self.kinds
+        )
+
+    def bytes_per_token(self) -> float:
+        """Return bytes of each further token of a long sequence."""
+        return sum(count * cache.bytes_per_token(self.kv_bytes) / parts for cache, count, parts in self.kinds)
+
+    def fixed_bytes(self) -> float:
+        """Return bytes of a long sequence that do not grow with it."""
+        return sum(count * cache.fixed_bytes(self.kv_bytes) / parts for cache, count, parts in self.kinds)
+
+    def num_blocks(self, room_bytes: int, block_tokens: int) -> int | None:
+        """Return blocks of ``block_tokens`` that vLLM makes of ``room_bytes`` where all layers cache alike, else None.
+
+        Source: ``vllm/v1/core/kv_cache_utils.py``: bytes // bytes of a layer's block // layers.
+        """
+        if len(self.kinds) != 1 or self.kinds[0][0].kind not in ("full", "latent"):
+            return None
+        cache, count, parts = self.kinds[0]
+        page = round(block_tokens * cache.entry_bytes(self.kv_bytes) / parts)
+        return room_bytes // page // count
+
+
+def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[StageCaches, ...]:
+    """Return the caches of each stage."""
+    stages = []
+    for layers in stage_ranges(split):
+        counts: dict[Cache, int] = {}
+        by_object: dict[int, Cache] = {}
+        for index in layers:
+            cache = by_object.setdefault(id(shape.layers[index]), shape.layers[index].cache)
+            if cache.kind != "none":
+                counts[cache] = counts.get(cache, 0) + 1
+        kinds = tuple((cache, count, cache.tensor_shards(split.cut)) for cache, count in counts.items())
+        stages.append(StageCaches(kinds, kv_bytes))
+    return tuple(stages)
+
+
+def max_context(caches: Sequence[StageCaches], rooms: Sequence[int], num_sequences: int, at_most: int = 0) -> int:
+    """Return the longest context that ``num_sequences`` can have at once; 0 where not even one token fits.
+
+    rooms: bytes for caches on the ranks, as ``caches``; at_most: the model's own limit, 0 for none
+    """
+    low, high = 0, at_most or MAX_CONTEXT_TOKENS
+    tightest: dict[tuple[tuple[Cache, int, int], ...], int] = {}
+    by_kinds = {one.kinds: one for one in caches}
+    for one, room in zip(caches, rooms, strict=True):
+        tightest[one.kinds] = min(room, tightest.get(one.kinds, room))
+    pairs = [(by_kinds[kinds], room) for kinds, room in tightest.items()]
+    while low < high:
+        middle = (low + high + 1) // 2
+        if all(num_sequences * one.bytes_of(middle) <= room for one, room in pairs):
+            low = middle
+        else:
+            high = middle - 1
+    return low

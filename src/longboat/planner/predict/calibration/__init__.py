@@ -1,0 +1,1 @@
+"""Learning the constants of the time model from measured rows, and judging them."""

@@ -1,0 +1,101 @@
+"""What is asked of all machines together: lengths, users, and how quick answers must be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from longboat.catalog.names import nearest_names
+from longboat.core.errors import UserInputError
+from longboat.core.plan import EngineMemory
+from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit, EngineKind, Load
+from longboat.planner.predict.load import Load as Traffic
+
+__all__ = ("Demand", "Slo", "parse_slo")
+
+SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
+SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
+# That vLLM and SGLang take into one step at most by default, on large cards; further requests wait.
+MAX_SEQUENCES = 1024
+ENGINE_DEFAULTS = EngineMemory()
+EXAMPLE = "write --slo ttft=500ms,itl=50ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Seconds that the mean request may take; None: no limit."""
+
+    ttft_s: float | None = None
+    itl_s: float | None = None
+
+    def missed(self, ttft_s: float, itl_s: float) -> str:
+        """Return what is too slow, in words; ``""`` where nothing is."""
+        parts = [
+            f"{name} {value_s * 1e3:.4g} ms > {limit_s * 1e3:.4g} ms"
+            for name, value_s, limit_s in (("ttft", ttft_s, self.ttft_s), ("itl", itl_s, self.itl_s))
+            if limit_s is not None and value_s > limit_s
+        ]
+        return ", ".join(parts)
+
+    def excess(self, ttft_s: float, itl_s: float) -> float:
+        """Return how many times the limit the worst of both takes; 1 where both are within."""
+        pairs = ((ttft_s, self.ttft_s), (itl_s, self.itl_s))
+        return max(1.0, *(value_s / limit_s for value_s, limit_s in pairs if limit_s is not None), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What all machines together are to serve, and how replicas may be made."""
+
+    users: int = 1  # requests under way at any moment, over all replicas
+    prompt_tokens: int = 1024
+    output_tokens: int = 256
+    context_tokens: int = 0  # longest request that must be possible; 0: prompt and output
+    settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as somebody set them
+    slo: Slo = Slo()
+    split: AskedSplit = ANY_SPLIT  # of a replica, as far as somebody wants one
+    expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
+    data_attention: bool = False  # and requests for attention, not heads (``Split.data_attention``)
+
+    @property
+    def context(self) -> int:
+        return max(self.context_tokens, self.prompt_tokens + self.output_tokens)
+
+    def load(self, engine: EngineKind, sequences: int) -> Load:
+        """Return what one replica must hold."""
+        told, is_llama = self.settings, engine == "llama.cpp"
+        return Load(
+            context_tokens=self.context,
+            num_sequences=max(1, sequences if is_llama else min(sequences, told.sequences or MAX_SEQUENCES)),
+            batched_tokens=told.batched_tokens,
+            engine_sequences=told.sequences,
+            weight_bits=told.weight_bits,
+            kv_bits=told.kv_bits,
+            memory_ratio=told.memory_ratio,
+            cache_bytes=told.cache_bytes,
+            graphs=told.graphs,
+            engine=engine,
+        )
+
+    def traffic(self, concurrency: float) -> Traffic:
+        """Return what one replica is sent."""
+        return Traffic(
+            concurrency=concurrency, prompt_tokens=float(self.prompt_tokens), output_tokens=float(self.output_tokens)
+        )
+
+
+def parse_slo(text: str) -> Slo:
+    """Read ``ttft=500ms,itl=50ms``. Raises UserInputError that names the part which is not understood."""
+    found: dict[str, float] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, value = (word.strip().lower() for word in part.partition("="))
+        if name not in SLO_NAMES:
+            near = nearest_names(name, SLO_NAMES)
+            raise UserInputError(
+                f"no limit is known by the name {name!r}", hint=f"did you mean {near[0]}?" if near else EXAMPLE
+            )
+        seconds = SECONDS.fullmatch(value)
+        if seconds is None or float(seconds[1]) <= 0:
+            raise UserInputError(f"{part!r} is no time", hint=EXAMPLE)
+        found[SLO_NAMES[name]] = float(seconds[1]) * (1.0 if seconds[2] == "s" else 1e-3)
+    return Slo(**found)

@@ -1,0 +1,187 @@
+"""The ways to lay replicas over machines: the cards of each stage, ranks of a stage, and how many replicas find room.
+
+Equal nodes are counted, not enumerated: layouts differ by kind of card, ranks and stages, never by which of two equal
+nodes holds which stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from longboat.planner.machines.pools import Pool
+from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit
+from longboat.planner.predict.machine import LOOPBACK, Fabric
+from longboat.planner.search.partition import Place
+
+__all__ = ("REPLICAS", "Layout", "layouts", "mixed_layouts")
+
+# More stages, or more ranks in one stage, were never seen to help.
+MAX_STAGES, MAX_TENSOR = 64, 64
+# Numbers of replicas into which machines are divided; numbers between two of these bring nothing new.
+REPLICAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+POWERS = tuple(count for count in REPLICAS if count & (count - 1) == 0)
+MIXED_TENSOR = (1, 2, 4, 8, 16)
+MAX_SUBSET_POOLS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Equal replicas on certain cards."""
+
+    places: tuple[Place, ...]  # of the stages, in order
+    tensor: int  # ranks of each stage
+    replicas: int
+    pools: tuple[int, ...]  # numbers of the pools that it takes cards from
+    expert_parallel: bool = False
+    data_attention: bool = False  # as in ``Split``
+    hop: Fabric = LOOPBACK  # between stages
+    over_network: bool = False  # whether tensor parallelism crosses nodes
+    memory_is_told: bool = True  # False where the cards' memory is the catalog's and not what the nodes told
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor * len(self.places)
+
+    @property
+    def on_processors(self) -> bool:
+        return self.places[0].card.kind == "cpu"
+
+    def matches(self, asked: AskedSplit) -> bool:
+        """Return whether this is the split that was asked for; what was not asked for may be anything."""
+        return (
+            asked.tensor in (0, self.tensor)
+            and asked.pipeline in (0, len(self.places))
+            and (self.expert_parallel or not asked.expert_parallel)
+            and not (asked.tensor and self.data_attention)
+        )
+
+    @property
+    def split_title(self) -> str:
+        """``tensor 2 x pipeline 3``."""
+        if self.data_attention:
+            return f"attention data {self.tensor} x expert parallel"
+        parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
+        parts += [f"pipeline {len(self.places)}"] if len(self.places) > 1 else []
+        parts += ["expert parallel"] if self.expert_parallel else []
+        return " x ".join(parts) or "one card"
+
+    @property
+    def cards_title(self) -> str:
+        """The accelerators of the stages in order, equal neighbours together: ``2 x RTX 4090 + 1 x L40S``."""
+        runs: list[tuple[str, int]] = []
+        for place in self.places:
+            name, count = place.card.name, self.tensor
+            if runs and runs[-1][0] == name:
+                runs[-1] = (name, runs[-1][1] + count)
+            else:
+                runs.append((name, count))
+        return " + ".join(f"{count} x {name}" for name, count in runs)
+
+    @property
+    def hardware(self) -> str:
+        """Each card's name once, in the order of the stages."""
+        return " + ".join(dict.fromkeys(place.card.name for place in self.places))
+
+
+def layouts(
+    pool: Pool, *, tensor_parallel: bool, expert_parallel: bool, asked: AskedSplit = ANY_SPLIT
+) -> Iterator[Layout]:
+    """Yield layouts on equal accelerators, many small replicas first; where a split is asked for, only that one."""
+    for tensor in [asked.tensor] if asked.tensor else _degrees(pool) if tensor_parallel else [1]:
+        stages = pool.stages(tensor)
+        for depth in [asked.pipeline] if asked.pipeline else _depths(stages):
+            if depth <= min(stages, MAX_STAGES):
+                yield from _variants(_layout(pool, tensor, depth), expert_parallel)
+
+
+def _depths(stages: int) -> list[int]:
+    """Return numbers of stages of one replica so that all replicas together fill the machines, the fewest first."""
+    return sorted({stages // count for count in REPLICAS if count <= stages})
+
+
+def _variants(layout: Layout, expert_parallel: bool) -> Iterator[Layout]:
+    yield layout
+    if expert_parallel and layout.tensor > 1:
+        yield replace(layout, expert_parallel=True)
+        if len(layout.places) == 1:
+            yield replace(layout, expert_parallel=True, data_attention=True)
+
+
+def _degrees(pool: Pool) -> list[int]:
+    """Return ranks of a stage: powers of two and what divides a node within one, then several whole nodes."""
+    most = pool.cards_per_node
+    within = {count for count in range(1, most + 1) if most % count == 0 or count & (count - 1) == 0}
+    across = {most * nodes for nodes in (2, 3, 4, 8, 16) if nodes <= pool.slots.count(most)}
+    return sorted(degree for degree in within | across if degree <= MAX_TENSOR)
+
+
+def _layout(pool: Pool, tensor: int, depth: int) -> Layout:
+    crosses = tensor > pool.cards_per_node
+    link = LOOPBACK if tensor == 1 else pool.network if crosses else pool.bus
+    within = not crosses and all((slots // tensor) % depth == 0 for slots in pool.slots)
+    place = Place(pool=pool.number, card=pool.card, machine=pool.machine, link=link)
+    return Layout(
+        places=(place,) * depth,
+        tensor=tensor,
+        replicas=pool.stages(tensor) // depth,
+        pools=(pool.number,),
+        hop=LOOPBACK if depth == 1 else pool.bus if within else pool.network,
+        over_network=crosses,
+        memory_is_told=pool.memory_is_told,
+    )
+
+
+def mixed_layouts(pools: Sequence[Pool], *, tensor_parallel: bool, any_platform: bool) -> Iterator[Layout]:
+    """Yield layouts whose stages are on different accelerators; tensor parallelism stays within a node there.
+
+    any_platform: the engine runs one replica on accelerators of several makers
+    """
+    for chosen in _subsets(pools):
+        if not any_platform and len({pool.platform for pool in chosen}) > 1:
+            continue
+        most = min(pool.cards_per_node for pool in chosen)
+        for tensor in [degree for degree in MIXED_TENSOR if degree <= most] if tensor_parallel else [1]:
+            slots = [pool.stages(tensor) for pool in chosen]
+            counts = REPLICAS if len(pools) <= MAX_SUBSET_POOLS else POWERS
+            for replicas in sorted((count for count in counts if count <= min(slots)), reverse=True):
+                depths = [slot // replicas for slot in slots]
+                if sum(depths) <= MAX_STAGES and min(slot // d for slot, d in zip(slots, depths, strict=True)) == (
+                    replicas
+                ):
+                    yield from _mixed(chosen, depths, tensor, replicas)
+
+
+def _subsets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
+    """Yield all of them where they are few; else those next to each other in speed, and all together."""
+    ordered = sorted(pools, key=lambda pool: (-pool.machine.bandwidth_bytes_per_s, -pool.card.usable_bytes))
+    sizes = range(2, len(ordered) + 1)
+    if len(ordered) <= MAX_SUBSET_POOLS:
+        for size in sizes:
+            yield from combinations(ordered, size)
+        return
+    for size in (2, 3):
+        yield from (tuple(ordered[start : start + size]) for start in range(len(ordered) - size + 1))
+    yield tuple(ordered)
+
+
+def _mixed(pools: Sequence[Pool], depths: Sequence[int], tensor: int, replicas: int) -> Iterator[Layout]:
+    places = [
+        Place(pool=pool.number, card=pool.card, machine=pool.machine, link=pool.bus if tensor > 1 else LOOPBACK)
+        for pool, depth in zip(pools, depths, strict=True)
+        for _ in range(depth)
+    ]
+    one_node = len({pool.kinds for pool in pools}) == 1 and replicas % pools[0].num_nodes == 0
+    hop = pools[0].bus if one_node else min((pool.network for pool in pools), key=lambda f: f.bandwidth_bytes_per_s)
+    layout = Layout(
+        places=tuple(places),
+        tensor=tensor,
+        replicas=replicas,
+        pools=tuple(pool.number for pool in pools),
+        hop=hop,
+        memory_is_told=all(pool.memory_is_told for pool in pools),
+    )
+    yield layout
+    if len(pools) == 2:
+        yield replace(layout, places=tuple(reversed(places)))

@@ -1,0 +1,242 @@
+"""Layers for each pipeline stage by memory and by speed, with embedding and head where they really sit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
+from longboat.planner.memory.processor import is_wide, packed_bytes
+from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
+from longboat.planner.memory.stage_weights import stage_weights
+from longboat.planner.predict.deployment import Deployment, Stage
+from longboat.planner.predict.engine import EngineTraits
+from longboat.planner.predict.load import Load as Traffic
+from longboat.planner.predict.machine import Fabric, Machine
+from longboat.planner.predict.terms import DEFAULTS
+from longboat.planner.predict.work import Pass, stage_work
+
+__all__ = ("Place", "StageTimes", "partitions")
+
+SEARCH_STEPS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one stage can be. pool: its number; link: between the accelerators of the stage."""
+
+    pool: int
+    card: Card
+    machine: Machine
+    link: Fabric
+
+
+class StageTimes:
+    """Seconds that a layer, or the head, takes for one step of a load: a decode step and its share of prompts.
+
+    Counted with usual constants, once for each sort of layer and place.
+    """
+
+    def __init__(self, shape: ModelShape, engine: EngineTraits, traffic: Traffic) -> None:
+        self._shape, self._engine, self._traffic = shape, engine, traffic
+        self._known: dict[tuple[object, ...], tuple[float, float]] = {}
+
+    def layer_s(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> float:
+        return self._times(layer, place, tensor, expert, batch)[0]
+
+    def head_s(self, place: Place, tensor: int, expert: int, batch: float) -> float:
+        return self._times(self._shape.layers[-1], place, tensor, expert, batch)[1]
+
+    def _times(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> tuple[float, float]:
+        key = (id(layer), place.machine, place.link, tensor, expert, batch)
+        if key not in self._known:
+            self._known[key] = self._measured(layer, place, tensor, expert, batch)
+        return self._known[key]
+
+    def _measured(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> tuple[float, float]:
+        """Count two stages of one layer each: the second has the head besides."""
+        stage = Stage(num_layers=1, machine=place.machine, tensor=tensor, link=place.link)
+        pair = replace(self._shape, layers=(layer, layer))
+        deployment = Deployment(shape=pair, engine=self._engine, stages=(stage, stage), expert=expert)
+        traffic = self._traffic
+        context = traffic.mean_prompt_tokens + traffic.mean_output_tokens / 2
+        decode = Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True)
+        prompt = traffic.mean_prompt_tokens
+        prefill = Pass(tokens=prompt, sequences=1.0, context_tokens=prompt / 2, decoding=False)
+        first, last = (
+            _seconds(deployment, index, decode)
+            + batch / traffic.mean_output_tokens * _seconds(deployment, index, prefill)
+            for index in (0, 1)
+        )
+        return first, last - first
+
+
+def _seconds(deployment: Deployment, index: int, step: Pass) -> float:
+    return sum(DEFAULTS[name] * value for name, value in stage_work(deployment, index, step).items())
+
+
+def partitions(
+    shape: ModelShape, places: Sequence[Place], load: Load, times: StageTimes, *, tensor: int, expert_parallel: bool
+) -> tuple[tuple[int, ...], ...]:
+    """Return layers of each stage that are worth a closer look, best guess first; none where none fits.
+
+    In turn: the slowest stage as quick as can be while all requests of ``load`` are held, or as many requests held as
+    can be; for few requests, which pass one stage after the other, as many layers on the first places as they hold;
+    what the engine does by itself.
+    """
+    num_layers = len(shape.layers)
+    if len(places) == 1:
+        return ((num_layers,),)
+    if len(places) > num_layers:
+        return ()
+    shelf = _Shelf(shape, places, load, times, tensor, expert_parallel)
+    if shelf.filled(float("inf"), 0.0) is None:
+        split = Split(tensor=tensor, stages=even_stages(num_layers, len(places)), expert_parallel=expert_parallel)
+        modest = modest_load([place.card for place in places], split, load)
+        shelf = _Shelf(shape, places, modest or load, times, tensor, expert_parallel)
+    uniform = len({(place.card, place.machine, place.link) for place in places}) == 1
+    quickest = shelf.quickest(load.num_sequences)
+    tried = [quickest or shelf.roomiest()]
+    if not uniform and load.num_sequences < len(places):
+        tried.append(shelf.filled(float("inf"), load.num_sequences))
+    if uniform or quickest is None:
+        tried.append(even_stages(num_layers, len(places)))
+    return tuple(dict.fromkeys(stages for stages in tried if stages is not None))
+
+
+class _Shelf:
+    """Places in a row that layers are put on, in order."""
+
+    def __init__(
+        self, shape: ModelShape, places: Sequence[Place], load: Load, times: StageTimes, tensor: int, by_copies: bool
+    ) -> None:
+        split = Split(tensor=tensor, stages=even_stages(len(shape.layers), len(places)), expert_parallel=by_copies)
+        batch = max(1.0, load.num_sequences / len(places))
+        last = len(places) - 1
+        self.layers = shape.layers
+        known = {
+            (card, is_last): budget_of(card, split, load).num_bytes
+            - sum(overhead_of(card, shape, split, load, last=is_last).values())
+            for card, is_last in {(place.card, index == last) for index, place in enumerate(places)}
+        }
+        # A cache whose size is told takes the same of every place, however many layers it is for.
+        self.caps = [known[place.card, index == last] - load.cache_bytes for index, place in enumerate(places)]
+        first_bytes, last_bytes = _end_bytes(shape, split)
+        first_copies, last_copies = _end_copies(shape, split)
+        self.caps[0] -= first_bytes + (first_copies if is_wide(places[0].card, load) else 0)
+        self.caps[last] -= last_bytes + (last_copies if is_wide(places[last].card, load) else 0)
+        self.head_s = times.head_s(places[last], tensor, split.expert, batch)
+        kinds = {id(layer): layer for layer in shape.layers}
+        weight = {key: layer.rank_bytes(tensor=tensor, expert=split.expert) for key, layer in kinds.items()}
+        cache = {key: 0.0 if load.cache_bytes else _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
+        self.weight_bytes = _sums(weight[id(layer)] for layer in shape.layers)
+        self.cache_bytes = _sums(cache[id(layer)] for layer in shape.layers)
+        self.known: tuple[float, list[float]] = (0.0, self.weight_bytes)
+        by_place: dict[Place, list[float]] = {}
+        for place in set(places):
+            each = {key: times.layer_s(layer, place, tensor, split.expert, batch) for key, layer in kinds.items()}
+            by_place[place] = _sums(each[id(layer)] for layer in shape.layers)
+        self.seconds = [by_place[place] for place in places]
+
+    def filled(self, limit_s: float, num_sequences: float) -> tuple[int, ...] | None:
+        """Return as many layers on each place in turn as memory and ``limit_s`` allow; None: some are left."""
+        stages, layer = [], 0
+        for place in range(len(self.caps)):
+            count = self._room(place, layer, limit_s, num_sequences)
+            if not count:
+                return None
+            stages.append(count)
+            layer += count
+        return tuple(stages) if layer == len(self.layers) else None
+
+    def _room(self, place: int, first: int, limit_s: float, num_sequences: float) -> int:
+        """Return layers from ``first`` on that a place takes at most, one being left for each place behind it."""
+        behind = len(self.caps) - 1 - place
+        seconds, used = self.seconds[place], self._used(num_sequences)
+        spare_s = limit_s if behind else limit_s - self.head_s
+        by_time = bisect_right(seconds, seconds[first] + spare_s) - 1
+        by_memory = bisect_right(used, used[first] + self.caps[place]) - 1
+        return max(0, min(by_time, by_memory, len(self.layers) - behind) - first)
+
+    def _used(self, num_sequences: float) -> list[float]:
+        """Return bytes of the layers up to each, with caches of that many requests; the last answer is kept."""
+        if self.known[0] != num_sequences:
+            pairs = zip(self.weight_bytes, self.cache_bytes, strict=True)
+            self.known = (num_sequences, [weight + num_sequences * cache for weight, cache in pairs])
+        return self.known[1]
+
+    def quickest(self, num_sequences: float) -> tuple[int, ...] | None:
+        """Return the layers with the least time of the slowest place, and no place emptier than that needs."""
+        best = self.filled(float("inf"), num_sequences)
+        if best is None:
+            return None
+        high = self.head_s + max(seconds[-1] for seconds in self.seconds)
+        low = 0.0
+        for _ in range(SEARCH_STEPS):
+            middle = (low + high) / 2
+            found = self.filled(middle, num_sequences)
+            low, high, best = (low, middle, found) if found else (middle, high, best)
+        return self._evened(best, high, num_sequences)
+
+    def _evened(self, stages: tuple[int, ...], limit_s: float, num_sequences: float) -> tuple[int, ...]:
+        """Move layers from full places back to emptier ones behind them while none gets over ``limit_s``."""
+        counts = list(stages)
+        for place in range(len(counts) - 1, 0, -1):
+            while counts[place - 1] > 1:
+                first = sum(counts[:place])
+                moved = [*counts[: place - 1], counts[place - 1] - 1, counts[place] + 1, *counts[place + 1 :]]
+                lighter = self._spent(place - 1, first - counts[place - 1], counts[place - 1])
+                heavier = self._spent(place, first - 1, counts[place] + 1)
+                room = self._room(place, first - 1, limit_s, num_sequences)
+                if heavier >= lighter or room < counts[place] + 1:
+                    break
+                counts = moved
+        return tuple(counts)
+
+    def _spent(self, place: int, first: int, count: int) -> float:
+        head = self.head_s if place == len(self.caps) - 1 else 0.0
+        return head + self.seconds[place][first + count] - self.seconds[place][first]
+
+    def roomiest(self) -> tuple[int, ...] | None:
+        """Return the layers that hold most requests; None where not even weights find room."""
+        best = self.filled(float("inf"), 0.0)
+        if best is None:
+            return None
+        total = max(1.0, self.cache_bytes[-1])
+        low, high = 0.0, sum(max(0, cap) for cap in self.caps) / total
+        for _ in range(SEARCH_STEPS):
+            middle = (low + high) / 2
+            found = self.filled(float("inf"), middle)
+            low, high, best = (middle, high, found) if found else (low, middle, best)
+        return best
+
+
+def _sums(values: Iterable[float]) -> list[float]:
+    """Return the sums of the first 0, 1, 2 … values."""
+    return list(accumulate(values, initial=0.0))
+
+
+def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
+    return layer.cache.bytes_of(load.context_tokens, load.kv_bytes) / layer.cache.tensor_shards(tensor)
+
+
+def _end_copies(shape: ModelShape, split: Split) -> tuple[int, int]:
+    """Return copies of embedding and head that a processor's rank of the first and of the last stage packs."""
+    counted = stage_weights(shape, split)
+    return packed_bytes(counted[0]), packed_bytes(counted[-1])
+
+
+def _end_bytes(shape: ModelShape, split: Split) -> tuple[int, int]:
+    """Return bytes of a rank of the first and of the last stage that belong to no layer."""
+    counted = stage_weights(shape, split)
+    kinds = {id(layer): layer for layer in shape.layers}
+    each = {key: layer.rank_bytes(tensor=split.tensor, expert=split.expert) for key, layer in kinds.items()}
+    layers = [each[id(layer)] for layer in shape.layers]
+    sums = [0, *accumulate(layers)]
+    ends = list(accumulate(split.stages))
+    first = sum(counted[0].values()) - sums[ends[0]]
+    last = sum(counted[-1].values()) - (sums[ends[-1]] - sums[ends[-2]])
+    return first, last

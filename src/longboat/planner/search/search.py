@@ -1,0 +1,253 @@
+"""The search: every layout of a model over the machines is tried, and what cannot be is refused with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.machines.cluster import Cluster
+from longboat.planner.machines.pools import Pool, pools_of
+from longboat.planner.memory.fit import Fit
+from longboat.planner.memory.split_shape import EngineKind
+from longboat.planner.predict.calibration.sample import computed_on
+from longboat.planner.predict.constants import Calibration
+from longboat.planner.predict.machine import machine_for
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.forecast import Forecast, Forecaster
+from longboat.planner.search.layouts import Layout, layouts, mixed_layouts
+from longboat.planner.search.ranking import Plan, distinct, forecast_order, ranked
+
+__all__ = ("Rejected", "Search", "SearchResult", "search")
+
+GIB = 1024**3
+MAX_PLANS = 12
+# For the same machines, where there are several kinds of them.
+MAX_GROUPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A layout that was tried and cannot be, or is not worth it, and why."""
+
+    what: str
+    why: str
+    hint: str = ""
+    fit: Fit | None = None  # where bytes were counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """Plans, best first, and what was refused."""
+
+    cluster: Cluster
+    demand: Demand
+    plans: tuple[Plan, ...]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def best(self) -> Plan | None:
+        return self.plans[0] if self.plans else None
+
+
+def search(
+    shapes: Sequence[ModelShape], cluster: Cluster, demand: Demand, engine: EngineKind, calibration: Calibration
+) -> SearchResult:
+    """Return ranked plans for one model, in each of the quantizations ``shapes`` that are allowed."""
+    pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
+    plans: list[Plan] = []
+    rejected: list[Rejected] = []
+    for shape in shapes:
+        # An engine does not mix accelerators with processors: the first pool speaks for all.
+        forecaster = Forecaster(computed_on(pools[0].machine, shape), demand, engine, calibration)
+        one = Search(pools, forecaster)
+        plans += one.plans()
+        rejected += one.rejected
+    kept = distinct(ranked(plans, demand))[:MAX_PLANS]
+    return SearchResult(cluster=cluster, demand=demand, plans=tuple(kept), rejected=tuple(rejected))
+
+
+class Search:
+    """Tries every layout of one model over pools of machines."""
+
+    def __init__(self, pools: Sequence[Pool], forecaster: Forecaster) -> None:
+        self.pools, self.forecaster = tuple(pools), forecaster
+        self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
+        self.rejected: list[Rejected] = []
+
+    def plans(self) -> list[Plan]:
+        """Return a plan for each layout that fits: with the best one for the machines that it leaves, and alone."""
+        groups = [group for layout in self._layouts() if (group := self._tried(layout, _share(layout, self.pools)))]
+        kept = self._worthwhile(groups)
+        if len(self.pools) == 1:
+            return [self._plan([group]) for group in kept]
+        best = {group.layout.pools[0]: group for group in reversed(kept) if len(group.layout.pools) == 1}
+        alone = [self.best(group.layout) for group in groups]
+        return [
+            *(self._plan(_shared(self.forecaster, [group, *_others(group, best)])) for group in kept),
+            *(self._plan([group]) for group in alone if group.fit.fits),
+        ]
+
+    def alone(self, replicas: int | None, *, equal: bool, mixed: bool) -> list[Forecast]:
+        """Return forecasts of single layouts that serve all users, those that fit and those that do not.
+
+        replicas: that there must be; None: as many as find room, one for each user at most
+        equal, mixed: whether layouts on one pool, and on several, are tried
+        """
+        found = []
+        for layout in self.every_layout(equal=equal, mixed=mixed):
+            count = min(layout.replicas, self.demand.users) if replicas is None else replicas
+            if count <= layout.replicas and len(layout.places) <= len(self.shape.layers):
+                found.append(self.best(replace(layout, replicas=count)))
+        return found
+
+    def best(self, layout: Layout, share: float = 1.0) -> Forecast:
+        """Return the best forecast of a layout; where no division of its layers fits, the first one."""
+        found = self.forecaster.divided(layout, share)
+        return min((one for one in found if one.fit.fits), key=forecast_order, default=found[0])
+
+    def every_layout(self, *, equal: bool = True, mixed: bool = True) -> Iterator[Layout]:
+        """Yield all layouts, or of these the split that is asked for."""
+        parallel, asked = self.engine != "llama.cpp", self.demand.split
+        experts = self.demand.expert_parallel and any(layer.num_experts for layer in self.shape.layers)
+        for pool in self.pools if equal else ():
+            for layout in layouts(pool, tensor_parallel=parallel, expert_parallel=experts, asked=asked):
+                if layout.matches(asked) and (not layout.data_attention or self._divides_requests(layout)):
+                    yield layout
+        if mixed and len(self.pools) > 1:
+            found = mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
+            yield from (layout for layout in found if layout.matches(asked))
+
+    def _layouts(self) -> Iterator[Layout]:
+        found = self.every_layout()
+        first = next(found, None)
+        if first is None:
+            self.rejected.append(self._not_laid_out())
+            return
+        yield first
+        yield from found
+
+    def _divides_requests(self, layout: Layout) -> bool:
+        """Return whether DP attention is allowed, and saves copies of caches that tensor parallelism would make."""
+        caches = {layer.cache for layer in {id(layer): layer for layer in self.shape.layers}.values()}
+        copied = any(cache.kind != "none" and cache.tensor_shards(layout.tensor) < layout.tensor for cache in caches)
+        return self.demand.data_attention and copied
+
+    def _not_laid_out(self) -> Rejected:
+        """Return why the machines have no place for the split that is asked for."""
+        asked, cards = self.demand.split, sum(pool.num_cards for pool in self.pools)
+        if asked.expert_parallel and not any(layer.num_experts for layer in self.shape.layers):
+            return Rejected(what=asked.title, why=f"{self.shape.name} is dense: it has 0 experts to divide")
+        if asked.expert_parallel and (asked.tensor or max(pool.cards_per_node for pool in self.pools)) == 1:
+            return Rejected(what=asked.title, why="experts are divided over the ranks of a stage, and there is 1")
+        if asked.least_ranks > cards:
+            return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators are needed, and there are {cards}")
+        each = ", ".join(f"{pool.num_nodes} x {pool.cards_per_node} {pool.entry.name}" for pool in self.pools)
+        return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators in equal stages, of {each}")
+
+    def _tried(self, layout: Layout, share: float) -> Forecast | None:
+        if refused := self._too_large(layout):
+            self._refuse(layout, refused)
+            return None
+        found = self.best(layout, share)
+        if not found.fit.fits:
+            self._refuse_fit(found)
+            return None
+        return found
+
+    def _too_large(self, layout: Layout) -> str:
+        """Return why weights alone exceed all memory of a replica: a cheap check that refuses most layouts."""
+        if len(layout.places) > len(self.shape.layers):
+            return f"{len(layout.places)} stages for {len(self.shape.layers)} layers"
+        memory = sum(layout.tensor * place.card.usable_bytes for place in layout.places)
+        if self.shape.weight_bytes <= memory:
+            return ""
+        return (
+            f"weights of {self.shape.weight_bytes / GIB:.1f} GiB, and {layout.cards_title} have {memory / GIB:.1f} GiB "
+            "usable together"
+        )
+
+    def _worthwhile(self, groups: Sequence[Forecast]) -> list[Forecast]:
+        """Return the best few for the same machines, in order; the others are refused with their figures."""
+        by_pools: dict[frozenset[int], list[Forecast]] = {}
+        for group in sorted(groups, key=forecast_order):
+            by_pools.setdefault(frozenset(group.layout.pools), []).append(group)
+        most = MAX_PLANS if len(by_pools) == 1 else MAX_GROUPS
+        for found in by_pools.values():
+            for group in found[most:]:
+                why = f"{_figures(group)}; {found[0].title} on the same machines, {_figures(found[0])}"
+                self._refuse(group.layout, why)
+        return [group for found in by_pools.values() for group in found[:most]]
+
+    def _plan(self, groups: Sequence[Forecast]) -> Plan:
+        served = {number for one in groups for number in one.layout.pools}
+        idle = [f"{pool.num_cards} x {pool.entry.name}" for pool in self.pools if pool.number not in served]
+        for one in groups:
+            idle += _left_over(one, self.pools)
+        plan = Plan(groups=tuple(groups), idle=tuple(idle))
+        return replace(plan, missed=self.demand.slo.missed(plan.ttft_s, plan.itl_s))
+
+    def _refuse(self, layout: Layout, why: str) -> None:
+        self.rejected.append(Rejected(what=f"{layout.cards_title}, {layout.split_title}", why=why))
+
+    def _refuse_fit(self, forecast: Forecast) -> None:
+        layout, short = forecast.layout, forecast.fit.shortage
+        quantization = f" in {self.shape.quantization}" if self.shape.quantization else ""
+        what = f"{layout.cards_title}, {layout.split_title}{quantization}"
+        if short is None:
+            self.rejected.append(Rejected(what=what, why="no division of its layers fits"))
+        else:
+            self.rejected.append(Rejected(what=what, why=short.what, hint=short.hint, fit=forecast.fit))
+
+
+def _share(layout: Layout, pools: Sequence[Pool]) -> float:
+    """Return the part of the users that the layout's machines get at first: their part of all memories' speed."""
+    total = sum(pool.bandwidth_bytes_per_s for pool in pools)
+    return sum(pools[number].bandwidth_bytes_per_s for number in layout.pools) / total
+
+
+def _others(group: Forecast, best: Mapping[int, Forecast]) -> list[Forecast]:
+    """Return the best for each pool that ``group`` leaves."""
+    return [found for number, found in sorted(best.items()) if number not in group.layout.pools]
+
+
+def _shared(forecaster: Forecaster, groups: Sequence[Forecast]) -> list[Forecast]:
+    """Share the users among replicas by their speed; where there are few users, the quickest get them."""
+    speeds = [group.layout.replicas * group.prediction.total_tokens_per_s.value for group in groups]
+    if forecaster.demand.users < sum(group.layout.replicas for group in groups):
+        return _few_users(forecaster, groups)
+    shares = [speed / sum(speeds) * forecaster.demand.users for speed in speeds]
+    return [_again(forecaster, group, share) for group, share in zip(groups, shares, strict=True)]
+
+
+def _again(forecaster: Forecaster, group: Forecast, share: float) -> Forecast:
+    """Return the same replicas with ``share`` users; room for more of them is planned where there is any."""
+    users = max(1.0, share / group.layout.replicas)
+    busy = max(1, min(group.layout.replicas, round(share)))
+    if ceil(users) > group.fit.load.num_sequences:
+        tried = forecaster.of(group.layout, group.fit.split.stages, users, busy)
+        if tried.fit.fits:
+            return tried
+    return forecaster.at(group, users, busy)
+
+
+def _few_users(forecaster: Forecaster, groups: Sequence[Forecast]) -> list[Forecast]:
+    alone = [forecaster.at(group, 1.0, group.busy) for group in groups]
+    left, found = forecaster.demand.users, []
+    for group in sorted(alone, key=lambda group: group.prediction.itl_s.value):
+        found.append(replace(group, busy=min(left, group.layout.replicas)))
+        left -= found[-1].busy
+    return found
+
+
+def _left_over(group: Forecast, pools: Sequence[Pool]) -> Iterator[str]:
+    for number in group.layout.pools:
+        used = group.layout.replicas * group.layout.tensor
+        used *= sum(place.pool == number for place in group.layout.places)
+        if left := pools[number].num_cards - used:
+            yield f"{left} x {pools[number].entry.name}"
+
+
+def _figures(group: Forecast) -> str:
+    return f"{group.tokens_per_s:.0f} tokens/s, ITL {group.prediction.itl_s.value * 1e3:.1f} ms"
