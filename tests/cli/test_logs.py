@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.cli.fleet.logs import Log, chosen_logs
+from longboat.cli.look.logs import Log, chosen_logs
 from longboat.core.errors import UserInputError
 
 FOUND = [Log("n1", "old-1", 0), Log("n1", "new-2", 0), Log("n2", "new-2", 1)]

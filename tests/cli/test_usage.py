@@ -12,8 +12,8 @@ import pytest
 from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
-from longboat.cli.fleet import usage
-from longboat.cli.fleet.usage import added_up
+from longboat.cli.look import usage
+from longboat.cli.look.usage import added_up
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.errors import ClusterError
 

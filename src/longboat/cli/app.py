@@ -99,7 +99,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show which replicas and gateways run, where, and how they are."""
-    from longboat.cli.fleet.status import run_status
+    from longboat.cli.look.status import run_status
 
     run_status(watch=watch, as_json=as_json)
 
@@ -133,7 +133,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", help="Number of last lines to begin with.")] = 50,
 ) -> None:
     """Show the engine logs of a model, from all nodes."""
-    from longboat.cli.fleet.logs import run_logs
+    from longboat.cli.look.logs import run_logs
 
     run_logs(model, rank=rank, replica=replica, follow=follow, num_lines=lines)
 
@@ -144,7 +144,7 @@ def usage(
     as_json: Json = False,
 ) -> None:
     """Show requests and tokens by tenant, model and day."""
-    from longboat.cli.fleet.usage import run_usage
+    from longboat.cli.look.usage import run_usage
 
     run_usage(num_days=days, as_json=as_json)
 

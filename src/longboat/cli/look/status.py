@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from longboat.cli.fleet.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
+from longboat.cli.look.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cli.shared.gateway_notes import tenants_document
 from longboat.cluster.protocol.messages import FleetReport
