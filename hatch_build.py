@@ -35,8 +35,8 @@ _DEADLINE_S = 120
 
 MODULES = (
     *(f"gateway/{name}" for name in (
-        "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "facts", "journal", "known_answers",
-        "known_heads", "metrics", "numbering", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable",
+        "admit", "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "facts", "head", "journal",
+        "known_answers", "metrics", "numbering", "outgoing", "pool", "recent", "relay", "request", "resumable",
         "resume", "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
     )),
     *(f"routing/{name}" for name in (

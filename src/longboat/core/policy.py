@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = (
+    "ALLOWABLE_FIELDS",
     "ANONYMOUS",
     "AdminCredential",
     "Alias",
@@ -23,6 +24,10 @@ ANONYMOUS = "anonymous"
 """The tenant of every request where no keys are asked for."""
 
 
+ALLOWABLE_FIELDS = ("kv_transfer_params", "priority", "request_id", "vllm_xargs")
+"""Fields of a request that only tenants with them in ``allow_fields`` may send to engines."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
     """One tenant. None is no limit.
@@ -35,6 +40,7 @@ class TenantPolicy:
     models: names that may be asked for; None is all of them
     cache_group: tenants of one group share the engines' prefix caches; empty is a cache of its own
     tags: for routing rules
+    allow_fields: which of ALLOWABLE_FIELDS its requests may have
     """
 
     name: str
@@ -48,6 +54,7 @@ class TenantPolicy:
     models: tuple[str, ...] | None = None
     cache_group: str = ""
     tags: tuple[str, ...] = ()
+    allow_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

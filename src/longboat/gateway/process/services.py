@@ -13,6 +13,7 @@ from longboat.core.errors import UserInputError
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.shared_counters import open_counters
+from longboat.gateway.records.tracing import Tracer
 from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.upstreams.engine_load import follow_load
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
@@ -29,7 +30,7 @@ class Services:
         self._lag_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """:raises UserInputError: a folder, the Redis address or the tracing that was asked for cannot be used"""
+        """:raises UserInputError: a folder or the Redis address that was asked for cannot be used"""
         state, config = self._state, self._state.config
         state.usage.open()
         state.counters = self._counters(config)
@@ -41,8 +42,6 @@ class Services:
             await remote.start()
             state.remote_counters = remote
         if config.tracing_endpoint:
-            from longboat.gateway.records.tracing import Tracer
-
             resource = {"longboat.fleet": config.fleet, "longboat.node": config.node}
             state.tracer = Tracer(config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource)
         self._spawn(state.usage.run())

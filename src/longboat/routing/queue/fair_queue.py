@@ -345,7 +345,7 @@ class Scheduler:
 
 
 _DETAILS = {
-    RejectedReason.QUEUE_FULL: "{waiting} requests wait for this model already.",
-    RejectedReason.WAIT_TOO_LONG: "The wait for this model would be about {wait_s:.0f} s: too long.",
+    RejectedReason.QUEUE_FULL: "{waiting} requests are already waiting for this model.",
+    RejectedReason.WAIT_TOO_LONG: "The wait for this model would be about {wait_s:.0f} s, which is too long.",
     RejectedReason.DEADLINE: "The request could not start before its deadline; the wait would be about {wait_s:.0f} s.",
 }
