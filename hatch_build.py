@@ -38,9 +38,8 @@ COMPILED_FOLDERS = (
     "routing", "routing/capacity", "routing/health", "routing/queue",
 )  # fmt: skip
 NOT_COMPILED = (
-    *("gateway/http/responses", "gateway/resume/reconnect", "routing/decisions", "routing/route_rules"),  # slots=True
+    *("gateway/http/responses", "gateway/resume/reconnect", "routing/decisions"),  # slots=True
     *("routing/capacity/slots", "routing/health/liveness"),  # slots=True
-    "gateway/api/body",  # reads bodies that the C scan leaves
     "gateway/api/usage_shapes",  # msgspec reads its annotations
     "gateway/records/metrics_text",  # mixes int and float in one variable
     "gateway/upstreams/health",  # its exception derives from a builtin one

@@ -13,23 +13,28 @@ from gateway_bench.processes import Proxy, ask, free_port, wait_for_url
 from longboat.gateway.limits.keys import new_key
 from longboat.spec.files.keys_file import KeyBook, save_keys
 
-__all__ = ("LIMITS", "PLENTY", "TENANTS", "missing_features", "start_longboat")
+__all__ = ("ALIAS", "LIMITS", "PLENTY", "TENANTS", "missing_features", "start_longboat")
 
 LONGBOAT = (sys.executable, "-c", "from longboat.cli.app import main; main()")
 TENANTS = ("research", "support", "batch", "web")
 LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests", "max_context_tokens")
 PLENTY = 10**12
+ALIAS = "assistant"
+"""The name that clients write; the engines call the model ``mock``."""
+FALLBACK = "spare"
 DEADLINE_S = 60.0
 
 
 def start_longboat(
-    upstreams: Sequence[str], folder: Path, *, capacity: int = 256, max_waiting: int = 2000
+    upstreams: Sequence[str], folder: Path, *, capacity: int = 256, max_waiting: int = 2000, traced: bool = False
 ) -> tuple[Proxy, int, tuple[str, ...]]:
-    """The command and its gateway, their port, and a key of each of TENANTS.
+    """Start the command and its gateway; return it, its port, and a key of each of TENANTS.
 
-    Every tenant has limits of each kind, too high to be met, so that all of them are counted.
+    Every tenant has limits of each kind, too high to be met, so that all of them are counted. Every model has a
+    fallback, and rules are evaluated for every request.
 
     capacity: answers that an engine gives at once; max_waiting: requests that may wait
+    traced: every request is traced, and its spans are exported
     :raises RuntimeError: it does not start; the message holds the end of its log
     """
     port = free_port()
@@ -38,7 +43,8 @@ def start_longboat(
     keys, records = zip(*(new_key(tenant, now_s=time.time()) for tenant in TENANTS), strict=True)
     save_keys(folder / "keys.json", KeyBook(salt="benchmark", keys=records))
     config = folder / "gateway.yaml"
-    config.write_text(json.dumps(settings(upstreams, capacity, max_waiting)))  # JSON is YAML
+    document = settings(upstreams, capacity, max_waiting, traced=traced)
+    config.write_text(json.dumps(document))  # JSON is YAML
     argv = [*LONGBOAT, "gateway", "run", "--config", str(config), "--keys", str(folder / "keys.json")]
     homes = {"LONGBOAT_RUN": str(folder / "run"), "LONGBOAT_HOME": str(folder / "home")}
     proxy = Proxy("longboat", [*argv, "--port", str(port)], folder, homes)
@@ -52,27 +58,45 @@ def start_longboat(
     return proxy, port, keys
 
 
-def settings(upstreams: Sequence[str], capacity: int, max_waiting: int) -> dict[str, object]:
-    """The file for ``--config``."""
+def settings(upstreams: Sequence[str], capacity: int, max_waiting: int, *, traced: bool) -> dict[str, object]:
+    """Return the file for ``--config``."""
     tenants = [{"name": name, **dict.fromkeys(LIMITS, PLENTY)} for name in TENANTS]
     engines = [{"model": "mock", "url": url, "capacity": capacity} for url in upstreams]
-    gateway = {"auth": "keys", "tenants": tenants, "logs": {"access": True}, "queue": {"max_waiting": max_waiting}}
+    engines.append({"model": FALLBACK, "url": upstreams[0], "capacity": capacity})
+    gateway = {
+        "auth": "keys",
+        "tenants": tenants,
+        "logs": {"access": True},
+        "queue": {"max_waiting": max_waiting},
+        "aliases": [{"name": ALIAS, "model": "mock"}],
+        "fallbacks": {"mock": [FALLBACK]},
+        "rules": [
+            {"to": FALLBACK, "headers": {"x-batch": "*"}},
+            {"to": FALLBACK, "min_context_tokens": PLENTY},
+        ],
+    }
+    if traced:
+        gateway["tracing"] = {"endpoint": upstreams[0]}  # a mock engine takes whatever is posted
     return {"upstreams": engines, "gateway": gateway}
 
 
 def missing_features(url: str, key: str, upstreams: Sequence[str], folder: Path) -> list[str]:
-    """What is not on, though the claim is that all is. Asks the gateway, and the engines what reaches them."""
+    """Return what is not on, though the claim is that all is: ask the gateway, and the engines what reaches them."""
     before = what_engines_saw(upstreams)
-    document = {"model": "mock", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "stream": True}
+    document = {"model": ALIAS, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "stream": True}
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    ask(f"{url}/v1/chat/completions", headers, body=json.dumps(document).encode())
+    body = json.dumps(document).encode()
+    statuses = [ask(f"{url}/v1/chat/completions", {**headers, **more}, body=body)[0] for more in ({}, {"x-batch": "1"})]
     saw = what_engines_saw(upstreams) - before
+    metrics = ask(f"{url}/metrics", {})[1]
     is_on = {
         "keys": ask(f"{url}/v1/models", {})[0] == 401,
-        "metrics": b"longboat" in ask(f"{url}/metrics", {})[1],
+        "metrics": b"longboat" in metrics,
         "access log": any(path.stat().st_size for path in folder.glob("longboat-*/run/logs/*/access*")),
         "cache_salt": saw["cache_salt"] == saw["requests"],
         "usage counting": saw["include_usage"] == saw["requests"],
+        "aliases": statuses[0] == 200,
+        "rules": f'model="{FALLBACK}"'.encode() in metrics,
     }
     return [name for name, on in is_on.items() if not on]
 

@@ -89,7 +89,7 @@ class Stand:
     ) -> subprocess.Popen[str]:
         """Comes back when the load begins; ``finished`` waits for its end."""
         urls = [running.url + path] if running.proxy else [url + path for url in self.upstreams]
-        argv = [sys.executable, str(BENCHMARKS / "load.py"), *urls, *map(str, words)]
+        argv = [sys.executable, str(BENCHMARKS / "load.py"), *urls, "--model", running.model, *map(str, words)]
         if running.proxy:
             argv += ["--watch", running.proxy.mark]
         if chosen := running.keys if keys is None else keys:

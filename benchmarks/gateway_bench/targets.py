@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway_bench.longboat_gateway import start_longboat
+from gateway_bench.longboat_gateway import ALIAS, start_longboat
 from gateway_bench.processes import Proxy, free_port, wait_for_url
 
-__all__ = ("BARE", "DIRECT", "LONGBOAT", "PEERS", "Running", "Target", "installed_version", "peer_folder", "start")
+__all__ = (
+    "BARE", "DIRECT", "LONGBOAT", "PEERS", "TRACED", "Running", "Starter", "Target", "installed_version", "peer_folder",
+    "start",
+)  # fmt: skip
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 START_DEADLINE_S = 120.0
@@ -27,11 +30,13 @@ class Running:
     """A target that answers.
 
     keys: to be sent with requests, in turn; proxy None: nothing is between; folder: to be removed with it
+    model: the name that its clients write
     """
 
     url: str
     proxy: Proxy | None
     keys: tuple[str, ...] = ()
+    model: str = "mock"
     folder: str = ""
 
     def stop(self) -> None:
@@ -104,7 +109,12 @@ def _bare(upstreams: Sequence[str], folder: Path) -> Running:
 
 def _longboat(upstreams: Sequence[str], folder: Path) -> Running:
     proxy, port, keys = start_longboat(upstreams, folder)
-    return Running(url=f"http://127.0.0.1:{port}", proxy=proxy, keys=keys)
+    return Running(url=f"http://127.0.0.1:{port}", proxy=proxy, keys=keys, model=ALIAS)
+
+
+def _traced(upstreams: Sequence[str], folder: Path) -> Running:
+    proxy, port, keys = start_longboat(upstreams, folder, traced=True)
+    return Running(url=f"http://127.0.0.1:{port}", proxy=proxy, keys=keys, model=ALIAS)
 
 
 def _router(name: str, *command: str, level: str = "warn") -> Starter:
@@ -166,6 +176,7 @@ def _ray_serve(upstreams: Sequence[str], folder: Path) -> Running:
 DIRECT = Target(name="direct", title="no proxy", starter=_direct)
 BARE = Target(name="bare", title="bare relay in Python (the floor)", starter=_bare)
 LONGBOAT = Target(name="longboat", title="Longboat, all features on", starter=_longboat)
+TRACED = Target(name="traced", title="Longboat, all features on, every request traced", starter=_traced)
 PEERS = (
     Target(
         name="vllm-router",

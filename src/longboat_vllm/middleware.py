@@ -14,6 +14,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from longboat_vllm import input_tokens
 from longboat_vllm.quiet_log import hush
 from longboat_vllm.resume.carry import (
     CURRENT,
@@ -72,6 +73,8 @@ class ResumeMiddleware:
             return await self._app(scope, receive, send)
         if scope["path"] in (_RESUME_PATH, _STEPS_PATH):
             return await self._tell(scope, send)
+        if scope["path"] == input_tokens.PATH and scope.get("method") == "POST":
+            return await self._count_input(scope, receive, send)
         try:
             wish = read_wish(scope["headers"])
         except BadCarryError as error:
@@ -129,6 +132,14 @@ class ResumeMiddleware:
         if scope["path"] == _RESUME_PATH:
             return await _answer(send, 200, _abilities(self._state, scope))
         return await _answer(send, 200, self._steps.told())
+
+    async def _count_input(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        renderer = input_tokens.renderer_of(scope.get("app"))
+        if renderer is None:
+            return await self._app(scope, receive, send)
+        if self._key_digest is not None and not self._knows_key(scope):
+            return await _answer(send, 401, _error("Unauthorized", 401))
+        return await _answer(send, *await input_tokens.count(renderer, await _whole_body(receive)))
 
     def _knows_key(self, scope: MutableMapping[str, Any]) -> bool:
         """Return whether the engine has a key and the request carries it."""

@@ -91,5 +91,5 @@ async def post(
         elif message["body"]:
             call.chunks.append(message["body"])
 
-    await middleware({"type": "http", "path": path, "headers": raw}, receive, send)
+    await middleware({"type": "http", "method": "POST", "path": path, "headers": raw}, receive, send)
     return call

@@ -20,7 +20,7 @@ from longboat.gateway.http.response_head import AnswerHead
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.native.leaf_work import ChunkPath
 from longboat.gateway.records.recent import RecentRequests
-from longboat.gateway.requests.dispatch import decide
+from longboat.gateway.requests.admit import admit
 from longboat.gateway.requests.exchange import Exchange
 from longboat.gateway.requests.model_request import Call
 from longboat.gateway.requests.state import GatewayState
@@ -120,7 +120,7 @@ class World:
         request.noted[b"content-length"] = b"1"
         if self.random.random() < 0.2:
             request.noted[b"x-request-timeout"] = b"0.03"
-        call = decide(self.state, request, close=False)
+        call = admit(self.state, request, None, close=False)
         refusal = call if isinstance(call, Refusal) else self.state.books.open(call)  # a deadline may be over by now
         if isinstance(refusal, Refusal):
             self.num_denied += 1

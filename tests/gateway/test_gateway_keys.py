@@ -13,6 +13,7 @@ from longboat.gateway.limits.keys import (
     key_id_of,
     new_admin_key,
     new_key,
+    presented_key,
 )
 
 ANN = TenantPolicy(name="ann", weight=2.0)
@@ -86,3 +87,20 @@ def test_ring_keeps_tenants_and_admins_apart() -> None:
     assert ring.admin_of(admin_key.encode()) == admin
     assert ring.admin_of(key.encode()) is None
     assert ring.tenant_of(admin_key.encode(), 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({}, b""),
+        ({b"authorization": b"Bearer k"}, b"k"),
+        ({b"authorization": b" bearer  k "}, b"k"),
+        ({b"authorization": b"Basic k"}, b""),
+        ({b"authorization": b"Basic x", b"x-api-key": b" k "}, b"k"),
+        ({b"api-key": b"k"}, b"k"),
+        ({b"x-api-key": b"k", b"api-key": b"other"}, b"k"),
+        ({b"authorization": b"Bearer", b"x-api-key": b"k"}, b""),
+    ],
+)
+def test_key_is_read_from_the_headers_that_clients_send_it_in(headers: dict[bytes, bytes], key: bytes) -> None:
+    assert presented_key(headers) == key

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from typing import Any
 
 import pytest
 from gateway_lab import endpoint, keyed, push_policy
 
-from longboat.core.policy import Alias, Policy, TenantPolicy, WeightedPool
+from longboat.core.policy import ALLOWABLE_FIELDS, ANONYMOUS, Alias, Policy, TenantPolicy, WeightedPool
 from longboat.gateway.limits.keys import new_key
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -130,6 +131,32 @@ async def test_fields_of_the_fleet_are_refused_with_and_without_keys(
         response = await client.post({**ASK, field: 1}, headers=key)
         assert (response.status, response.code, response.json()["error"]["param"]) == (400, "fleet_field", field)
     assert not upstream.seen
+
+
+@pytest.mark.parametrize("field", ALLOWABLE_FIELDS)
+async def test_a_trusted_tenant_may_send_the_fields_that_it_is_allowed(
+    field: str, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    trusted, other = TenantPolicy(name="a", allow_fields=(field,)), TenantPolicy(name="b")
+    policy, (key, other_key) = keyed(trusted, other)
+    upstream = await make_upstream()
+    client = await connect(await make_gateway(upstream, policy=policy))
+    assert (await client.post({**ASK, field: 1}, headers=key)).status == 200
+    assert json.loads(upstream.seen[0].body)[field] == 1
+    refused = await client.post({**ASK, field: 1}, headers=other_key)
+    assert (refused.status, refused.code) == (400, "fleet_field")
+    assert "allow_fields" in refused.json()["error"]["message"]
+    assert (await client.post({**ASK, field: 1, "bootstrap_host": 1}, headers=key)).code == "fleet_field"
+
+
+async def test_without_keys_the_anonymous_tenant_may_be_allowed_fields(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    policy = Policy(tenants=(TenantPolicy(name=ANONYMOUS, allow_fields=("priority",)),))
+    client = await connect(await make_gateway(await make_upstream(), policy=policy))
+    for _ in range(2):  # the second time its head is known
+        assert (await client.post({**ASK, "priority": 1})).status == 200
+    assert (await client.post({**ASK, "request_id": "x"})).code == "fleet_field"
 
 
 async def test_tenant_that_was_removed_keeps_its_running_request(

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway.api.body import BodyError
-from longboat.gateway.api.multipart import Form, read_form, splice_form
+from longboat.gateway.api.body_fields import Facts
+from longboat.gateway.api.multipart import read_form, splice_form
 
 TYPE = b"multipart/form-data; boundary=XyZ"
 Parts = list[tuple[str, str | None, bytes]]
@@ -22,7 +23,7 @@ def form_body(parts: Parts, boundary: str = "XyZ") -> bytes:
     return out + f"--{boundary}--\r\n".encode()
 
 
-def read(parts: Parts) -> Form:
+def read(parts: Parts) -> Facts:
     return read_form(form_body(parts), TYPE, refuse_fleet_fields=True)
 
 
@@ -32,9 +33,9 @@ SOUND = ("file", "a.wav", b"RIFF\x00\r\n--Xy\xff\r\n\r\n")
 def test_fields_are_found_around_a_file() -> None:
     form = read([("stream", None, b"true"), SOUND, ("model", None, b"whisper"), ("prompt", None, b"x" * 40)])
     assert (form.model, form.stream, form.usage_addable) == ("whisper", True, True)
-    assert form.file_bytes == len(SOUND[2])
+    assert form.form is not None and form.form.file_bytes == len(SOUND[2])
     assert form.num_prompt_tokens_estimate > 10
-    assert form.fields == {"stream": "true", "model": "whisper", "prompt": "x" * 40}
+    assert form.form.fields == {"stream": "true", "model": "whisper", "prompt": "x" * 40}
 
 
 NAMES = st.sampled_from(["language", "prompt", "temperature", "timestamp_granularities[]", "é"])

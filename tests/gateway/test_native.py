@@ -9,23 +9,17 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import native_twin
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway.api.body import BodyError, BodyKind, read_facts
-from longboat.gateway.native import leaf_work as native
-from longboat.gateway.native import native_twin
-from longboat.gateway.records.access_log import access_record
+from longboat.gateway.native import _native
 from longboat.gateway.records.metrics import ITL_BOUNDS_S
-from longboat.gateway.records.recent import Attempt, Record
 
-if native.IS_NATIVE:
-    from longboat.gateway.native import _native
-needs_native = pytest.mark.skipif(not native.IS_NATIVE, reason="no compiled module (no C compiler or Python headers)")
-
-MAKERS: list[Any] = [native_twin, pytest.param(_native if native.IS_NATIVE else None, marks=needs_native)]
+MAKERS: list[Any] = [native_twin, _native]
 both = pytest.mark.parametrize("maker", MAKERS, ids=["twin", "native"])
 
 CORPUS = sorted((Path(__file__).parent / "fuzz" / "corpus").iterdir())
@@ -144,7 +138,6 @@ STYLES = st.sampled_from(
 )
 
 
-@needs_native
 @given(ORDINARY, STYLES, st.booleans())
 def test_scan_knows_every_ordinary_body(document: dict[str, Any], style: Any, completions: bool) -> None:
     body = style(document)
@@ -217,7 +210,6 @@ AWKWARD = st.recursive(
 )
 
 
-@needs_native
 @given(awkward_objects(AWKWARD), st.booleans())
 def test_scan_never_says_more_than_the_reader_of_bodies(text: str, named: bool) -> None:
     if named:
@@ -225,7 +217,6 @@ def test_scan_never_says_more_than_the_reader_of_bodies(text: str, named: bool) 
     agree(text.encode())
 
 
-@needs_native
 @given(ORDINARY, STYLES, st.data())
 def test_scan_of_a_damaged_body_never_says_more(document: dict[str, Any], style: Any, data: st.DataObject) -> None:
     body = bytearray(style(document))
@@ -238,7 +229,6 @@ def test_scan_of_a_damaged_body_never_says_more(document: dict[str, Any], style:
     agree(bytes(body))
 
 
-@needs_native
 @given(
     st.binary(max_size=6)
     | st.lists(st.sampled_from(b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5")).map(bytes)
@@ -249,13 +239,11 @@ def test_scan_takes_the_same_utf8_as_the_reader_of_bodies(raw: bytes) -> None:
         assert scan(body, completions=True) == truth(body, completions=True, keyed=True)
 
 
-@needs_native
 def test_scan_knows_each_code_point_and_its_borders() -> None:
     for code in (0x20, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFD, 0xFFFF, 0x10000, 0x10FFFF):
         assert scan(b'{"model":"m","prompt":"%b"}' % chr(code).encode(), completions=True)[4] == 1, hex(code)  # type: ignore[index]
 
 
-@needs_native
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_scan_of_a_fuzzed_body_never_says_more(path: Path) -> None:
     raw = path.read_bytes()
@@ -265,7 +253,6 @@ def test_scan_of_a_fuzzed_body_never_says_more(path: Path) -> None:
     agree(raw)
 
 
-@needs_native
 @pytest.mark.parametrize(
     "body",
     [
@@ -303,7 +290,6 @@ def test_scan_leaves_what_is_out_of_the_ordinary_to_python(body: bytes) -> None:
     assert scan(body) is None
 
 
-@needs_native
 def test_scan_of_a_whole_chat_request() -> None:
     document = {
         "model": "org/llama",
@@ -325,7 +311,6 @@ def test_scan_of_a_whole_chat_request() -> None:
     )  # fmt: skip
 
 
-@needs_native
 def test_scan_counts_prompts_of_completions() -> None:
     assert scan(b'{"model":"m","prompt":["ab","c"],"n":3}', completions=True) == (
         "m",
@@ -343,7 +328,6 @@ def test_scan_counts_prompts_of_completions() -> None:
     )
 
 
-@needs_native
 def test_scan_allows_a_salt_only_without_keys() -> None:
     body = b'{"model":"m","cache_salt":"s"}'
     assert scan(body, keyed=True) is None
@@ -351,21 +335,15 @@ def test_scan_allows_a_salt_only_without_keys() -> None:
     assert found is not None and found[-1] is False
 
 
-@needs_native
 def test_scan_reads_deep_and_wide_bodies_up_to_its_bounds() -> None:
     assert scan(b'{"model":"m","x":' + b"[" * 31 + b"]" * 31 + b"}") is not None
     assert scan(b'{"model":"m",' + b",".join(b'"%d":0' % i for i in range(63)) + b"}") is not None
 
 
-@needs_native
 def test_scan_takes_bytes_only() -> None:
     assert _native.scan(bytearray(b'{"model":"m"}'), False, False) is None  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         _native.scan(b"{}")  # type: ignore[call-arg]
-
-
-def test_twin_of_scan_knows_nothing() -> None:
-    assert native_twin.scan(b'{"model":"m"}', False, False) is None  # type: ignore[func-returns-value]
 
 
 # head_of
@@ -415,7 +393,6 @@ PIECES = (
 )
 
 
-@needs_native
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=16).map(b"".join), st.integers(0, 80))
 def test_heads_are_taken_alike(data: bytes, max_bytes: int) -> None:
     for whole in (data, data + b"\r\n\r\n", data + b"\r\n\r\n" + data):
@@ -439,7 +416,6 @@ CHUNKS = (
 )
 
 
-@needs_native
 @given(st.lists(st.sampled_from(CHUNKS) | st.binary(max_size=3), max_size=8).map(b"".join), st.integers(0, 12))
 def test_chunks_are_taken_alike(data: bytes, at: int) -> None:
     assert _native.whole_chunks(data, at) == native_twin.whole_chunks(data, at)
@@ -465,7 +441,6 @@ EVENTS = [
 ]  # fmt: skip
 
 
-@needs_native
 @given(
     st.lists(st.sampled_from(EVENTS) | st.binary(max_size=3), max_size=9).map(b"".join),
     st.sampled_from([b"", b"1", b"2", b"3", b"x"]),
@@ -702,7 +677,6 @@ PIECES = st.sampled_from(
 BODIES = st.lists(PIECES, max_size=6).map(b"".join)
 
 
-@needs_native
 @given(st.lists(PIECES, max_size=8).map(b"".join) | BODIES.map(chunk) | BODIES.map(lambda body: chunk(body + b"\n\n")))
 def test_path_and_its_twin_take_the_same_chunks(data: bytes) -> None:
     ours, twins = path_of(_native), path_of(native_twin)
@@ -758,105 +732,3 @@ def test_attributes_of_a_path_can_be_set_again(maker: Any) -> None:
     path.quiet += 1
     path.last_s = 5
     assert (path.quiet, path.last_s, path.write) == (1, 5, None)
-
-
-# the access log's line
-
-WORDS = st.text("abcXYZ 019-_./:~<>&'", max_size=12)
-SECONDS = (
-    st.floats(0, 1e4)
-    | st.sampled_from([0.0, 0.00001, 0.00999, 0.01, 0.1, 1.0, 9.99, 10.5, 0.29, 1.15])
-    | st.floats(-1, 0)
-)
-COUNTS = st.none() | st.integers(0, 10**7) | st.sampled_from([-1, 2**62, -(2**63)])
-RECORDS = st.builds(
-    Record,
-    *(WORDS, WORDS, WORDS, st.none() | WORDS, st.none() | WORDS, st.text(max_size=3)),
-    st.floats(0, 4e9) | st.sampled_from([1.7e9, 1.7e9 + 0.5, 1.7e9 + 0.001]),
-    *(st.none() | SECONDS, st.none() | SECONDS, st.none() | SECONDS),
-    st.lists(st.builds(Attempt, WORDS, SECONDS), max_size=3).map(tuple),
-    *(
-        st.none() | SECONDS,
-        SECONDS,
-        st.integers(100, 599),
-        WORDS,
-        WORDS,
-        st.integers(0, 10**12),
-        COUNTS,
-        COUNTS,
-        COUNTS,
-    ),
-)
-
-
-def line_of(record: Record) -> bytes:
-    return orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
-
-
-@needs_native
-@given(RECORDS)
-def test_access_line_is_what_the_log_writes(record: Record) -> None:
-    assert native.access_line(record) == line_of(record)
-
-
-@needs_native
-@given(
-    RECORDS, st.sampled_from(["request_id", "tenant", "path", "model", "pool", "outcome", "code"]), st.text(min_size=1)
-)
-def test_access_line_is_right_or_nothing(record: Record, name: str, text: str) -> None:
-    changes: dict[str, Any] = {name: text}
-    record = record._replace(**changes)
-    found = native.access_line(record)
-    if found is None:
-        assert not text.isascii() or json.dumps(text) != f'"{text}"'
-    else:
-        assert found == line_of(record)
-
-
-ENDED = Record(
-    *("id", "t", "/v1/chat/completions", "m", "m", "", 1.7e9, None, None, None, (Attempt("r-0", 0.1),)),
-    *(0.25, 1.5, 200, "ok", "", 12, 1, 2, None),
-)
-
-
-@needs_native
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"path": '/"'},
-        {"path": "/\\"},
-        {"path": "/\n"},
-        {"path": "/\0"},
-        {"path": "/é"},
-        {"tenant": None},
-        {"tenant": "t" * 5000},
-        {"attempts": [Attempt("r", 0.0)]},
-        {"attempts": (Attempt("é", 0.0),)},
-        {"attempts": ((),)},
-        {"attempts": (None,)},
-        {"ended_s": 1},
-        {"ended_s": float("nan")},
-        {"ended_s": float("inf")},
-        {"ended_s": 1e300},
-        {"first_byte_s": "1"},
-        {"status": True},
-        {"status": 200.0},
-        {"bytes_out": 2**63},
-        {"prompt_tokens": 1.0},
-        {"code": None},
-    ],
-    ids=lambda changes: repr(changes)[:40],
-)
-def test_access_line_leaves_what_is_out_of_the_ordinary_to_python(changes: dict[str, Any]) -> None:
-    assert native.access_line(ENDED._replace(**changes)) is None
-
-
-@both
-def test_access_line_takes_records_only(maker: Any) -> None:
-    assert maker.access_line(()) is None
-    assert maker.access_line(tuple(ENDED)[:-1]) is None
-    assert maker.access_line(list(ENDED)) is None
-
-
-def test_twin_of_access_line_writes_nothing() -> None:
-    assert native_twin.access_line(ENDED) is None  # type: ignore[func-returns-value]

@@ -87,7 +87,7 @@ async def test_openai_raises_not_found_for_an_unknown_model(client: openai.Async
 async def test_openai_sees_a_broken_stream_as_an_error(client: openai.AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True, stop=" rowers")
     seen: list[str | None] = []
-    with pytest.raises(openai.APIError, match="middle of this answer"):
+    with pytest.raises(openai.APIError, match="middle of this response"):
         async for part in stream:
             seen.append(part.choices[0].delta.content)  # noqa: PERF401
     assert seen == WORDS[:2]

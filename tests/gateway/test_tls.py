@@ -64,7 +64,7 @@ async def make_tls(pair: Pair) -> AsyncIterator[MakeTls]:
         gateway = Gateway(config(tls_certificate=str(pair.certificate), tls_key=str(pair.key)))
         await gateway.start()
         made.append(gateway)
-        gateway.state.table.offer("e", table(*(endpoint(u, f"r{i}") for i, u in enumerate(upstreams))))
+        gateway.state.offer_table("e", table(*(endpoint(u, f"r{i}") for i, u in enumerate(upstreams))))
         return gateway
 
     yield make

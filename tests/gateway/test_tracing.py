@@ -5,16 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_recent import record
 
 from longboat.gateway.records.recent import Attempt
-from longboat.gateway.records.spans import FinishedSpan
-from longboat.gateway.records.tracing import Tracer, parse_traceparent, passed_on
+from longboat.gateway.records.spans import FinishedSpan, Span, parse_traceparent, passed_on
+from longboat.gateway.records.trace_export import encoded
+from longboat.gateway.records.tracing import Tracer
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
@@ -137,25 +141,13 @@ def test_spans_that_nobody_takes_are_counted(caplog: pytest.LogCaptureFixture) -
     assert caplog.text.count("takes no traces") == 1
 
 
-def test_gateway_without_tracing_loads_no_opentelemetry() -> None:
-    program = "import sys, longboat.gateway.__main__; sys.exit('opentelemetry' in sys.modules)"
+def test_tracing_needs_no_opentelemetry() -> None:
+    """Its packages take a quarter of a second to load, and 16 MiB."""
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None; from longboat.gateway.records.tracing import Tracer;"
+        "Tracer('http://127.0.0.1:4318').close()"
+    )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
-
-
-def test_tracing_that_is_not_installed_says_what_to_install() -> None:
-    program = """
-import sys
-sys.modules["opentelemetry"] = None
-from longboat.core.errors import UserInputError
-from longboat.gateway.config import GatewayConfig
-from longboat.gateway.process.services import otlp_export
-try:
-    otlp_export("http://127.0.0.1:4318", GatewayConfig(port=1, control_socket="/s", control_token="t"))
-except UserInputError as error:
-    print(error.hint)
-"""
-    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=True, capture_output=True, text=True)
-    assert "longboat[tracing]" in done.stdout
 
 
 # a real collector's protocol
@@ -167,6 +159,8 @@ class Collector(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[Any] = []
+        self.headers: list[dict[str, str]] = []
+        self.statuses: list[int] = []  # of its next answers; then 200
         self.arrived = threading.Event()
 
 
@@ -179,7 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         assert (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
         self.server.requests.append(ExportTraceServiceRequest.FromString(body))
-        self.send_response(200)
+        self.server.headers.append(dict(self.headers))
+        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
         self.send_header("content-length", "0")
         self.end_headers()
         self.server.arrived.set()
@@ -190,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     server = Collector()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -238,3 +233,60 @@ def test_failed_request_is_an_error_and_a_clients_mistake_is_none(collector: Col
     spans = [s for r in collector.requests for s in r.resource_spans[0].scope_spans[0].spans]
     assert [s.status.code for s in spans] == [2, 0]
     assert [s.parent_span_id for s in spans] == [b"", b""]
+
+
+@pytest.mark.parametrize(("statuses", "exported"), [([503, 429], 1), ([503] * 3, 0), ([400], 0)])
+def test_collector_that_is_busy_is_asked_again(collector: Collector, statuses: list[int], exported: int) -> None:
+    collector.statuses += statuses
+    real = Tracer(f"http://127.0.0.1:{collector.server_port}")
+    real.finish(real.start(None), record())
+    deadline_s = time.monotonic() + DEADLINE_S
+    while real.num_exported + real.num_dropped == 0 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    real.close(DEADLINE_S)
+    assert (real.num_exported, real.num_dropped) == (exported, 1 - exported)
+    assert len(collector.requests) == len(statuses) + exported
+
+
+def test_collector_gets_the_headers_of_the_environment(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "X-Key=a%20b, x-other = c")
+    real = Tracer(f"http://127.0.0.1:{collector.server_port}")
+    real.finish(real.start(None), record())
+    real.close(DEADLINE_S)
+    headers = {name.lower(): value for name, value in collector.headers[0].items()}
+    assert (headers["x-key"], headers["x-other"]) == ("a b", "c")
+
+
+TEXTS = st.text(max_size=200)
+COUNTS = st.none() | st.integers(-1, 2**62)
+
+
+@settings(deadline=None)
+@given(TEXTS, st.none() | TEXTS, COUNTS, st.integers(100, 599), st.lists(TEXTS, max_size=3), st.booleans())
+def test_encoded_spans_are_decoded_as_they_were(
+    path: str, model: str | None, tokens: int | None, status: int, replicas: list[str], has_parent: bool
+) -> None:
+    trace = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    span = Span(parse_traceparent(SAMPLED) if has_parent else None, b"", sampled=True)
+    ended = record(
+        path=path, model=model, prompt_tokens=tokens, status=status,
+        attempts=tuple(Attempt(replica, 0.1 * at) for at, replica in enumerate(replicas)),
+    )  # fmt: skip
+    for _ in replicas:
+        span.attempt()
+    decoded = trace.ExportTraceServiceRequest.FromString(encoded([FinishedSpan(span, ended)] * 2, {"a": path}))
+    (resource,) = decoded.resource_spans
+    assert resource.resource.attributes[0].value.string_value == utf8(path)
+    spans = resource.scope_spans[0].spans
+    assert len(spans) == 2 * (1 + len(replicas))
+    facts = {one.key: one.value for one in spans[0].attributes}
+    assert (facts["url.path"].string_value, facts["http.response.status_code"].int_value) == (utf8(path), status)
+    assert ("gen_ai.request.model" in facts) == (model is not None)
+    assert tokens is None or facts["gen_ai.usage.input_tokens"].int_value == tokens
+    assert spans[0].name == f"POST {utf8(path)}" and spans[0].flags == (0x301 if has_parent else 0x101)
+    assert [one.attributes[0].value.string_value for one in spans[1 : 1 + len(replicas)]] == [utf8(r) for r in replicas]
+    assert all(one.parent_span_id == spans[0].span_id for one in spans[1 : 1 + len(replicas)])
+
+
+def utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -31,6 +31,12 @@ async def test_request_without_the_gateways_headers_passes_untouched() -> None:
     assert app.body == CHAT
 
 
+async def test_input_tokens_are_left_to_a_server_that_cannot_render() -> None:
+    app = Recorder([({}, EVENT)])
+    call = await post(app, b'{"input":"x"}', path="/v1/responses/input_tokens")
+    assert (app.calls, call.body) == (1, EVENT)
+
+
 async def test_journal_tells_ids_and_position_with_each_event_in_one_chunk() -> None:
     call = await post(Recorder([({0: [5, 6]}, EVENT), ({}, DONE)]), CHAT, headers={"x-longboat-journal": "1"})
     assert call.headers[b"x-longboat-journal"] == b"1"

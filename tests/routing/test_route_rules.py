@@ -10,13 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.policy import ANONYMOUS, Alias, Policy, RouteRule, WeightedPool
-from longboat.routing.route_rules import RequestFacts, Resolution, RuleBook
+from longboat.routing.route_rules import HeadRoutes, Resolution, RuleBook
 
 MODELS = ("large", "small", "long", "new")
 
 
-def facts(model: str = "large", tenant: str = "acme", **more: Any) -> RequestFacts:
-    return RequestFacts(model=model, tenant=tenant, **more)
+def facts(model: str = "large", tenant: str = "acme", **more: Any) -> dict[str, Any]:
+    """What rules and canaries look at, of the head and of the body."""
+    return {"model": model, "tenant": tenant, **more}
+
+
+def resolve(book: RuleBook, asked: dict[str, Any], request_id: str) -> Resolution | None:
+    body = dict(asked)
+    head = {name: body.pop(name, default) for name, default in (("tenant", ""), ("tags", ()), ("headers", {}))}
+    return HeadRoutes(book, **head).resolve(request_id=request_id, **body)
 
 
 def canary(*, sticky: str = "user", new: float = 1.0) -> Policy:
@@ -24,17 +31,16 @@ def canary(*, sticky: str = "user", new: float = 1.0) -> Policy:
     return Policy(aliases=(Alias(name="chat", pools=pools, sticky=sticky),))
 
 
-def first(book: RuleBook, asked: RequestFacts, request_id: str = "r") -> str:
-    found = book.resolve(asked, request_id)
+def first(book: RuleBook, asked: dict[str, Any], request_id: str = "r") -> str:
+    found = resolve(book, asked, request_id)
     assert found is not None
     return found.pools[0]
 
 
 def test_without_rules_each_model_is_itself() -> None:
     book = RuleBook(Policy(), MODELS)
-    assert not book.needs_facts
-    assert book.resolve(facts(), "r") == Resolution(pools=("large",), requested="large", why="name")
-    assert book.resolve(facts("huge"), "r") is None
+    assert resolve(book, facts(), "r") == Resolution(pools=("large",), requested="large", why="name")
+    assert resolve(book, facts("huge"), "r") is None
 
 
 def test_known_names_are_models_and_aliases_that_lead_somewhere() -> None:
@@ -42,21 +48,20 @@ def test_known_names_are_models_and_aliases_that_lead_somewhere() -> None:
     alias = Alias(name="chat", pools=(WeightedPool(model="large"), WeightedPool(model="gone")))
     book = RuleBook(Policy(aliases=(gone, alias)), MODELS)
     assert book.known_names() == ("chat", "large", "long", "new", "small")
-    assert book.resolve(facts("old"), "r") is None
-    assert book.resolve(facts("chat"), "r") == Resolution(pools=("large",), requested="chat", why="name, alias chat")
+    assert resolve(book, facts("old"), "r") is None
+    assert resolve(book, facts("chat"), "r") == Resolution(pools=("large",), requested="chat", why="name, alias chat")
 
 
 def test_fallbacks_come_after_in_order_without_unknown_ones_and_doubles() -> None:
     book = RuleBook(Policy(fallbacks={"large": ("gone", "small", "large", "long")}), MODELS)
-    assert book.needs_facts
-    found = book.resolve(facts(), "r")
+    found = resolve(book, facts(), "r")
     assert found is not None and found.pools == ("large", "small", "long")
 
 
 def test_alias_hides_a_model_of_its_name_and_has_fallbacks_of_both() -> None:
     alias = Alias(name="large", pools=(WeightedPool(model="new"),))
     book = RuleBook(Policy(aliases=(alias,), fallbacks={"new": ("small",), "large": ("long",)}), MODELS)
-    found = book.resolve(facts(), "r")
+    found = resolve(book, facts(), "r")
     assert found is not None and found.pools == ("new", "small", "long")
 
 
@@ -115,7 +120,7 @@ RULES = [
 @pytest.mark.parametrize(("rule", "more", "matches"), RULES)
 def test_rule_matches_when_all_its_parts_do(rule: RouteRule, more: dict[str, Any], matches: bool) -> None:
     book = RuleBook(Policy(rules=(rule,)), MODELS)
-    found = book.resolve(facts(**more), "r")
+    found = resolve(book, facts(**more), "r")
     assert found is not None
     assert found.pools == (("small",) if matches else ("large",))
     assert found.why == ("rule 1" if matches else "name")
@@ -124,7 +129,7 @@ def test_rule_matches_when_all_its_parts_do(rule: RouteRule, more: dict[str, Any
 def test_first_rule_counts_and_may_name_an_alias() -> None:
     rules = (RouteRule(to="chat", tenants=("acme",)), RouteRule(to="small"))
     book = RuleBook(Policy(rules=rules, aliases=canary().aliases), MODELS)
-    found = book.resolve(facts("anything"), "r")
+    found = resolve(book, facts("anything"), "r")
     assert found is not None and found.pools[0] in ("large", "new") and found.why == "rule 1, alias chat"
     assert found.requested == "anything"
     assert first(book, facts("anything", "other")) == "small"
@@ -132,10 +137,76 @@ def test_first_rule_counts_and_may_name_an_alias() -> None:
 
 def test_rule_to_a_model_that_is_gone_sends_nowhere_else() -> None:
     book = RuleBook(Policy(rules=(RouteRule(to="private", tags=("secret",)),)), MODELS)
-    assert book.resolve(facts(tags=("secret",)), "r") is None
+    assert resolve(book, facts(tags=("secret",)), "r") is None
 
 
 def test_needed_fields_and_headers_are_named() -> None:
     rule = RouteRule(to="small", headers={"X-A": "1"}, fields={"service_tier": "flex"})
     book = RuleBook(Policy(rules=(rule,)), MODELS)
     assert (book.header_names, book.field_names) == ({"x-a"}, {"service_tier"})
+
+
+NAMES = st.sampled_from([*MODELS, "chat", "gone"])
+ANY_RULE = st.builds(
+    RouteRule,
+    to=NAMES,
+    model=st.sampled_from(["*", "large", "chat"]),
+    tenants=st.sampled_from([(), ("acme",), ("x",)]),
+    headers=st.sampled_from([{}, {"x-tier": "*"}]),
+    fields=st.sampled_from([{}, {"service_tier": "flex"}]),
+    min_prompt_tokens=st.none() | st.integers(0, 20),
+    max_context_tokens=st.none() | st.integers(0, 20),
+)
+POLICIES = st.builds(
+    Policy,
+    rules=st.lists(ANY_RULE, max_size=4).map(tuple),
+    aliases=st.sampled_from(["user", "request", "tenant", "header:x-tier"]).map(
+        lambda kind: canary(sticky=kind).aliases
+    ),
+    fallbacks=st.dictionaries(NAMES, st.lists(NAMES, min_size=1, max_size=2).map(tuple), max_size=3),
+)
+BODIES = st.fixed_dictionaries(
+    {"model": NAMES, "request_id": st.sampled_from(["r1", "r2", "r3"])},
+    optional={
+        "user": st.sampled_from(["u1", "u2"]),
+        "prompt_tokens": st.integers(0, 20),
+        "context_tokens": st.integers(0, 20),
+        "fields": st.just({"service_tier": "flex"}),
+    },
+)
+
+
+@given(
+    POLICIES, st.sampled_from(["acme", ANONYMOUS]), st.sampled_from([{}, {"x-tier": "a"}]), st.lists(BODIES, max_size=6)
+)
+def test_routes_of_a_head_do_not_depend_on_the_requests_before(
+    policy: Policy, tenant: str, headers: dict[str, str], bodies: list[dict[str, Any]]
+) -> None:
+    book = RuleBook(policy, MODELS)
+    shared = HeadRoutes(book, tenant, (), headers)
+    for body in bodies:
+        assert shared.resolve(**body) == HeadRoutes(book, tenant, (), headers).resolve(**body)
+
+
+@given(POLICIES, BODIES)
+def test_first_rule_that_fits_decides(policy: Policy, body: dict[str, Any]) -> None:
+    """Said once more, rule by rule, as a policy is read."""
+
+    def fits(rule: RouteRule) -> bool:
+        prompt, context = body.get("prompt_tokens", 0), body.get("context_tokens", 0)
+        return (
+            rule.model in ("*", body["model"])
+            and rule.tenants in ((), ("acme",))
+            and not rule.headers
+            and (not rule.fields or "fields" in body)
+            and (rule.min_prompt_tokens is None or prompt >= rule.min_prompt_tokens)
+            and (rule.max_context_tokens is None or context <= rule.max_context_tokens)
+        )
+
+    target = next((rule.to for rule in policy.rules if fits(rule)), body["model"])
+    found = HeadRoutes(RuleBook(policy, MODELS), "acme", (), {}).resolve(**body)
+    if target == "gone":
+        assert found is None
+    else:
+        assert found is not None
+        assert found.pools[0] in (("large", "new") if target == "chat" else (target,))

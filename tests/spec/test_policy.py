@@ -25,7 +25,8 @@ gateway:
   auth: keys
   tls: {certificate: /etc/tls.crt, key: /etc/tls.key}
   tenants:
-    - {name: a, weight: 2, priority: 0, requests_per_minute: 60, models: [chat], tags: [gold], cache_group: all}
+    - {name: a, weight: 2, priority: 0, requests_per_minute: 60, models: [chat], tags: [gold], cache_group: all,
+       allow_fields: [priority]}
     - {name: b, tokens_per_day: 1000000}
   admin: [{name: ops, role: operator, secret_env: OPS_SECRET}]
   cors: {origins: ["https://app.example.com"]}
@@ -50,7 +51,14 @@ def test_everything_in_the_section_reaches_the_policy() -> None:
     policy = policy_of(full().gateway, [key], "salt", 3)
     assert (policy.auth, policy.keys, policy.salt, policy.num_gateways) == ("keys", (key,), "salt", 3)
     assert policy.tenants[0] == TenantPolicy(
-        name="a", weight=2.0, priority=0, requests_per_minute=60, models=("chat",), tags=("gold",), cache_group="all"
+        name="a",
+        weight=2.0,
+        priority=0,
+        requests_per_minute=60,
+        models=("chat",),
+        tags=("gold",),
+        cache_group="all",
+        allow_fields=("priority",),
     )
     assert policy.tenants[1] == TenantPolicy(name="b", tokens_per_day=1_000_000)
     assert [(alias.name, [(pool.model, pool.weight) for pool in alias.pools]) for alias in policy.aliases] == [

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = (
+    "ALLOWABLE_FIELDS",
     "ANONYMOUS",
     "AdminCredential",
     "Alias",
@@ -21,6 +22,10 @@ __all__ = (
 
 ANONYMOUS = "anonymous"
 """The tenant of every request where no keys are required."""
+
+
+ALLOWABLE_FIELDS = ("kv_transfer_params", "priority", "request_id", "vllm_xargs")
+"""Fields of a request that only tenants with them in ``allow_fields`` may send to engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class TenantPolicy:
     # tenants of one group share the engines' prefix caches; empty: the tenant has a cache of its own
     cache_group: str = ""
     tags: tuple[str, ...] = ()  # matched by routing rules
+    allow_fields: tuple[str, ...] = ()  # which of ALLOWABLE_FIELDS its requests may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

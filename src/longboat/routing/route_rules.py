@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from longboat.core.policy import ANONYMOUS, Alias, Policy, RouteRule
 
-__all__ = ("RequestFacts", "Resolution", "RuleBook")
+__all__ = ("HeadRoutes", "Resolution", "RuleBook")
 
-_ANY = "*"
-_HEADER = "header:"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
-    """The facts of a request that rules and canaries use."""
-
-    model: str
-    tenant: str
-    tags: tuple[str, ...] = ()  # the tenant's tags
-    headers: Mapping[str, str] = field(default_factory=dict)  # header (lower case) → value
-    # top-level fields of the body as text; only those in ``RuleBook.field_names`` are needed
-    fields: Mapping[str, str] = field(default_factory=dict)
-    prompt_tokens: int = 0
-    context_tokens: int = 0  # prompt and requested completion together
-    user: str = ""
+_ANY: Final = "*"
+_HEADER: Final = "header:"
+_MAX_NAMES: Final = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """The destination of a request."""
+class Resolution(NamedTuple):
+    """Where a request goes. pools: models, the first choice then its fallbacks; why: for the routing record."""
 
     pools: tuple[str, ...]  # models: the first choice, then its fallbacks
     requested: str
@@ -39,14 +24,16 @@ class Resolution:
 
 
 class RuleBook:
-    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Rebuilt when either changes."""
+    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Replaced when either changes.
+
+    field_names: top-level fields of the body that rules read; header_names: headers that rules and canaries read
+    """
 
     def __init__(self, policy: Policy, models: Iterable[str]) -> None:
-        self._models = frozenset(models)
-        self._rules = policy.rules
-        self._fallbacks = policy.fallbacks
-        self._canaries = {alias.name: _Canary(alias, self._models) for alias in policy.aliases}
-        # body fields that ``RequestFacts`` must hold; other fields are not read
+        self.models = frozenset(models)
+        self.rules = policy.rules
+        self.fallbacks = policy.fallbacks
+        self.canaries = {alias.name: _Canary(alias, self.models) for alias in policy.aliases}
         self.field_names = frozenset(name for rule in policy.rules for name in rule.fields)
         sticky = (alias.sticky.removeprefix(_HEADER) for alias in policy.aliases if alias.sticky.startswith(_HEADER))
         # headers that ``RequestFacts`` must hold; other headers are not read
@@ -56,43 +43,129 @@ class RuleBook:
             for name in names
         )
 
-    @property
-    def needs_facts(self) -> bool:
-        """Whether ``resolve`` must be called. False: each model serves its own requests only."""
-        return bool(self._rules or self._canaries or self._fallbacks)
-
     def known_names(self) -> tuple[str, ...]:
-        """Return the models, and the aliases that lead to one, sorted."""
-        aliases = {name for name, canary in self._canaries.items() if canary.pools}
-        return tuple(sorted(self._models | aliases))
+        """Return the models and the aliases that lead to one, sorted."""
+        aliases = {name for name, canary in self.canaries.items() if canary.pools}
+        return tuple(sorted(self.models | aliases))
 
-    def resolve(self, facts: RequestFacts, request_id: str) -> Resolution | None:
-        """Return the models to try, in order; None if the name, or the target of its rule, is not a known model.
 
-        request_id: spreads requests that have nothing to be sticky by
+class HeadRoutes:
+    """The routes of all requests that share one head: what its tenant and headers decide is decided once for each name.
+
+    field_names: top-level fields of the body that the rules which can still apply read
+    """
+
+    __slots__ = ("_book", "_branches", "_headers", "_rules", "_tenant", "field_names")
+
+    def __init__(self, book: RuleBook, tenant: str, tags: Sequence[str], headers: Mapping[str, str]) -> None:
+        """headers: those in ``book.header_names``, by lower-case name"""
+        self._book = book
+        self._tenant = tenant
+        self._headers = headers
+        self._rules = [
+            (number, rule)
+            for number, rule in enumerate(book.rules, 1)
+            if _fits_head(rule, tenant, frozenset(tags), headers)
+        ]
+        self.field_names = frozenset(name for _, rule in self._rules for name in rule.fields)
+        self._branches: dict[str, _Branches] = {}
+
+    def resolve(
+        self,
+        model: str,
+        request_id: str,
+        *,
+        user: str = "",
+        prompt_tokens: int = 0,
+        context_tokens: int = 0,
+        fields: Mapping[str, str] | None = None,
+    ) -> Resolution | None:
+        """Return the models to try, in order; None if the name, or the target of its rule, is no known model.
+
+        request_id: spreads requests that nothing sticks to; context_tokens: prompt and asked-for completion
+        fields: those in ``field_names`` that the body has, as text
         """
-        number, target = self._target(facts)
-        first = self._model_of(target, facts, request_id)
+        branches = self._branches.get(model)
+        if branches is None:
+            branches = self._learn(model)
+        branch = branches.otherwise
+        for other in branches.by_body:
+            if _fits_body(other.rule, prompt_tokens, context_tokens, fields):
+                branch = other
+                break
+        if branch.is_steady:
+            return branch.resolution
+        return self._resolution(model, branch.number, branch.target, user, request_id)
+
+    def _learn(self, model: str) -> _Branches:
+        if len(self._branches) >= _MAX_NAMES:
+            self._branches.clear()
+        by_body = []
+        otherwise = None
+        for number, rule in self._rules:
+            if rule.model not in (_ANY, model):
+                continue
+            branch = self._branch(model, number, rule.to, rule)
+            if not _reads_body(rule):
+                otherwise = branch
+                break
+            by_body.append(branch)
+        found = self._branches[model] = _Branches(by_body, otherwise or self._branch(model, 0, model, None))
+        return found
+
+    def _branch(self, model: str, number: int, target: str, rule: RouteRule | None) -> _Branch:
+        first = self._model_of(target, "", "")
+        names = (target, *self._book.fallbacks.get(first or "", ()), *self._book.fallbacks.get(target, ()))
+        canaries = (self._book.canaries.get(name) for name in names)
+        is_steady = all(c is None or c.is_steady(self._tenant, self._headers) for c in canaries)
+        resolution = self._resolution(model, number, target, "", "") if is_steady else None
+        return _Branch(number, target, rule, is_steady=is_steady, resolution=resolution)
+
+    def _resolution(self, model: str, number: int, target: str, user: str, request_id: str) -> Resolution | None:
+        first = self._model_of(target, user, request_id)
         if first is None:
             return None
-        names = (*self._fallbacks.get(first, ()), *(self._fallbacks.get(target, ()) if target != first else ()))
-        others = (self._model_of(name, facts, request_id) for name in names)
-        pools = tuple(dict.fromkeys((first, *(model for model in others if model is not None))))
-        return Resolution(pools=pools, requested=facts.model, why=_why(number, target, first))
+        fallbacks = self._book.fallbacks
+        names = (*fallbacks.get(first, ()), *(fallbacks.get(target, ()) if target != first else ()))
+        others = (self._model_of(name, user, request_id) for name in names)
+        pools = tuple(dict.fromkeys((first, *(other for other in others if other is not None))))
+        return Resolution(pools=pools, requested=model, why=_why(number, target, first))
 
-    def _target(self, facts: RequestFacts) -> tuple[int, str]:
-        """Return the number of the matching rule, from 1, and its target; 0 and the requested name if none matched."""
-        for number, rule in enumerate(self._rules, 1):
-            if _matches(rule, facts):
-                return number, rule.to
-        return 0, facts.model
-
-    def _model_of(self, name: str, facts: RequestFacts, request_id: str) -> str | None:
-        """Return the model for a name. An alias hides a model of the same name, so a model can be split unnoticed."""
-        canary = self._canaries.get(name)
+    def _model_of(self, name: str, user: str, request_id: str) -> str | None:
+        """An alias hides a model of the same name, so that a model can be split without its users knowing."""
+        canary = self._book.canaries.get(name)
         if canary is not None:
-            return canary.choose(facts, request_id)
-        return name if name in self._models else None
+            return canary.choose(self._tenant, self._headers, user, request_id)
+        return name if name in self._book.models else None
+
+
+class _Branch:
+    """Where one rule, or the asked-for name itself, sends requests.
+
+    number: of the rule, from 1; 0 where none matched
+    is_steady: all requests get ``resolution``; else a canary spreads them
+    """
+
+    __slots__ = ("is_steady", "number", "resolution", "rule", "target")
+
+    def __init__(
+        self, number: int, target: str, rule: RouteRule | None, *, is_steady: bool, resolution: Resolution | None
+    ) -> None:
+        self.number = number
+        self.target = target
+        self.rule = rule
+        self.is_steady = is_steady
+        self.resolution = resolution
+
+
+class _Branches:
+    """The branches of one asked-for name: the first whose rule fits the body, else the last one."""
+
+    __slots__ = ("by_body", "otherwise")
+
+    def __init__(self, by_body: list[_Branch], otherwise: _Branch) -> None:
+        self.by_body = by_body
+        self.otherwise = otherwise
 
 
 class _Canary:
@@ -106,26 +179,35 @@ class _Canary:
         self.pools = [(pool.model, pool.weight) for pool in alias.pools if pool.model in models and pool.weight > 0]
         self._total = sum(weight for _, weight in self.pools)
 
-    def choose(self, facts: RequestFacts, request_id: str) -> str | None:
+    def is_steady(self, tenant: str, headers: Mapping[str, str]) -> bool:
+        """Return whether all requests of a head get the same pool."""
+        if len(self.pools) < 2:
+            return True
+        if self._sticky in ("request", "user"):
+            return False
+        return tenant != ANONYMOUS or bool(self._header(headers))
+
+    def choose(self, tenant: str, headers: Mapping[str, str], user: str, request_id: str) -> str | None:
+        """Return the pool of a request; None where no pool exists."""
         if len(self.pools) < 2:
             return self.pools[0][0] if self.pools else None
-        point = _point(self._name, *self._identity(facts, request_id)) * self._total
+        value = self._header(headers) or (user if self._sticky == "user" else "")
+        # A tenant that is everybody keeps no pool: all would get the same one.
+        if self._sticky == "request" or (not value and tenant == ANONYMOUS):
+            point = _point(self._name, "", request_id)
+        else:
+            point = _point(self._name, tenant, value)
+        point *= self._total
         for model, weight in self.pools:
             point -= weight
             if point < 0:
                 return model
         return self.pools[-1][0]
 
-    def _identity(self, facts: RequestFacts, request_id: str) -> tuple[str, str]:
-        """Return what keeps its pool. The anonymous tenant keeps none: all its requests would get the same pool."""
-        value = ""
-        if self._sticky.startswith(_HEADER):
-            value = facts.headers.get(self._sticky.removeprefix(_HEADER).lower(), "")
-        elif self._sticky == "user":
-            value = facts.user
-        if self._sticky == "request" or (not value and facts.tenant == ANONYMOUS):
-            return "", request_id
-        return facts.tenant, value
+    def _header(self, headers: Mapping[str, str]) -> str:
+        if not self._sticky.startswith(_HEADER):
+            return ""
+        return headers.get(self._sticky.removeprefix(_HEADER).lower(), "")
 
 
 def _point(*parts: str) -> float:
@@ -134,15 +216,27 @@ def _point(*parts: str) -> float:
     return int.from_bytes(hashlib.blake2b(data, digest_size=6).digest(), "big") / (1 << 48)
 
 
-def _matches(rule: RouteRule, facts: RequestFacts) -> bool:
+def _fits_head(rule: RouteRule, tenant: str, tags: frozenset[str], headers: Mapping[str, str]) -> bool:
     return (
-        rule.model in (_ANY, facts.model)
-        and (not rule.tenants or facts.tenant in rule.tenants)
-        and (not rule.tags or not set(rule.tags).isdisjoint(facts.tags))
-        and _within(facts.prompt_tokens, rule.min_prompt_tokens, rule.max_prompt_tokens)
-        and _within(facts.context_tokens, rule.min_context_tokens, rule.max_context_tokens)
-        and all(_has(facts.headers, name.lower(), value) for name, value in rule.headers.items())
-        and all(_has(facts.fields, name, value) for name, value in rule.fields.items())
+        (not rule.tenants or tenant in rule.tenants)
+        and (not rule.tags or not tags.isdisjoint(rule.tags))
+        and all(_has(headers, name.lower(), value) for name, value in rule.headers.items())
+    )
+
+
+def _reads_body(rule: RouteRule) -> bool:
+    bounds = (rule.min_prompt_tokens, rule.max_prompt_tokens, rule.min_context_tokens, rule.max_context_tokens)
+    return bool(rule.fields) or any(bound is not None for bound in bounds)
+
+
+def _fits_body(
+    rule: RouteRule | None, prompt_tokens: int, context_tokens: int, fields: Mapping[str, str] | None
+) -> bool:
+    return (
+        rule is not None
+        and _within(prompt_tokens, rule.min_prompt_tokens, rule.max_prompt_tokens)
+        and _within(context_tokens, rule.min_context_tokens, rule.max_context_tokens)
+        and (not rule.fields or all(_has(fields or {}, name, value) for name, value in rule.fields.items()))
     )
 
 

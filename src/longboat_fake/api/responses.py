@@ -11,7 +11,15 @@ from typing import Any
 import orjson
 
 from longboat_fake.api.generation import check_room, run_to_end
-from longboat_fake.api.requests import Choice, RefusedError, Request, checked_model, decoded, request_of
+from longboat_fake.api.requests import (
+    Choice,
+    RefusedError,
+    Request,
+    chat_prompt,
+    checked_model,
+    decoded,
+    request_of,
+)
 from longboat_fake.api.response_events import ResponseEvents
 from longboat_fake.api.response_items import response_document, response_items
 from longboat_fake.api.stream import stream_updates
@@ -56,6 +64,13 @@ class Responses:
         else:
             await self._run(kept, request)
             exchange.answer(200, orjson.dumps(kept.document))
+
+    def count_input(self, exchange: Exchange) -> None:
+        """Answer ``POST /v1/responses/input_tokens``. Raises RefusedError."""
+        body = checked_model(self._engine.settings.model, decoded(exchange.body))
+        messages = [*self._before(body.get("previous_response_id")), *_messages(body.get("input"))]
+        count = len(chat_prompt(_as_chat(body, messages)))
+        exchange.answer(200, orjson.dumps({"object": "response.input_tokens", "input_tokens": count}))
 
     def retrieve(self, exchange: Exchange) -> None:
         """Answer ``GET /v1/responses/ID``. Raises RefusedError."""

@@ -27,7 +27,7 @@ from longboat_fake.http.server import Exchange
 __all__ = ("Api",)
 
 _GUARDED = ("/v1", "/v2", "/longboat")
-_ONE_RESPONSE = re.compile(r"/v1/responses/[^/]+(/cancel)?")
+_ONE_RESPONSE = re.compile(r"/v1/responses/(?!input_tokens$)[^/]+(/cancel)?")
 _KINDS = {
     401: "AuthenticationError",
     403: "PermissionError",
@@ -59,6 +59,7 @@ class Api:
             ("GET", "/v1/responses/*"): self._responses.retrieve,
             ("POST", "/v1/responses/*/cancel"): self._responses.cancel,
             ("POST", "/v1/responses"): self._responses.create,
+            ("POST", "/v1/responses/input_tokens"): self._responses.count_input,
             ("POST", "/v1/messages"): lambda exchange: answer_messages(engine, exchange),
             ("POST", "/v1/messages/count_tokens"): lambda exchange: count_tokens(engine, exchange),
             ("POST", "/tokenize"): self._tokenize,
@@ -113,7 +114,7 @@ class Api:
         route = self._routes.get((exchange.method, path))
         if route is None:
             known = {path for _method, path in self._routes}
-            raise RefusedError(405 if path in known else 404, f"there is no {exchange.method} {exchange.path}")
+            raise RefusedError(*((405, "Method Not Allowed") if path in known else (404, "Not Found")))
         return route
 
     def _metrics(self, exchange: Exchange) -> None:

@@ -14,6 +14,7 @@ from engine_processes import fake, vllm
 
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 
+_OPTIONAL_PATHS = ("--enable-scale-out", "--enable-tokenizer-info-endpoint")
 _VLLM = pytest.param(
     "vllm",
     marks=[
@@ -34,7 +35,7 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             chat, pooling = (stack.enter_context(fake(name, folder)) for name in ("tiny", "tiny-embed"))
         else:
             node: VllmNode = request.getfixturevalue("vllm_node")
-            chat = stack.enter_context(vllm(node, "tiny", folder))
+            chat = stack.enter_context(vllm(node, "tiny", folder, *_OPTIONAL_PATHS))
             pooling = stack.enter_context(vllm(node, "tiny-embed", folder, "--runner", "pooling", "--convert", "embed"))
         yield Engines(kind=request.param, chat=chat, pooling=pooling)
 

@@ -35,6 +35,18 @@ def test_response_whole(client: openai.OpenAI, chat: Place) -> None:
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
+def test_input_tokens_are_counted_as_the_response_counts_them(client: openai.OpenAI, chat: Place) -> None:
+    asks = {"input": "What is tensor parallel?", "instructions": "Answer."}
+    counted = client.responses.input_tokens.count(model=chat.model, **asks)
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == asked(client, chat.model, **asks).usage.input_tokens
+
+
+def test_input_tokens_of_nothing_are_refused(client: openai.OpenAI, chat: Place) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.responses.input_tokens.count(model=chat.model, input=7)  # type: ignore[arg-type]
+
+
 def test_response_that_is_cut_is_incomplete(client: openai.OpenAI, chat: Place) -> None:
     response = asked(client, chat.model, max_output_tokens=3)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")

@@ -1,4 +1,4 @@
-"""The admin API and ``/metrics``: who may ask, what is answered."""
+"""The admin API, ``/metrics`` and ``/load``: whose requests are allowed, and the responses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from urllib.parse import parse_qs, unquote
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.node_view import USAGE_DAYS, Node
+from longboat.gateway.api.paths import unknown_path
+from longboat.gateway.http.error_responses import method_not_allowed
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.limits.keys import presented_key
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
 
 __all__ = ("AdminAnswer", "AdminState", "answer", "is_admin_path")
 
 _MAX_LIMIT = 1000
-_PATHS = "/admin/v1/state, /admin/v1/requests, /admin/v1/requests/{id}, /admin/v1/usage, /admin/v1/drain, …/undrain"
 _REQUEST_PATH = re.compile(r"requests/[^/]{1,400}")
 _ROLES = {"viewer": 1, "operator": 2}
 
@@ -46,7 +48,7 @@ class _Live(Protocol):
 
 
 class AdminState(Protocol):
-    """What the admin API needs of the gateway: its policy, its keys, and whoever answers for the node."""
+    """What the admin API needs of the gateway: its policy and keys, and what reports for the node."""
 
     @property
     def live(self) -> _Live: ...
@@ -55,7 +57,9 @@ class AdminState(Protocol):
 
 
 class _Caller(NamedTuple):
-    """rank: what may be done, as in _ROLES, 0 is nothing; tenant: whose own records may be read, None is everybody's.
+    """What the sender of a request may do.
+
+    rank: as in _ROLES, 0 is nothing; tenant: the one whose own records may be read, None is every tenant's
 
     known: a key was presented and found; scrapes: may read the metrics without a role
     """
@@ -67,7 +71,7 @@ class _Caller(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call of somebody who was let in. only: the tenant whose records may be read; None reads all."""
+    """A request that was allowed. only: the tenant whose records it may read; None reads all."""
 
     node: Node
     caller: _Caller
@@ -79,16 +83,16 @@ class _Call(NamedTuple):
 
 
 def is_admin_path(path: str) -> bool:
-    """Whether :func:`answer` is to be asked."""
-    return path == "/metrics" or path == "/admin" or path.startswith("/admin/")
+    """Return whether :func:`answer` handles this path."""
+    return path in ("/metrics", "/load", "/admin") or path.startswith("/admin/")
 
 
 async def answer(
     state: AdminState, method: str, path: str, query: str, noted: Mapping[bytes, bytes], peer: str
 ) -> Refusal | AdminAnswer:
-    """Raises nothing, and ends within about three seconds.
+    """Return the response. Raises nothing, and ends within about three seconds.
 
-    noted: the request's headers by lower-case name; ``authorization``, ``x-api-key``, ``x-forwarded-for`` and
+    noted: the request's headers by lower-case name; those with a key, ``x-forwarded-for`` and
         ``forwarded`` are read
     query: as sent, without ``?``; peer: the client's IP address
     """
@@ -98,18 +102,29 @@ async def answer(
     try:
         if path == "/metrics":
             return await _metrics(call, method)
+        if path == "/load":
+            return await _load(call, method)
         return await _admin(call, method, path)
     except ClusterError as error:
-        message = f"The gateway's parent process does not answer: {error.message}. Try again in a moment."
+        message = f"The gateway's parent process does not respond: {error.message}. Try again in a moment."
         return Refusal(status=503, message=message, code="gateway_parent", retry_after_s=1)
 
 
 async def _metrics(call: _Call, method: str) -> Refusal | AdminAnswer:
     if method not in ("GET", "HEAD"):
-        return _wrong_method(method, "GET, HEAD")
+        return method_not_allowed(method, "GET, HEAD")
     if not (call.caller.scrapes or call.caller.rank):
         return _not_allowed(call.caller, "the metrics", "viewer")
     return AdminAnswer(200, render(await call.node.metrics()), CONTENT_TYPE)
+
+
+async def _load(call: _Call, method: str) -> Refusal | AdminAnswer:
+    """Answer as vLLM does: the number of requests in progress, here of all processes of this node."""
+    if method not in ("GET", "HEAD"):
+        return method_not_allowed(method, "GET, HEAD")
+    if not (call.caller.scrapes or call.caller.known):
+        return _not_allowed(call.caller, "the load", "viewer")
+    return AdminAnswer(200, {"server_load": (await call.node.report())["in_flight"]})
 
 
 async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
@@ -119,9 +134,9 @@ async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
     if name in ("drain", "undrain"):
         return await _steer(call, method, name)
     if name not in ("state", "usage", "requests") and not _REQUEST_PATH.fullmatch(name):
-        return Refusal(status=404, message=f"There is no such admin path. Known: {_PATHS}.", code="unknown_url")
+        return unknown_path(path)
     if method not in ("GET", "HEAD"):
-        return _wrong_method(method, "GET, HEAD")
+        return method_not_allowed(method, "GET, HEAD")
     return await _read(call, name)
 
 
@@ -166,42 +181,37 @@ async def _usage(call: _Call) -> Refusal | AdminAnswer:
 
 async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
     if call.caller.rank < _ROLES["operator"]:
-        return _not_allowed(call.caller, f"a {verb}", "operator")
+        return _not_allowed(call.caller, verb, "operator")
     if method != "POST":
-        return _wrong_method(method, "POST")
+        return method_not_allowed(method, "POST")
     await (call.node.drain() if verb == "drain" else call.node.undrain())
     return AdminAnswer(200, {"draining": verb == "drain"})
 
 
-# who asks
+# who sent the request
 
 
 def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
-    """An admin's key has its role, a tenant's key that tenant's own records.
+    """Return what the request's key allows: an admin's key its role, a tenant's key that tenant's own records.
 
-    Without a key, a client of this machine may read the metrics, and, where nobody has keys at all, everything else;
-    where nobody has keys, the metrics are open to all who reach the gateway.
+    Without a key, a client on this machine may read the metrics. On a gateway without keys and admins, such a client
+    may read everything, and every client may read the metrics.
     """
     here = _is_here(noted, peer)
     keyless = not live.keys.asks and not live.policy.admins
-    presented = _presented(noted)
+    presented = presented_key(noted)
     if presented:
         if (admin := live.keys.admin_of(presented)) is not None:
             return _Caller(rank=_ROLES.get(admin.role, 0), known=True)
         if live.keys.asks and (tenant := live.keys.tenant_of(presented, time.time())) is not None:
             return _Caller(tenant=tenant.name, known=True)
         if not keyless:
-            return _Caller()  # a wrong key is told so, wherever it comes from
+            return _Caller()  # a wrong key is refused, wherever it comes from
     return _Caller(rank=_ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
 
 
-def _presented(noted: Mapping[bytes, bytes]) -> bytes:
-    scheme, _, key = noted.get(b"authorization", b"").strip().partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else noted.get(b"x-api-key", b"").strip()
-
-
 def _is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
-    """Whether the client itself is on this machine, and not only a proxy that speaks for it."""
+    """Return whether the client itself is on this machine, and not only a proxy in front of it."""
     if b"x-forwarded-for" in noted or b"forwarded" in noted:
         return False
     try:
@@ -214,9 +224,9 @@ def _is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
 
 def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:
     if caller.known:
-        message = f"This key may not have {what}. Use an admin key with the role {role!r}."
+        message = f"This key does not give access to {what}. Use an admin key with the role {role!r}."
         return Refusal(status=403, message=message, code="not_allowed")
-    message = f"For {what}, send 'Authorization: Bearer KEY' with an admin key (gateway.admin in the fleet file)."
+    message = f"To use {what}, send 'Authorization: Bearer KEY' with an admin key (gateway.admin in the fleet file)."
     return Refusal(status=401, message=message, code="admin_key_required")
 
 
@@ -224,18 +234,13 @@ def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:
 
 
 def _no_request(request_id: str, missing: list[str]) -> Refusal:
-    silent = f" These processes did not answer: {', '.join(missing)}." if missing else ""
-    message = f"No recent request has the id {request_id[:128]!r}. Only the last ones of each node are kept.{silent}"
+    silent = f" These processes did not respond: {', '.join(missing)}." if missing else ""
+    message = f"No recent request has the id {request_id[:128]!r}. Each node keeps only its last requests.{silent}"
     return Refusal(status=404, message=message, code="request_not_found")
 
 
 def _bad_query(name: str, most: int) -> Refusal:
     return Refusal(status=400, message=f"{name!r} must be a number from 1 to {most}.", code="bad_query", param=name)
-
-
-def _wrong_method(method: str, allow: str) -> Refusal:
-    message = f"{method[:20]} is not allowed here. Use {allow}."
-    return Refusal(status=405, message=message, code="method_not_allowed", allow=allow)
 
 
 def _whole_number(text: str, most: int) -> int | None:

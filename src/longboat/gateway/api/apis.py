@@ -1,66 +1,106 @@
-"""The paths that engines answer: what each makes of its body and of its answer."""
+"""The table of paths: what the gateway relays to engines, and what each path makes of its body and response."""
 
 from __future__ import annotations
 
-from longboat.gateway.api.body import BodyKind
+from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.http.responses import ErrorStyle
 
-__all__ = ("APIS", "KNOWN_PATHS", "RESPONSES", "Api", "style_of")
+__all__ = ("APIS", "KNOWN_PATHS", "OWN_PATHS", "RESPONSES", "TOKENIZER_INFO", "Api", "style_of")
 
 
 class Api:
-    """One path. body: None is a multipart form; events: how a stream of its answers tells its usage.
+    """What a path makes of its body and of its response. Several paths can share one."""
 
-    weighs_completion: its answer has generated tokens, so the estimate of its cost holds some
-    remembers_owner: its answers can be asked for again, of the replica that gave them
-    """
-
-    __slots__ = ("body", "events", "name", "remembers_owner", "style", "weighs_completion")
+    __slots__ = ("body", "events", "name", "needs", "remembers_owner", "style", "summary", "weighs_completion")
 
     def __init__(
         self,
         name: str,
-        body: BodyKind | None,
+        body: BodyKind,
+        summary: str,
         events: AnswerKind = AnswerKind.OPENAI_EVENTS,
         *,
         weighs_completion: bool = False,
         remembers_owner: bool = False,
         style: ErrorStyle = ErrorStyle.OPENAI,
+        needs: str = "",
     ) -> None:
         self.name = name
         self.body = body
+        # for the OpenAPI document
+        self.summary = summary
+        # how a stream of its responses reports usage
         self.events = events
+        # the response has generated tokens, so the estimate of its cost includes some
         self.weighs_completion = weighs_completion
         self.style = style
+        # responses can be requested again, from the replica that gave them
         self.remembers_owner = remembers_owner
+        # what to do where the model's engine does not have the path
+        self.needs = needs
 
+
+_POOLING_MODEL = "Use a model that is served for pooling (with vLLM: engine.args [--runner, pooling, --convert, embed])"
+_SCALE_OUT = "Start its engine with engine.args [--enable-scale-out]"
 
 RESPONSES = Api(
-    "responses", BodyKind.RESPONSES, AnswerKind.RESPONSES_EVENTS, weighs_completion=True, remembers_owner=True
-)
+    "responses", BodyKind.RESPONSES, "Create a response", AnswerKind.RESPONSES_EVENTS, weighs_completion=True,
+    remembers_owner=True, needs="Use /v1/chat/completions",
+)  # fmt: skip
+TOKENIZER_INFO = Api(
+    "tokenizer_info", BodyKind.NONE, "Describe a model's tokenizer",
+    needs="Start its engine with engine.args [--enable-tokenizer-info-endpoint]",
+)  # fmt: skip
 
-_CHAT = Api("chat", BodyKind.CHAT, weighs_completion=True)
-_COMPLETIONS = Api("completions", BodyKind.COMPLETIONS, weighs_completion=True)
-_EMBEDDINGS = Api("embeddings", BodyKind.EMBEDDINGS)
-_RERANK = Api("rerank", BodyKind.RERANK)
-_SCORE = Api("score", BodyKind.SCORE)
-_POOLING = Api("pooling", BodyKind.POOLING)
-_AUDIO = Api("audio", None, weighs_completion=True)
-_TOKENIZE = Api("tokenize", BodyKind.TOKENIZE)
-_DETOKENIZE = Api("detokenize", BodyKind.DETOKENIZE)
-_MESSAGES = Api(
-    "messages", BodyKind.MESSAGES, AnswerKind.ANTHROPIC_EVENTS, weighs_completion=True, style=ErrorStyle.ANTHROPIC
+_CHAT = Api("chat", BodyKind.CHAT, "Complete a chat", weighs_completion=True, needs="Use a model that generates text")
+_BATCH = Api(
+    "chat_batch", BodyKind.BATCH, "Complete several chats, one choice each", weighs_completion=True,
+    needs="Send one request for each chat to /v1/chat/completions",
+)  # fmt: skip
+_COMPLETIONS = Api(
+    "completions", BodyKind.COMPLETIONS, "Complete a text", weighs_completion=True,
+    needs="Use a model that generates text",
+)  # fmt: skip
+_EMBEDDINGS = Api("embeddings", BodyKind.EMBEDDINGS, "Embed texts", needs=_POOLING_MODEL)
+_RERANK = Api("rerank", BodyKind.RERANK, "Sort documents by their relevance for a query", needs=_POOLING_MODEL)
+_SCORE = Api("score", BodyKind.SCORE, "Score pairs of texts", needs=_POOLING_MODEL)
+_POOLING = Api("pooling", BodyKind.POOLING, "Return pooled values or classes of texts", needs=_POOLING_MODEL)
+_AUDIO = Api(
+    "audio", BodyKind.FORM, "Turn speech into text", weighs_completion=True, needs="Use a model that takes audio"
 )
-_COUNT = Api("count_tokens", BodyKind.COUNT_TOKENS, style=ErrorStyle.ANTHROPIC)
+_TOKENIZE = Api("tokenize", BodyKind.TOKENIZE, "Turn a text or a chat into token ids", needs="Use another model")
+_DETOKENIZE = Api("detokenize", BodyKind.DETOKENIZE, "Turn token ids into text", needs="Use another model")
+_MESSAGES = Api(
+    "messages", BodyKind.MESSAGES, "Create a message (Anthropic)", AnswerKind.ANTHROPIC_EVENTS, weighs_completion=True,
+    style=ErrorStyle.ANTHROPIC, needs="Use /v1/chat/completions",
+)  # fmt: skip
+_COUNT = Api(
+    "count_tokens", BodyKind.COUNT_TOKENS, "Count a message's input tokens (Anthropic)", style=ErrorStyle.ANTHROPIC,
+    needs="Use /tokenize",
+)  # fmt: skip
+_INPUT_TOKENS = Api(
+    "input_tokens", BodyKind.RENDER, "Count a response's input tokens",
+    needs="Use /tokenize, or engines that this fleet starts: their plugin adds the path",
+)  # fmt: skip
+_RENDER = Api("render", BodyKind.RENDER, "Turn a request into token ids", needs=_SCALE_OUT)
+_GENERATE = Api(
+    "generate", BodyKind.GENERATE, "Generate token ids from token ids", weighs_completion=True, needs=_SCALE_OUT
+)
 
 APIS: dict[bytes, Api] = {
     b"/v1/chat/completions": _CHAT,
+    b"/v1/chat/completions/batch": _BATCH,
+    b"/v1/chat/completions/render": _RENDER,
     b"/v1/completions": _COMPLETIONS,
+    b"/v1/completions/render": _RENDER,
     b"/v1/embeddings": _EMBEDDINGS,
     b"/v1/responses": RESPONSES,
+    b"/v1/responses/input_tokens": _INPUT_TOKENS,
+    b"/v1/responses/render": _RENDER,
     b"/v1/messages": _MESSAGES,
     b"/v1/messages/count_tokens": _COUNT,
+    b"/v1/messages/render": _RENDER,
     b"/v1/audio/transcriptions": _AUDIO,
     b"/v1/audio/translations": _AUDIO,
     b"/v1/rerank": _RERANK,
@@ -72,12 +112,37 @@ APIS: dict[bytes, Api] = {
     b"/classify": _POOLING,
     b"/tokenize": _TOKENIZE,
     b"/detokenize": _DETOKENIZE,
+    b"/inference/v1/generate": _GENERATE,
 }
 """Paths that take a POST whose body names a model."""
 
-KNOWN_PATHS = (*(path.decode() for path in APIS), "/v1/responses/{id}", "/v1/models", "/livez", "/readyz", "/metrics")
+OWN_PATHS: dict[str, tuple[tuple[str, ...], str]] = {
+    "/v1/responses/{id}": (("GET", "DELETE"), "Retrieve or delete a stored response"),
+    "/v1/responses/{id}/cancel": (("POST",), "Cancel a response that runs in the background"),
+    "/v1/responses/{id}/input_items": (("GET",), "List the input items of a stored response"),
+    "/v1/models": (("GET", "HEAD"), "List the models that the key may use"),
+    "/v1/models/{id}": (("GET", "HEAD"), "Describe one model"),
+    "/tokenizer_info": (("GET",), TOKENIZER_INFO.summary),
+    "/health": (("GET", "HEAD"), "200 when at least one model can be served, else 503"),
+    "/ping": (("GET", "HEAD", "POST"), "The same as /health"),
+    "/livez": (("GET", "HEAD"), "200 while the gateway runs"),
+    "/readyz": (("GET", "HEAD"), "The same as /health, with the reason"),
+    "/version": (("GET", "HEAD"), "Longboat's version"),
+    "/load": (("GET", "HEAD"), "Requests in progress on this node"),
+    "/metrics": (("GET", "HEAD"), "Metrics in Prometheus's text format"),
+    "/openapi.json": (("GET", "HEAD"), "This document"),
+    "/admin/v1/state": (("GET", "HEAD"), "The gateway's state"),
+    "/admin/v1/requests": (("GET", "HEAD"), "The last requests"),
+    "/admin/v1/requests/{id}": (("GET", "HEAD"), "One of the last requests"),
+    "/admin/v1/usage": (("GET", "HEAD"), "Tokens by tenant and day"),
+    "/admin/v1/drain": (("POST",), "Fail /readyz, so that balancers send nothing more here"),
+    "/admin/v1/undrain": (("POST",), "End a drain"),
+}
+"""The other paths: methods and summary of each."""
+
+KNOWN_PATHS = (*(path.decode() for path in APIS), *OWN_PATHS)
 
 
 def style_of(path: bytes) -> ErrorStyle:
-    """Whose error shape a client of this path expects."""
+    """Return the error shape that clients of this path expect."""
     return ErrorStyle.ANTHROPIC if path.startswith(b"/v1/messages") else ErrorStyle.OPENAI

@@ -11,11 +11,12 @@ Spliced places of forms: the value of ``model``; for streams whose client did no
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
-from longboat.gateway.api.body import FLEET_FIELDS
+from longboat.gateway.api.body_fields import FLEET_FIELDS, BodyKind, Facts, Form, fleet_field
 from longboat.gateway.http.strict_json import BodyError
 
-__all__ = ("Form", "read_form", "splice_form")
+__all__ = ("read_form", "splice_form", "with_model_field")
 
 _MAX_PARTS = 200
 _MAX_HEAD_BYTES = 4096
@@ -38,71 +39,39 @@ _TRUE = frozenset(("true", "True", "1"))
 _FALSE = frozenset(("false", "False", "0", ""))
 
 
-class Form:
-    """What the gateway needs to know of one form.
-
-    fields: text fields by name; file_bytes: size of all files together
-    model, stream, wants_usage, usage_addable, user, max_tokens, n, num_prompt_tokens_estimate: as in body.Facts
-    spans: where the value of each text field stands in the body
-    """
-
-    __slots__ = (
-        "boundary",
-        "fields",
-        "file_bytes",
-        "max_tokens",
-        "model",
-        "n",
-        "num_prompt_tokens_estimate",
-        "spans",
-        "stream",
-        "usage_addable",
-        "user",
-        "wants_usage",
-    )
-
-    boundary: bytes
-    fields: dict[str, str]
-    file_bytes: int
-    max_tokens: int | None
-    model: str
-    n: int
-    num_prompt_tokens_estimate: int
-    spans: dict[str, tuple[int, int]]
-    stream: bool
-    usage_addable: bool
-    user: str
-    wants_usage: bool
-
-
-def read_form(body: bytes, content_type: bytes, *, refuse_fleet_fields: bool) -> Form:
-    """Raises body.BodyError: not a well-formed form, a duplicate field, no model, a fleet field."""
-    form = Form()
-    form.boundary = _boundary(content_type)
-    form.fields = {}
-    form.file_bytes = 0
-    form.spans = {}
+def read_form(body: bytes, content_type: bytes, *, refuse_fleet_fields: bool, allowed: Collection[str] = ()) -> Facts:
+    """Read a form. Raises BodyError: not a well-formed form, a duplicate field, no model, a fleet field."""
+    form = Form(_boundary(content_type))
     names: set[str] = set()
     for start, end in _parts(body, form.boundary):
         _read_part(form, body, start, end, names)
     if refuse_fleet_fields:
-        _refuse_fleet_fields(names)
-    _read_facts(form)
-    return form
+        _refuse_fleet_fields(names, allowed)
+    return _facts(form)
 
 
-def splice_form(body: bytes, form: Form, *, model: str | None, add_usage: bool) -> bytes:
-    """The form that the engine gets; arguments as in body.splice. The content type's boundary stays valid."""
+def splice_form(body: bytes, facts: Facts, *, model: str | None, add_usage: bool) -> bytes:
+    """Return the form that the engine gets; arguments as in body.splice. The content type's boundary stays valid."""
+    form = facts.form
+    assert form is not None
     changes: dict[str, bytes] = {}
-    if model is not None and model != form.model:
+    if model is not None and model != facts.model:
         changes["model"] = model.encode()
         if form.boundary in changes["model"]:
-            raise BodyError("The form's boundary stands inside a model's name. Use another boundary.", "bad_form")
-    if add_usage and form.usage_addable:
+            raise BodyError("The model's name contains the form's boundary. Use another boundary.", "bad_form")
+    if add_usage and facts.usage_addable:
         changes["stream_include_usage"] = b"true"
         if "stream_continuous_usage_stats" in form.spans:
             changes["stream_continuous_usage_stats"] = b"false"
     return _spliced(body, form, changes) if changes else body
+
+
+def with_model_field(body: bytes, content_type: bytes, model: bytes) -> bytes:
+    """Return the form with the field ``model`` before its first part. Raises body.BodyError: it is not a form."""
+    boundary = _boundary(content_type)
+    if boundary in model:
+        raise BodyError("The model's name contains the form's boundary. Use another boundary.", "bad_form")
+    return _NEW_FIELD % (boundary, b"model", model) + body
 
 
 def _spliced(body: bytes, form: Form, changes: dict[str, bytes]) -> bytes:
@@ -203,25 +172,29 @@ def _is_token(name: bytes) -> bool:
     return name.replace(b"-", b"").isalnum()
 
 
-def _refuse_fleet_fields(names: set[str]) -> None:
+def _refuse_fleet_fields(names: set[str], allowed: Collection[str]) -> None:
     for name in names:
-        if name.partition("[")[0] in FLEET_FIELDS:
-            message = f"{name[:100]!r} is a field that only the fleet sends to its engines. Leave it out."
-            raise BodyError(message, "fleet_field", name[:100])
+        if (field := name.partition("[")[0]) in FLEET_FIELDS and field not in allowed:
+            raise fleet_field(name[:100])
 
 
-def _read_facts(form: Form) -> None:
-    fields = form.fields
-    form.model = fields.get("model", "")
-    if not form.model:
+def _facts(form: Form) -> Facts:
+    fields, facts = form.fields, Facts()
+    facts.form = form
+    facts.document = {}
+    facts.kind = BodyKind.FORM
+    facts.model = fields.get("model", "")
+    if not facts.model:
         raise BodyError("'model' must name a model. GET /v1/models lists them.", "model_missing", "model")
-    form.stream = _flag(fields, "stream")
-    form.wants_usage = form.stream and _flag(fields, "stream_include_usage")
-    form.usage_addable = form.stream and not form.wants_usage
-    form.user = fields.get("user", "")
-    form.n = 1
-    form.max_tokens = _limit(fields)
-    form.num_prompt_tokens_estimate = len(fields.get("prompt", "")) // 4 + (_FILE_TOKENS if form.file_bytes else 0)
+    facts.stream = _flag(fields, "stream")
+    facts.wants_usage = facts.stream and _flag(fields, "stream_include_usage")
+    facts.usage_addable = facts.stream and not facts.wants_usage
+    facts.user = fields.get("user", "")
+    facts.n = 1
+    facts.max_tokens = _limit(fields)
+    facts.prompt_chars = len(fields.get("prompt", ""))
+    facts.num_prompt_tokens_estimate = facts.prompt_chars // 4 + (_FILE_TOKENS if form.file_bytes else 0)
+    return facts
 
 
 def _limit(fields: dict[str, str]) -> int | None:
@@ -241,5 +214,5 @@ def _flag(fields: dict[str, str], name: str) -> bool:
 
 
 def _bad(detail: str) -> BodyError:
-    message = f"The request body is not a well-formed form: {detail}. Let an HTTP library write it."
+    message = f"The request body is not a well-formed form: {detail}. Let an HTTP library build it."
     return BodyError(message, "bad_form")

@@ -14,9 +14,11 @@ __all__ = (
     "chat_chars",
     "completion_chars",
     "detokenize_chars",
+    "generate_chars",
     "messages_chars",
     "num_prompts",
     "pooling_chars",
+    "rendered_chars",
     "rerank_chars",
     "responses_chars",
     "score_chars",
@@ -86,6 +88,17 @@ def tokenize_chars(document: Document) -> int:
 
 def detokenize_chars(document: Document) -> int:
     return _text(document.get("tokens"))
+
+
+def generate_chars(document: Document) -> int:
+    """Count the token ids of a prompt, and the media that come with them."""
+    parts = document.get("content_parts")
+    return _text(document.get("token_ids")) + (_MEDIA_CHARS * len(parts) if type(parts) is list else 0)
+
+
+def rendered_chars(document: Document) -> int:
+    """Count a request of any kind that an engine turns into token ids and does not run."""
+    return messages_chars(document) + completion_chars(document) + _text(document.get("input"))
 
 
 def num_prompts(prompt: Any) -> int:

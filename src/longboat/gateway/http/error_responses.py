@@ -1,4 +1,4 @@
-"""Every reason for which the gateway itself refuses a request, with its status and its advice."""
+"""The errors that the gateway itself returns: status, code, and a message that says what to do."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = (
     "method_not_allowed",
     "model_missing",
     "model_not_allowed",
+    "name_a_model",
     "no_key",
     "no_ready_endpoint",
     "no_rest",
     "no_room",
-    "no_such_path",
     "no_table",
     "overloaded_memory",
     "poison",
@@ -53,57 +53,54 @@ _MAX_NAME_CHARS = 100
 
 
 def bad_http(detail: str) -> Refusal:
-    message = f"The request is not valid HTTP/1.1: {detail}. Check the client or the proxy that sent it."
+    message = f"The request is not valid HTTP/1.1: {detail}. Check the client, or the proxy in front of the gateway."
     return Refusal(status=400, message=message, code="bad_http", close=True)
 
 
 def version_refused() -> Refusal:
-    message = "This server speaks HTTP/1.0 and HTTP/1.1 only."
+    message = "This server supports only HTTP/1.0 and HTTP/1.1."
     return Refusal(status=505, message=message, code="http_version", close=True)
 
 
 def head_too_large(max_bytes: int) -> Refusal:
-    message = f"The request line and headers exceed {max_bytes} bytes. Send fewer or shorter headers."
+    message = f"The request line and headers are larger than {max_bytes} bytes. Send fewer or shorter headers."
     return Refusal(status=431, message=message, code="headers_too_large", close=True)
 
 
 def body_too_large(max_bytes: int) -> Refusal:
-    message = f"The request body exceeds {max_bytes} bytes. Send a smaller one, or raise the gateway's max_body_bytes."
+    message = (
+        f"The request body is larger than {max_bytes} bytes. Send a smaller one, or raise the gateway's max_body_bytes."
+    )
     return Refusal(status=413, message=message, code="body_too_large", close=True)
 
 
 def overloaded_memory() -> Refusal:
-    message = "The gateway holds as many request bodies as it may. Try again in a moment."
+    message = "The gateway has no memory left for another request body. Try again in a moment."
     return Refusal(status=503, message=message, code="gateway_memory", retry_after_s=1, close=True)
 
 
 def too_slow(what: str, timeout_s: float) -> Refusal:
-    message = f"The {what} did not arrive within {timeout_s:g} s. Send it faster."
+    message = f"The {what} did not arrive within {timeout_s:g} s. Check the connection, or send a smaller request."
     return Refusal(status=408, message=message, code="request_timeout", close=True)
 
 
 def length_required() -> Refusal:
-    message = "The request has no body that the gateway can find. Send Content-Length, or Transfer-Encoding: chunked."
+    message = "The request does not say where its body ends. Send Content-Length, or Transfer-Encoding: chunked."
     return Refusal(status=411, message=message, code="length_required")
 
 
 def coded_transfer() -> Refusal:
-    message = "The only transfer encoding that this server takes is 'chunked'."
+    message = "The only transfer encoding that this server supports is 'chunked'."
     return Refusal(status=501, message=message, code="transfer_encoding", close=True)
 
 
 def coded_body(coding: str) -> Refusal:
-    message = f"The content encoding {coding[:40]!r} is not supported. Send the body as plain JSON."
+    message = f"The content encoding {coding[:40]!r} is not supported. Send the body uncompressed."
     return Refusal(status=415, message=message, code="content_encoding")
 
 
-def no_such_path(path: str, known: Sequence[str]) -> Refusal:
-    message = f"There is no {path[:_MAX_NAME_CHARS]!r} here. Known: {', '.join(known)}."
-    return Refusal(status=404, message=message, code="unknown_url")
-
-
 def method_not_allowed(method: str, allow: str) -> Refusal:
-    message = f"{method[:20]} is not allowed here. Use {allow}."
+    message = f"This path does not support {method[:20]}. Use {allow}."
     return Refusal(status=405, message=message, code="method_not_allowed", allow=allow)
 
 
@@ -112,45 +109,47 @@ def bad_body(error: BodyError) -> Refusal:
 
 
 def model_missing(models: Sequence[str]) -> Refusal:
-    message = f"'model' must be a string that names one of the models served here: {_names(models)}."
+    message = f"'model' must be a string that names one of the models served here. {_listed(models)}"
+    return Refusal(status=400, message=message, code="model_missing", param="model")
+
+
+def name_a_model(models: Sequence[str]) -> Refusal:
+    message = f"Name the model in the query, as in ?model=NAME. {_listed(models)}"
     return Refusal(status=400, message=message, code="model_missing", param="model")
 
 
 def unknown_model(name: str, models: Sequence[str]) -> Refusal:
     """Names the models that are served, the most similar first."""
-    asked = name[:_MAX_NAME_CHARS]
-    if not models:
-        message = f"The model {asked!r} is not served here: this fleet serves no model yet."
-    else:
-        message = f"The model {asked!r} is not served here. Served: {_names(_nearest(asked, models))}."
+    requested = name[:_MAX_NAME_CHARS]
+    message = f"The model {requested!r} is not served here. {_listed(_nearest(requested, models))}"
     return Refusal(status=404, message=message, code="model_not_found", param="model")
 
 
 def no_table() -> Refusal:
-    message = "The gateway has not heard yet which models there are. Try again in a moment."
+    message = "The gateway has not received its list of models yet. Try again in a moment."
     return Refusal(status=503, message=message, code="no_table", retry_after_s=2)
 
 
 def no_ready_endpoint(model: str) -> Refusal:
-    message = f"No replica of {model!r} is ready yet. Try again soon; `longboat status` shows how far it is."
+    message = f"No replica of {model!r} is ready. Try again soon; `longboat status` shows how far the replicas are."
     return Refusal(status=503, message=message, code="model_not_ready", param="model", retry_after_s=2)
 
 
 def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
-    """reached: an engine took the request and lost it (502), else none could be connected to (503)."""
-    message = f"No replica of {model!r} answered: {detail}. Try again; `longboat logs` shows what the engine says."
+    """reached: an engine accepted the request and failed (502), else the gateway could not connect to any (503)."""
+    message = f"No replica of {model!r} responded: {detail}. Try again; `longboat logs {model}` shows why."
     if reached:
         return Refusal(status=502, message=message, code="engine_lost")
     return Refusal(status=503, message=message, code="engine_unreachable", retry_after_s=2)
 
 
 def upstream_silent(model: str, silence_s: float) -> Refusal:
-    message = f"The replica of {model!r} sent nothing for {silence_s:g} s. Try again, or ask for fewer tokens."
+    message = f"The replica of {model!r} sent nothing for {silence_s:g} s. Try again, or request fewer tokens."
     return Refusal(status=504, message=message, code="engine_silent")
 
 
 def waited_too_long(model: str, max_wait_s: float) -> Refusal:
-    message = f"The request waited {max_wait_s:g} s for room on {model!r}, in vain. Try again later."
+    message = f"No replica of {model!r} had room for the request within {max_wait_s:g} s. Try again later."
     return Refusal(status=429, message=message, code="queue_timeout", retry_after_s=max(1, round(max_wait_s)))
 
 
@@ -161,36 +160,40 @@ def no_room(model: str, rejected: Rejected) -> Refusal:
 
 
 def bad_deadline(value: bytes) -> Refusal:
-    message = f"{value[:40]!r} is no time. X-Request-Timeout takes seconds from now, X-Request-Deadline Unix seconds."
+    message = (
+        f"{value[:40]!r} is not a time. X-Request-Timeout takes seconds from now, X-Request-Deadline Unix seconds."
+    )
     return Refusal(status=400, message=message, code="bad_deadline")
 
 
 def deadline_passed() -> Refusal:
-    message = "The request's own deadline passed before an engine answered. Give it more time, or try again later."
+    message = "The request's own deadline passed before an engine responded. Allow more time, or try again later."
     return Refusal(status=504, message=message, code="deadline_passed")
 
 
 def no_key() -> Refusal:
-    message = "This gateway asks for an API key. Send Authorization: Bearer KEY (`longboat keys create` makes one)."
+    message = "This gateway requires an API key. Send Authorization: Bearer KEY; `longboat keys create` makes one."
     return Refusal(status=401, message=message, code="missing_api_key")
 
 
 def wrong_key(*, expired: bool) -> Refusal:
     if expired:
-        message = "This API key has expired. Ask whoever runs this fleet for a new one (`longboat keys create`)."
+        message = "This API key has expired. Ask the fleet's operator for a new one (`longboat keys create`)."
         return Refusal(status=401, message=message, code="expired_api_key")
-    message = "This API key is not known here: it is wrong or was revoked. `longboat keys list` shows those that are."
+    message = "This API key is wrong or has been revoked. `longboat keys list` shows the valid ones."
     return Refusal(status=401, message=message, code="invalid_api_key")
 
 
 def model_not_allowed(model: str, allowed: Sequence[str]) -> Refusal:
-    message = f"Your key does not allow {model[:_MAX_NAME_CHARS]!r}. It allows: {_names(allowed)}."
+    message = (
+        f"Your API key does not allow the model {model[:_MAX_NAME_CHARS]!r}. It allows {_names(allowed) or 'none'}."
+    )
     return Refusal(status=403, message=message, code="model_not_allowed", param="model")
 
 
-def context_too_long(asked: int, limit: int) -> Refusal:
+def context_too_long(num_tokens: int, limit: int) -> Refusal:
     message = (
-        f"Prompt and completion come to about {asked} tokens; your key allows {limit}. "
+        f"Prompt and completion need about {num_tokens} tokens; your API key allows {limit}. "
         "Shorten the prompt, or lower max_tokens."
     )
     return Refusal(status=400, message=message, code="context_length_exceeded")
@@ -205,47 +208,49 @@ _LIMITS = {
 
 
 def quota_refused(denied: Denied, tenant: str) -> Refusal:
-    """A limit of the tenant's would be passed."""
+    """The request would exceed a limit of its tenant."""
     what = _LIMITS.get(denied.limit, denied.limit)
     retry_s = denied.retry_after_s
-    advice = f"Try again in {retry_s} s." if retry_s is not None else "Ask for less at once: it would never fit."
+    advice = "This request alone exceeds the limit. Shorten the prompt or lower max_tokens."
+    if retry_s is not None:
+        advice = f"Try again in {retry_s} s."
     message = f"Tenant {tenant!r} has used {denied.value} of {denied.limit_value} {what}. {advice}"
     return Refusal(status=429, message=message, code=denied.limit, retry_after_s=retry_s)
 
 
 def unknown_response(response_id: str) -> Refusal:
     message = (
-        f"No replica behind this gateway keeps the response {response_id[:80]!r} for you. "
-        "Ask the gateway that gave it, or send the whole conversation instead."
+        f"No replica behind this gateway stores the response {response_id[:80]!r} for you. "
+        "Send the request to the gateway that returned the response, or send the whole conversation instead."
     )
     return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
 
 
 def response_gone(model: str) -> Refusal:
-    message = f"The replica of {model!r} that kept this response is gone, and the response with it. Start anew."
+    message = f"The replica of {model!r} that stored this response is gone. Send the whole conversation instead."
     return Refusal(status=404, message=message, code="response_not_found", param="previous_response_id")
 
 
 def internal() -> Refusal:
-    message = "The gateway failed on this request. Try again; the gateway's log says why."
+    message = "The gateway failed to handle this request. Try again; the gateway's log says why."
     return Refusal(status=500, message=message, code="gateway_failed")
 
 
 def stopping() -> Refusal:
-    message = "This gateway is stopping. Send the request again, to another gateway of the fleet if there is one."
+    message = "This gateway is stopping. Send the request to another gateway of the fleet, or try again in a moment."
     return Refusal(status=503, message=message, code="gateway_stopping", retry_after_s=1, close=True)
 
 
 def answer_lost(detail: str) -> Refusal:
-    """In the middle of an answer that no other engine could go on with."""
-    message = f"The engine ended in the middle of this answer, and no other could go on with it: {detail}."
+    """An engine was lost in the middle of a response that no other engine could continue."""
+    message = f"The engine failed in the middle of this response, and no other could continue it: {detail}."
     return Refusal(status=502, message=f"{message} Send the request again.", code="engine_lost")
 
 
 def poison() -> Refusal:
     message = (
-        "Engines died each time they began with this request, so it is sent to no further one. "
-        "Change it (another prompt, other parameters), or tell whoever runs this fleet; `longboat logs` shows why."
+        "This request crashed every engine that started it, so it will not be retried. "
+        "Change the prompt or the parameters, or tell the fleet's operator; `longboat logs` shows why."
     )
     return Refusal(status=422, message=message, code="poison_request")
 
@@ -253,13 +258,13 @@ def poison() -> Refusal:
 def bad_resume() -> Refusal:
     message = (
         "Last-Event-ID and X-Longboat-Resume do not belong to this request, or are older than an hour. "
-        "Send exactly the request of that answer with the token of its head, or leave both headers out."
+        "Repeat the original request unchanged with the token from its response, or leave both headers out."
     )
     return Refusal(status=400, message=message, code="bad_resume")
 
 
 def no_rest() -> Refusal:
-    message = "The rest of that answer cannot be made any more: the model changed since. Send the request anew."
+    message = "This stream cannot be resumed because the model has changed. Send the request again."
     return Refusal(status=409, message=message, code="resume_gone")
 
 
@@ -271,6 +276,10 @@ def _nearest(name: str, models: Sequence[str]) -> list[str]:
         return near.ratio()
 
     return sorted(models[:500], key=likeness, reverse=True)
+
+
+def _listed(models: Sequence[str]) -> str:
+    return f"Served: {_names(models)}." if models else "This fleet does not serve any model yet."
 
 
 def _names(models: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The bytes of whole answers that the gateway itself gives: JSON documents, and errors in OpenAI's shape."""
+"""The bytes of the gateway's own responses: JSON documents, and errors in OpenAI's or Anthropic's shape."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ANTHROPIC_TYPES = {
 
 
 class ErrorStyle(enum.Enum):
-    """Whose error shape a client expects, by the path that it asked."""
+    """The shape of errors that a client expects, by the path of its request."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"  # /v1/messages and what is below it
 
 
 def status_line(status: int) -> bytes:
-    """First line of an answer with its line end."""
+    """Return the first line of a response with its line end."""
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
 
 
@@ -56,9 +56,13 @@ def json_answer(
     without_body: bool = False,
     extra: bytes = b"",
 ) -> bytes:
-    """A whole HTTP answer. without_body: the headers only, as HEAD asks; extra: whole header lines."""
-    body = orjson.dumps(document)
-    lines = [status_line(status), b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)]
+    """Return a whole HTTP response.
+
+    document: None sends no body; without_body: send only the headers, as HEAD requests; extra: whole header lines
+    """
+    body = b"" if document is None else orjson.dumps(document)
+    kind = b"content-type: application/json\r\n" if body else b""
+    lines = [status_line(status), kind + b"content-length: %d\r\n" % len(body)]
     if request_id:
         lines.append(b"x-request-id: %b\r\n" % request_id.encode())
     if close:
@@ -73,7 +77,7 @@ def json_answer(
 def bytes_answer(
     status: int, body: bytes, content_type: str, *, request_id: str, close: bool, without_body: bool = False
 ) -> bytes:
-    """A whole HTTP answer whose body is no JSON document."""
+    """Return a whole HTTP response whose body is not JSON."""
     lines = [
         status_line(status),
         b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type.encode(), len(body)),
@@ -85,7 +89,7 @@ def bytes_answer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A request that gets an error. ``message`` says what was wrong and what to do.
+    """The error for a request. ``message`` says what was wrong and what to do.
 
     code: a short word that programs can compare; param: the field of the body that is at fault
     retry_after_s: when trying again may help; None where it will not
@@ -109,7 +113,7 @@ class Refusal:
         style: ErrorStyle = ErrorStyle.OPENAI,
         extra: bytes = b"",
     ) -> bytes:
-        """The whole HTTP answer. extra: whole header lines."""
+        """Return the whole HTTP response. extra: whole header lines."""
         headers = [("retry-after", str(self.retry_after_s))] if self.retry_after_s is not None else []
         if self.allow:
             headers.append(("allow", self.allow))
@@ -129,19 +133,19 @@ class Refusal:
 
 
 def error_document(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
-    """OpenAI's error object."""
+    """Return OpenAI's error object."""
     kind = _TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def anthropic_error_document(status: int, message: str, request_id: str) -> dict[str, Any]:
-    """Anthropic's error object."""
+    """Return Anthropic's error object."""
     kind = _ANTHROPIC_TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
 def error_event(message: str, code: str, *, style: ErrorStyle = ErrorStyle.OPENAI, request_id: str = "") -> bytes:
-    """A server-sent event that tells a client inside a running stream that it broke."""
+    """Return the server-sent event that reports an error inside a running stream."""
     if style is ErrorStyle.ANTHROPIC:
         return b"event: error\ndata: %b\n\n" % orjson.dumps(anthropic_error_document(500, message, request_id))
     return b"data: %b\n\n" % orjson.dumps(error_document(500, message, code))

@@ -96,7 +96,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            message = f"The key {key[:100]!r} stands twice in one object of the request body. Send it once."
+            message = f"The key {key[:100]!r} appears twice in one object of the request body. Send it once."
             raise BodyError(message, "duplicate_key", key[:100])
         seen.add(key)
 

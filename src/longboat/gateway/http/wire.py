@@ -25,10 +25,10 @@ WITHHELD = _HOP_BY_HOP | frozenset(b"authorization api-key x-api-key cookie acce
 compress (the gateway must be able to add an event to a stream)."""
 
 _KEPT_FROM_CLIENT = _HOP_BY_HOP | frozenset(
-    b"x-request-id access-control-allow-origin access-control-allow-credentials access-control-expose-headers"
+    b"server x-request-id access-control-allow-origin access-control-allow-credentials access-control-expose-headers"
     b" x-longboat-journal".split()
 )
-"""Response headers that engines have no say in: which web pages may read answers is the gateway's setting."""
+"""Response headers of engines that clients do not get: the gateway writes its own, or none."""
 
 
 class Framing(enum.Enum):

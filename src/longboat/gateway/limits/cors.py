@@ -11,9 +11,9 @@ _EXPOSED = b"x-request-id, x-longboat-replica, x-longboat-model, x-longboat-fall
 
 
 def answer_to_origin(live: LivePolicy, request: Request, *, close: bool) -> bytes | None:
-    """Notes the header lines that the request's answer needs; for a preflight request, the whole answer.
+    """Note the header lines that the response needs; return the whole response to a preflight request, else None.
 
-    An origin that is not named gets no such line, and the browser keeps the answer from its page.
+    There are none for an origin that the policy does not name, so the browser hides the response from its page.
     """
     origin = request.noted[b"origin"]
     if not (live.cors_any or origin in live.cors_origins):

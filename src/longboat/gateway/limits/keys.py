@@ -6,6 +6,7 @@ import hashlib
 import math
 import secrets
 import string
+from collections.abc import Mapping
 
 from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, Policy, TenantPolicy
 
@@ -15,6 +16,7 @@ __all__ = (
     "key_id_of",
     "new_admin_key",
     "new_key",
+    "presented_key",
 )
 
 KEY_PREFIX = "lb"
@@ -55,6 +57,17 @@ def key_id_of(key: str) -> str | None:
     if prefix not in (KEY_PREFIX, ADMIN_PREFIX) or not dash or not key_id or not secret:
         return None
     return key_id
+
+
+def presented_key(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return the key that came with a request: a bearer token, or as Anthropic's and Azure's clients send it.
+
+    headers: by lower-case name
+    """
+    scheme, _, key = headers.get(b"authorization", b"").strip().partition(b" ")
+    if scheme.lower() == b"bearer":
+        return key.strip()
+    return (headers.get(b"x-api-key") or headers.get(b"api-key") or b"").strip()
 
 
 class KeyRing:

@@ -5,7 +5,6 @@
  * Histogram, TokenLog, ChunkPath: the way of nearly every token from an engine to a client.
  * head_of: a head by which others like it are known.
  * whole_chunks: the body of what is whole chunks and nothing else.
- * access_line: the line of access_log.access_record.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -17,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 9 /* as native.py expects it */
+#define INTERFACE 10 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -918,7 +917,7 @@ static Py_ssize_t chunk_size(const char *data, Py_ssize_t bytes, Py_ssize_t *num
     return digits == 0 || data[0] == '0' || size > 16383 ? 0 : size;
 }
 
-/* native_twin.size_of_whole_chunk */
+/* As native_twin.size_of_whole_chunk */
 static Py_ssize_t size_of_whole_chunk(const char *data, Py_ssize_t bytes) {
     Py_ssize_t digits, size = chunk_size(data, bytes, &digits);
     if (size == 0 || bytes != digits + size + 4) return 0;
@@ -1198,176 +1197,6 @@ static PyObject *whole_chunks(PyObject *module, PyObject *const *args, Py_ssize_
     return Py_BuildValue("(NO)", body, ends ? Py_True : Py_False);
 }
 
-/* ---- access_line ------------------------------------------------------------------------------------------------- */
-
-/* A recent.Record's fields, in its order. */
-enum {
-    REQUEST_ID, TENANT, PATH, MODEL, POOL, REASON, RECEIVED_UNIX_S, ROUTED_S, QUEUED_S, GRANTED_S, ATTEMPTS,
-    FIRST_BYTE_S, ENDED_S, STATUS, OUTCOME, CODE, BYTES_OUT, PROMPT_TOKENS, COMPLETION_TOKENS, CACHED_TOKENS,
-    NUM_FIELDS,
-};
-
-enum { MAX_LINE_BYTES = 4096 };
-
-/* A line that is being written. Once something does not fit or is not ordinary, it is broken and takes nothing more. */
-typedef struct {
-    char text[MAX_LINE_BYTES];
-    size_t bytes;
-    bool broken;
-} Line;
-
-static void put(Line *line, const char *text, size_t bytes) {
-    line->broken = line->broken || bytes > MAX_LINE_BYTES - line->bytes;
-    if (line->broken) return;
-    memcpy(line->text + line->bytes, text, bytes);
-    line->bytes += bytes;
-}
-#define PUT(line, text) put((line), (text), sizeof(text) - 1)
-
-static void put_integer(Line *line, int64_t number) {
-    char digits[20], *p = digits + sizeof digits;
-    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do *--p = (char)('0' + left % 10);
-    while ((left /= 10) != 0);
-    if (number < 0) PUT(line, "-");
-    put(line, p, (size_t)(digits + sizeof digits - p));
-}
-
-/* A number rounded down to the decimals that 10^decimals has, as its shortest form: no zero to spare but the first. */
-static void put_rounded(Line *line, double number, double factor, int decimals) {
-    number *= factor;
-    if (!(number > -1e15 && number < 1e15)) {
-        line->broken = true;
-        return;
-    }
-    int64_t units = (int64_t)number, scale = decimals == 2 ? 100 : 1000;
-    if (units < 0) PUT(line, "-");
-    uint64_t size = (uint64_t)(units < 0 ? -units : units), rest = size % (uint64_t)scale;
-    put_integer(line, (int64_t)(size / (uint64_t)scale));
-    char digits[] = {'.', (char)('0' + rest * 10 / (uint64_t)scale), '0', '0'};
-    if (decimals == 3) digits[2] = (char)('0' + rest / 10 % 10);
-    digits[decimals] = (char)('0' + rest % 10);
-    size_t bytes = (size_t)decimals + 1;
-    while (bytes > 2 && digits[bytes - 1] == '0') bytes--;
-    put(line, digits, bytes);
-}
-
-/* Text of plain ASCII in quotes. */
-static void put_text(Line *line, PyObject *text) {
-    if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text)) {
-        line->broken = true;
-        return;
-    }
-    const uint8_t *at = PyUnicode_DATA(text), *end = at + PyUnicode_GET_LENGTH(text);
-    line->broken = line->broken || plain_end(at, end) != end;
-    PUT(line, "\"");
-    put(line, (const char *)at, (size_t)(end - at));
-    PUT(line, "\"");
-}
-
-static void put_number(Line *line, PyObject *number) {
-    int overflow = 1;
-    long long value = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &overflow) : 0;
-    line->broken = line->broken || overflow != 0;
-    put_integer(line, value);
-}
-
-static void put_text_or_null(Line *line, PyObject *text) {
-    if (text == Py_None) PUT(line, "null");
-    else put_text(line, text);
-}
-
-static void put_number_or_null(Line *line, PyObject *number) {
-    if (number == Py_None) PUT(line, "null");
-    else put_number(line, number);
-}
-
-static double float_of(Line *line, PyObject *number) {
-    line->broken = line->broken || !PyFloat_CheckExact(number);
-    return line->broken ? 0.0 : PyFloat_AS_DOUBLE(number);
-}
-
-/* The milliseconds that a request waited for room: until there was some, or until its end. */
-static void put_queue_ms(Line *line, PyObject *const *fields) {
-    if (fields[QUEUED_S] == Py_None) {
-        PUT(line, "0");
-        return;
-    }
-    double until_s = fields[GRANTED_S] == Py_None ? 0.0 : float_of(line, fields[GRANTED_S]);
-    if (until_s == 0.0) until_s = float_of(line, fields[ENDED_S]);
-    put_rounded(line, until_s - float_of(line, fields[QUEUED_S]), 1e5, 2);
-}
-
-/* The replica of the last attempt. */
-static void put_replica(Line *line, PyObject *attempts, Py_ssize_t num_attempts) {
-    PyObject *last = num_attempts > 0 ? PyTuple_GET_ITEM(attempts, num_attempts - 1) : NULL;
-    if (last == NULL) {
-        PUT(line, "\"\"");
-    } else if (PyTuple_Check(last) && PyTuple_GET_SIZE(last) > 0) {
-        put_text(line, PyTuple_GET_ITEM(last, 0));
-    } else {
-        line->broken = true;
-    }
-}
-
-static void put_record(Line *line, PyObject *const *fields) {
-    Py_ssize_t num_attempts = PyTuple_GET_SIZE(fields[ATTEMPTS]);
-    double ended_s = float_of(line, fields[ENDED_S]);
-    PUT(line, "{\"time\":");
-    put_rounded(line, float_of(line, fields[RECEIVED_UNIX_S]) + ended_s, 1e3, 3);
-    PUT(line, ",\"id\":");
-    put_text(line, fields[REQUEST_ID]);
-    PUT(line, ",\"tenant\":");
-    put_text(line, fields[TENANT]);
-    PUT(line, ",\"path\":");
-    put_text(line, fields[PATH]);
-    PUT(line, ",\"model\":");
-    put_text_or_null(line, fields[MODEL]);
-    PUT(line, ",\"pool\":");
-    put_text_or_null(line, fields[POOL]);
-    PUT(line, ",\"replica\":");
-    put_replica(line, fields[ATTEMPTS], num_attempts);
-    PUT(line, ",\"status\":");
-    put_number(line, fields[STATUS]);
-    PUT(line, ",\"outcome\":");
-    put_text(line, fields[OUTCOME]);
-    PUT(line, ",\"bytes\":");
-    put_number(line, fields[BYTES_OUT]);
-    PUT(line, ",\"ttft_ms\":");
-    if (fields[FIRST_BYTE_S] == Py_None) PUT(line, "null");
-    else put_rounded(line, float_of(line, fields[FIRST_BYTE_S]), 1e5, 2);
-    PUT(line, ",\"queue_ms\":");
-    put_queue_ms(line, fields);
-    PUT(line, ",\"total_ms\":");
-    put_rounded(line, ended_s, 1e5, 2);
-    PUT(line, ",\"prompt_tokens\":");
-    put_number_or_null(line, fields[PROMPT_TOKENS]);
-    PUT(line, ",\"completion_tokens\":");
-    put_number_or_null(line, fields[COMPLETION_TOKENS]);
-    PUT(line, ",\"cached_tokens\":");
-    put_number_or_null(line, fields[CACHED_TOKENS]);
-    PUT(line, ",\"retries\":");
-    put_integer(line, num_attempts > 0 ? num_attempts - 1 : 0);
-    if (!PyUnicode_CheckExact(fields[CODE]) || PyUnicode_GET_LENGTH(fields[CODE]) > 0) {
-        PUT(line, ",\"error\":");
-        put_text(line, fields[CODE]);
-    }
-    PUT(line, "}\n");
-}
-
-static PyObject *access_line(PyObject *module, PyObject *record) {
-    (void)module;
-    if (!PyTuple_Check(record) || PyTuple_GET_SIZE(record) != NUM_FIELDS) Py_RETURN_NONE;
-    PyObject *const *fields = ((PyTupleObject *)record)->ob_item;
-    if (!PyTuple_CheckExact(fields[ATTEMPTS])) Py_RETURN_NONE;
-    Line line;
-    line.bytes = 0;
-    line.broken = false;
-    put_record(&line, fields);
-    if (line.broken) Py_RETURN_NONE;
-    return PyBytes_FromStringAndSize(line.text, (Py_ssize_t)line.bytes);
-}
-
 /* ---- numbered ---------------------------------------------------------------------------------------------------- */
 
 #define MAX_ID_BYTES 9
@@ -1393,7 +1222,7 @@ static Py_ssize_t event_end(const char *data, Py_ssize_t bytes, Py_ssize_t at) {
     return 0;
 }
 
-/* native_twin.numbered */
+/* As native_twin.numbered */
 static PyObject *numbered(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
     static const char done[] = "data: [DONE]\n\n";
     (void)module;
@@ -1446,7 +1275,6 @@ static PyObject *numbered(PyObject *module, PyObject *const *args, Py_ssize_t nu
 /* ---- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
-    {"access_line", access_line, METH_O, "The access log's line of a record, or None."},
     {"head_of", (PyCFunction)(void (*)(void))head_of, METH_FASTCALL, "A head without its length's digits, or None."},
     {"numbered", (PyCFunction)(void (*)(void))numbered, METH_FASTCALL, "Plain events, each with an id of its own, or None."},
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, "What a body asks for, or None."},

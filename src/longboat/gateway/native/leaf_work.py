@@ -1,4 +1,4 @@
-"""Leaf work of the gateway: compiled, or its Python twins where there is no compiled one or LONGBOAT_NATIVE is 0.
+"""The compiled leaf work of the gateway, from ``_native.c``.
 
 scan: what ``read_facts`` says of an ordinary chat or completions body; None where ``read_facts`` itself must look.
 The tuple is: model, stream, wants_usage, num_prompt_tokens_estimate, prompt_chars, max_tokens, n, user, and whether
@@ -8,62 +8,20 @@ body begins, and that length (-1: none): equal bytes mean an equal reading. None
 whole_chunks: the body that data brings from ``at`` on, where it is whole chunks and nothing else; and whether the last.
 numbered: whole events without the engine's words to us, each with an id of its own; the id and count that the next is
 numbered with; and whether all of them tell tokens. None where an event is not plain: ids of one choice, and no comment.
-access_line: the bytes of ``access_record``'s line; None where a text is no plain ASCII, or a number not of its type.
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from longboat.gateway.native import _native
+from longboat.gateway.native._native import ChunkPath, Histogram, TokenLog, head_of, numbered, scan, whole_chunks
 
-__all__ = (
-    "IS_NATIVE",
-    "ChunkPath",
-    "Histogram",
-    "TokenLog",
-    "access_line",
-    "head_of",
-    "numbered",
-    "scan",
-    "whole_chunks",
-)
+__all__ = ("ChunkPath", "Histogram", "TokenLog", "head_of", "numbered", "scan", "whole_chunks")
 
-_INTERFACE = 9
+_INTERFACE = 10
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
-
-def _is_usable() -> bool:
-    if os.environ.get("LONGBOAT_NATIVE") == "0":
-        return False
-    try:
-        from longboat.gateway.native import _native
-    except ImportError:
-        return False
-    return _native.INTERFACE == _INTERFACE
-
-
-IS_NATIVE = _is_usable()
-"""Whether the compiled ones are in use."""
-
-if TYPE_CHECKING or IS_NATIVE:
-    from longboat.gateway.native._native import (
-        ChunkPath,
-        Histogram,
-        TokenLog,
-        access_line,
-        head_of,
-        numbered,
-        scan,
-        whole_chunks,
-    )
-else:
-    from longboat.gateway.native.native_twin import (
-        ChunkPath,
-        Histogram,
-        TokenLog,
-        access_line,
-        head_of,
-        numbered,
-        scan,
-        whole_chunks,
+if _native.INTERFACE != _INTERFACE:
+    raise ImportError(
+        f"{_native.__file__} has interface {_native.INTERFACE}, and its source has {_INTERFACE}: "
+        "run `python hatch_build.py` in the checkout, or install longboat again"
     )

@@ -7,13 +7,12 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
-from longboat.core.errors import UserInputError
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.rounds import Rounds
-from longboat.gateway.records.spans import SpanExport
+from longboat.gateway.records.tracing import Tracer
 from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.upstreams.engine_load import follow_load
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
@@ -32,7 +31,7 @@ class Services:
         self._lag_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """:raises UserInputError: a folder, the Redis address or the tracing that was asked for cannot be used"""
+        """:raises UserInputError: a folder or the Redis address that was asked for cannot be used"""
         state, config = self._state, self._state.config
         state.usage.open()
         state.counters = counters_of(config, state.live.policy.num_gateways)
@@ -46,10 +45,8 @@ class Services:
             await remote.start()
             state.remote_counters = remote
         if config.tracing_endpoint:
-            from longboat.gateway.records.tracing import Tracer
-
-            export = otlp_export(config.tracing_endpoint, config)
-            state.tracer = Tracer(config.tracing_endpoint, export, sample_ratio=config.tracing_sample_ratio)
+            resource = {"longboat.fleet": config.fleet, "longboat.node": config.node}
+            state.tracer = Tracer(config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource)
         self._spawn(state.usage.run())
         self._spawn(follow_beats(state.table, clock=state.clock))
         if config.scrape_s is not None:
@@ -88,15 +85,3 @@ def counters_of(config: GatewayConfig, num_gateways: int) -> LocalCounters:
         return LocalCounters(num_gateways=num_gateways)
     parent = GatewayControl(config.parent_socket, config.control_token, timeout_s=_DIVIDE_S, from_worker=True)
     return LeasedCounters(Rounds(parent.leases), num_gateways=num_gateways)
-
-
-def otlp_export(endpoint: str, config: GatewayConfig) -> SpanExport:
-    """Make what sends spans to a collector. :raises UserInputError: OpenTelemetry's OTLP exporter is not installed"""
-    try:
-        from longboat.gateway.records.trace_export import OtlpExport
-    except ImportError as error:
-        raise UserInputError(
-            f"traces are configured, but OpenTelemetry is not installed ({error})",
-            hint="install longboat[tracing], or take gateway.tracing out",
-        ) from error
-    return OtlpExport(endpoint, {"longboat.fleet": config.fleet, "longboat.node": config.node})

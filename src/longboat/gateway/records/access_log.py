@@ -12,7 +12,6 @@ from contextlib import suppress
 
 import orjson
 
-from longboat.gateway.native import leaf_work as native
 from longboat.gateway.records.recent import Record
 
 __all__ = ("AccessLog", "RotatingFile", "access_line", "access_record")
@@ -161,7 +160,7 @@ class AccessLog:
 
 def access_line(record: Record) -> bytes:
     """The line of a finished request."""
-    return native.access_line(record) or orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def access_record(record: Record) -> dict[str, object]:

@@ -1,14 +1,16 @@
-"""Spans of requests as the gateway keeps them, and the contract of what exports them."""
+"""A request's place in a trace, as W3C ``traceparent`` tells it to the next program."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from longboat.gateway.records.recent import Record
 
-__all__ = ("FinishedSpan", "Span", "SpanExport", "TraceParent")
+__all__ = ("FinishedSpan", "Span", "TraceParent", "parse_traceparent", "passed_on")
+
+_HEX = frozenset(b"0123456789abcdef")
 
 
 class TraceParent(NamedTuple):
@@ -17,6 +19,24 @@ class TraceParent(NamedTuple):
     trace_id: int
     span_id: int
     sampled: bool
+
+
+def parse_traceparent(value: bytes) -> TraceParent | None:
+    """None where it is not what https://www.w3.org/TR/trace-context/ says; the trace then begins here."""
+    parts = value.strip().split(b"-")
+    if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2]:
+        return None
+    version, trace, span, flags = parts[:4]
+    if not _HEX.issuperset(version + trace + span + flags) or version == b"ff" or (version == b"00" and parts[4:]):
+        return None
+    trace_id, span_id = int(trace, 16), int(span, 16)
+    return TraceParent(trace_id, span_id, bool(int(flags, 16) & 1)) if trace_id and span_id else None
+
+
+def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
+    """The client's own trace headers as lines for the engine: what a gateway without a tracer sends."""
+    names = (b"traceparent", b"tracestate")
+    return b"".join(b"%b: %b\r\n" % (name, noted[name]) for name in names if name in noted)
 
 
 class Span:
@@ -45,13 +65,3 @@ class FinishedSpan(NamedTuple):
 
     span: Span
     record: Record
-
-
-class SpanExport(Protocol):
-    """Where finished spans go. Called in the tracer's own thread."""
-
-    def export(self, finished: Sequence[FinishedSpan]) -> bool:
-        """False where they did not arrive. May block for some seconds."""
-
-    def shutdown(self) -> None:
-        """Cuts short an export that tries again and again."""

@@ -1,43 +1,36 @@
-"""Traces of requests across gateway and engine: W3C ``traceparent``, and OTLP over HTTP where it is configured."""
+"""Decides which requests are traced, and exports finished spans where a collector is configured."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from longboat.gateway.records.recent import Record
-from longboat.gateway.records.spans import FinishedSpan, Span, SpanExport, TraceParent
+from longboat.gateway.records.spans import FinishedSpan, Span, parse_traceparent
+from longboat.gateway.records.trace_export import OtlpExport
 from longboat.telemetry import logger
 
-__all__ = ("Tracer", "parse_traceparent", "passed_on")
+__all__ = ("SpanExport", "Tracer")
 
 log = logger("gateway")
 
-_HEX = frozenset(b"0123456789abcdef")
 _MAX_TRACESTATE_BYTES = 512
 _MAX_PENDING = 8192
 _BATCH = 512
 _PAUSE_S = 1.0
 
 
-def parse_traceparent(value: bytes) -> TraceParent | None:
-    """None where it is not what https://www.w3.org/TR/trace-context/ says; the trace then starts anew."""
-    parts = value.strip().split(b"-")
-    if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2]:
-        return None
-    version, trace, span, flags = parts[:4]
-    if not _HEX.issuperset(version + trace + span + flags) or version == b"ff" or (version == b"00" and parts[4:]):
-        return None
-    trace_id, span_id = int(trace, 16), int(span, 16)
-    return TraceParent(trace_id, span_id, bool(int(flags, 16) & 1)) if trace_id and span_id else None
+class SpanExport(Protocol):
+    """Where finished spans go. Called in the tracer's own thread."""
 
+    def export(self, finished: Sequence[FinishedSpan]) -> bool:
+        """False where they did not arrive. May block for some seconds."""
 
-def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
-    """The client's own trace headers as lines for the engine: what a gateway without a tracer sends."""
-    names = (b"traceparent", b"tracestate")
-    return b"".join(b"%b: %b\r\n" % (name, noted[name]) for name in names if name in noted)
+    def shutdown(self) -> None:
+        """Cuts short an export that tries again and again."""
 
 
 class Tracer:
@@ -46,19 +39,27 @@ class Tracer:
     A client's decision (its ``traceparent``) is respected; of the other requests, ``sample_ratio`` are traced. Spans
     that the collector does not take are dropped and counted.
 
-    endpoint: of the collector, for messages
+    endpoint: of the collector, ``http://HOST:4318``; ``/v1/traces`` is added where it has no path
+    export: in its place, for tests
     """
 
-    def __init__(self, endpoint: str, export: SpanExport, *, sample_ratio: float = 1.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        sample_ratio: float = 1.0,
+        resource: Mapping[str, str] | None = None,
+        export: SpanExport | None = None,
+    ) -> None:
         self._ratio = sample_ratio
-        self._export = export
+        self._export = export or OtlpExport(endpoint, resource or {})
         self._endpoint = endpoint
         self._pending: deque[FinishedSpan] = deque()
         self._wake = threading.Event()
         self._closing = self._failing = False
         self.num_exported = self.num_dropped = 0
-        self._exporter = threading.Thread(target=self._export_forever, name="traces", daemon=True)
-        self._exporter.start()
+        self._worker = threading.Thread(target=self._export_forever, name="traces", daemon=True)
+        self._worker.start()
 
     def start(self, traceparent: bytes | None, tracestate: bytes | None = None) -> Span:
         """A request was received. One that is not traced gets a span too: it tells the engine so."""
@@ -83,7 +84,7 @@ class Tracer:
         """Export what waits, for at most about this long. Blocks: call it in a thread."""
         self._closing = True
         self._wake.set()
-        self._exporter.join(timeout_s)
+        self._worker.join(timeout_s)
         self._export.shutdown()
 
     def _export_forever(self) -> None:

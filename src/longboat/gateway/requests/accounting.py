@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from longboat.gateway.api.usage import Usage
 from longboat.gateway.http.error_responses import quota_refused
 from longboat.gateway.http.responses import Refusal
-from longboat.gateway.native.leaf_work import access_line as native_line
 from longboat.gateway.records.access_log import access_line
 from longboat.gateway.records.recent import Record
 
@@ -87,7 +86,7 @@ class Books:
                 record = _record(call, ended_s, clocks_s, status=status, outcome=outcome, code=code)
                 self._write_down(call, record)
                 if log is not None:
-                    lines.append(native_line(record) or access_line(record))
+                    lines.append(access_line(record))
             except Exception as error:  # a defect must not lose the others
                 report = {"message": "a request could not be written down", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(report)

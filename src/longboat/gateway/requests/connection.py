@@ -14,16 +14,18 @@ from typing import Any, TypeVar
 
 import httptools
 
+from longboat.gateway.api.apis import style_of
+from longboat.gateway.api.paths import DEPLOYMENT, own_target
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.http.tls import TlsTransport
 from longboat.gateway.http.wire import NOTED, WITHHELD, connection_tokens, without_named
 from longboat.gateway.limits.cors import answer_to_origin
+from longboat.gateway.requests.admit import Later, admit
 from longboat.gateway.requests.deferred import account_remotely, admin_bytes, with_owner
-from longboat.gateway.requests.dispatch import Later, decide, error_style
 from longboat.gateway.requests.exchange import Exchange
-from longboat.gateway.requests.fast_path import quick_call
+from longboat.gateway.requests.head import KnownHead
 from longboat.gateway.requests.model_request import Call
 from longboat.gateway.requests.pending_reply import Errand
 from longboat.gateway.requests.resumable import ResumableExchange
@@ -125,32 +127,13 @@ class ClientConnection:
         if size > state.limits.max_body_bytes or state.held_bytes + size > state.limits.max_held_bytes:
             return False  # the long way refuses it
         state.held_bytes += size
-        body = data[body_at:]
-        request = head.request(body)
+        request = head.request(data[body_at:])
         request.request_id = state.new_request_id()
-        if not (state.draining or state.stopping or self.write_paused):
-            try:
-                call = quick_call(state, head, request, body)
-                if call is not None:
-                    state.requests_total += 1
-                    refusal = state.books.open(call)
-                    if refusal is None:
-                        self._exchange = exchange = ResumableExchange(state, self, call)
-                        exchange.start()
-                    elif state.counters.lacks_lease:
-                        self._begin(call)
-                    else:
-                        self._opened(call, refusal)
-                    return True
-            except Exception as error:
-                self._report(error)
-                self._transport.abort()
-                return True
-        self._queue.append(request)
-        self._answer_next()
-        if self._queue and not self._transport.is_closing():
-            self._reads_later = True
-            self._transport.pause_reading()
+        if self.write_paused:
+            self._queue.append(request)
+            self._pause_reading()
+        else:
+            self._answer(request, head)
         return True
 
     def eof_received(self) -> bool:
@@ -311,7 +294,12 @@ class ClientConnection:
             self._deaf = True
         if self._exchange is None:
             self._answer_next()
-        if self._queue and not self._transport.is_closing():
+        if self._queue:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        """Read no further until the requests that wait were answered."""
+        if not self._transport.is_closing():
             self._reads_later = True
             self._transport.pause_reading()
 
@@ -320,6 +308,9 @@ class ClientConnection:
     def _complete_head(self, request: Request) -> None:
         parser, noted = self._parser, request.noted
         request.method = parser.get_method().decode("latin-1")
+        request.url, deployment = own_target(request.url)
+        if deployment:
+            noted[DEPLOYMENT] = deployment
         version = parser.get_http_version()
         request.http_1_0 = version == "1.0"
         request.keep_alive = parser.should_keep_alive() and not request.http_1_0
@@ -402,20 +393,26 @@ class ClientConnection:
 
     def _answer_next(self) -> None:
         while self._queue and self._exchange is None and not self.write_paused and self._transport is not None:
-            request = self._queue.popleft()
-            if not request.keep_alive or self._state.draining or self._state.stopping:
-                self.closes_after = True
-            try:
-                self._answer(request)
-            except Exception as error:  # whoever called us, a defect must end this connection and no other
-                self._report(error)
-                self._transport.abort()
+            if not self._answer(self._queue.popleft(), None):
                 return
         if not self._queue and not self._deaf and not self._transport.is_closing():
             self._reads_later = False
             self._transport.resume_reading()
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: Request, known: KnownHead | None) -> bool:
+        """Return False where a defect ended the connection: it must end this one and no other."""
+        if not request.keep_alive or self._state.draining or self._state.stopping:
+            self.closes_after = True
+        try:
+            self._decide(request, known)
+        except Exception as error:
+            self._report(error)
+            self._transport.abort()
+            return False
+        return True
+
+    def _decide(self, request: Request, known: KnownHead | None) -> None:
+        """known: the request's head, where it came before"""
         state = self._state
         if request.url.startswith(b"/v1/"):
             state.requests_total += 1
@@ -427,7 +424,7 @@ class ClientConnection:
                 self._answered(keep=True)
                 return
         try:
-            decision = decide(state, request, close=self.closes_after)
+            decision = admit(state, request, known, close=self.closes_after)
         except Exception as error:  # a defect: nothing is written yet, so the client can be told
             self._report(error)
             decision = error_responses.internal()
@@ -524,7 +521,7 @@ class ClientConnection:
                     request_id=request.request_id,
                     close=self.closes_after,
                     without_body=bare,
-                    style=error_style(request),
+                    style=style_of(request.url),
                     extra=request.extra_lines,
                 )
             )

@@ -17,8 +17,9 @@ from longboat.gateway.http.response_head import AnswerHead
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.http.wire import Framing
 from longboat.gateway.records.recent import Attempt
-from longboat.gateway.records.tracing import passed_on
+from longboat.gateway.records.spans import passed_on
 from longboat.gateway.requests.accounting import FAILED
+from longboat.gateway.requests.engine_errors import engine_refusal
 from longboat.gateway.requests.model_request import Call
 from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.requests.upstream_request import body_for, has_usage, pool_lines
@@ -267,7 +268,21 @@ class Exchange:
             self._take_counts(connection)
         if relay.events:
             body = relay.whole_events(body, last=last)
+        elif self._status in (401, 403, 404, 405) and not relay.started and self._is_refused(body, last=last):
+            return
         self._pass_on(relay, body, last=last)
+
+    def _is_refused(self, body: bytes, *, last: bool) -> bool:
+        """Refuse the request where the engine's error is not the client's to read."""
+        refusal = engine_refusal(self._call, self._status, body)
+        if refusal is None:
+            return False
+        if last:
+            self._connection = None  # it is free: it may carry another response by now
+        else:
+            self._drop_connection()
+        self._refuse(refusal, outcome="engine_error" if refusal.status >= 500 else "client_error")
+        return True
 
     def _pass_on(self, relay: Relay, body: bytes, *, last: bool) -> None:
         """Give the client a part of the body; ``last`` ends the answer."""

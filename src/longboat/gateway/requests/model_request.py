@@ -10,13 +10,12 @@ from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api.apis import Api
-    from longboat.gateway.api.body import Facts
-    from longboat.gateway.api.multipart import Form
+    from longboat.gateway.api.body_fields import Facts
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
     from longboat.gateway.records.recent import Attempt
     from longboat.gateway.records.spans import Span
-    from longboat.gateway.requests.fast_path import Plan
+    from longboat.gateway.requests.head import HeadPlan
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken
     from longboat.gateway.upstreams.pool import Pool
@@ -30,7 +29,7 @@ _JSON: Final = AnswerKind.JSON
 
 
 class Call:
-    """Decided once, by ``routes``; carried by an exchange; closed once, by ``books``. Times are ``time.monotonic()``.
+    """Decided once, by ``admit``; carried by an exchange; closed once, by ``books``. Times are ``time.monotonic()``.
 
     path: the engine's, with the query; method: POST, or what the Responses API needs
     body: as the client sent it; body_gone: no other engine can be tried any more
@@ -38,7 +37,7 @@ class Call:
     requested: the name that the client wrote; why: the routing decision in words
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
-    plan: what its head had decided already; pool_at_once: of the model, if it is asked for one in the same moment
+    plan: what its head decided; pool_at_once: of the first model, where any of its replicas may answer
     comes_back: its client has the beginning of the answer, up to this point, and wants the rest
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
     is_open: its account is, see ``books``; reserved_unix_s: since when
@@ -50,7 +49,7 @@ class Call:
     # What most calls never change stands here once for all of them.
     at_pool = 0
     pinned = ""
-    plan: Plan | None = None
+    plan: HeadPlan | None = None
     pool_at_once: Pool | None = None
     comes_back: tuple[ResumeToken, Point] | None = None
     deadline_s: float | None = None
@@ -86,7 +85,7 @@ class Call:
         pools: tuple[str, ...],
         requested: str,
         body: bytes = b"",
-        facts: Facts | Form | None = None,
+        facts: Facts | None = None,
         why: str = "",
         method: str = "POST",
         cost_tokens: int = 0,

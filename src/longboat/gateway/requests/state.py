@@ -20,7 +20,7 @@ from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.records.usage_store import UsageStore
 from longboat.gateway.requests.accounting import Books
-from longboat.gateway.requests.head_cache import KnownHeads
+from longboat.gateway.requests.head import KnownHeads
 from longboat.gateway.upstreams.crash_blame import Deaths, until_answers
 from longboat.gateway.upstreams.response_affinity import Owners
 from longboat.gateway.upstreams.table import LiveTable

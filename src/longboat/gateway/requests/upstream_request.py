@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longboat.gateway.api.body import splice
-from longboat.gateway.api.multipart import Form, splice_form
 
 if TYPE_CHECKING:
     from longboat.gateway.requests.model_request import Call
@@ -14,14 +13,12 @@ __all__ = ("body_for", "has_usage", "pool_lines")
 
 
 def body_for(call: Call) -> bytes:
-    """The body for the engines of the pool that is being tried."""
+    """Return the body for the engines of the pool that is being tried."""
     facts = call.facts
     if facts is None:
         return call.body
     model = call.pool if call.pool != facts.model else None
     call.adds_usage = facts.usage_addable
-    if isinstance(facts, Form):
-        return splice_form(call.body, facts, model=model, add_usage=True)
     return splice(call.body, facts, model=model, add_usage=True, cache_salt=call.salt)
 
 

@@ -9,9 +9,8 @@ from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.native.leaf_work import TokenLog
 from longboat.gateway.resume.continuation.choices import ReceivedChoices
 from longboat.gateway.resume.continuation.messages import ReceivedMessage
-from longboat.gateway.resume.continuation.parts import IDS, STEPS, Received, StitchError, is_own_comment
+from longboat.gateway.resume.continuation.parts import IDS, STEPS, Received, StitchError, events_of, is_own_comment
 from longboat.gateway.resume.continuation.responses import ReceivedResponse
-from longboat.gateway.resume.continuation.runs import condensed
 
 __all__ = ("MAX_HELD_BYTES", "PACK_BYTES", "Journal")
 
@@ -177,7 +176,7 @@ class Journal:
             self._give_up()
 
     def _note(self, events: bytes) -> None:
-        for event in condensed(events):
+        for event in events_of(events):
             for choice, ids in event.ids:
                 self._ids[choice].extend(ids)
             self._received.note(event)

@@ -10,7 +10,6 @@ from longboat.gateway.resume.continuation.choices_remainder import RestOfChoices
 from longboat.gateway.resume.continuation.messages import ReceivedMessage, RestOfMessage
 from longboat.gateway.resume.continuation.parts import Event, Received, Rest, StitchError, events_of, ids_line
 from longboat.gateway.resume.continuation.responses import ReceivedResponse, RestOfResponse
-from longboat.gateway.resume.continuation.runs import condensed
 from longboat.gateway.resume.journal import Journal
 
 __all__ = ("StitchError", "Stitcher")
@@ -53,9 +52,9 @@ class Stitcher:
         return self._journal.feed(told) if told else b""
 
     def _repeated(self, events: bytes) -> bytes:
-        """The client has some of it. Many events that it has are read as few."""
+        """The client has some of it."""
         out = []
-        for event in condensed(events):
+        for event in events_of(events):
             self._learn(event)
             out.append(self._out(event))
         self.caught_up = self._rest.caught_up and self._ids_caught_up()

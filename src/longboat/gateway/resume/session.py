@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from longboat.core.states import ResumeLevel
-from longboat.gateway.api.body import BodyKind, Facts
+from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.responses import Refusal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from longboat.core.states import ResumeLevel
-from longboat.gateway.api.body import BodyKind, Facts
+from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.resume.continuation.parts import STEPS, StitchError, event_of
 
 if TYPE_CHECKING:

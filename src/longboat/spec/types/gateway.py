@@ -83,6 +83,8 @@ class TenantSpec(Section):
     """Tenants of one group share what engines cache of prompts; null keeps the tenant's own apart."""
     tags: tuple[Word, ...] = Field(default=(), max_length=50)
     """Words that rules can ask for."""
+    allow_fields: tuple[Literal["kv_transfer_params", "priority", "request_id", "vllm_xargs"], ...] = ()
+    """Fields that engines get only from trusted tenants, which this tenant may send."""
 
 
 class AdminSpec(Section):

@@ -1,4 +1,4 @@
-"""The Python twins of the C extension: what the gateway runs where it could not be compiled."""
+"""The C extension in Python: the oracle that its tests compare it with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Histogram", "TokenLog", "access_line", "head_of", "numbered", "scan", "whole_chunks")
+__all__ = ("ChunkPath", "Histogram", "TokenLog", "head_of", "numbered", "whole_chunks")
 
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 _ID = re.compile(rb"id: ([0-9]{1,9})\n")
@@ -19,12 +19,8 @@ _EVENT_END = b"\n\n\r\n"
 _CHOICES_END = b"}]}\n\n\r\n"
 
 
-def access_line(record: tuple[Any, ...], /) -> None:
-    """Writes no line: ``access_log.access_record`` and orjson do."""
-
-
 def head_of(data: bytes, max_bytes: int, /) -> tuple[bytes, int, int] | None:
-    """See ``native``."""
+    """See ``longboat.gateway.native.leaf_work``."""
     end = data.find(b"\r\n\r\n", 0, max_bytes)
     if end < 0:
         return None
@@ -34,12 +30,8 @@ def head_of(data: bytes, max_bytes: int, /) -> tuple[bytes, int, int] | None:
     return data[: found.start(1)] + data[found.end(1) : end], end + 4, int(found[1])
 
 
-def scan(body: bytes, completions: bool, keyed: bool, /) -> None:
-    """Knows nothing of any body: ``body.read_facts`` is what reads it."""
-
-
 def whole_chunks(data: bytes, at: int, /) -> tuple[bytes, bool] | None:
-    """See ``native``."""
+    """See ``longboat.gateway.native.leaf_work``."""
     pieces: list[bytes] = []
     size_bytes = len(data)
     while at < size_bytes:
@@ -76,7 +68,10 @@ class Histogram:
 
 
 def numbered(events: bytes, before: bytes, further: int, /) -> tuple[bytes, bytes, int, bool] | None:
-    """See ``native``. before: the last id, b"" if there was none; further: how many events had the same since."""
+    """See ``longboat.gateway.native.leaf_work``.
+
+    before: the last id, b"" if there was none; further: how many events had the same since
+    """
     if not events.endswith(b"\n\n"):
         return None
     out, told, at = [], True, 0

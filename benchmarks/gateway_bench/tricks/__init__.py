@@ -1,0 +1,1 @@
+"""Switches one trick of the gateway off; for ``bench_tricks.py`` alone."""

@@ -1,0 +1,234 @@
+"""Decides about a complete request: its head's plan, its body and the policy make a call, an answer, or a question."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from longboat.gateway.admin.admin_api import is_admin_path
+from longboat.gateway.api.apis import RESPONSES, TOKENIZER_INFO
+from longboat.gateway.api.body import BodyError, read_body, top_fields
+from longboat.gateway.api.body_fields import BodyKind
+from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
+from longboat.gateway.http import error_responses
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.requests.head import HeadPlan, plan_head, tenant_of
+from longboat.gateway.requests.local_responses import is_local_path, local_answer, model_in_query, visible_models
+from longboat.gateway.requests.model_request import Call
+from longboat.gateway.resume.session import come_back
+
+if TYPE_CHECKING:
+    from longboat.core.policy import TenantPolicy
+    from longboat.gateway.api.body_fields import Facts
+    from longboat.gateway.http.request import Request
+    from longboat.gateway.requests.head import KnownHead
+    from longboat.gateway.requests.state import GatewayState
+    from longboat.routing.route_rules import Resolution
+
+__all__ = ("Later", "admit")
+
+_COMPLETION_ESTIMATE_TOKENS: Final = 256  # what an answer is taken to cost where the client names no limit
+_MAX_COST_TOKENS: Final = 1 << 40  # what a request is taken to cost at most, so that counts of 64 bits hold many such
+
+
+class Later:
+    """A request that cannot be decided here: it is the admin API's, or another worker may know the response it names.
+
+    response_id: empty for the admin API; call: what goes on with the owner of that response
+    """
+
+    __slots__ = ("call", "response_id")
+
+    def __init__(self, call: Call | None = None, response_id: str = "") -> None:
+        self.call = call
+        self.response_id = response_id
+
+
+def admit(
+    state: GatewayState, request: Request, known: KnownHead | None, *, close: bool
+) -> Call | Later | Refusal | bytes:
+    """Return what to do with a complete request; bytes are a whole answer.
+
+    known: its head, where that came before; close: the connection ends with this answer
+    """
+    plan = known.plan if known is not None else None
+    if plan is None or plan.live is not state.live or time.time() >= plan.until_s:
+        if request.refusal is not None:
+            return request.refusal
+        found = plan_head(state.live, request)
+        if found is None:
+            return _without_engine(state, request, close=close)
+        if isinstance(found, Refusal):
+            return found
+        plan = found
+        if known is not None:
+            known.plan = plan
+    if plan.response_id:
+        why = f"it keeps {plan.response_id[:80]}"
+        return _at_owner(state, _call(request, plan, pools=("",), body=request.body(), why=why), plan.response_id)
+    if plan.api is TOKENIZER_INFO:
+        return _tokenizer_info(state, request, plan)
+    if state.stopping:
+        return error_responses.stopping()
+    return _admit(state, request, plan)
+
+
+def _without_engine(state: GatewayState, request: Request, *, close: bool) -> Later | Refusal | bytes:
+    path = request.url.partition(b"?")[0].decode("latin-1")
+    if is_admin_path(path):
+        return Later()
+    if is_local_path(path):
+        return local_answer(state, request, path, _tenant, close=close)
+    return unknown_path(path)
+
+
+def _tenant(state: GatewayState, request: Request) -> TenantPolicy | Refusal:
+    return tenant_of(state.live.keys, request)
+
+
+def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Later | Refusal:
+    try:
+        facts = _facts(request, plan)
+    except BodyError as error:
+        return _bad_body(state, error)
+    body = request.body()
+    if not state.table.known:
+        return error_responses.no_table()
+    route = _route(request, plan, facts, body)
+    if route is None:
+        return error_responses.unknown_model(facts.model, visible_models(state, plan.tenant))
+    if (refusal := _forbidden(state, plan.tenant, facts, route)) is not None:
+        return refusal
+    deadline = _deadline_s(request)
+    if isinstance(deadline, Refusal):
+        return deadline
+    call = _call(request, plan, pools=route.pools, body=body, why=route.why, facts=facts)
+    call.deadline_s = deadline
+    if b"x-longboat-resume" in request.noted:
+        return come_back(call, plan.live.policy.salt, time.time())
+    if plan.api is RESPONSES:
+        previous = facts.document.get("previous_response_id")
+        if isinstance(previous, str) and previous:
+            return _at_owner(state, call, previous)
+    call.pool_at_once = state.table.pool(route.pools[0])
+    return call
+
+
+def _facts(request: Request, plan: HeadPlan) -> Facts:
+    try:
+        return _read(request, plan)
+    except BodyError as error:
+        if error.code != "model_missing" or DEPLOYMENT not in request.noted:
+            raise
+    request.pieces = [with_deployment(request, is_form=plan.api.body is BodyKind.FORM)]
+    return _read(request, plan)
+
+
+def _read(request: Request, plan: HeadPlan) -> Facts:
+    return read_body(
+        request.body(),
+        plan.api.body,
+        keyed=plan.live.keys.asks,
+        content_type=request.noted.get(b"content-type", b""),
+        allowed=plan.tenant.allow_fields,
+    )
+
+
+def _bad_body(state: GatewayState, error: BodyError) -> Refusal:
+    if error.code == "model_missing":
+        return error_responses.model_missing(state.live.rules.known_names())
+    return error_responses.bad_body(error)
+
+
+def _route(request: Request, plan: HeadPlan, facts: Facts, body: bytes) -> Resolution | None:
+    """Return the models to try, and why these; None where the name leads to none."""
+    routes = plan.routes
+    return routes.resolve(
+        facts.model,
+        request.request_id,
+        user=facts.user,
+        prompt_tokens=facts.num_prompt_tokens_estimate,
+        context_tokens=facts.context_tokens,
+        fields=top_fields(body, facts, routes.field_names) if routes.field_names else None,
+    )
+
+
+def _forbidden(state: GatewayState, tenant: TenantPolicy, facts: Facts, route: Resolution) -> Refusal | None:
+    names, limit = tenant.models, tenant.max_context_tokens
+    if names is not None and facts.model not in names and route.pools[0] not in names:
+        return error_responses.model_not_allowed(facts.model, visible_models(state, tenant))
+    if limit is not None and facts.context_tokens > limit:
+        return error_responses.context_too_long(facts.context_tokens, limit)
+    return None
+
+
+def _call(
+    request: Request,
+    plan: HeadPlan,
+    *,
+    pools: tuple[str, ...],
+    body: bytes,
+    why: str,
+    facts: Facts | None = None,
+) -> Call:
+    cost = 0
+    if facts is not None:
+        cost = facts.num_prompt_tokens_estimate
+        if plan.api.weighs_completion:
+            cost += facts.n * (max(0, facts.max_tokens or 0) or _COMPLETION_ESTIMATE_TOKENS)
+    call = Call(
+        request,
+        plan.api,
+        path=plan.path,
+        tenant=plan.tenant,
+        pools=pools,
+        requested=facts.model if facts is not None else "",
+        body=body,
+        facts=facts,
+        why=why,
+        method=plan.method,
+        cost_tokens=min(cost, _MAX_COST_TOKENS),
+    )
+    call.plan = plan
+    call.salt = plan.salt
+    return call
+
+
+def _deadline_s(request: Request) -> float | Refusal | None:
+    """Return the time, on the monotonic clock, after which nobody waits for the answer."""
+    noted = request.noted
+    try:
+        if (value := noted.get(b"x-request-timeout")) is not None:
+            seconds = float(value) - (time.monotonic() - request.received_s)
+        elif (value := noted.get(b"x-request-deadline")) is not None:
+            seconds = float(value) - time.time()
+        else:
+            return None
+    except ValueError:
+        return error_responses.bad_deadline(value or b"")
+    if not seconds < 1e9:
+        return error_responses.bad_deadline(value)
+    return error_responses.deadline_passed() if seconds <= 0 else time.monotonic() + seconds
+
+
+def _tokenizer_info(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Refusal:
+    """GET /tokenizer_info?model=NAME: any replica of that model can tell; one model needs no name."""
+    names = visible_models(state, plan.tenant)
+    name = model_in_query(request.url, names)
+    if name is None:
+        return error_responses.name_a_model(names)
+    route = plan.routes.resolve(name, request.request_id)
+    if name not in names or route is None:
+        return error_responses.unknown_model(name, names)
+    call = _call(request, plan, pools=route.pools, body=b"", why=route.why)
+    call.requested = name
+    return call
+
+
+def _at_owner(state: GatewayState, call: Call, response_id: str) -> Call | Later:
+    """Send a request to the replica that keeps this response, or find out first which one it is."""
+    owner = state.owners.of(response_id, call.tenant.name)
+    if owner is None:
+        return Later(call, response_id)
+    call.pin(model=owner.model, key=owner.key)
+    return call

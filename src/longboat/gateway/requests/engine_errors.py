@@ -1,0 +1,59 @@
+"""Errors of engines that are not the client's: what the gateway says in their place. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from longboat.gateway.http.responses import Refusal
+
+if TYPE_CHECKING:
+    from longboat.gateway.requests.model_request import Call
+
+__all__ = ("engine_refusal",)
+
+_LACKING = frozenset(("not found", "method not allowed", "file not found"))
+"""How the servers of engines report a path that they do not have; a missing model or response reads otherwise."""
+
+_SWITCHED_OFF = "--enable-scale-out"
+
+
+def engine_refusal(call: Call, status: int, body: bytes) -> Refusal | None:
+    """Return what the client gets instead of an engine's error; None passes the engine's own error on.
+
+    body: the whole body of a response with this status
+    """
+    if status in (401, 403):
+        return _not_offered(call) if _SWITCHED_OFF.encode() in body else _locked_out(call, status)
+    if status in (404, 405) and _message(body).strip(". ").lower() in _LACKING:
+        return _not_offered(call)
+    return None
+
+
+def _message(body: bytes) -> str:
+    """Return the message of an error in FastAPI's, OpenAI's or Anthropic's shape; empty for any other body."""
+    try:
+        document: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    if type(document) is not dict:
+        return ""
+    error = document.get("error")
+    found = error.get("message") if type(error) is dict else document.get("detail")
+    return found if type(found) is str else ""
+
+
+def _not_offered(call: Call) -> Refusal:
+    path = call.path.partition(b"?")[0][:100].decode("latin-1")
+    what = path if call.method == "POST" else f"{call.method} {path}"
+    message = f"The model {call.pool!r} does not offer {what}: its engine has no such path. {call.api.needs}."
+    return Refusal(status=404, message=message, code="path_not_offered", param="model")
+
+
+def _locked_out(call: Call, status: int) -> Refusal:
+    message = (
+        f"The engine of {call.pool!r} refused the gateway's request with status {status}. Your own key is not the "
+        "reason: the fleet's operator must give the gateway this engine's API key."
+    )
+    return Refusal(status=502, message=message, code="engine_refused_gateway")

@@ -1,0 +1,96 @@
+"""The responses that the gateway gives without an engine: its health, and the models that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from longboat import __version__
+from longboat.core.policy import TenantPolicy
+from longboat.gateway.api.openapi import openapi_document
+from longboat.gateway.http import error_responses
+from longboat.gateway.http.request import Request
+from longboat.gateway.http.responses import Refusal, json_answer
+from longboat.gateway.requests.state import GatewayState
+
+__all__ = ("is_local_path", "local_answer", "model_in_query", "visible_models")
+
+_LOCAL = frozenset(("/v1/models", "/health", "/ping", "/livez", "/readyz", "/version", "/openapi.json"))
+_MODEL_PREFIX = "/v1/models/"
+
+FindTenant = Callable[[GatewayState, Request], TenantPolicy | Refusal]
+"""Returns the tenant that a request's key belongs to."""
+
+
+def is_local_path(path: str) -> bool:
+    """Return whether :func:`local_answer` handles this path."""
+    return path in _LOCAL or path.startswith(_MODEL_PREFIX)
+
+
+def local_answer(
+    state: GatewayState, request: Request, path: str, find_tenant: FindTenant, *, close: bool
+) -> bytes | Refusal:
+    """Return the whole response to a request whose path is local."""
+    allowed = ("GET", "HEAD", "POST") if path == "/ping" else ("GET", "HEAD")
+    if request.method not in allowed:
+        return error_responses.method_not_allowed(request.method, ", ".join(allowed))
+    answer = _document(state, request, path, find_tenant)
+    if isinstance(answer, Refusal):
+        return answer
+    status, document = answer
+    return json_answer(
+        status,
+        document,
+        request_id=request.request_id,
+        close=close,
+        without_body=request.method == "HEAD",
+        extra=request.extra_lines,
+    )
+
+
+def _document(
+    state: GatewayState, request: Request, path: str, find_tenant: FindTenant
+) -> tuple[int, dict[str, Any] | None] | Refusal:
+    """Return status and JSON document of a local response; None for one without a body."""
+    reason = state.unready_reason()
+    match path:
+        case "/health" | "/ping":  # as vLLM does, so that its probes and routers work
+            return (503 if reason else 200), None
+        case "/livez":
+            return 200, {"alive": True}
+        case "/readyz":
+            return (503, {"ready": False, "reason": reason}) if reason else (200, {"ready": True})
+        case "/version":
+            return 200, {"version": __version__}
+        case "/openapi.json":
+            return 200, openapi_document()
+    tenant = find_tenant(state, request)
+    return tenant if isinstance(tenant, Refusal) else _models(state, tenant, path)
+
+
+def visible_models(state: GatewayState, tenant: TenantPolicy) -> tuple[str, ...]:
+    """Return the models and aliases that the tenant may use, in the table's order and then the aliases."""
+    models = state.table.models
+    names = (*models, *(name for name in state.live.rules.known_names() if name not in models))
+    return names if tenant.models is None else tuple(name for name in names if name in tenant.models)
+
+
+def model_in_query(target: bytes, names: tuple[str, ...]) -> str | None:
+    """Return the model that ``?model=NAME`` names, or the only one of ``names``; None where neither is there."""
+    given = parse_qs(target.partition(b"?")[2].decode("latin-1")).get("model")
+    if given:
+        return given[-1]
+    return names[0] if len(names) == 1 else None
+
+
+def _models(state: GatewayState, tenant: TenantPolicy, path: str) -> tuple[int, dict[str, Any]] | Refusal:
+    names = visible_models(state, tenant)
+    if path == "/v1/models":
+        return 200, {"object": "list", "data": [_model(state, name) for name in names]}
+    name = unquote(path.removeprefix(_MODEL_PREFIX))
+    return (200, _model(state, name)) if name in names else error_responses.unknown_model(name, names)
+
+
+def _model(state: GatewayState, name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}

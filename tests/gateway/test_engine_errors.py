@@ -1,0 +1,93 @@
+"""Errors of engines that the client could not understand: what it gets instead, and which errors are passed on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_upstream import Script, Seen, chunk
+from gateway_lab import settled
+
+ABSENT = ('{"detail":"Not Found"}', '{"error":{"message":"Not Found","type":"NotFoundError","param":null,"code":404}}')
+
+
+def answering(status: int, body: str, *, chunked: bool = False) -> Script:
+    async def serve(seen: Seen) -> None:
+        head = f"HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n".encode()
+        if chunked:
+            await seen.send(head + b"transfer-encoding: chunked\r\n\r\n" + chunk(body.encode()) + b"0\r\n\r\n")
+        else:
+            await seen.send(head + b"content-length: %d\r\n\r\n%b" % (len(body), body.encode()))
+
+    return serve
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("status", "body"), [*((404, body) for body in ABSENT), (405, '{"detail":"Method Not Allowed"}')]
+)
+async def test_a_path_that_an_engine_lacks_is_said_of_the_model(
+    status: int, body: str, chunked: bool, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream(answering(status, body, chunked=chunked))
+    gateway = await make_gateway(upstream)
+    client = await connect(gateway)
+    for _ in range(2):
+        response = await client.post({"model": "tiny", "input": "x"}, "/v1/embeddings")
+        error = response.json()["error"]
+        assert (response.status, error["code"], error["param"]) == (404, "path_not_offered", "model")
+        assert error["message"].startswith("The model 'tiny' does not offer /v1/embeddings")
+        assert "Use a model that is served for pooling" in error["message"]
+        assert response.headers["x-request-id"]
+    assert upstream.connections == 1  # it is used again
+    state = settled(gateway)
+    assert state.in_flight == 0
+    assert {upstream.outstanding for upstream in state.table.upstreams()} == {0}
+
+
+async def test_messages_get_it_in_anthropics_shape(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    client = await connect(await make_gateway(await make_upstream(answering(404, ABSENT[0]))))
+    response = await client.post({"model": "tiny", "max_tokens": 1}, "/v1/messages")
+    assert (response.status, response.json()["error"]["type"]) == (404, "not_found_error")
+
+
+async def test_paths_that_are_switched_off_say_how_to_switch_them_on(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    body = {"error": {"message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to …"}}
+    client = await connect(await make_gateway(await make_upstream(answering(403, json.dumps(body)))))
+    response = await client.post({"model": "tiny", "messages": []}, "/v1/chat/completions/render")
+    assert (response.status, response.code) == (404, "path_not_offered")
+    assert "--enable-scale-out" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_engine_that_refuses_the_gateway_is_a_bad_gateway(
+    status: int, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    gateway = await make_gateway(await make_upstream(answering(status, '{"error":"Unauthorized"}')))
+    response = await (await connect(gateway)).post({"model": "tiny"})
+    assert (response.status, response.code) == (502, "engine_refused_gateway")
+    assert "Your own key is not the reason" in response.json()["error"]["message"]
+    assert settled(gateway).in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, '{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","code":404}}'),
+        (404, '{"error":{"message":"Response with id \'resp_1\' not found.","code":404}}'),
+        (404, "no json"),
+        (404, '["Not Found"]'),
+        (404, ""),
+        (400, '{"detail":"Not Found"}'),
+        (422, '{"detail":[{"msg":"Field required"}]}'),
+    ],
+)
+async def test_other_errors_are_passed_on(
+    status: int, body: str, make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    client = await connect(await make_gateway(await make_upstream(answering(status, body))))
+    response = await client.post({"model": "tiny"})
+    assert (response.status, response.body.decode()) == (status, body)
