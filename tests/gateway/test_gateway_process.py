@@ -68,6 +68,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         if running.process.returncode is None:
             os.killpg(running.process.pid, signal.SIGKILL)
             await running.process.wait()
+        for pipe in (running.process.stdout, running.process.stderr):  # workers end after their parent
+            assert pipe is not None
+            await asyncio.wait_for(pipe.read(), DEADLINE_S)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -198,7 +198,7 @@ def test_collector_receives_the_request_and_its_attempts(collector: Collector) -
     from longboat.gateway.records.trace_export import OtlpExport
 
     url = f"http://127.0.0.1:{collector.server_port}"
-    real = Tracer(url, OtlpExport(url, {"longboat.node": "n1"}))
+    real = Tracer(url, export=OtlpExport(url, {"longboat.node": "n1"}))
     span = real.start(SAMPLED, b"vendor=1")
     attempts = (Attempt("r0", 0.1, "connection refused", 0.2), Attempt("r1", 0.2))
     engine_ids = [span.attempt().split(b"-")[2].decode() for _ in attempts]
@@ -226,7 +226,7 @@ def test_failed_request_is_an_error_and_a_clients_mistake_is_none(collector: Col
     from longboat.gateway.records.trace_export import OtlpExport
 
     url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
-    real = Tracer(url, OtlpExport(url, {}))
+    real = Tracer(url, export=OtlpExport(url, {}))
     for status, outcome, code in ((502, "engine_error", "engine_lost"), (404, "client_error", "")):
         real.finish(real.start(None), record(status=status, outcome=outcome, code=code, attempts=()))
     real.close(DEADLINE_S)

@@ -17,7 +17,7 @@ from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.upstreams.engine_load import follow_load
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
 
-__all__ = ("Services", "counters_of", "otlp_export")
+__all__ = ("Services", "counters_of")
 
 _DIVIDE_S = 2.5  # the parent gives each worker one second
 
