@@ -35,9 +35,10 @@ _DEADLINE_S = 120
 
 MODULES = (
     *(f"gateway/{name}" for name in (
-        "answer_head", "books", "call", "client", "counters", "deaths", "exchange", "facts", "journal", "known_answers",
-        "known_heads", "metrics", "numbering", "outgoing", "pool", "quick", "recent", "relay", "request", "resumable",
-        "resume", "state", "table", "upstream", "upstream_connection", "usage", "usage_store", "waiting", "watch",
+        "answer_head", "answer_relay", "books", "call", "client", "counters", "deaths", "exchange", "facts",
+        "journal", "known_answers", "known_heads", "lease", "life", "lifecycle", "metrics", "numbering", "outgoing",
+        "pool", "quick", "reading", "recent", "relay", "request", "resume", "resume_session", "state", "table", "upstream",
+        "upstream_connection", "usage", "usage_store", "visit", "waits", "watch",
     )),
     *(f"routing/{name}" for name in (
         "breaker", "fair_queue", "flows", "pace", "pick", "quota", "recent_demand", "tickets", "turns",

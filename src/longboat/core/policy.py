@@ -140,6 +140,7 @@ class ResumePolicy:
 
     enabled: off leaves every stream to the engine that began it
     wait_s: longest wait for a replica, of a request whose engine died, where it names no deadline itself; 0 never waits
+    whole_wait_s: the same where the answer is no stream: its client gets no sign of life meanwhile
     comment_s: a stream that waits gets a comment so often, which keeps its connection alive
     capacity_ratio: part of a model's slots that answers may take at once while they are taken up again; others queue
     seeds: requests that name no seed get one, without which their answer cannot be continued exactly
@@ -147,6 +148,7 @@ class ResumePolicy:
 
     enabled: bool = True
     wait_s: float = 300.0
+    whole_wait_s: float = 50.0
     comment_s: float = 5.0
     capacity_ratio: float = 0.5
     seeds: bool = True

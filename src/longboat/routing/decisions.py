@@ -1,12 +1,10 @@
-"""What a choice of an endpoint looks at, and what it decides."""
+"""What a choice of an endpoint looks at."""
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-__all__ = ("Decision", "EndpointView", "Pick", "Shed", "ShedReason", "Wait")
+__all__ = ("EndpointView",)
 
 
 class EndpointView(Protocol):
@@ -29,38 +27,3 @@ class EndpointView(Protocol):
     def outstanding(self) -> int: ...
     @property
     def capacity(self) -> int | None: ...
-
-
-E = TypeVar("E", bound=EndpointView)
-
-
-class ShedReason(enum.StrEnum):
-    """Why no endpoint can take the request, now or by waiting a moment."""
-
-    NONE_READY = "none_ready"
-    ALL_TRIED = "all_tried"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pick(Generic[E]):
-    """Send the request to ``endpoint``."""
-
-    endpoint: E
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Every endpoint that could take the request is full; ``num_full`` of them."""
-
-    num_full: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shed:
-    """Refuse the request; ``num_endpoints`` were looked at."""
-
-    reason: ShedReason
-    num_endpoints: int
-
-
-Decision = Pick[E] | Wait | Shed

@@ -34,6 +34,7 @@ __all__ = (
     "no_room",
     "no_such_path",
     "no_table",
+    "none_came",
     "overloaded_memory",
     "poison",
     "quota_refused",
@@ -258,9 +259,19 @@ def bad_resume() -> Refusal:
     return Refusal(status=400, message=message, code="bad_resume")
 
 
-def no_rest() -> Refusal:
-    message = "The rest of that answer cannot be made any more: the model changed since. Send the request anew."
+def no_rest(detail: str) -> Refusal:
+    """Of an answer whose beginning came from another gateway."""
+    message = f"The rest of that answer cannot be made any more: {detail}. Send the request without Last-Event-ID."
     return Refusal(status=409, message=message, code="resume_gone")
+
+
+def none_came(model: str, failure: str, *, rest: bool) -> Refusal:
+    """The request waited for an engine as long as it may. rest: it wanted the rest of an answer"""
+    able = "that can go on with that answer " if rest else ""
+    message = f"No replica of {model!r} {able}became ready while the request waited"
+    detail = f" (the last one: {failure})" if failure else ""
+    hint = "Try again soon; `longboat status` shows how far it is."
+    return Refusal(status=503, message=f"{message}{detail}. {hint}", code="model_not_ready", retry_after_s=5)
 
 
 def _nearest(name: str, models: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#define INTERFACE 9 /* as native.py expects it */
+#define INTERFACE 10 /* as native.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -1204,6 +1204,7 @@ static PyObject *whole_chunks(PyObject *module, PyObject *const *args, Py_ssize_
 enum {
     REQUEST_ID, TENANT, PATH, MODEL, POOL, REASON, RECEIVED_UNIX_S, ROUTED_S, QUEUED_S, GRANTED_S, ATTEMPTS,
     FIRST_BYTE_S, ENDED_S, STATUS, OUTCOME, CODE, BYTES_OUT, PROMPT_TOKENS, COMPLETION_TOKENS, CACHED_TOKENS,
+    DECISIONS,
     NUM_FIELDS,
 };
 

@@ -28,7 +28,7 @@ __all__ = (
     "whole_chunks",
 )
 
-_INTERFACE = 9
+_INTERFACE = 10
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import httptools
 
+from longboat.gateway.config import SWEEP_S
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
@@ -26,7 +27,6 @@ from longboat.gateway.requests.exchange import Exchange
 from longboat.gateway.requests.fast_path import quick_call
 from longboat.gateway.requests.model_request import Call
 from longboat.gateway.requests.pending_reply import Errand
-from longboat.gateway.requests.resumable import ResumableExchange
 from longboat.gateway.requests.state import GatewayState
 
 __all__ = ("ClientConnection",)
@@ -135,7 +135,7 @@ class ClientConnection:
                     state.requests_total += 1
                     refusal = state.books.open(call)
                     if refusal is None:
-                        self._exchange = exchange = ResumableExchange(state, self, call)
+                        self._exchange = exchange = Exchange(state, self, call)
                         exchange.start()
                     else:
                         self._opened(call, refusal)
@@ -210,7 +210,7 @@ class ClientConnection:
             if self._queue and self._has_left():
                 self._transport.abort()
             else:
-                self._exchange.sweep(limits.engine_silence_s * 4)
+                self._exchange.sweep(limits.engine_silence_s / SWEEP_S)
         elif self._request is not None:
             self._sweep_reading(self._request, now_s)
         elif not self._queue and not self._deaf:
@@ -453,7 +453,7 @@ class ClientConnection:
         if refusal is not None:
             self._give(call.request, refusal, tenant=call.tenant.name, model=call.pool)
             return
-        exchange = ResumableExchange(self._state, self, call)
+        exchange = Exchange(self._state, self, call)
         self._exchange = exchange
         exchange.start()
 

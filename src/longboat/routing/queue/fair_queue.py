@@ -95,6 +95,8 @@ class Scheduler:
         """A new request: runs at once, waits, or is refused."""
         if ticket.place is not OUTSIDE:
             raise ValueError(f"the ticket is already {ticket.place.name.lower()}: finish or cancel it first")
+        if self._runs_at_once(ticket, now_s, slots, busy):
+            return GRANTED
         self._flows.sweep(now_s)
         flow = self._flows.enter(ticket, now_s, self._ratio)
         free = slots - (busy if busy > self._running else self._running)
@@ -105,11 +107,8 @@ class Scheduler:
             return GRANTED
         return self._enqueue(ticket, flow, now_s, slots, busy)
 
-    def grant_at_once(self, ticket: Ticket, *, now_s: float, slots: int, busy: int) -> bool:
-        """``offer``, where nobody waits and there is room beyond what may be kept for others.
-
-        False and without effect elsewhere: ``offer`` decides then.
-        """
+    def _runs_at_once(self, ticket: Ticket, now_s: float, slots: int, busy: int) -> bool:
+        """Run the ticket where none waits and there is room beyond what may be kept for other tenants."""
         flows = self._flows
         tenant = flows.tenants.get(ticket.tenant)
         if self._waiting or tenant is None or now_s >= flows.sweep_s or ticket.deadline_s is not None:
