@@ -13,8 +13,8 @@ import orjson
 import pytest
 from gateway_lab import config, endpoint, table
 
-from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
-from longboat.core.states import EndpointTable
+from longboat.core.policy import Policy, QueuePolicy, ResumePolicy, TenantPolicy
+from longboat.core.states import EndpointTable, ResumeLevel
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.response_head import AnswerHead
 from longboat.gateway.http.responses import Refusal
@@ -28,6 +28,8 @@ from longboat.gateway.upstreams.upstream import Upstream
 
 NUM_REQUESTS = 10_000
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 3
+NUM_EVENTS = 4  # that bring words, of each stream
+WORD = b'data: {"id":"chatcmpl-1","created":1,"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 USAGE = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 10}
 
 
@@ -62,15 +64,21 @@ class Connection:
         self.sink: Any = None
         self.used = False
         self.aborted = False
+        self.has_head = False  # this answer's was sent
+        self.num_events = 0  # of this answer; an engine that goes on with another's tells all of it again
 
     def send(self, sink: Any, head: bytes, body: bytes) -> None:
         self.sink = sink
+        self.num_events = 0
+        self.has_head = False
         self.path.reset()
         self.path.between_chunks = True
         self._sent.append(self)
 
-    def tell(self, event: bytes) -> None:
-        """A part of a stream."""
+    def tell(self) -> None:
+        """The next event of a stream, with its token."""
+        self.num_events += 1
+        event = b": ids 0 %d\nid: %d\n%b" % (self.num_events, self.num_events, WORD)
         self.path.data_received(b"%x\r\n%b\r\n" % (len(event), event))
 
     def data_arrived(self, data: bytes) -> None:
@@ -93,16 +101,18 @@ class World:
             tenants=(TenantPolicy(name="anonymous", concurrent_requests=50, tokens_per_day=10**9),),
             fallbacks={"tiny": ("spare",)},
             queue=QueuePolicy(max_waiting=20, max_wait_s=0.05),
+            resume=ResumePolicy(wait_s=0.5, whole_wait_s=0.2),
         )
         self.state = GatewayState(config(policy=self.policy))
-        self.state.recent = RecentRequests(NUM_REQUESTS, max_bytes=1 << 30)
+        self.state.recent = self.state.books.recent = RecentRequests(NUM_REQUESTS, max_bytes=1 << 30)
         self.state.offer_table("e", self.table())
         self.sent: list[Connection] = []
         self.running: dict[Exchange, tuple[Call, Client]] = {}
-        self.num_opened = self.num_denied = 0
+        self.num_opened = self.num_denied = self.num_resumed = 0
 
-    def table(self) -> EndpointTable:
-        ends = [endpoint(f"http://127.0.0.1:{9 + i}", f"r{i}", "tiny", capacity=4) for i in range(3)]
+    def table(self, *, ready: bool = True) -> EndpointTable:
+        values: dict[str, Any] = {"capacity": 4, "resume": ResumeLevel.CARRIED, "revision": "one", "ready": ready}
+        ends = [endpoint(f"http://127.0.0.1:{9 + i}", f"r{i}", "tiny", **values) for i in range(3)]
         return table(*ends, endpoint("http://127.0.0.1:20", "s0", "spare", capacity=2), models=("tiny", "spare"))
 
     def connect_all(self) -> None:
@@ -141,21 +151,22 @@ class World:
             return
         connection = self.random.choice(busy)
         sink, kind = connection.sink, self.random.random()
-        call = sink._call
+        call, relay = sink._answer.call, sink._answer.relay
         if kind < 0.15:
             connection.used = self.random.random() < 0.3
             connection.sink = None
             sink.on_lost("the test says so")
-        elif sink._relay is None:
+        elif not connection.has_head:
+            connection.has_head = True
             status = 200 if kind < 0.9 else self.random.choice((400, 500))
             streams = status == 200 and call.facts.stream
             kind_of = b"text/event-stream" if streams else b"application/json"
-            length = [] if streams else [(b"content-length", b"9")]
-            sink.on_head(AnswerHead(status, [(b"content-type", kind_of), *length]))
-        elif not sink._relay.events:
+            more = (b"x-longboat-journal", b"1") if streams else (b"content-length", b"9")
+            sink.on_head(AnswerHead(status, [(b"content-type", kind_of), more]))
+        elif relay is None or not relay.events:
             self.answer(connection, orjson.dumps({"choices": [{}], "usage": USAGE}))
-        elif kind < 0.6:
-            connection.tell(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+        elif connection.num_events < NUM_EVENTS:
+            connection.tell()
         else:
             self.answer(connection, b'data: {"choices":[],"usage":%b}\n\ndata: [DONE]\n\n' % orjson.dumps(USAGE))
 
@@ -185,7 +196,14 @@ class World:
             assert client.ends <= 1
             if client.ends:
                 assert not call.is_open
+                self.check_answer(call, client)
                 del self.running[exchange]
+
+    def check_answer(self, call: Call, client: Client) -> None:
+        """A stream that came to its end is whole, whichever engines gave it."""
+        if b"data: [DONE]" in client.written and b'"error"' not in client.written:
+            assert client.written.count(b'"content":"x"') == NUM_EVENTS
+            self.num_resumed += len(call.attempts) > 1
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -203,13 +221,14 @@ async def test_nothing_is_lost_or_counted_twice(seed: int) -> None:
         world.step_time()
         world.forget_ended()
         if world.random.random() < 0.02:
-            state.offer_table("e", world.table())
+            state.offer_table("e", world.table(ready=world.random.random() < 0.5))
         await asyncio.sleep(0.012 if world.random.random() < 0.1 else 0)
     await _finish(world)
     _check(world)
 
 
 async def _finish(world: World) -> None:
+    world.state.offer_table("e", world.table())
     async with asyncio.timeout(60):
         while world.running:
             world.connect_all()
@@ -222,6 +241,8 @@ async def _finish(world: World) -> None:
 def _check(world: World) -> None:
     state = world.state
     state.books.settle()
+    assert world.num_resumed
+    assert {result for _, result, _ in state.metrics.snapshot()["resumes"]} == {"resumed", "failed"}
     records = state.recent.newest(limit=NUM_REQUESTS)
     assert len(records) == world.num_opened
     outcomes = Counter(record.outcome for record in records)

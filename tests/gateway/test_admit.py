@@ -238,7 +238,6 @@ def test_request_asks_for_room_at_once_whatever_the_policy_routes_by(policy: Pol
     state, head = state_with(policy), known_head()
     call = call_of(state, head)
     assert isinstance(call.plan, HeadPlan) and call.plan is head.plan
-    assert call.pool_at_once is state.table.pool("tiny") is not None
 
 
 def test_rules_aliases_and_fallbacks_are_data_of_the_head() -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from longboat.gateway.records.recent import Attempt, RecentRequests, Record, summary, timeline
+from longboat.gateway.records.recent import Attempt, Decision, RecentRequests, Record, summary, timeline
 
 
 def record(request_id: str = "req-1", tenant: str = "a", **changes: Any) -> Record:
@@ -111,3 +111,14 @@ def test_timeline_of_a_refused_request_has_no_more_than_happened() -> None:
 
 def test_summary_counts_the_wait_of_one_that_left_the_queue() -> None:
     assert summary(record(queued_s=0.5, granted_s=None, attempts=(), ended_s=2.0))["queue_ms"] == 1500.0
+
+
+def test_timeline_tells_what_was_decided_and_why() -> None:
+    attempts = (Attempt("r0", 0.1, "it died", 0.5), Attempt("r1", 0.9, reason="another gave no answer"))
+    events = timeline(record(attempts=attempts, decisions=(Decision(0.6, "park", "No replica answered."),)))["events"]
+    told = [(event["event"], event.get("reason")) for event in events if event["at_ms"] >= 500]
+    assert told[:3] == [
+        ("attempt_failed", "it died"),
+        ("park", "No replica answered."),
+        ("sent", "another gave no answer"),
+    ]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
-from gateway_lab import post_bytes, settled, table
+from gateway_lab import eventually, post_bytes, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
+from longboat.core.states import ResumeLevel
 from longboat.gateway.process.server import Gateway
 
 POLICY = Policy(resume=ResumePolicy(seeds=False), salt="pepper")
@@ -189,6 +190,28 @@ async def test_rest_of_a_revision_that_is_gone_is_refused(pair: list[Engine], ma
     had = await beginning(one, path, document, 8)
     answer = await streamed(other, path, document, comes_back(had))
     assert (answer.status, b"resume_gone" in answer.body) == (409, True)
+    assert b"is of another revision now" in answer.body
+
+
+@pytest.mark.parametrize("changes", [{"resume": ResumeLevel.NONE}, {"resume": ResumeLevel.NONE, "revision": ""}])
+async def test_rest_waits_for_a_replica_whose_proof_is_late(
+    changes: dict[str, Any], pair: list[Engine], make_gateway: Any
+) -> None:
+    """A replica that came a moment ago serves before it has proved that it resumes: the model did not change."""
+    policy = Policy(resume=ResumePolicy(seeds=False, wait_s=60), salt="pepper")
+    one = await gateway_before(make_gateway, pair)
+    other = await gateway_before(make_gateway, pair, policy, **changes)
+    path, document = REQUESTS["usage"]
+    whole = await streamed(one, path, document)
+    had = await beginning(one, path, document, 8)
+    coming_back = asyncio.create_task(streamed(other, path, document, comes_back(had)))
+    pool = other.state.table.pool("tiny")
+    assert pool is not None
+    await eventually(lambda: coming_back.done() or pool.parked, "it waits")
+    other.state.offer_table("f", table(*(engine.endpoint(f"r{i}") for i, engine in enumerate(pair)), version=2))
+    rest = await coming_back
+    assert rest.status == 200
+    assert Stream(200, {}, had.body + rest.body, True).meaning() == whole.meaning()
 
 
 async def test_last_event_id_alone_changes_nothing(pair: list[Engine], make_gateway: Any) -> None:

@@ -16,6 +16,7 @@ from gateway_lab import RawClient, Response, endpoint, eventually, settled, tabl
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
 from longboat.gateway.process.server import Gateway
+from longboat.gateway.records.recent import timeline
 
 UNSEEDED = Policy(resume=ResumePolicy(seeds=False))
 """The fake engine's answer is then the same each time."""
@@ -269,6 +270,25 @@ async def test_wait_ends_at_its_limit(mortals: Callable[..., Engine], make_gatew
     assert resumes(gateway) == {("lost", "failed"): 1}
     assert gateway.state.in_flight == 0
     assert not [pool.parked for pool in gateway.state.table.pools() if pool.parked]
+
+
+async def test_answer_that_is_no_stream_is_not_waited_for_until_its_client_gives_up(
+    mortals: Callable[..., Engine], make_gateway: Any
+) -> None:
+    """Its client can be told nothing meanwhile, so it is told in time that it should come back."""
+    engine = mortals()
+    policy = Policy(resume=ResumePolicy(seeds=False, whole_wait_s=1.0))
+    gateway = await fleet(make_gateway, [engine], policy=policy)
+    document = {**CHAT, "max_tokens": 5, "stream": False}
+    assert (await posted(gateway, document)).status == 200
+    engine.kill()
+    answer = await posted(gateway, document)
+    assert (answer.status, answer.code) == (503, "model_not_ready")
+    assert int(answer.headers["retry-after"]) >= 1
+    events = timeline(settled(gateway).recent.newest()[0])["events"]
+    (parked,) = [event for event in events if event["event"] == "park"]
+    assert "No replica of 'tiny' answered" in parked["reason"]
+    assert gateway.state.table.pools()[0].in_use == 0
 
 
 async def test_deadline_holds_while_nobody_is_there(mortals: Callable[..., Engine], make_gateway: Any) -> None:

@@ -31,7 +31,7 @@ def test_endpoint_that_stays_keeps_its_counts_and_one_that_changed_starts_anew()
     live = LiveTable(GatewayLimits())
     live.offer("e", table(endpoint(URL, "a"), endpoint(URL, "b")))
     for upstream in live.upstreams():
-        upstream.outstanding = 7
+        upstream.streams.update(range(7))  # type: ignore[arg-type]
     live.offer("e", table(endpoint(URL, "a", ready=False), endpoint(URL, "b", generation=2), version=2))
     assert [(u.replica, u.outstanding, u.ready) for u in live.upstreams()] == [("a", 7, False), ("b", 0, True)]
 

@@ -11,8 +11,9 @@ from msgspec import Meta, Struct
 from longboat.core.errors import Problem, UserInputError
 from longboat.core.policy import Policy
 
-__all__ = ("GatewayConfig", "GatewayLimits", "decode_config", "encode_config")
+__all__ = ("SWEEP_S", "GatewayConfig", "GatewayLimits", "decode_config", "encode_config")
 
+SWEEP_S = 0.25  # how often the limits in seconds of every connection are looked at
 MIB = 1024 * 1024
 SECRETS = ("control_token", "redis_url", "policy")
 

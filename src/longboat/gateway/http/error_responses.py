@@ -34,6 +34,7 @@ __all__ = (
     "no_rest",
     "no_room",
     "no_table",
+    "none_came",
     "overloaded_memory",
     "poison",
     "quota_refused",
@@ -263,9 +264,19 @@ def bad_resume() -> Refusal:
     return Refusal(status=400, message=message, code="bad_resume")
 
 
-def no_rest() -> Refusal:
-    message = "This stream cannot be resumed because the model has changed. Send the request again."
+def no_rest(detail: str) -> Refusal:
+    """Return the refusal for a stream whose beginning came from another gateway."""
+    message = f"This stream cannot be resumed: {detail}. Send the request again without Last-Event-ID."
     return Refusal(status=409, message=message, code="resume_gone")
+
+
+def none_came(model: str, failure: str, *, rest: bool) -> Refusal:
+    """The request waited for an engine as long as it may. rest: it wanted the rest of an answer"""
+    able = "that can go on with that answer " if rest else ""
+    message = f"No replica of {model!r} {able}became ready while the request waited"
+    detail = f" (the last one: {failure})" if failure else ""
+    hint = "Try again soon; `longboat status` shows how far it is."
+    return Refusal(status=503, message=f"{message}{detail}. {hint}", code="model_not_ready", retry_after_s=5)
 
 
 def _nearest(name: str, models: Sequence[str]) -> list[str]:

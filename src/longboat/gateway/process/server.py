@@ -15,7 +15,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_socket import ControlServer
 from longboat.gateway.admin.node_view import Answers, LocalAnswers, node_of
-from longboat.gateway.config import GatewayConfig
+from longboat.gateway.config import SWEEP_S, GatewayConfig
 from longboat.gateway.http.tls import ServerTls
 from longboat.gateway.limits.lease_document import decode_shares
 from longboat.gateway.limits.leased_counters import LeasedCounters
@@ -26,7 +26,6 @@ from longboat.routing.capacity.shares import written_demands
 
 __all__ = ("Gateway", "serve_until_stopped")
 
-SWEEP_S = 0.25
 TLS_CHECK_S = 1.0
 _BACKLOG = 4096
 _CUT_S = 0.5

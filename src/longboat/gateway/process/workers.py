@@ -22,10 +22,10 @@ from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_client import GatewayControl, gateway_command
 from longboat.gateway.admin.control_socket import ControlServer
 from longboat.gateway.admin.node_aggregate import GatheredAnswers
-from longboat.gateway.config import GatewayConfig, encode_config
+from longboat.gateway.config import SWEEP_S, GatewayConfig, encode_config
 from longboat.gateway.limits.policy_view import decode_policy, digest_of_policy
 from longboat.gateway.process.quota_shares import QuotaShares
-from longboat.gateway.process.server import SWEEP_S, listen_error, stop_on_signals
+from longboat.gateway.process.server import listen_error, stop_on_signals
 from longboat.gateway.process.worker_shares import WorkerShares
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.routing.capacity.shares import read_demands, written_demands

@@ -7,22 +7,33 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-__all__ = ("Attempt", "RecentRequests", "Record", "summary", "timeline")
+__all__ = ("Attempt", "Decision", "RecentRequests", "Record", "summary", "timeline")
 
 _RECORD_BYTES = 1100  # measured with tracemalloc: numbers, tuples, ids and paths
 _ATTEMPT_BYTES = 250
+_DECISION_BYTES = 200
 
 
 class Attempt(NamedTuple):
     """One sending to a replica. Times are seconds after the request was received.
 
     failure: why it gave no answer; empty for the one that did
+    reason: why this replica was asked; empty for the first one, which was the least busy
     """
 
     replica: str
     sent_s: float
     failure: str = ""
     failed_s: float | None = None
+    reason: str = ""
+
+
+class Decision(NamedTuple):
+    """What was decided about a request whose way was not the ordinary one, after how many seconds, and why."""
+
+    at_s: float
+    name: str
+    reason: str
 
 
 class Record(NamedTuple):
@@ -32,7 +43,7 @@ class Record(NamedTuple):
     model: the name that was asked for; pool: the model that was chosen; reason: the routing decision in words
     status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``; code: of the error
     attempts: in order, the last one answered unless it has a failure
-    tokens: None is unknown
+    tokens: None is unknown; decisions: in order, those out of the ordinary
     """
 
     request_id: str
@@ -55,6 +66,7 @@ class Record(NamedTuple):
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def replica(self) -> str:
@@ -163,10 +175,13 @@ def _events(record: Record) -> Iterator[tuple[float, str, dict[str, Any]]]:
     if record.granted_s is not None:
         yield record.granted_s, "granted", {"waited_ms": _ms(record.queue_s)}
     for number, attempt in enumerate(record.attempts, 1):
-        yield attempt.sent_s, "sent", {"replica": attempt.replica, "attempt": number}
+        why = {"reason": attempt.reason} if attempt.reason else {}
+        yield attempt.sent_s, "sent", {"replica": attempt.replica, "attempt": number, **why}
         if attempt.failure:
             failed_s = attempt.sent_s if attempt.failed_s is None else attempt.failed_s
             yield failed_s, "attempt_failed", {"replica": attempt.replica, "reason": attempt.failure}
+    for decision in record.decisions:
+        yield decision.at_s, decision.name, {"reason": decision.reason}
     if record.first_byte_s is not None:
         yield record.first_byte_s, "first_byte", {}
     yield record.ended_s, "ended", {"outcome": record.outcome, "status": record.status, "error": record.code or None}
@@ -180,6 +195,8 @@ def _size(record: Record) -> int:
         size += _ATTEMPT_BYTES * len(attempts)
         if len(attempts) > 1 or attempts[0].failure:
             size += sum(len(attempt.failure) for attempt in attempts)
+    if record.decisions:
+        size += sum(_DECISION_BYTES + len(decision.reason) for decision in record.decisions)
     return size
 
 

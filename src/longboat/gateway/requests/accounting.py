@@ -11,11 +11,18 @@ from longboat.gateway.http.error_responses import quota_refused
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.records.access_log import access_line
 from longboat.gateway.records.recent import Record
+from longboat.gateway.requests.lease import Lease
 
 if TYPE_CHECKING:
     from longboat.gateway.http.request import Request
+    from longboat.gateway.limits.counters import LocalCounters
+    from longboat.gateway.limits.redis_counters import RedisCounters
+    from longboat.gateway.records.access_log import AccessLog
+    from longboat.gateway.records.metrics import Metrics
+    from longboat.gateway.records.recent import RecentRequests
+    from longboat.gateway.records.tracing import Tracer
+    from longboat.gateway.records.usage_store import UsageStore
     from longboat.gateway.requests.model_request import Call
-    from longboat.gateway.requests.state import GatewayState
     from longboat.routing.capacity.quota import Denied
 
 __all__ = ("FAILED", "Books")
@@ -30,45 +37,60 @@ _MAX_ENDED = 64
 class Books:
     """Opens and closes the account of each request. Whoever opened it closes it, however it ends."""
 
-    __slots__ = ("_ended", "_state")
+    __slots__ = (
+        "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "remote_counters", "tracer", "usage",
+    )  # fmt: skip
 
-    def __init__(self, state: GatewayState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        counters: LocalCounters,
+        metrics: Metrics,
+        recent: RecentRequests,
+        usage: UsageStore,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self.counters = counters
+        self.remote_counters: RedisCounters | None = None  # in place of ``counters``, where they are shared so far
+        self.metrics = metrics
+        self.recent = recent
+        self.usage = usage
+        self.access_log = access_log
+        self.tracer: Tracer | None = None
+        self.in_flight = 0  # leases that are open
         self._ended: list[tuple[Call, float, int, str, str]] = []
 
     def open(self, call: Call) -> Refusal | None:
         """Count the request in, and reserve what it may cost; a refusal where its tenant has no room for it."""
         call.reserved_unix_s = time.time()
-        counters = self._state.counters
+        counters = self.counters
         denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         if denied is not None and self._ended:  # some of them may have used less than was reserved for them
             self.settle()
             denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
-        return self._opened(call, denied)
+        return self._opened(call, denied, counters)
 
     async def open_remotely(self, call: Call) -> Refusal | None:
         """Open the account where other processes, or Redis, must be asked for room first."""
-        remote = self._state.remote_counters
-        reserve = self._state.counters.reserve_after_division if remote is None else remote.reserve
+        remote, local = self.remote_counters, self.counters
         call.reserved_unix_s = time.time()
         self.settle()
-        return self._opened(call, await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s))
+        reserve = local.reserve_after_division if remote is None else remote.reserve
+        denied = await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        return self._opened(call, denied, remote or local)
 
     def close(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
         """The request ended. Does nothing the second time.
 
-        What others wait for happens now: its place among the running ones is free. The rest is written down with that
+        What others wait for happens now: all that it held of them is free. The rest is written down with that
         of others, before anybody reads it and within 100 ms: one after another they cost half.
 
         now_s: monotonic; status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
         """
-        if not call.is_open:
+        lease = call.lease
+        if lease is None or not lease.is_open:
             return
-        call.is_open = False
-        state = self._state
-        state.in_flight -= 1
-        call.series.in_flight -= 1  # type: ignore[union-attr]
-        (state.remote_counters or state.counters).release(call.tenant)
+        lease.close(now_s)
+        self.in_flight -= 1
         ended = self._ended
         ended.append((call, now_s, status, outcome, code))
         if len(ended) >= _MAX_ENDED:
@@ -80,7 +102,7 @@ class Books:
             return
         ended, self._ended = self._ended, []
         clocks_s = time.time() - time.monotonic()
-        log, lines = self._state.access_log, []
+        log, lines = self.access_log, []
         for call, ended_s, status, outcome, code in ended:
             try:
                 record = _record(call, ended_s, clocks_s, status=status, outcome=outcome, code=code)
@@ -95,10 +117,9 @@ class Books:
 
     def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
         """An answer of the gateway's own to a request whose account was never opened."""
-        state = self._state
         self.settle()  # so that the log keeps their order
-        state.metrics.refused(refusal.code, tenant)
-        if state.access_log is None:
+        self.metrics.refused(refusal.code, tenant)
+        if self.access_log is None:
             return
         ended_s = time.monotonic() - request.received_s
         record = Record(
@@ -123,27 +144,24 @@ class Books:
             None,
             None,
         )
-        state.access_log.write_lines([access_line(record)])
+        self.access_log.write_lines([access_line(record)])
 
-    def _opened(self, call: Call, denied: Denied | None) -> Refusal | None:
+    def _opened(self, call: Call, denied: Denied | None, counters: LocalCounters | RedisCounters) -> Refusal | None:
         if denied is not None:
             return quota_refused(denied, call.tenant.name)
-        state = self._state
-        call.is_open = True
-        call.series = series = state.metrics.series(call.pools[0], call.tenant.name)
-        series.in_flight += 1
-        state.in_flight += 1
-        if state.tracer is not None:
+        call.series = series = self.metrics.series(call.pools[0], call.tenant.name)
+        call.lease = Lease(counters, call.tenant, series)
+        self.in_flight += 1
+        if self.tracer is not None:
             noted = call.request.noted
-            call.span = state.tracer.start(noted.get(b"traceparent"), noted.get(b"tracestate"))
+            call.span = self.tracer.start(noted.get(b"traceparent"), noted.get(b"tracestate"))
         return None
 
     def _write_down(self, call: Call, record: Record) -> None:
-        state = self._state
         used = call.used_tokens(failed=record.outcome in FAILED or not record.attempts)
-        if call.left_pool is not None and call.ticket is not None:
-            call.left_pool.learn(call.ticket, used_tokens=used, served=record.first_byte_s is not None)
-        (state.remote_counters or state.counters).settle(
+        if call.lease is not None:
+            call.lease.settle(used_tokens=used, served=record.first_byte_s is not None)
+        (self.remote_counters or self.counters).settle(
             call.tenant,
             reserved_tokens=call.cost_tokens,
             used_tokens=call.cost_tokens if used is None else used,
@@ -151,9 +169,9 @@ class Books:
             now_s=time.time(),
         )
         self._count(call, record)
-        state.recent.add(record)
-        if call.span is not None and state.tracer is not None:
-            state.tracer.finish(call.span, record)
+        self.recent.add(record)
+        if call.span is not None and self.tracer is not None:
+            self.tracer.finish(call.span, record)
 
     def _count(self, call: Call, record: Record) -> None:
         assert call.series is not None
@@ -168,7 +186,7 @@ class Books:
             cached,
             record.retries,
         )
-        self._state.usage.add(
+        self.usage.add(
             record.tenant,
             call.pool,
             now_s=call.reserved_unix_s,
@@ -204,5 +222,6 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.cached_tokens,
+        call.decisions,
     )
     return tuple.__new__(Record, fields)  # as Record(*fields), which is a function in Python

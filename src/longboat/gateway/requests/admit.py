@@ -110,7 +110,6 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Late
         previous = facts.document.get("previous_response_id")
         if isinstance(previous, str) and previous:
             return _at_owner(state, call, previous)
-    call.pool_at_once = state.table.pool(route.pools[0])
     return call
 
 

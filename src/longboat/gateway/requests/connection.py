@@ -16,6 +16,7 @@ import httptools
 
 from longboat.gateway.api.apis import style_of
 from longboat.gateway.api.paths import DEPLOYMENT, own_target
+from longboat.gateway.config import SWEEP_S
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
@@ -28,7 +29,6 @@ from longboat.gateway.requests.exchange import Exchange
 from longboat.gateway.requests.head import KnownHead
 from longboat.gateway.requests.model_request import Call
 from longboat.gateway.requests.pending_reply import Errand
-from longboat.gateway.requests.resumable import ResumableExchange
 from longboat.gateway.requests.state import GatewayState
 
 __all__ = ("ClientConnection",)
@@ -195,7 +195,7 @@ class ClientConnection:
             if self._queue and self._has_left():
                 self._transport.abort()
             else:
-                self._exchange.sweep(limits.engine_silence_s * 4)
+                self._exchange.sweep(limits.engine_silence_s / SWEEP_S)
         elif self._request is not None:
             self._sweep_reading(self._request, now_s)
         elif not self._queue and not self._deaf:
@@ -454,7 +454,7 @@ class ClientConnection:
         if refusal is not None:
             self._give(call.request, refusal, tenant=call.tenant.name, model=call.pool)
             return
-        exchange = ResumableExchange(self._state, self, call)
+        exchange = Exchange(self._state, self, call)
         self._exchange = exchange
         exchange.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from longboat.gateway.api.body import Facts
 from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
 
 if TYPE_CHECKING:
@@ -13,18 +14,16 @@ if TYPE_CHECKING:
     from longboat.gateway.api.body_fields import Facts
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
-    from longboat.gateway.records.recent import Attempt
+    from longboat.gateway.records.recent import Attempt, Decision
     from longboat.gateway.records.spans import Span
     from longboat.gateway.requests.head import HeadPlan
+    from longboat.gateway.requests.lease import Lease
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken
-    from longboat.gateway.upstreams.pool import Pool
-    from longboat.routing.queue.fair_queue import Ticket
 
 __all__ = ("Call",)
 
 
-_NONE: Final[frozenset[str]] = frozenset()
 _JSON: Final = AnswerKind.JSON
 
 
@@ -37,34 +36,28 @@ class Call:
     requested: the name that the client wrote; why: the routing decision in words
     cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
     deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
-    plan: what its head decided; pool_at_once: of the first model, where any of its replicas may answer
+    plan: what its head decided
     comes_back: its client has the beginning of the answer, up to this point, and wants the rest
     salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
-    is_open: its account is, see ``books``; reserved_unix_s: since when
+    lease: what it holds while its account is open, see ``books``; reserved_unix_s: since when
     whole_answer: all of the body, where it came at once: its usage is read when it is asked for; answer_kind: its shape
-    left_pool: whose slot it had, and where what it used is still to be told
-    failure: why the last replica gave no answer; reached: one of them had taken the request
+    decisions: what was done with it that is out of the ordinary, and why
     """
 
     # What most calls never change stands here once for all of them.
     at_pool = 0
     pinned = ""
     plan: HeadPlan | None = None
-    pool_at_once: Pool | None = None
     comes_back: tuple[ResumeToken, Point] | None = None
     deadline_s: float | None = None
     salt: str | None = None
     adds_usage = False
-    is_open = False
     body_gone = False
     reserved_unix_s = 0.0
     sent_body: bytes | None = None
-    ticket: Ticket | None = None
-    left_pool: Pool | None = None
-    tried: frozenset[str] = _NONE
+    lease: Lease | None = None
     attempts: tuple[Attempt, ...] = ()
-    failure = ""
-    reached = False
+    decisions: tuple[Decision, ...] = ()
     usage: UsageReader | None = None
     whole_answer: bytes | None = None
     answer_kind: AnswerKind = _JSON
@@ -105,6 +98,11 @@ class Call:
         self.decided_s = decided_s or time.monotonic()
 
     @property
+    def is_open(self) -> bool:
+        """Whether its account is open."""
+        return self.lease is not None and self.lease.is_open
+
+    @property
     def pool(self) -> str:
         """The model that is being tried."""
         return self.pools[self.at_pool]
@@ -113,6 +111,23 @@ class Call:
         """Only this replica of this model can answer."""
         self.pools, self.pinned = (model,), key
         self.requested = self.requested or model
+
+    def release_body(self) -> int:
+        """Forget the body: no other engine can be tried any more. Return the bytes that this frees."""
+        if self.body_gone:
+            return 0
+        self.body_gone = True
+        self.sent_body = None
+        self.release_document()
+        freed, self.request.held_bytes = self.request.held_bytes, 0
+        return freed
+
+    def release_document(self) -> None:
+        """Forget the body but for the bytes that engines get."""
+        self.body = b""
+        if isinstance(self.facts, Facts) and self.facts.document:
+            self.facts.document = {}  # it weighs more than the body
+        self.request.pieces.clear()
 
     def measured(self) -> Usage | None:
         """What is known of the tokens, of a stream that was broken off by its events; None where nothing is yet."""

@@ -44,7 +44,10 @@ class SweptConnection(Protocol):
 
 
 class GatewayState:
-    """Counters and budgets are of this process. ``held_bytes`` are request bodies in memory."""
+    """LocalCounters and budgets are of this process. ``held_bytes`` are request bodies in memory.
+
+    Eight of its 17 methods only show what belongs to ``books``.
+    """
 
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
         self.clock = clock
@@ -52,23 +55,18 @@ class GatewayState:
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
         self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
-        self.access_log = _access_log(config)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
         self.owners = Owners()
         self.deaths = Deaths(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
-        self.counters = LocalCounters()
-        self.remote_counters: RedisCounters | None = None
-        self.tracer: Tracer | None = None
+        self.books = Books(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
         self.node: Node  # whoever made this state says who answers for the node
-        self.books = Books(self)
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.draining = False
         self.stopping = False
-        self.in_flight = 0
         self.requests_total = 0
         self.held_bytes = 0
         self.created_s = int(clock.unix_s())
@@ -78,6 +76,43 @@ class GatewayState:
         self.next_turn = itertools.count(config.worker_index or 0).__next__
         self._id_prefix = f"req-{os.urandom(6).hex()}-"
         self._num_ids = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose account is open."""
+        return self.books.in_flight
+
+    @property
+    def counters(self) -> LocalCounters:
+        return self.books.counters
+
+    @counters.setter
+    def counters(self, counters: LocalCounters) -> None:
+        self.books.counters = counters
+
+    @property
+    def remote_counters(self) -> RedisCounters | None:
+        return self.books.remote_counters
+
+    @remote_counters.setter
+    def remote_counters(self, counters: RedisCounters | None) -> None:
+        self.books.remote_counters = counters
+
+    @property
+    def tracer(self) -> Tracer | None:
+        return self.books.tracer
+
+    @tracer.setter
+    def tracer(self, tracer: Tracer | None) -> None:
+        self.books.tracer = tracer
+
+    @property
+    def access_log(self) -> AccessLog | None:
+        return self.books.access_log
+
+    @access_log.setter
+    def access_log(self, log: AccessLog | None) -> None:
+        self.books.access_log = log
 
     def new_request_id(self) -> str:
         self._num_ids += 1

@@ -57,26 +57,25 @@ class EngineFaultError(Exception):
         self.reason = reason
 
 
-def passage_of(call: Call, *, seeds: bool) -> Passage | None:
-    """For a call whose answer is a stream that another engine may go on with; None for any other."""
-    facts = call.facts
-    if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS or call.pinned:
+def passage_of(
+    facts: object, kind: AnswerKind, comes_back: tuple[ResumeToken, Point] | None, *, seeds: bool
+) -> Passage | None:
+    """Return one for a request whose answer is a stream that another engine may go on with; None for any other.
+
+    facts: of the body; comes_back: what its client has of the answer
+    """
+    if type(facts) is not Facts or not facts.stream or facts.kind not in _KINDS:
         return None
-    if call.comes_back is not None:
-        return _passage_back(call, facts)
+    if comes_back is not None:
+        token, _ = comes_back
+        passage = Passage(kind, facts.n, token.seed if token.seed >= 0 else None)
+        passage.revision = token.revision
+        passage.comes_back = comes_back
+        return passage
     seed = None
     if seeds and facts.document.get("seed") is None:
         seed = int(random.random() * _MAX_SEED)
-    return Passage(call.api.events, facts.n, seed)
-
-
-def _passage_back(call: Call, facts: Facts) -> Passage:
-    assert call.comes_back is not None
-    token, _ = call.comes_back
-    passage = Passage(call.api.events, facts.n, token.seed if token.seed >= 0 else None)
-    passage.revision = token.revision
-    passage.comes_back = call.comes_back
-    return passage
+    return Passage(kind, facts.n, seed)
 
 
 def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
@@ -166,10 +165,6 @@ class Passage:
         mode = "replay" if ResumeLevel.REPLAY in (self.level, upstream.resume) else "carried"
         prefix = orjson.dumps({"mode": mode, "prior": self._carried})
         return b"%bx-longboat-carry: %d\r\n" % (lines, len(prefix)), prefix + body
-
-    def may_use(self, upstream: Upstream) -> bool:
-        """Whether this engine may go on with what has begun."""
-        return upstream.resume is not ResumeLevel.NONE and upstream.revision == self.revision
 
     def lower(self) -> bool:
         """An engine refused to take the tokens over: whether there is a slower way."""
@@ -270,15 +265,14 @@ class Passage:
     def _new_numbering(self) -> Numbering:
         return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
 
-    def token_line(self, call: Call, events: bytes, secret: str, now_s: float) -> bytes:
-        """The header line with which the client may come back. events: the answer's first."""
+    def token_line(self, events: bytes, secret: str, *, pool: str, request: str, now_s: float) -> bytes:
+        """The header line with which the client may come back. events: the answer's first; request: its digest"""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
             identity = identity_of(events)
             seed = -1 if self.seed is None else self.seed
-            digest = digest_of(call.path, call.body)
-            token = ResumeToken(call.pool, self.revision, seed, digest, identity.id, identity.created, int(now_s))
+            token = ResumeToken(pool, self.revision, seed, request, identity.id, identity.created, int(now_s))
         return b"x-longboat-resume: %b\r\n" % token.encode(secret)
 
     @property

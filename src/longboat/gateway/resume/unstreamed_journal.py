@@ -15,7 +15,6 @@ from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.resume.continuation.parts import STEPS, StitchError, event_of
 
 if TYPE_CHECKING:
-    from longboat.gateway.requests.model_request import Call
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("MIN_TOKENS", "WholeJournal", "whole_journal_of")
@@ -29,10 +28,9 @@ _LINE = b"x-longboat-journal: whole\r\n"
 _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
 
 
-def whole_journal_of(call: Call) -> WholeJournal | None:
-    """For a call whose answer may be long and is no stream; None for any other."""
-    facts = call.facts
-    if type(facts) is not Facts or facts.stream or facts.kind not in _KINDS or call.pinned:
+def whole_journal_of(facts: object) -> WholeJournal | None:
+    """Return one for a request whose answer may be long and is no stream; None for any other. facts: of the body"""
+    if type(facts) is not Facts or facts.stream or facts.kind not in _KINDS:
         return None
     is_short = facts.max_tokens is not None and facts.max_tokens < MIN_TOKENS
     return None if is_short else WholeJournal(facts.n)

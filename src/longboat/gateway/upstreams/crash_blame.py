@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("Deaths", "is_dead", "until_answers")
+__all__ = ("Blame", "Deaths", "is_dead", "until_answers")
 
 _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
@@ -61,6 +61,38 @@ class Deaths:
 
     def is_poison(self, path: bytes, body: bytes) -> bool:
         return self._poison.is_poison(digest_of(path, body), self._clock.monotonic_s())
+
+
+class Blame:
+    """The deaths of engines that one request may have caused.
+
+    digest: of the request, once it was blamed for a death; suspected: keys of engines that were lost in its first steps
+    """
+
+    __slots__ = ("_deaths", "digest", "suspected")
+
+    def __init__(self, deaths: Deaths) -> None:
+        self._deaths = deaths
+        self.digest = ""
+        self.suspected: frozenset[str] = frozenset()
+
+    def suspect(self, key: str) -> None:
+        """The engine was lost in the request's first steps."""
+        self.suspected |= {key}
+
+    def accuse(self, dead: frozenset[str], path: bytes, body: bytes | None) -> None:
+        """Blame the request for those of its suspected engines that are known to be dead."""
+        killed = self.suspected & dead
+        if killed and body is not None:
+            self.suspected -= killed
+            self.digest = digest_of(path, body)
+            for _ in killed:
+                self._deaths.blame(self.digest)
+
+    def acquit(self) -> None:
+        """The request was answered in the end: what it was blamed for was chance."""
+        if self.digest:
+            self._deaths.acquit(self.digest)
 
 
 async def is_dead(upstream: Upstream, timeout_s: float) -> bool:

@@ -13,41 +13,35 @@ from longboat.routing.health.outliers import Outliers
 from longboat.routing.health.resume_budget import ResumeBudget
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Queued, Rejected, Scheduler, Ticket
 
-__all__ = ("Parked", "Pool", "TakenUp", "Waiting")
+__all__ = ("Pool", "Waiting")
 
 _JUDGE_S = 1.0
 _RECHECK_S = 0.01  # while somebody waits: another process of this node may have given a slot back
 
 
 class Waiting(Protocol):
-    """A request that may have to wait, as its ticket's payload."""
+    """A request that waits: for a slot, for an engine, or for its turn to be gone on with by another one."""
 
     def granted(self) -> None:
         """It has a slot now."""
 
     def timed_out(self) -> None:
-        """It waited too long; its ticket is gone."""
-
-
-class Parked(Protocol):
-    """A request that found no engine, or whose engine was lost."""
+        """It waited too long for a slot; its ticket is gone."""
 
     def woken(self) -> None:
         """There may be an engine now."""
 
-
-class TakenUp(Protocol):
-    """An answer that its engine has left."""
-
-    def may_take_up(self) -> None:
-        """Its turn to be taken up by another engine."""
+    def may_resume(self) -> None:
+        """It is its turn."""
 
 
 class Pool:
     """Gives slots on ready endpoints to requests: at once where there is room and nobody waits, else in fair order.
 
-    in_use: slots that this process has given out; ready_s: when (monotonic) an endpoint was ready last
-    parked: answers that wait for an engine; outliers: who is too slow
+    ready_s: when (monotonic) an endpoint was ready last
+    parked: requests that wait for an engine; outliers: engines that are too slow
+
+    Its 19 methods are about three kinds of waiting (for a slot, an engine, a turn) that share the model's endpoints.
     """
 
     __slots__ = (
@@ -55,7 +49,6 @@ class Pool:
         "_resumes",
         "_soon",
         "_timer",
-        "in_use",
         "model",
         "outliers",
         "parked",
@@ -68,12 +61,11 @@ class Pool:
         self.model = model
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
-        self.in_use = 0
         self.ready_s = time.monotonic()  # whoever begins now does not know better
-        self.parked: dict[Parked, None] = {}
+        self.parked: dict[Waiting, None] = {}
         self.outliers = Outliers()
         self._judged_s = 0.0
-        self._resumes: ResumeBudget[TakenUp] = ResumeBudget()
+        self._resumes: ResumeBudget[Waiting] = ResumeBudget()
         self._soon = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -93,52 +85,32 @@ class Pool:
     def num_waiting(self) -> int:
         return self.scheduler.num_waiting
 
-    def offer(self, ticket: Ticket, slots: int) -> Granted | Queued | Rejected:
-        """Ask for one of ``slots`` (``self.slots``, now).
+    @property
+    def in_use(self) -> int:
+        """Slots that this process has given out."""
+        return self.scheduler.num_running
+
+    def offer(self, ticket: Ticket) -> Granted | Queued | Rejected | None:
+        """Ask for a slot; None where the model has no endpoint with any.
 
         A grant is carried out by the caller; one that comes later calls ``payload.granted()``.
         """
-        verdict = self.scheduler.offer(ticket, now_s=ticket.arrived_s, slots=slots, busy=self.in_use)
-        if isinstance(verdict, Granted):
-            self.in_use += 1
-        elif isinstance(verdict, Queued):
+        slots = self.slots
+        if not slots:
+            return None
+        verdict = self.scheduler.offer(ticket, now_s=ticket.arrived_s, slots=slots, busy=0)
+        if isinstance(verdict, Queued):
             self._look_again()
         return verdict
 
-    def grant_at_once(self, ticket: Ticket) -> bool:
-        """``offer`` in the common case; False and without effect where it needs a closer look."""
-        slots = 0
-        for upstream in self.upstreams:
-            if upstream.ready:
-                capacity = upstream.capacity
-                if capacity is None:
-                    slots = UNBOUNDED
-                    break
-                slots += capacity if upstream.room_told is None else upstream.slots or 0
-        now_s = ticket.arrived_s
-        if not slots or not self.scheduler.grant_at_once(ticket, now_s=now_s, slots=slots, busy=self.in_use):
-            return False
-        self.in_use += 1
-        return True
-
-    def finish(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
-        """Give a slot back, and say what it was used for."""
-        self.release(ticket, time.monotonic())
-        self.scheduler.learn(ticket, used_tokens=used_tokens, served=served)
-
     def release(self, ticket: Ticket, now_s: float) -> None:
-        """Give a slot back. ``learn`` is to follow."""
-        self.in_use -= 1
+        """Give a slot back. What it was used for is told to ``scheduler.learn``."""
         self.scheduler.release(ticket, now_s=now_s)
         if self.scheduler.num_waiting:
             self.pump_soon()
 
-    def learn(self, ticket: Ticket, *, used_tokens: int | None, served: bool) -> None:
-        """What the slot was used for, once it was given back."""
-        self.scheduler.learn(ticket, used_tokens=used_tokens, served=served)
-
     def cancel(self, ticket: Ticket) -> None:
-        """One that waited has left."""
+        """Take out one that waited."""
         self.scheduler.cancel(ticket)
 
     def pump_soon(self) -> None:
@@ -151,18 +123,18 @@ class Pool:
     def any_ready(self) -> bool:
         return any(upstream.ready for upstream in self.upstreams)
 
-    def take_up(self, who: TakenUp, capacity_ratio: float) -> bool:
-        """Whether another engine may go on with this answer now; else ``who.may_take_up()`` is called later.
+    def ask_turn(self, who: Waiting, capacity_ratio: float) -> bool:
+        """Whether another engine may go on with this answer now; else ``who.may_resume()`` is called later.
 
         capacity_ratio: part of the slots that may be in this state at once, at least one
         """
         return self._resumes.ask(who, allowed=self._allowed(capacity_ratio))
 
-    def taken_up(self, who: TakenUp, capacity_ratio: float) -> None:
+    def leave_turn(self, who: Waiting, capacity_ratio: float) -> None:
         """The answer goes on, or ended."""
         self._resumes.leave(who)
         while (following := self._resumes.next(allowed=self._allowed(capacity_ratio))) is not None:
-            asyncio.get_running_loop().call_soon(following.may_take_up)
+            asyncio.get_running_loop().call_soon(following.may_resume)
 
     def wake(self) -> None:
         """Endpoints changed."""
@@ -210,9 +182,8 @@ class Pool:
         self._soon = False
         while self.scheduler.num_waiting:
             now_s = time.monotonic()
-            ticket = self.scheduler.grant_next(now_s=now_s, slots=self.slots, busy=self.in_use)
+            ticket = self.scheduler.grant_next(now_s=now_s, slots=self.slots, busy=0)
             if ticket is None:
                 self._look_again()
                 return
-            self.in_use += 1
             ticket.payload.granted()

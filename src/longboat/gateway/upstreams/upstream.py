@@ -55,7 +55,6 @@ class Upstream:
         "limits",
         "lost",
         "model",
-        "outstanding",
         "pace",
         "ready",
         "replica",
@@ -82,11 +81,10 @@ class Upstream:
         self.beats = endpoint.beats
         self.leaving = endpoint.moving  # it is taken out, and its answers are to go elsewhere
         self.lost = ""  # why its heartbeats say that it does not work; empty: it does, or tells nothing
-        self.streams: set[MovableStream] = set()  # those that want to hear when it is lost
+        self.streams: set[MovableStream] = set()  # requests that it works on; they hear when it is lost
         self.limits = limits
         self.capacity = limits.max_outstanding
         self.room_told: int | None = None  # slots for us by the engine's own account
-        self.outstanding = 0
         self.breaker = Breaker(first_s=limits.suspect_s)
         self.pace = PauseStats()
         self.ejected = False  # much slower than its siblings
@@ -102,6 +100,11 @@ class Upstream:
         that ``request_end`` makes."""
         first = b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self._base_path, path)
         return b"".join((first, self._own_lines, *forwarded))
+
+    @property
+    def outstanding(self) -> int:
+        """Requests of this process that it works on."""
+        return len(self.streams)
 
     @property
     def resumes(self) -> bool:

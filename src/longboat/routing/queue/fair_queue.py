@@ -79,6 +79,8 @@ class Scheduler:
         """Offer a new request: it runs at once, waits, or is refused."""
         if ticket.place is not OUTSIDE:
             raise ValueError(f"the ticket is already {ticket.place.name.lower()}: finish or cancel it first")
+        if self._runs_at_once(ticket, now_s, slots, busy):
+            return GRANTED
         self.flows.sweep(now_s)
         flow = self.flows.enter(ticket, now_s, self._ratio)
         free = slots - (busy if busy > self._running else self._running)
@@ -89,11 +91,8 @@ class Scheduler:
             return GRANTED
         return self._enqueue(ticket, flow, now_s, slots, busy)
 
-    def grant_at_once(self, ticket: Ticket, *, now_s: float, slots: int, busy: int) -> bool:
-        """Grant a slot as ``offer`` would, where the queue is empty and a slot is free beyond the possible headroom.
-
-        Returns False, without effect, in all other cases: ``offer`` decides those.
-        """
+    def _runs_at_once(self, ticket: Ticket, now_s: float, slots: int, busy: int) -> bool:
+        """Run the ticket where none waits and there is room beyond what may be kept for other tenants."""
         flows = self.flows
         tenant = flows.tenants.get(ticket.tenant)
         if self._backlog.queued or tenant is None or now_s >= flows.sweep_s or ticket.deadline_s is not None:

@@ -207,6 +207,8 @@ class ResumeSpec(Section):
     """Whether a stream whose engine died goes on from another replica."""
     wait_s: float = Field(default=300.0, ge=0, le=86_400)
     """Longest wait for a replica, in seconds, of a request whose engine died and that names no deadline; 0: none."""
+    whole_wait_s: float = Field(default=50.0, ge=0, le=86_400)
+    """The same for a request whose answer is no stream, where it is shorter: its client gets no sign of life."""
     comment_s: float = Field(default=5.0, ge=0.1, le=3600)
     """A stream that waits gets a comment so often, in seconds, which keeps its connection alive."""
     capacity_ratio: float = Field(default=0.5, gt=0, le=1)

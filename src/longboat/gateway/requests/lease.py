@@ -1,0 +1,108 @@
+"""What one request holds of others while it lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from longboat.core.policy import TenantPolicy
+    from longboat.gateway.limits.counters import LocalCounters
+    from longboat.gateway.limits.redis_counters import RedisCounters
+    from longboat.gateway.records.metrics import Series
+    from longboat.gateway.upstreams.pool import Pool
+    from longboat.gateway.upstreams.upstream import MovableStream, Upstream
+    from longboat.routing.queue.fair_queue import Ticket
+
+__all__ = ("Lease",)
+
+
+class Lease:
+    """A place among the running requests of its tenant, a slot of a model or a place in its queue, an engine.
+
+    The accounting opens it and closes it; closing gives everything back, once, whatever is held at that moment.
+    """
+
+    __slots__ = ("_counters", "_stream", "_tenant", "_waits", "is_open", "pool", "series", "ticket", "upstream")
+
+    def __init__(self, counters: LocalCounters | RedisCounters, tenant: TenantPolicy, series: Series) -> None:
+        """counters: those that let the request in"""
+        self._counters = counters
+        self._tenant = tenant
+        self._stream: MovableStream | None = None
+        self._waits = False  # in the queue of ``pool``
+        self.is_open = True
+        self.series = series
+        self.pool: Pool | None = None  # whose slot, or place in the queue, it has or had last
+        self.ticket: Ticket | None = None
+        self.upstream: Upstream | None = None  # the engine that works on it
+        series.in_flight += 1
+
+    @property
+    def waits_in(self) -> Pool | None:
+        """The model in whose queue it is."""
+        return self.pool if self._waits else None
+
+    def take_slot(self, pool: Pool, ticket: Ticket) -> None:
+        """Hold a slot that was granted at once."""
+        self.pool, self.ticket = pool, ticket
+
+    def wait(self, pool: Pool, ticket: Ticket) -> None:
+        """Hold a place in the queue."""
+        self.pool, self.ticket, self._waits = pool, ticket, True
+        self.series.waiting += 1
+
+    def granted(self) -> None:
+        """The place in the queue became a slot."""
+        if self._waits:
+            self._waits = False
+            self.series.waiting -= 1
+
+    def expired(self) -> None:
+        """The queue has dropped it."""
+        self.granted()
+        self.ticket = None
+
+    def leave_pool(self, now_s: float) -> None:
+        """Give back the slot, of which nothing was used, or the place in the queue."""
+        ticket = self.ticket
+        if ticket is None:
+            return
+        self._release_slot(now_s)
+        self.settle(used_tokens=0, served=False)
+
+    def take_engine(self, upstream: Upstream, stream: MovableStream) -> None:
+        """Count as one of the engine's streams."""
+        self.upstream, self._stream = upstream, stream
+        upstream.streams.add(stream)
+
+    def leave_engine(self) -> None:
+        """Count no more."""
+        if self.upstream is not None and self._stream is not None:
+            self.upstream.streams.discard(self._stream)
+            self.upstream = self._stream = None
+
+    def close(self, now_s: float) -> None:
+        """Give everything back. What the slot was used for is to follow, see ``settle``."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self.leave_engine()
+        self._release_slot(now_s)
+        self.series.in_flight -= 1
+        self._counters.release(self._tenant)
+
+    def settle(self, *, used_tokens: int | None, served: bool) -> None:
+        """Tell the queue what a slot that was given back was used for."""
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None and self.pool is not None:
+            self.pool.scheduler.learn(ticket, used_tokens=used_tokens, served=served)
+
+    def _release_slot(self, now_s: float) -> None:
+        pool, ticket = self.pool, self.ticket
+        if pool is None or ticket is None:
+            return
+        if self._waits:
+            self.granted()
+            pool.cancel(ticket)
+        else:
+            pool.release(ticket, now_s)

@@ -1,0 +1,260 @@
+"""Reads what an engine answers to one request, and hands it on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from longboat.gateway.http.response_head import AnswerHead, answer_head
+from longboat.gateway.requests.engine_errors import engine_refusal
+from longboat.gateway.requests.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
+from longboat.gateway.resume.continuation.parts import StitchError
+from longboat.gateway.resume.session import EngineFaultError
+
+if TYPE_CHECKING:
+    from longboat.gateway.http.response_framing import Relay
+    from longboat.gateway.requests.answer_relay import AnswerRelay
+    from longboat.gateway.requests.resume_session import ResumeSession
+    from longboat.gateway.resume.session import Passage
+    from longboat.gateway.resume.unstreamed_journal import WholeJournal
+    from longboat.gateway.upstreams.connection import EngineConnection
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("Host", "Place", "Reading")
+
+_JSON = [(b"content-type", b"application/json")]
+_HEAD: Final = Head(200, fits=True)
+
+_NOT_THE_CLIENTS: Final = frozenset((401, 403, 404, 405))
+"""Statuses of engines that may not be meant for the client."""
+
+
+class Host:
+    """The request, as what works for it needs it. A class of its own, so that its calls are compiled."""
+
+    __slots__ = ()
+
+    def step(self, event: Event) -> Action:
+        """Do what this event makes of the request."""
+        raise NotImplementedError
+
+    def left(self, event: Lost | Judged) -> Action:
+        """The engine was left, or judged afterwards: do what this makes of the request."""
+        raise NotImplementedError
+
+    def guard(self, work: Callable[[], object]) -> None:
+        """Do what the event loop is the caller of: where it fails, the request ends with an error."""
+        raise NotImplementedError
+
+    def suspect(self, key: str) -> None:
+        """The engine was lost in the request's first steps."""
+        raise NotImplementedError
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this in a task that ends with the request."""
+        raise NotImplementedError
+
+
+class Place:
+    """The request at the engine that answers."""
+
+    __slots__ = ("answer", "connection", "has_head", "session", "upstream")
+
+    def __init__(self, answer: AnswerRelay, session: ResumeSession, upstream: Upstream) -> None:
+        self.answer = answer
+        self.session = session
+        self.upstream = upstream
+        self.connection: EngineConnection | None = None  # None before there is one, and once it is free
+        self.has_head = False  # the engine's answer has begun
+
+    def leave(self, reason: str, detail: str, *, stale: bool = False) -> None:
+        """The engine does not answer, or not any further.
+
+        stale: the connection was kept, and may just have ended by its age: that says nothing about the engine
+        """
+        raise NotImplementedError
+
+
+class Reading:
+    """Fulfils ``upstream_connection.ResponseSink`` for one answer."""
+
+    __slots__ = ("_answer", "_host", "_is_left", "_session", "_upstream", "_visit")
+
+    def __init__(self, visit: Place, host: Host) -> None:
+        self._visit = visit
+        self._host = host
+        self._answer = visit.answer
+        self._session = visit.session
+        self._upstream = visit.upstream
+        self._is_left = False  # what still comes is not looked at
+
+    # what the connection calls
+
+    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+        self._visit.has_head = True
+        if self._is_left:
+            return
+        answer, session, status = self._answer, self._session, head.status
+        journal, passage = session.journal, session.passage
+        if journal is not None and self._on_head_of_whole(head, journal):
+            return
+        goes_on = answer.call.first_byte_s is not None
+        late = answer.started
+        fits = not late or (status == 200 and head.events and (head.journaled or not goes_on))
+        if goes_on and status == 409 and passage is not None:
+            passage.lower()
+        action = self._host.step(_HEAD if fits and status == 200 else Head(status, fits=fits))
+        if action is not RELAY:
+            if isinstance(action, Leave):
+                self._leave_soon(action)
+            return
+        if status < 500 and not self._upstream.breaker.closed:
+            self._upstream.breaker.succeeded()
+        if goes_on:
+            assert passage is not None
+            passage.goes_on()
+            return
+        if late:
+            answer.begin_late(head)
+        else:
+            answer.begin(head, self._upstream, length)
+        if passage is not None:
+            passage.begins(head, self._upstream)
+
+    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+        self._visit.connection = None  # it is free: it may carry another answer by now
+        if self._is_left or not self._answer.takes_whole(head, length, body):
+            self.on_head(head, None if length < 0 else length)
+            self.on_block(body, last=True)
+            return
+        if not self._upstream.breaker.closed:
+            self._upstream.breaker.succeeded()
+        self._answer.give_whole(head, self._upstream, length, body)
+        self._host.step(COMPLETE)
+
+    def on_block(self, body: bytes, *, last: bool) -> None:
+        if self._is_left:
+            return
+        answer, session, connection = self._answer, self._session, self._visit.connection
+        if session.journal is not None and session.journal.told:
+            self._on_block_of_whole(session.journal, body, last=last)
+            return
+        relay, passage = answer.relay, session.passage
+        assert relay is not None
+        if connection is not None and connection.path.direct:
+            answer.take_counts(connection.path)
+        if passage is not None and passage.journal is not None:
+            events = self._checked(passage, relay, body, last=last)
+            if events is not None:
+                self._pass_on(relay, events, last=last)
+            return
+        if relay.events:
+            body = relay.whole_events(body, last=last)
+        elif not relay.started:
+            if answer.status in _NOT_THE_CLIENTS and self._is_refused(body, last=last):
+                return
+            whole = session.hold(body, last=last)
+            if whole is None:
+                return
+            body = whole
+        self._pass_on(relay, body, last=last)
+
+    def on_lost(self, detail: str) -> None:
+        connection = self._visit.connection
+        stale = connection is not None and connection.used and not self._visit.has_head
+        self._visit.leave("moved" if self._upstream.leaving else "lost", detail, stale=stale)
+
+    # reading
+
+    def _checked(self, passage: Passage, relay: Relay, body: bytes, *, last: bool) -> bytes | None:
+        """Return what the client gets of a stream with a journal; None where the engine was left for what it sent."""
+        try:
+            events = passage.feed(relay.whole_events(body, last=False), last=last)
+            if last and relay.holds_tail:
+                raise EngineFaultError("ended", "it ended its answer in the middle of an event")
+        except EngineFaultError as fault:
+            self._visit.leave(fault.reason, str(fault))
+            return None
+        if not events:
+            return events
+        answer = self._answer
+        if passage.fault_s:
+            self._session.went_on(answer.last_block_s)
+            self._host.step(CONTENT)
+        if answer.call.first_byte_s is None:
+            line = self._session.client_token(passage, events)
+            if relay.started:  # its head went before any engine had answered
+                answer.client.write(relay.comment(b": %b\n\n" % line.rstrip()))
+            else:
+                relay.add_lines(line)
+        return events
+
+    def _is_refused(self, body: bytes, *, last: bool) -> bool:
+        """Refuse the request where the engine's error is not meant for the client."""
+        refusal = engine_refusal(self._answer.call, self._answer.status, body)
+        if refusal is None:
+            return False
+        if last:
+            self._visit.connection = None  # it is free: it may carry another response by now
+        self._host.step(Failed(refusal, "engine_error" if refusal.status >= 500 else "client_error"))
+        return True
+
+    def _pass_on(self, relay: Relay, body: bytes, *, last: bool) -> None:
+        answer, session = self._answer, self._session
+        first = answer.pass_on(relay, body, self._upstream, last=last)
+        if last:
+            self._visit.connection = None
+            self._host.step(COMPLETE)
+            return
+        if first:
+            if session.is_journaled:
+                answer.call.release_document()
+            else:
+                answer.state.held_bytes -= answer.call.release_body()
+            self._host.step(CONTENT)
+        connection = self._visit.connection
+        if not relay.passes_chunks or connection is None or answer.call.first_byte_s is None:
+            return
+        passage = session.passage
+        if passage is None or passage.journal is None:
+            answer.let_chunks_pass(connection.path)
+        elif passage.lets_tokens_pass:
+            answer.let_chunks_pass(connection.path)
+            connection.path.journal = passage.journal.log
+
+    def _on_head_of_whole(self, head: AnswerHead, journal: WholeJournal) -> bool:
+        """Whether the answer comes behind its tokens, or is to be asked for in another way."""
+        if head.status == 200 and head.journaled and head.events:
+            journal.begins()
+            return True
+        if journal.carries and 400 <= head.status < 500:
+            journal.lower()
+            self._leave_soon(Leave("again", "it would not go on with another's answer"))
+            return True
+        return False
+
+    def _on_block_of_whole(self, journal: WholeJournal, body: bytes, *, last: bool) -> None:
+        """Read an answer that comes behind its tokens."""
+        try:
+            journal.feed(body)
+        except StitchError as error:
+            self._visit.leave("nonsense", str(error))
+            return
+        if not last:
+            return
+        if journal.answer is None:
+            self._visit.leave("ended", "it ended its answer before the end")
+            return
+        self._session.journal = None
+        head = answer_head(journal.status, _JSON)
+        self.on_whole(head, len(journal.answer), journal.answer)
+        if self._is_left:
+            self._session.journal = journal
+
+    def _leave_soon(self, action: Leave) -> None:
+        """From within the reading of a head: what else of the answer arrives is not looked at."""
+        self._is_left = True
+        leave = functools.partial(self._visit.leave, action.cause, action.reason)
+        asyncio.get_running_loop().call_soon(self._host.guard, leave)

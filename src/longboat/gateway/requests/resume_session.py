@@ -1,0 +1,123 @@
+"""What one request keeps so that another engine can go on with its answer, or give it from the start."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longboat.gateway.requests.life import Has
+from longboat.gateway.resume.reconnect import digest_of
+from longboat.gateway.resume.session import Passage, passage_of
+from longboat.gateway.resume.unstreamed_journal import WholeJournal, whole_journal_of
+from longboat.gateway.upstreams.stream_watchdog import Watch
+
+if TYPE_CHECKING:
+    from longboat.gateway.http.response_framing import Relay
+    from longboat.gateway.requests.model_request import Call
+    from longboat.gateway.requests.state import GatewayState
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("ResumeSession",)
+
+_MAX_HELD_BYTES = 1024 * 1024
+
+
+class ResumeSession:
+    """The journals of one request's answer, and what is held back of one that is no stream."""
+
+    __slots__ = ("_call", "_held", "_held_bytes", "_state", "first_tokens", "journal", "passage", "watch")
+
+    def __init__(self, state: GatewayState, call: Call) -> None:
+        self._state = state
+        self._call = call
+        self._held: tuple[bytes, ...] = ()
+        self._held_bytes = 0
+        self.passage: Passage | None = None  # of a stream; made for the first engine that keeps a journal
+        self.journal: WholeJournal | None = None  # of a long answer that is no stream
+        self.watch: Watch | None = None  # of the present engine, where it tells each second that it lives
+        self.first_tokens = 0  # tokens that the client had when the present engine began
+
+    def prepare(self, upstream: Upstream, body: bytes, sent_s: float) -> tuple[bytes, bytes]:
+        """Return the header lines and the body with which this engine begins the answer, or goes on with it."""
+        self.watch = None
+        self._held, self._held_bytes = (), 0
+        call, policy = self._call, self._state.live.policy.resume
+        resumes = upstream.resumes
+        passage = self.passage
+        if passage is None and resumes and policy.enabled and not call.pinned and call.first_byte_s is None:
+            passage = self.passage = passage_of(call.facts, call.api.events, call.comes_back, seeds=policy.seeds)
+        if passage is None:
+            return self._prepare_whole(upstream, body, sent_s)
+        self.first_tokens = passage.num_tokens
+        if resumes:
+            self.watch = Watch(sent_s, self.first_tokens)
+        return passage.carry(upstream, body)
+
+    def _prepare_whole(self, upstream: Upstream, body: bytes, sent_s: float) -> tuple[bytes, bytes]:
+        call = self._call
+        if self.journal is None and upstream.resumes and self._state.live.policy.resume.enabled and not call.pinned:
+            self.journal = whole_journal_of(call.facts)
+        if self.journal is None:
+            return b"", body
+        self.watch = Watch(sent_s, 0)
+        return self.journal.carry(upstream, body)
+
+    @property
+    def is_journaled(self) -> bool:
+        """Whether the present engine tells the tokens of a stream."""
+        return self.passage is not None and self.passage.journal is not None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the client waits for the next words of an answer that has begun."""
+        return self.passage is not None and self.passage.fault_s > 0.0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another engine could go on with what the client has."""
+        return self.passage is not None and self.passage.can_go_on
+
+    def hold(self, body: bytes, *, last: bool) -> bytes | None:
+        """Hold back an answer that is no stream until it is complete, so that another engine may still give it.
+
+        None: not yet. One that is too large for that goes on its way.
+        """
+        if self._call.facts is None or not self._state.live.policy.resume.enabled:
+            return body
+        self._held += (body,)
+        self._held_bytes += len(body)
+        if not last and self._held_bytes < _MAX_HELD_BYTES:
+            return None
+        held, self._held = self._held, ()
+        return held[0] if len(held) == 1 else b"".join(held)
+
+    def client_token(self, passage: Passage, events: bytes) -> bytes:
+        """Return the header line with which the client may come back. events: the answer's first"""
+        call = self._call
+        digest = digest_of(call.path, call.body)
+        salt = self._state.live.policy.salt
+        return passage.token_line(events, salt, pool=call.pool, request=digest, now_s=time.time())
+
+    def interrupted(self, relay: Relay | None, reason: str, now_s: float, silent_s: float) -> Has:
+        """The engine is lost: say what the client has. silent_s: how long the engine had been silent"""
+        passage = self.passage
+        if self._call.first_byte_s is None:
+            return Has.NOTHING
+        if passage is None or relay is None or not relay.forget_tail():
+            return Has.STUMP
+        if passage.is_over:
+            return Has.ALL
+        return Has.BEGINNING if passage.fails(reason, now_s, silent_s=silent_s) else Has.STUMP
+
+    def went_on(self, last_block_s: float) -> None:
+        """The client gets news again."""
+        self.count("resumed", last_block_s)
+        if self.passage is not None:
+            self.passage.fault_s = 0.0
+
+    def count(self, result: str, last_block_s: float) -> None:
+        """Count how an interruption ended. last_block_s: when the client got its last words before it"""
+        passage = self.passage
+        if passage is not None and passage.fault_s:
+            gap_s = time.monotonic() - last_block_s
+            self._state.metrics.resumed(passage.reason, result, gap_s=gap_s, detection_s=passage.detection_s)

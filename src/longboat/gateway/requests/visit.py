@@ -1,0 +1,251 @@
+"""One request at one engine: the way there, whether it still works on it, and the way from there."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import time
+from typing import TYPE_CHECKING
+
+from longboat.gateway.api.body import BodyError
+from longboat.gateway.config import SWEEP_S
+from longboat.gateway.http import error_responses
+from longboat.gateway.records.recent import Attempt
+from longboat.gateway.records.spans import passed_on
+from longboat.gateway.requests.life import Failed, Has, Judge, Judged, Lost
+from longboat.gateway.requests.reading import Place, Reading
+from longboat.gateway.requests.upstream_request import body_for
+from longboat.gateway.upstreams.crash_blame import is_dead
+from longboat.gateway.upstreams.upstream import request_end
+from longboat.routing.health.poison import Admitted
+
+if TYPE_CHECKING:
+    from longboat.gateway.requests.answer_relay import AnswerRelay
+    from longboat.gateway.requests.reading import Host
+    from longboat.gateway.requests.resume_session import ResumeSession
+    from longboat.gateway.upstreams.connection import EngineConnection
+    from longboat.gateway.upstreams.stream_watchdog import Told
+    from longboat.gateway.upstreams.upstream import Upstream
+
+__all__ = ("Visit",)
+
+_MAX_ATTEMPTS = 64
+_MIN_WORK_S = 0.03  # an engine that is lost sooner was dead when it got the request
+_SILENT_TOO_S = 1.0
+_QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
+_BLAMELESS = frozenset(
+    ("moved", "refused", "error", "differs", "crossed", "gone", "again")
+)  # nothing bad of the engine
+
+
+class Visit(Place):
+    """Knows the connection, and how far the request is at the engine. Fulfils ``upstream.MovableStream``.
+
+    Its methods are more than 15 because three others call it: the request, the engine, and what reads the answer.
+    """
+
+    __slots__ = ("_host", "_is_over", "_reason", "_sent_s")
+
+    def __init__(
+        self, host: Host, answer: AnswerRelay, session: ResumeSession, upstream: Upstream, reason: str
+    ) -> None:
+        """reason: why this engine was chosen"""
+        super().__init__(answer, session, upstream)
+        self._host = host
+        self._reason = reason
+        self._sent_s = 0.0  # when the engine got the request
+        self._is_over = False
+
+    # the way there
+
+    def begin(self) -> None:
+        """Send the request on a kept connection, or on a new one."""
+        upstream = self.upstream
+        if not upstream.breaker.closed:
+            upstream.breaker.used(time.monotonic())
+        connection = upstream.take_idle()
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._host.run(self._connect())
+
+    async def _connect(self) -> None:
+        upstream = self.upstream
+        try:
+            connection = await upstream.connect()
+        except OSError as error:
+            now_s = time.monotonic()
+            upstream.breaker.failed(now_s)
+            self._note_attempt(now_s)
+            detail = str(error) or f"no connection within {upstream.limits.connect_timeout_s:g} s"
+            has = Has.NOTHING if self.answer.call.first_byte_s is None else Has.BEGINNING
+            self._is_over = True
+            self._release()
+            self._host.guard(functools.partial(self._host.left, self._loss("unreachable", detail, has=has)))
+            return
+        self._host.guard(functools.partial(self._send, connection))
+
+    def _send(self, connection: EngineConnection) -> None:
+        answer, upstream = self.answer, self.upstream
+        call = answer.call
+        self.connection = connection
+        body = call.sent_body
+        if body is None:
+            try:
+                body = call.sent_body = body_for(call)
+            except BodyError as error:
+                self._host.step(Failed(error_responses.bad_body(error)))
+                return
+        sent_s = self._sent_s = time.monotonic()
+        answer.forget_unsent()
+        lines, body = self.session.prepare(upstream, body, sent_s)
+        lines += self._note_attempt(sent_s)
+        if call.plan is not None:
+            start = call.plan.head_for(upstream)
+        else:
+            start = upstream.request_start(call.method, call.path, call.request.forwarded)
+        connection.send(
+            Reading(self, self._host), start + lines + request_end(call.request.request_id, len(body)), body
+        )
+        if answer.client.write_paused:
+            connection.pause()
+
+    def _note_attempt(self, now_s: float) -> bytes:
+        """Returns the header lines by which the engine joins the trace."""
+        call = self.answer.call
+        at_s = now_s - call.request.received_s
+        attempt = tuple.__new__(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
+        attempts = call.attempts
+        if len(attempts) > _MAX_ATTEMPTS:
+            attempts = attempts[: _MAX_ATTEMPTS // 2] + attempts[_MAX_ATTEMPTS // 2 + 1 :]
+        call.attempts = (*attempts, attempt) if attempts else (attempt,)
+        if call.span is not None:
+            return call.span.attempt()
+        noted = call.request.noted
+        return passed_on(noted) if b"traceparent" in noted else b""
+
+    # watching
+
+    def pause(self) -> None:
+        """The client does not read."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """The client reads again."""
+        if self.connection is not None:
+            self.connection.resume()
+
+    @property
+    def silent_s(self) -> float:
+        return self.connection.path.quiet * SWEEP_S if self.connection is not None else math.inf
+
+    def admitted(self, now_s: float) -> Admitted:
+        session, connection = self.session, self.connection
+        since_s = now_s - (self._sent_s or now_s)
+        if session.is_journaled and session.passage is not None:
+            return Admitted(self, session.passage.num_tokens - session.first_tokens, since_s)
+        usage = self.answer.call.usage
+        tokens = usage.num_events if usage is not None else 0
+        if connection is not None:
+            tokens += connection.path.num_events
+        return Admitted(self, tokens, since_s)
+
+    def sweep(self, now_s: float, sweeps_allowed: float) -> None:
+        """Give the engine up where it is silent, slow, or both for longer than it may be."""
+        if self.connection is None:
+            return
+        if self.session.watch is not None:
+            self._watch_engine(now_s)
+        connection, answer = self.connection, self.answer
+        if connection is None or answer.client.write_paused:
+            return
+        connection.path.quiet += 1
+        if connection.path.quiet > sweeps_allowed:
+            silence_s = answer.state.limits.engine_silence_s
+            self._host.step(Failed(error_responses.upstream_silent(answer.call.pool, silence_s)))
+
+    def _watch_engine(self, now_s: float) -> None:
+        session, answer, upstream = self.session, self.answer, self.upstream
+        watch, passage, whole = session.watch, session.passage, session.journal
+        assert watch is not None
+        journal: Told | None = whole
+        if passage is not None:
+            journal = passage.journal if self.has_head else None
+        elif whole is None or not whole.told:  # until then nothing was promised
+            return
+        if answer.client.write_paused:
+            watch.paused(now_s)
+            return
+        silent_s = self.silent_s
+        tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
+        pool = answer.state.table.pool(upstream.model)
+        if seconds and pool is not None and passage is not None and not passage.fault_s:
+            pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
+        verdict = watch.verdict(upstream, journal, now_s)
+        if not verdict:
+            return
+        if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
+            answer.state.watch_until_found(upstream)
+            upstream.mark_lost(verdict, "silent")
+        else:
+            self.leave("silent", verdict)
+
+    # leaving
+
+    def replica_lost(self, detail: str, reason: str) -> None:
+        if self.answer.call.first_byte_s is None or self.session.can_go_on:
+            self.leave(reason, detail)  # else it may still come to its end there
+
+    def leave(self, reason: str, detail: str, *, stale: bool = False) -> None:
+        if self._is_over:
+            return
+        upstream, now_s = self.upstream, time.monotonic()
+        deaths = self.answer.state.deaths
+        died = reason in ("lost", "beats") or (reason == "silent" and bool(upstream.lost))
+        died = died and now_s - (self._sent_s or now_s) > _MIN_WORK_S
+        suspect = died and deaths.suspect(upstream, now_s, sure=not stale) is self
+        silent_s = 0.0 if self.connection is None else self.silent_s
+        self.end()
+        if not stale and reason not in _BLAMELESS:
+            upstream.breaker.failed(now_s)
+        relay = self.answer.relay
+        has = self.session.interrupted(relay, reason, now_s, silent_s)
+        if has is Has.ALL and relay is not None:
+            self.answer.pass_on(relay, b"", upstream, last=True)
+        if suspect and stale:
+            self._host.suspect(upstream.key)  # the next connection to it will show
+        if isinstance(self._host.left(self._loss(reason, detail, has=has, stale=stale, suspect=suspect)), Judge):
+            self._host.run(self._judge())
+
+    def _loss(self, reason: str, detail: str, *, has: Has, stale: bool = False, suspect: bool = False) -> Lost:
+        call, passage = self.answer.call, self.session.passage
+        if call.attempts:
+            at_s = time.monotonic() - call.request.received_s
+            call.attempts = (*call.attempts[:-1], call.attempts[-1]._replace(failure=detail, failed_s=at_s))
+        revision = passage.revision if passage is not None and has is Has.BEGINNING else None
+        return Lost(reason, detail, self.upstream.key, has=has, revision=revision, stale=stale, suspect=suspect)
+
+    async def _judge(self) -> None:
+        """Look whether the engine died, before another one gets the request."""
+        upstream = self.upstream
+        dead = await is_dead(upstream, upstream.limits.connect_timeout_s)
+        if dead:
+            self._host.suspect(upstream.key)
+            await asyncio.sleep(_QUARANTINE_S)
+        self._host.guard(functools.partial(self._host.left, Judged(upstream.key, dead=dead)))
+
+    def end(self) -> None:
+        """Give up what the engine still does for this request."""
+        self._is_over = True
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self.answer.take_counts(connection.path)
+            connection.abort()
+        self._release()
+
+    def _release(self) -> None:
+        lease = self.answer.call.lease
+        if lease is not None:
+            lease.leave_engine()

@@ -1,0 +1,131 @@
+"""What one request may have to wait for: a slot, an engine, or its turn to be gone on with by another engine."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING
+
+from longboat.gateway.http import error_responses
+from longboat.gateway.requests.life import GRANTED, TICK, TURN, WOKEN, Event, NoRoom
+from longboat.routing.queue.fair_queue import GRANTED as GRANTED_SLOT
+from longboat.routing.queue.fair_queue import Rejected, Ticket
+
+if TYPE_CHECKING:
+    from longboat.gateway.requests.model_request import Call
+    from longboat.gateway.requests.reading import Host
+    from longboat.gateway.requests.state import GatewayState
+    from longboat.gateway.upstreams.pool import Pool
+
+__all__ = ("Waits",)
+
+
+class Waits:
+    """Holds what is waited for. Pools know it as ``pool.Waiting``, and not the request itself."""
+
+    __slots__ = ("_call", "_host", "_parked_in", "_state", "_turn_in")
+
+    def __init__(self, state: GatewayState, call: Call, host: Host) -> None:
+        self._state = state
+        self._call = call
+        self._host: Host | None = host  # None once the request has ended
+        self._parked_in: Pool | None = None
+        self._turn_in: Pool | None = None  # which of its answers may be resumed at once is counted there
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no engine that could answer."""
+        lease = self._call.lease
+        queued_in = lease.waits_in if lease is not None else None
+        return self._parked_in is not None or (queued_in is not None and not queued_in.any_ready)
+
+    def offer(self) -> Event:
+        """Ask the model that is being tried for a slot. Return what comes of it at once, a tick where it must wait."""
+        call, tenant, lease = self._call, self._call.tenant, self._call.lease
+        pool = self._state.table.pool(call.pool)
+        assert lease is not None
+        now_s = time.monotonic()
+        ticket = Ticket(tenant.name, tenant.weight, tenant.priority, call.cost_tokens, now_s, call.deadline_s)
+        verdict = pool.offer(ticket) if pool is not None else None
+        if pool is None or verdict is None:
+            return NoRoom(error_responses.no_ready_endpoint(call.pool))
+        if verdict is GRANTED_SLOT:
+            lease.take_slot(pool, ticket)
+            return GRANTED
+        if isinstance(verdict, Rejected):
+            return NoRoom(error_responses.no_room(call.pool, verdict))
+        ticket.payload = self
+        lease.wait(pool, ticket)
+        call.queued_s, call.granted_s = now_s, None
+        return TICK
+
+    def leave_pool(self) -> None:
+        """Give back the slot, or the place in the queue."""
+        lease, now_s = self._call.lease, time.monotonic()
+        if lease is not None:
+            if lease.waits_in is not None:
+                self._call.granted_s = now_s
+            lease.leave_pool(now_s)
+
+    def park(self) -> None:
+        """Wait for an engine of the model that is being tried."""
+        pool = self._parked_in = self._state.table.pool(self._call.pool)
+        if pool is not None:
+            pool.parked[self] = None
+
+    def unpark(self) -> None:
+        """Wait for no engine any more."""
+        pool, self._parked_in = self._parked_in, None
+        if pool is not None:
+            pool.parked.pop(self, None)
+
+    def ask_turn(self) -> Event:
+        """Ask whether another engine may go on with the answer. Return what comes of it at once, else a tick."""
+        pool = self._turn_in = self._state.table.pool(self._call.pool)
+        may = pool is not None and pool.ask_turn(self, self._state.live.policy.resume.capacity_ratio)
+        return TURN if may else TICK
+
+    def leave_turn(self) -> None:
+        """Make way for the next answer that is to be resumed."""
+        pool, self._turn_in = self._turn_in, None
+        if pool is not None:
+            pool.leave_turn(self, self._state.live.policy.resume.capacity_ratio)
+
+    def end(self) -> None:
+        """The request is over."""
+        self._host = None
+        self.unpark()
+        self.leave_turn()
+
+    # what pools call
+
+    def granted(self) -> None:
+        self._call.granted_s = time.monotonic()
+        lease = self._call.lease
+        if lease is not None and lease.ticket is not None:
+            lease.granted()
+            lease.ticket.payload = None  # or neither would be freed without the collector
+        self._tell(GRANTED)
+
+    def timed_out(self) -> None:
+        pool, call = None, self._call
+        call.granted_s = time.monotonic()
+        if call.lease is not None:
+            pool = call.lease.waits_in
+            call.lease.expired()
+        if pool is not None and not pool.any_ready:  # no engine could have given it a slot
+            self._tell(NoRoom(error_responses.no_ready_endpoint(call.pool)))
+        else:
+            self._tell(NoRoom(error_responses.waited_too_long(call.pool, self._state.live.policy.queue.max_wait_s)))
+
+    def woken(self) -> None:
+        self._tell(WOKEN)
+
+    def may_resume(self) -> None:
+        if self._turn_in is not None:
+            self._tell(TURN)
+
+    def _tell(self, event: Event) -> None:
+        host = self._host
+        if host is not None:
+            host.guard(functools.partial(host.step, event))
