@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 from longboat.gateway.http.responses import Refusal
 
-__all__ = ("Request", "path_text")
+__all__ = ("Request", "path_text", "request_digest")
 
 
 class Request:
@@ -76,3 +77,8 @@ class Request:
 def path_text(url: bytes) -> str:
     """A target without its query, as logs show it."""
     return url.partition(b"?")[0][:200].decode("latin-1")
+
+
+def request_digest(path: bytes, body: bytes) -> str:
+    """Return what identifies a request when it comes again."""
+    return hashlib.blake2b(body, digest_size=16, key=path[:64]).hexdigest()

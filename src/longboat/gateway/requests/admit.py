@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Final
 from longboat.gateway.admin.admin_api import is_admin_path
 from longboat.gateway.api.apis import RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
-from longboat.gateway.api.body_fields import BodyKind
+from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
 from longboat.gateway.http import error_responses
+from longboat.gateway.http.request import request_digest
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.requests.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.requests.local_responses import is_local_path, local_answer, model_in_query, visible_models
 from longboat.gateway.requests.model_request import Call
-from longboat.gateway.resume.session import come_back
+from longboat.gateway.resume.event_ids import Point
+from longboat.gateway.resume.reconnect import ResumeToken
 
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
-    from longboat.gateway.api.body_fields import Facts
     from longboat.gateway.http.request import Request
     from longboat.gateway.requests.head import KnownHead
     from longboat.gateway.requests.state import GatewayState
@@ -105,7 +106,7 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Late
     call = _call(request, plan, pools=route.pools, body=body, why=route.why, facts=facts)
     call.deadline_s = deadline
     if b"x-longboat-resume" in request.noted:
-        return come_back(call, plan.live.policy.salt, time.time())
+        return _come_back(call, plan.live.policy.salt, time.time())
     if plan.api is RESPONSES:
         previous = facts.document.get("previous_response_id")
         if isinstance(previous, str) and previous:
@@ -230,4 +231,19 @@ def _at_owner(state: GatewayState, call: Call, response_id: str) -> Call | Later
     if owner is None:
         return Later(call, response_id)
     call.pin(model=owner.model, key=owner.key)
+    return call
+
+
+def _come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
+    """Bind the call of a client that presents a resume token to what the token says."""
+    noted, facts = call.request.noted, call.facts
+    token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
+    event_id = noted.get(b"last-event-id")
+    point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
+    if token is None or point is None or token.request != request_digest(call.path, call.body):
+        return error_responses.bad_resume()
+    if type(facts) is not Facts or not facts.stream:
+        return error_responses.bad_resume()
+    call.pools = (token.pool,)
+    call.comes_back = (token, point)
     return call

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from longboat.gateway.api.body import Facts
+from longboat.gateway.api.body_fields import Facts
 from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
 
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api.apis import Api
-    from longboat.gateway.api.body_fields import Facts
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
     from longboat.gateway.records.recent import Attempt, Decision

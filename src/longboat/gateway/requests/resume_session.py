@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longboat.gateway.http.request import request_digest
 from longboat.gateway.requests.life import Has
-from longboat.gateway.resume.reconnect import digest_of
 from longboat.gateway.resume.session import Passage, passage_of
 from longboat.gateway.resume.unstreamed_journal import WholeJournal, whole_journal_of
 from longboat.gateway.upstreams.stream_watchdog import Watch
@@ -94,7 +94,7 @@ class ResumeSession:
     def client_token(self, passage: Passage, events: bytes) -> bytes:
         """Return the header line with which the client may come back. events: the answer's first"""
         call = self._call
-        digest = digest_of(call.path, call.body)
+        digest = request_digest(call.path, call.body)
         salt = self._state.live.policy.salt
         return passage.token_line(events, salt, pool=call.pool, request=digest, now_s=time.time())
 

@@ -29,7 +29,6 @@ __all__ = (
     "ItemIds",
     "Rest",
     "ResumeToken",
-    "digest_of",
     "identity_of",
 )
 
@@ -194,11 +193,6 @@ class Rest:
             return event
         number = int(found[2]) + self._shift
         return with_sequence(b"%b%d%b" % (event[: found.start(2)], number, event[found.end(2) :]))
-
-
-def digest_of(path: bytes, body: bytes) -> str:
-    """By which a request is known again."""
-    return hashlib.blake2b(body, digest_size=16, key=path[:64]).hexdigest()
 
 
 def _renamed(events: bytes, new: Identity, old: Identity) -> bytes:

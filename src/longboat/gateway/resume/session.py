@@ -10,8 +10,6 @@ import orjson
 from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.usage import AnswerKind
-from longboat.gateway.http import error_responses
-from longboat.gateway.http.responses import Refusal
 from longboat.gateway.resume.continuation.parts import IDS
 from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.journal import Journal
@@ -22,17 +20,15 @@ from longboat.gateway.resume.reconnect import (
     ItemIds,
     Rest,
     ResumeToken,
-    digest_of,
     identity_of,
 )
 from longboat.gateway.resume.remainder import Stitcher, StitchError
 
 if TYPE_CHECKING:
     from longboat.gateway.http.response_head import AnswerHead
-    from longboat.gateway.requests.model_request import Call
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("EngineFaultError", "Passage", "come_back", "passage_of")
+__all__ = ("EngineFaultError", "Passage", "passage_of")
 
 _MAX_VAIN_FAULTS = 16
 _MAX_REPORTS = 2
@@ -76,21 +72,6 @@ def passage_of(
     if seeds and facts.document.get("seed") is None:
         seed = int(random.random() * _MAX_SEED)
     return Passage(kind, facts.n, seed)
-
-
-def come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
-    """The call of a client that shows a token of ours, bound to what the token says."""
-    noted, facts = call.request.noted, call.facts
-    token = ResumeToken.decode(noted[b"x-longboat-resume"], secret, now_s)
-    event_id = noted.get(b"last-event-id")
-    point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
-    if token is None or point is None or token.request != digest_of(call.path, call.body):
-        return error_responses.bad_resume()
-    if type(facts) is not Facts or not facts.stream:
-        return error_responses.bad_resume()
-    call.pools = (token.pool,)
-    call.comes_back = (token, point)
-    return call
 
 
 class Passage:

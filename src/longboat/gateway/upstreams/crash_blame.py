@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.gateway.http.message import ask
-from longboat.gateway.resume.reconnect import digest_of
+from longboat.gateway.http.request import request_digest
 from longboat.routing.health.poison import PoisonList, request_to_blame
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Deaths:
         self._poison.forget(digest)
 
     def is_poison(self, path: bytes, body: bytes) -> bool:
-        return self._poison.is_poison(digest_of(path, body), self._clock.monotonic_s())
+        return self._poison.is_poison(request_digest(path, body), self._clock.monotonic_s())
 
 
 class Blame:
@@ -85,7 +85,7 @@ class Blame:
         killed = self.suspected & dead
         if killed and body is not None:
             self.suspected -= killed
-            self.digest = digest_of(path, body)
+            self.digest = request_digest(path, body)
             for _ in killed:
                 self._deaths.blame(self.digest)
 
