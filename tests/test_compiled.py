@@ -15,7 +15,7 @@ from longboat import compiled
 
 needs_compiled = pytest.mark.skipif(not compiled.IS_COMPILED, reason="nothing is compiled (no C compiler or headers)")
 SAYS = (
-    "import longboat.compiled as c, longboat.gateway.requests.model_request as m;"
+    "import longboat.compiled as c, longboat.gateway.calls.model_request as m;"
     "print(c.IS_COMPILED, m.__file__.endswith('.py'))"
 )
 

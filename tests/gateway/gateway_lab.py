@@ -14,10 +14,10 @@ from fake_upstream import DEADLINE_S, FakeUpstream
 
 from longboat.core.policy import Policy, ResumePolicy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import GatewayConfig, GatewayLimits
 from longboat.gateway.limits.keys import new_key
 from longboat.gateway.process.server import Gateway
-from longboat.gateway.requests.state import GatewayState
 
 API_KEY = "engine-secret"
 

@@ -15,15 +15,15 @@ from gateway_lab import config, endpoint, table
 
 from longboat.core.policy import Policy, QueuePolicy, ResumePolicy, TenantPolicy
 from longboat.core.states import EndpointTable, ResumeLevel
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.exchange.exchange import Exchange
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.response_head import AnswerHead
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.native.leaf_work import ChunkPath
 from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.requests.admit import admit
-from longboat.gateway.requests.exchange import Exchange
-from longboat.gateway.requests.model_request import Call
-from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.upstreams.upstream import Upstream
 
 NUM_REQUESTS = 10_000

@@ -20,6 +20,10 @@ from test_native import AWKWARD, ORDINARY, STYLES, awkward_objects
 from longboat.core.policy import Alias, Policy, RouteRule, TenantPolicy, WeightedPool
 from longboat.gateway.api import body as bodies_module
 from longboat.gateway.api.body import BodyKind, read_body, read_facts, splice
+from longboat.gateway.calls.head import HeadPlan, KnownHead, KnownHeads
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.http.strict_json import BodyError
@@ -27,10 +31,6 @@ from longboat.gateway.limits.keys import new_key
 from longboat.gateway.records.spans import FinishedSpan
 from longboat.gateway.records.tracing import Tracer
 from longboat.gateway.requests.admit import Later, admit
-from longboat.gateway.requests.head import HeadPlan, KnownHead, KnownHeads
-from longboat.gateway.requests.model_request import Call
-from longboat.gateway.requests.state import GatewayState
-from longboat.gateway.requests.upstream_request import body_for
 
 CHAT, COMPLETIONS = b"/v1/chat/completions", b"/v1/completions"
 MODELS = ("tiny", "org/llama", "other")

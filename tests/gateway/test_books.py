@@ -15,12 +15,12 @@ from gateway_lab import config, eventually, post_bytes
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.api.apis import APIS
 from longboat.gateway.api.body import BodyKind, read_facts
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.records.recent import Attempt
-from longboat.gateway.requests.model_request import Call
-from longboat.gateway.requests.state import GatewayState
 from longboat.routing.capacity.quota import Denied
 
 ASK = {"model": "tiny", "messages": []}

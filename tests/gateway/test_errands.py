@@ -173,7 +173,7 @@ async def test_defect_on_the_way_to_an_engine_is_a_500_and_closes_the_account(
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     (upstream,) = gateway.state.table.upstreams()
-    monkeypatch.setattr("longboat.gateway.requests.upstream_request.splice", defect)
+    monkeypatch.setattr("longboat.gateway.exchange.upstream_request.splice", defect)
     response = await (await connect(gateway)).post(ASK)
     assert (response.status, response.code) == (500, "gateway_failed")
     assert reported

@@ -9,8 +9,8 @@ import pytest
 from fake_upstream import Seen, chunk, event
 from gateway_lab import settled
 
+from longboat.gateway.calls.model_request import Call
 from longboat.gateway.http.request import Request
-from longboat.gateway.requests.model_request import Call
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 REQUESTS = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from gateway_lab import eventually, post_bytes
 
+from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.http.request import Request
-from longboat.gateway.requests.head import KnownHeads
 
 HEAD = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\nX-Keep: 1"
 

@@ -8,9 +8,9 @@ from gateway_lab import config, endpoint, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.requests.connection import ClientConnection
-from longboat.gateway.requests.state import GatewayState
 
 FRAGMENTS = st.sampled_from(
     [

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from longboat.core.policy import ResumePolicy
 from longboat.core.states import ResumeLevel
-from longboat.gateway.http import error_responses
-from longboat.gateway.requests.life import (
+from longboat.gateway.exchange.life import (
     ASK_TURN,
     CLIENT_GONE,
     COMPLETE,
@@ -49,7 +48,8 @@ from longboat.gateway.requests.life import (
     Terms,
     begin,
 )  # fmt: skip
-from longboat.gateway.requests.lifecycle import step
+from longboat.gateway.exchange.lifecycle import step
+from longboat.gateway.http import error_responses
 
 EMPTY = NoRoom(error_responses.no_ready_endpoint("m"))
 FULL = NoRoom(error_responses.waited_too_long("m", 60))

@@ -15,13 +15,13 @@ from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_socket import ControlServer
 from longboat.gateway.admin.node_view import Answers, LocalAnswers, node_of
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import SWEEP_S, GatewayConfig
 from longboat.gateway.http.tls import ServerTls
 from longboat.gateway.limits.lease_document import decode_shares
 from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.services import Services
 from longboat.gateway.requests.connection import ClientConnection
-from longboat.gateway.requests.state import GatewayState
 from longboat.routing.capacity.shares import written_demands
 
 __all__ = ("Gateway", "serve_until_stopped")

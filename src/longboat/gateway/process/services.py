@@ -8,12 +8,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from longboat.gateway.admin.control_client import GatewayControl
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.rounds import Rounds
 from longboat.gateway.records.tracing import Tracer
-from longboat.gateway.requests.state import GatewayState
 from longboat.gateway.upstreams.engine_load import follow_load
 from longboat.gateway.upstreams.heartbeat_monitor import follow_beats
 

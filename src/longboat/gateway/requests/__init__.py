@@ -1,1 +1,1 @@
-"""The life of one request, from its first byte to its last. It starts no process."""
+"""From a client's connection to an admitted request, or to a response of the gateway itself."""

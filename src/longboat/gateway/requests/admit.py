@@ -10,20 +10,20 @@ from longboat.gateway.api.apis import RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
+from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
+from longboat.gateway.calls.model_request import Call
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import request_digest
 from longboat.gateway.http.responses import Refusal
-from longboat.gateway.requests.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.requests.local_responses import is_local_path, local_answer, model_in_query, visible_models
-from longboat.gateway.requests.model_request import Call
 from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.reconnect import ResumeToken
 
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
+    from longboat.gateway.calls.head import KnownHead
+    from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.http.request import Request
-    from longboat.gateway.requests.head import KnownHead
-    from longboat.gateway.requests.state import GatewayState
     from longboat.routing.route_rules import Resolution
 
 __all__ = ("Later", "admit")

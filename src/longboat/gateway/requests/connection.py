@@ -16,7 +16,11 @@ import httptools
 
 from longboat.gateway.api.apis import style_of
 from longboat.gateway.api.paths import DEPLOYMENT, own_target
+from longboat.gateway.calls.head import KnownHead
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import SWEEP_S
+from longboat.gateway.exchange.exchange import Exchange
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal
@@ -25,11 +29,7 @@ from longboat.gateway.http.wire import NOTED, WITHHELD, connection_tokens, witho
 from longboat.gateway.limits.cors import answer_to_origin
 from longboat.gateway.requests.admit import Later, admit
 from longboat.gateway.requests.deferred import account_remotely, admin_bytes, with_owner
-from longboat.gateway.requests.exchange import Exchange
-from longboat.gateway.requests.head import KnownHead
-from longboat.gateway.requests.model_request import Call
 from longboat.gateway.requests.pending_reply import Errand
-from longboat.gateway.requests.state import GatewayState
 
 __all__ = ("ClientConnection",)
 

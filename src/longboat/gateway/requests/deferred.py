@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from longboat.gateway.admin.admin_api import answer
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal, bytes_answer, json_answer
-from longboat.gateway.requests.model_request import Call
-from longboat.gateway.requests.state import GatewayState
 
 __all__ = ("account_remotely", "admin_bytes", "with_owner")
 

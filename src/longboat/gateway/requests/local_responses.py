@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, unquote
 from longboat import __version__
 from longboat.core.policy import TenantPolicy
 from longboat.gateway.api.openapi import openapi_document
+from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal, json_answer
-from longboat.gateway.requests.state import GatewayState
 
 __all__ = ("is_local_path", "local_answer", "model_in_query", "visible_models")
 

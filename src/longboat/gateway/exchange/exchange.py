@@ -8,10 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longboat.gateway.api.body import BodyError, Facts
-from longboat.gateway.http import error_responses
-from longboat.gateway.records.recent import Decision
-from longboat.gateway.requests.answer_relay import AnswerRelay, ClientSide
-from longboat.gateway.requests.life import (
+from longboat.gateway.exchange.answer_relay import AnswerRelay, ClientSide
+from longboat.gateway.exchange.life import (
     ASK_TURN,
     CLIENT_GONE,
     ENTER,
@@ -35,18 +33,20 @@ from longboat.gateway.requests.life import (
     Terms,
     begin,
 )
-from longboat.gateway.requests.lifecycle import step
-from longboat.gateway.requests.reading import Host
-from longboat.gateway.requests.resume_session import ResumeSession
-from longboat.gateway.requests.upstream_request import body_for
-from longboat.gateway.requests.visit import Visit
-from longboat.gateway.requests.waits import Waits
+from longboat.gateway.exchange.lifecycle import step
+from longboat.gateway.exchange.reading import Host
+from longboat.gateway.exchange.resume_session import ResumeSession
+from longboat.gateway.exchange.upstream_request import body_for
+from longboat.gateway.exchange.visit import Visit
+from longboat.gateway.exchange.waits import Waits
+from longboat.gateway.http import error_responses
+from longboat.gateway.records.recent import Decision
 from longboat.gateway.upstreams.crash_blame import Blame
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
-    from longboat.gateway.requests.model_request import Call
-    from longboat.gateway.requests.state import GatewayState
+    from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("ClientSide", "Exchange")

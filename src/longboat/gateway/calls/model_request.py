@@ -11,12 +11,12 @@ from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
     from longboat.gateway.api.apis import Api
+    from longboat.gateway.calls.head import HeadPlan
+    from longboat.gateway.calls.lease import Lease
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
     from longboat.gateway.records.recent import Attempt, Decision
     from longboat.gateway.records.spans import Span
-    from longboat.gateway.requests.head import HeadPlan
-    from longboat.gateway.requests.lease import Lease
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken
 

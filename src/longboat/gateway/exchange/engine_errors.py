@@ -9,7 +9,7 @@ import orjson
 from longboat.gateway.http.responses import Refusal
 
 if TYPE_CHECKING:
-    from longboat.gateway.requests.model_request import Call
+    from longboat.gateway.calls.model_request import Call
 
 __all__ = ("engine_refusal",)
 

@@ -6,15 +6,15 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
+from longboat.gateway.exchange.life import GRANTED, TICK, TURN, WOKEN, Event, NoRoom
 from longboat.gateway.http import error_responses
-from longboat.gateway.requests.life import GRANTED, TICK, TURN, WOKEN, Event, NoRoom
 from longboat.routing.queue.fair_queue import GRANTED as GRANTED_SLOT
 from longboat.routing.queue.fair_queue import Rejected, Ticket
 
 if TYPE_CHECKING:
-    from longboat.gateway.requests.model_request import Call
-    from longboat.gateway.requests.reading import Host
-    from longboat.gateway.requests.state import GatewayState
+    from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.state import GatewayState
+    from longboat.gateway.exchange.reading import Host
     from longboat.gateway.upstreams.pool import Pool
 
 __all__ = ("Waits",)

@@ -7,16 +7,16 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from longboat.gateway.exchange.engine_errors import engine_refusal
+from longboat.gateway.exchange.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
 from longboat.gateway.http.response_head import AnswerHead, answer_head
-from longboat.gateway.requests.engine_errors import engine_refusal
-from longboat.gateway.requests.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
 from longboat.gateway.resume.continuation.parts import StitchError
 from longboat.gateway.resume.session import EngineFaultError
 
 if TYPE_CHECKING:
+    from longboat.gateway.exchange.answer_relay import AnswerRelay
+    from longboat.gateway.exchange.resume_session import ResumeSession
     from longboat.gateway.http.response_framing import Relay
-    from longboat.gateway.requests.answer_relay import AnswerRelay
-    from longboat.gateway.requests.resume_session import ResumeSession
     from longboat.gateway.resume.session import Passage
     from longboat.gateway.resume.unstreamed_journal import WholeJournal
     from longboat.gateway.upstreams.connection import EngineConnection

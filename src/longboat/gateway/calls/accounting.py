@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from longboat.gateway.api.usage import Usage
+from longboat.gateway.calls.lease import Lease
 from longboat.gateway.http.error_responses import quota_refused
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.records.access_log import access_line
 from longboat.gateway.records.recent import Record
-from longboat.gateway.requests.lease import Lease
 
 if TYPE_CHECKING:
+    from longboat.gateway.calls.model_request import Call
     from longboat.gateway.http.request import Request
     from longboat.gateway.limits.counters import LocalCounters
     from longboat.gateway.limits.redis_counters import RedisCounters
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from longboat.gateway.records.recent import RecentRequests
     from longboat.gateway.records.tracing import Tracer
     from longboat.gateway.records.usage_store import UsageStore
-    from longboat.gateway.requests.model_request import Call
     from longboat.routing.capacity.quota import Denied
 
 __all__ = ("FAILED", "Books")

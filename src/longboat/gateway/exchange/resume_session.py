@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longboat.gateway.exchange.life import Has
 from longboat.gateway.http.request import request_digest
-from longboat.gateway.requests.life import Has
 from longboat.gateway.resume.session import Passage, passage_of
 from longboat.gateway.resume.unstreamed_journal import WholeJournal, whole_journal_of
 from longboat.gateway.upstreams.stream_watchdog import Watch
 
 if TYPE_CHECKING:
+    from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.http.response_framing import Relay
-    from longboat.gateway.requests.model_request import Call
-    from longboat.gateway.requests.state import GatewayState
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("ResumeSession",)

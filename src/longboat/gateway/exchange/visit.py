@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from longboat.gateway.api.body import BodyError
 from longboat.gateway.config import SWEEP_S
+from longboat.gateway.exchange.life import Failed, Has, Judge, Judged, Lost
+from longboat.gateway.exchange.reading import Place, Reading
+from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.http import error_responses
 from longboat.gateway.records.recent import Attempt
 from longboat.gateway.records.spans import passed_on
-from longboat.gateway.requests.life import Failed, Has, Judge, Judged, Lost
-from longboat.gateway.requests.reading import Place, Reading
-from longboat.gateway.requests.upstream_request import body_for
 from longboat.gateway.upstreams.crash_blame import is_dead
 from longboat.gateway.upstreams.upstream import request_end
 from longboat.routing.health.poison import Admitted
 
 if TYPE_CHECKING:
-    from longboat.gateway.requests.answer_relay import AnswerRelay
-    from longboat.gateway.requests.reading import Host
-    from longboat.gateway.requests.resume_session import ResumeSession
+    from longboat.gateway.exchange.answer_relay import AnswerRelay
+    from longboat.gateway.exchange.reading import Host
+    from longboat.gateway.exchange.resume_session import ResumeSession
     from longboat.gateway.upstreams.connection import EngineConnection
     from longboat.gateway.upstreams.stream_watchdog import Told
     from longboat.gateway.upstreams.upstream import Upstream

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from longboat.gateway.api.body import Facts
 from longboat.gateway.api.usage import AnswerKind, UsageReader, without_usage_event
+from longboat.gateway.exchange.upstream_request import has_usage, pool_lines
 from longboat.gateway.http.response_framing import Relay, last_chunk
 from longboat.gateway.http.response_head import AnswerHead, answer_head
 from longboat.gateway.http.wire import Framing
-from longboat.gateway.requests.upstream_request import has_usage, pool_lines
 
 if TYPE_CHECKING:
+    from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.http.responses import Refusal
     from longboat.gateway.native.leaf_work import ChunkPath
-    from longboat.gateway.requests.model_request import Call
-    from longboat.gateway.requests.state import GatewayState
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("AnswerRelay", "ClientSide")

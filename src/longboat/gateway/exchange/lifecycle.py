@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from longboat.core.states import ResumeLevel
-from longboat.gateway.http import error_responses
-from longboat.gateway.http.responses import Refusal
-from longboat.gateway.requests.life import (
+from longboat.gateway.exchange.life import (
     ASK_TURN,
     CLIENT_GONE,
     COMPLETE,
@@ -49,6 +47,8 @@ from longboat.gateway.requests.life import (
     Send,
     View,
 )  # fmt: skip
+from longboat.gateway.http import error_responses
+from longboat.gateway.http.responses import Refusal
 from longboat.routing.pick import pick
 
 if TYPE_CHECKING:

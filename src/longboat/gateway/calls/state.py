@@ -12,6 +12,8 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
+from longboat.gateway.calls.accounting import Books
+from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
@@ -19,8 +21,6 @@ from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.records.usage_store import UsageStore
-from longboat.gateway.requests.accounting import Books
-from longboat.gateway.requests.head import KnownHeads
 from longboat.gateway.upstreams.crash_blame import Deaths, until_answers
 from longboat.gateway.upstreams.response_affinity import Owners
 from longboat.gateway.upstreams.table import LiveTable

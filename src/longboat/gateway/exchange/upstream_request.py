@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longboat.gateway.api.body import splice
 
 if TYPE_CHECKING:
-    from longboat.gateway.requests.model_request import Call
+    from longboat.gateway.calls.model_request import Call
 
 __all__ = ("body_for", "has_usage", "pool_lines")
 
