@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, unquote
 
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
-from longboat.gateway.admin.node_view import USAGE_DAYS, Node
+from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
+from longboat.gateway.admin.node_view import Node
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
 
@@ -109,7 +110,7 @@ async def _metrics(call: _Call, method: str) -> Refusal | AdminAnswer:
         return _wrong_method(method, "GET, HEAD")
     if not (call.caller.scrapes or call.caller.rank):
         return _not_allowed(call.caller, "the metrics", "viewer")
-    return AdminAnswer(200, render(await call.node.metrics()), CONTENT_TYPE)
+    return AdminAnswer(200, render(await call.node.ask(MetricsQuery())), CONTENT_TYPE)
 
 
 async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
@@ -139,7 +140,7 @@ async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
 
 
 async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
-    document = await call.node.request(request_id, call.only)
+    document = await call.node.ask(TimelineQuery(request_id, call.only))
     if document["request"] is None:
         return _no_request(request_id, document["missing"])
     return AdminAnswer(200, {**document["request"], "missing": document["missing"]})
@@ -152,14 +153,14 @@ async def _requests(call: _Call) -> Refusal | AdminAnswer:
     tenant = call.query.get("tenant", call.only)
     if call.only is not None and tenant != call.only:
         return Refusal(status=404, message="There is no such tenant for this key.", code="tenant_not_found")
-    return AdminAnswer(200, await call.node.requests(tenant, limit))
+    return AdminAnswer(200, await call.node.ask(RecentQuery(tenant, limit)))
 
 
 async def _usage(call: _Call) -> Refusal | AdminAnswer:
     days = _whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
     if days is None:
         return _bad_query("days", 366)
-    document = await call.node.usage(days)
+    document = await call.node.ask(UsageQuery(days))
     rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
     return AdminAnswer(200, {"days": rows, "missing": document["missing"]})
 

@@ -14,7 +14,7 @@ from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_socket import ControlServer
-from longboat.gateway.admin.node_view import Answers, LocalAnswers, node_of
+from longboat.gateway.admin.node_view import Answers, LocalAnswers, make_node
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.tls import ServerTls
 from longboat.gateway.limits.lease_document import decode_shares
@@ -46,7 +46,7 @@ class Gateway:
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
         self.state = GatewayState(config, clock)
         self._clock = clock
-        self.state.node = node_of(self.state, self)
+        self.state.node = make_node(self.state, self)
         self.answers: Answers = LocalAnswers(self.state)
         self._services = Services(self.state)
         self.port = config.port

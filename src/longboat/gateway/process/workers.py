@@ -21,7 +21,7 @@ from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_client import GatewayControl, gateway_command
 from longboat.gateway.admin.control_socket import ControlServer
-from longboat.gateway.admin.node_aggregate import GatheredAnswers
+from longboat.gateway.admin.node_aggregate import NodeAggregate
 from longboat.gateway.config import GatewayConfig, encode_config
 from longboat.gateway.limits.policy_view import decode_policy, digest_of_policy
 from longboat.gateway.process.quota_shares import QuotaShares
@@ -102,7 +102,7 @@ class WorkerParent:
         self._port = port
         self._clock = clock
         self._workers = [Worker(config, index, port) for index in range(config.processes)]
-        self.answers = GatheredAnswers({worker.name: worker.asked for worker in self._workers})
+        self.answers = NodeAggregate({worker.name: worker.asked for worker in self._workers})
         self._epoch: str | None = None
         self._shares = WorkerShares([worker.name for worker in self._workers])
         self._quotas = QuotaShares({worker.name: worker.asked for worker in self._workers}, clock)
