@@ -13,7 +13,8 @@ from longboat.core.errors import LongboatError
 from longboat.gateway.config import GatewayConfig, decode_config
 from longboat.gateway.process.server import serve_until_stopped
 from longboat.gateway.process.time_slice import ask_for_short_turns
-from longboat.gateway.process.workers import follow_parent, supervise_workers
+from longboat.gateway.process.worker import follow_parent
+from longboat.gateway.process.workers import supervise_workers
 from longboat.telemetry import log_to_stderr, logger
 
 __all__ = ("main",)
