@@ -1,4 +1,4 @@
-"""The admin API and ``/metrics``: who may ask, what is answered."""
+"""The admin API and ``/metrics``: access rights and responses."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _ROLES = {"viewer": 1, "operator": 2}
 
 
 class AdminAnswer(NamedTuple):
-    """body: a JSON document, or whole bytes."""
+    """A response of the admin API."""
 
     status: int
+    # a JSON document, or whole bytes
     body: dict[str, Any] | bytes
     content_type: str = "application/json"
 
@@ -47,7 +48,7 @@ class _Live(Protocol):
 
 
 class AdminState(Protocol):
-    """What the admin API needs of the gateway: its policy, its keys, and whoever answers for the node."""
+    """The parts of the gateway that the admin API needs: policy, keys, and the view of the node."""
 
     @property
     def live(self) -> _Live: ...
@@ -56,19 +57,20 @@ class AdminState(Protocol):
 
 
 class _Caller(NamedTuple):
-    """rank: what may be done, as in _ROLES, 0 is nothing; tenant: whose own records may be read, None is everybody's.
+    """The rights of a client."""
 
-    known: a key was presented and found; scrapes: may read the metrics without a role
-    """
-
+    # the role by its number in _ROLES; 0 is no role
     rank: int = 0
+    # without a role: the tenant whose records may be read
     tenant: str | None = None
+    # whether a key was presented and found
     known: bool = False
+    # whether the metrics may be read without a role
     scrapes: bool = False
 
 
 class _Call(NamedTuple):
-    """A call of somebody who was let in. only: the tenant whose records may be read; None reads all."""
+    """A call with the rights of its client."""
 
     node: Node
     caller: _Caller
@@ -76,18 +78,19 @@ class _Call(NamedTuple):
 
     @property
     def only(self) -> str | None:
+        """The tenant whose records may be read; None reads all."""
         return self.caller.tenant if not self.caller.rank else None
 
 
 def is_admin_path(path: str) -> bool:
-    """Whether :func:`answer` is to be asked."""
+    """Whether the path belongs to :func:`answer`."""
     return path == "/metrics" or path == "/admin" or path.startswith("/admin/")
 
 
 async def answer(
     state: AdminState, method: str, path: str, query: str, noted: Mapping[bytes, bytes], peer: str
 ) -> Refusal | AdminAnswer:
-    """Raises nothing, and ends within about three seconds.
+    """Serve one request. Raises nothing, and ends within about three seconds.
 
     noted: the request's headers by lower-case name; ``authorization``, ``x-api-key``, ``x-forwarded-for`` and
         ``forwarded`` are read
@@ -174,14 +177,14 @@ async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
     return AdminAnswer(200, {"draining": verb == "drain"})
 
 
-# who asks
+# the client's rights
 
 
 def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
-    """An admin's key has its role, a tenant's key that tenant's own records.
+    """Find the rights: an admin's key has its role, a tenant's key reads that tenant's records.
 
-    Without a key, a client of this machine may read the metrics, and, where nobody has keys at all, everything else;
-    where nobody has keys, the metrics are open to all who reach the gateway.
+    Without a key, a client on this machine may read the metrics. Where the policy has no keys at all, it may read
+    everything else too, and the metrics are open to every client.
     """
     here = _is_here(noted, peer)
     keyless = not live.keys.asks and not live.policy.admins
@@ -192,7 +195,7 @@ def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
         if live.keys.asks and (tenant := live.keys.tenant_of(presented, time.time())) is not None:
             return _Caller(tenant=tenant.name, known=True)
         if not keyless:
-            return _Caller()  # a wrong key is told so, wherever it comes from
+            return _Caller()  # a wrong key is refused, wherever it comes from
     return _Caller(rank=_ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
 
 
@@ -202,7 +205,7 @@ def _presented(noted: Mapping[bytes, bytes]) -> bytes:
 
 
 def _is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
-    """Whether the client itself is on this machine, and not only a proxy that speaks for it."""
+    """Whether the client itself is on this machine, rather than a proxy for it."""
     if b"x-forwarded-for" in noted or b"forwarded" in noted:
         return False
     try:
@@ -221,7 +224,7 @@ def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:
     return Refusal(status=401, message=message, code="admin_key_required")
 
 
-# small refusals
+# error responses
 
 
 def _no_request(request_id: str, missing: list[str]) -> Refusal:

@@ -11,21 +11,16 @@ _EXPOSED = b"x-request-id, x-longboat-replica, x-longboat-model, x-longboat-fall
 
 
 def answer_to_origin(live: LivePolicy, request: Request, *, close: bool) -> bytes | None:
-    """Notes the header lines that the request's answer needs; for a preflight request, the whole answer.
+    """Set the header lines that the response needs; return the whole response to a preflight request.
 
-    An origin that is not named gets no such line, and the browser keeps the answer from its page.
+    An origin that is not named gets no such line, so the browser keeps the response from its page.
     """
     origin = request.noted[b"origin"]
     if not (live.cors_any or origin in live.cors_origins):
         return None
     allowed = b"*" if live.cors_any else origin
-    request.extra_lines = (
-        b"access-control-allow-origin: %b\r\nvary: Origin\r\naccess-control-expose-headers: %b\r\n"
-        % (
-            allowed,
-            _EXPOSED,
-        )
-    )
+    lines = b"access-control-allow-origin: %b\r\nvary: Origin\r\naccess-control-expose-headers: %b\r\n"
+    request.extra_lines = lines % (allowed, _EXPOSED)
     if request.method != "OPTIONS" or b"access-control-request-method" not in request.noted:
         return None
     headers = request.noted.get(b"access-control-request-headers", b"authorization, content-type")

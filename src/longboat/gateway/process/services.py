@@ -1,4 +1,4 @@
-"""What runs beside the connections of one gateway process: counters, usage, traces, the loop's lag, engines' health."""
+"""The background work of one gateway process: counters, usage, traces, the loop's lag, engines' health."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIVIDE_S = 2.5  # the parent gives each worker one second
 
 
 class Services:
-    """Started once before the first client, stopped after the last."""
+    """Background work that starts before the first client and stops after the last one."""
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
@@ -32,7 +32,7 @@ class Services:
         self._lag_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """:raises UserInputError: a folder, the Redis address or the tracing that was asked for cannot be used"""
+        """Start. Raise UserInputError where a directory, the Redis address or the tracing cannot be used."""
         state, config = self._state, self._state.config
         state.usage.open()
         state.counters = counters_of(config, state.live.policy.num_gateways)
@@ -57,7 +57,7 @@ class Services:
         self._tick()
 
     async def stop(self) -> None:
-        """Write down what is not written yet."""
+        """Stop, and write what is not written yet."""
         state = self._state
         if self._lag_timer is not None:
             self._lag_timer.cancel()
@@ -91,12 +91,12 @@ def counters_of(config: GatewayConfig, num_gateways: int) -> LocalCounters:
 
 
 def otlp_export(endpoint: str, config: GatewayConfig) -> SpanExport:
-    """Make what sends spans to a collector. :raises UserInputError: OpenTelemetry's OTLP exporter is not installed"""
+    """Make the exporter of spans. Raise UserInputError where OpenTelemetry's OTLP exporter is not installed."""
     try:
         from longboat.gateway.records.trace_export import OtlpExport
     except ImportError as error:
         raise UserInputError(
-            f"traces are configured, but OpenTelemetry is not installed ({error})",
-            hint="install longboat[tracing], or take gateway.tracing out",
+            f"gateway.tracing is set, but OpenTelemetry is not installed ({error})",
+            hint="pip install 'longboat[tracing]', or remove gateway.tracing",
         ) from error
     return OtlpExport(endpoint, {"longboat.fleet": config.fleet, "longboat.node": config.node})

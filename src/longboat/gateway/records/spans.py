@@ -1,4 +1,4 @@
-"""Spans of requests as the gateway keeps them, and the contract of what exports them."""
+"""Spans of requests as the gateway keeps them, and the contract of an exporter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ("FinishedSpan", "Span", "SpanExport", "TraceParent")
 
 
 class TraceParent(NamedTuple):
-    """Ids are numbers of 128 and 64 bits, never 0."""
+    """The trace of a client. Ids are numbers of 128 and 64 bits, never 0."""
 
     trace_id: int
     span_id: int
@@ -33,7 +33,7 @@ class Span:
         self.attempt_ids: list[int] = []
 
     def attempt(self) -> bytes:
-        """The request is sent to a replica now. Its header lines, ``traceparent`` and perhaps ``tracestate``."""
+        """Begin an attempt; return its header lines, ``traceparent`` and perhaps ``tracestate``."""
         attempt_id = random.getrandbits(64) or 1
         self.attempt_ids.append(attempt_id)
         line = b"traceparent: 00-%032x-%016x-%02x\r\n" % (self.trace_id, attempt_id, self.sampled)
@@ -41,17 +41,17 @@ class Span:
 
 
 class FinishedSpan(NamedTuple):
-    """What is exported: the ids and the facts."""
+    """A finished request with the ids of its spans."""
 
     span: Span
     record: Record
 
 
 class SpanExport(Protocol):
-    """Where finished spans go. Called in the tracer's own thread."""
+    """The receiver of finished spans. Called in the tracer's own thread."""
 
     def export(self, finished: Sequence[FinishedSpan]) -> bool:
-        """False where they did not arrive. May block for some seconds."""
+        """Send spans. Return False where they did not arrive. May block for some seconds."""
 
     def shutdown(self) -> None:
-        """Cuts short an export that tries again and again."""
+        """Cut an export short that retries."""

@@ -26,13 +26,11 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class OtlpExport:
-    """Sends spans to one collector. Headers for it: the variable OTEL_EXPORTER_OTLP_HEADERS, as OpenTelemetry has it.
-
-    resource: more attributes of this process, beside ``service.name``
-    """
+    """Sends spans to one collector, with the headers in the variable OTEL_EXPORTER_OTLP_HEADERS."""
 
     def __init__(self, endpoint: str, resource: Mapping[str, str]) -> None:
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # the tracer says once that a collector is away
+        """resource: attributes of this process besides ``service.name``"""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # the tracer logs it once
         self._resource = Resource.create({"service.name": "longboat-gateway", **resource})
         self._exporter = OTLPSpanExporter(endpoint=traces_url(endpoint), timeout=_EXPORT_TIMEOUT_S)
 
@@ -45,12 +43,12 @@ class OtlpExport:
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans are posted: the endpoint, with ``/v1/traces`` where it has no path."""
+    """Return the URL for spans: the endpoint, with ``/v1/traces`` where it has no path."""
     return endpoint.rstrip("/") + "/v1/traces" if urlsplit(endpoint).path in ("", "/") else endpoint
 
 
 def spans_of(finished: FinishedSpan, resource: Resource) -> Iterator[ReadableSpan]:
-    """The request's own span (kind server), and one (kind client) for each sending to a replica."""
+    """Make the request's own span (kind server), and one (kind client) for each attempt at a replica."""
     span, record = finished
     yield _request_span(span, record, resource)
     parent = _context(span, span.span_id)
@@ -88,7 +86,7 @@ def _request_span(span: Span, record: Record, resource: Resource) -> ReadableSpa
 
 
 def _attributes(record: Record) -> dict[str, Value]:
-    """Names of HTTP's and of generative AI's semantic conventions, and our own."""
+    """Name the facts by the semantic conventions of HTTP and generative AI, and by names of Longboat."""
     values: dict[str, Value | None] = {
         "http.request.method": "POST",
         "url.path": record.path,

@@ -23,7 +23,7 @@ _PAUSE_S = 1.0
 
 
 def parse_traceparent(value: bytes) -> TraceParent | None:
-    """None where it is not what https://www.w3.org/TR/trace-context/ says; the trace then starts anew."""
+    """Read the header; None where it breaks https://www.w3.org/TR/trace-context/, and a new trace begins."""
     parts = value.strip().split(b"-")
     if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2]:
         return None
@@ -35,23 +35,22 @@ def parse_traceparent(value: bytes) -> TraceParent | None:
 
 
 def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
-    """The client's own trace headers as lines for the engine: what a gateway without a tracer sends."""
+    """Return the client's own trace headers as lines for the engine, for a gateway without a tracer."""
     names = (b"traceparent", b"tracestate")
     return b"".join(b"%b: %b\r\n" % (name, noted[name]) for name in names if name in noted)
 
 
 class Tracer:
-    """Decides which requests are traced, and hands finished spans to a thread that exports them.
+    """Decides which requests are traced, and passes finished spans to a thread that exports them.
 
-    A client's decision (its ``traceparent``) is respected; of the other requests, ``sample_ratio`` are traced. Spans
+    A client's decision (its ``traceparent``) is respected; ``sample_ratio`` of the other requests are traced. Spans
     that the collector does not take are dropped and counted.
-
-    endpoint: of the collector, for messages
     """
 
     def __init__(self, endpoint: str, export: SpanExport, *, sample_ratio: float = 1.0) -> None:
         self._ratio = sample_ratio
         self._export = export
+        # of the collector, for messages
         self._endpoint = endpoint
         self._pending: deque[FinishedSpan] = deque()
         self._wake = threading.Event()
@@ -61,7 +60,7 @@ class Tracer:
         self._exporter.start()
 
     def start(self, traceparent: bytes | None, tracestate: bytes | None = None) -> Span:
-        """A request was received. One that is not traced gets a span too: it tells the engine so."""
+        """Begin the span of a request. A request that is not traced has one too, which tells the engine so."""
         parent = parse_traceparent(traceparent) if traceparent is not None else None
         if parent is None:
             return Span(None, b"", sampled=random.random() < self._ratio)
@@ -69,7 +68,7 @@ class Tracer:
         return Span(parent, state, sampled=parent.sampled)
 
     def finish(self, span: Span, record: Record) -> None:
-        """The request ended; record has one attempt for each of the span's. Never blocks."""
+        """End the span. ``record`` has one attempt for each of the span's. Never blocks."""
         if not span.sampled:
             return
         if len(self._pending) >= _MAX_PENDING:
@@ -80,7 +79,7 @@ class Tracer:
             self._wake.set()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Export what waits, for at most about this long. Blocks: call it in a thread."""
+        """Export what waits, for about ``timeout_s`` at most. Blocks: call it in a thread."""
         self._closing = True
         self._wake.set()
         self._exporter.join(timeout_s)
@@ -102,4 +101,4 @@ class Tracer:
         self.num_dropped += len(batch)
         if not self._failing:
             self._failing = True
-            log.warning("%s takes no traces; they are dropped until it does", self._endpoint)
+            log.warning("the collector %s does not accept traces; they are dropped until it does", self._endpoint)
