@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs, unquote
 
 from longboat.core.errors import ClusterError
-from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.node_view import Node
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
 
 __all__ = ("AdminAnswer", "AdminState", "answer", "is_admin_path")
@@ -33,25 +33,11 @@ class AdminAnswer(NamedTuple):
     content_type: str = "application/json"
 
 
-class _Keys(Protocol):
-    @property
-    def asks(self) -> bool: ...
-    def tenant_of(self, presented: bytes, now_s: float) -> TenantPolicy | None: ...
-    def admin_of(self, presented: bytes) -> AdminCredential | None: ...
-
-
-class _Live(Protocol):
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def keys(self) -> _Keys: ...
-
-
 class AdminState(Protocol):
     """The parts of the gateway that the admin API needs: policy, keys, and the view of the node."""
 
     @property
-    def live(self) -> _Live: ...
+    def live(self) -> LivePolicy: ...
     @property
     def node(self) -> Node: ...
 
@@ -180,7 +166,7 @@ async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
 # the client's rights
 
 
-def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
+def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
     """Find the rights: an admin's key has its role, a tenant's key reads that tenant's records.
 
     Without a key, a client on this machine may read the metrics. Where the policy has no keys at all, it may read

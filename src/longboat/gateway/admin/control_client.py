@@ -23,11 +23,8 @@ __all__ = ("GatewayControl", "encode_policy", "gateway_command", "gateway_stdin"
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 
-def gateway_command(config: GatewayConfig | None = None) -> list[str]:
-    """Return the command line that starts a gateway. Its configuration goes to its stdin: see :func:`gateway_stdin`.
-
-    The configuration holds a secret and so is no argument; ``config`` is taken for callers that have it at hand.
-    """
+def gateway_command() -> list[str]:
+    """Return the command line that starts a gateway. Its configuration, a secret, goes to :func:`gateway_stdin`."""
     return [sys.executable, "-P", "-m", "longboat.gateway"]
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
 from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics, merge
 from longboat.gateway.records.recent import RecentRequests, summary, timeline
 from longboat.gateway.records.usage_store import UsageStore
-from longboat.gateway.upstreams.response_affinity import Owner
+from longboat.gateway.upstreams.response_affinity import Owners
+from longboat.gateway.upstreams.table import LiveTable
+
+if TYPE_CHECKING:
+    from longboat.gateway.limits.redis_counters import RedisCounters
+    from longboat.gateway.records.tracing import Tracer
 
 __all__ = (
     "USAGE_DAYS",
@@ -35,24 +41,6 @@ Reply = dict[str, Any]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
 
 
-class _Owners(Protocol):
-    def find(self, response_id: str) -> Owner | None: ...
-
-
-class _Table(Protocol):
-    def upstreams(self) -> Sequence[Any]: ...
-
-
-class _Dropping(Protocol):
-    @property
-    def num_dropped(self) -> int: ...
-
-
-class _Degrading(Protocol):
-    @property
-    def num_degraded(self) -> int: ...
-
-
 class _Books(Protocol):
     def settle(self) -> None: ...
 
@@ -65,21 +53,16 @@ class ObservedState(Protocol):
     metrics: Metrics
     recent: RecentRequests
     usage: UsageStore
+    owners: Owners
+    table: LiveTable
+    access_log: AccessLog | None
+    tracer: Tracer | None
+    remote_counters: RedisCounters | None
     connections: set[Any]
     held_bytes: int
 
     @property
     def books(self) -> _Books: ...
-    @property
-    def owners(self) -> _Owners: ...
-    @property
-    def table(self) -> _Table: ...
-    @property
-    def access_log(self) -> _Dropping | None: ...
-    @property
-    def tracer(self) -> _Dropping | None: ...
-    @property
-    def remote_counters(self) -> _Degrading | None: ...
 
 
 class _Query(msgspec.Struct, frozen=True, tag_field="query", forbid_unknown_fields=True):

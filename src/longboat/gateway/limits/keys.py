@@ -9,13 +9,7 @@ import string
 
 from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, Policy, TenantPolicy
 
-__all__ = (
-    "KeyRing",
-    "digest_of",
-    "key_id_of",
-    "new_admin_key",
-    "new_key",
-)
+__all__ = ("KeyRing", "digest_of", "new_admin_key", "new_key")
 
 KEY_PREFIX = "lb"
 ADMIN_PREFIX = "lba"
@@ -46,15 +40,6 @@ def new_admin_key(name: str, role: str) -> tuple[str, AdminCredential]:
 def digest_of(key: str) -> str:
     """Return the hex SHA-256 by which a key is stored."""
     return hashlib.sha256(key.encode()).hexdigest()
-
-
-def key_id_of(key: str) -> str | None:
-    """Return the public part of a key, fit for logs; None where Longboat did not make the key."""
-    prefix, _, rest = key.partition("-")
-    key_id, dash, secret = rest.partition("-")
-    if prefix not in (KEY_PREFIX, ADMIN_PREFIX) or not dash or not key_id or not secret:
-        return None
-    return key_id
 
 
 class KeyRing:

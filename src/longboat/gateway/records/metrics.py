@@ -55,8 +55,10 @@ class UpstreamView(Protocol):
     model: str
     replica: str
     ready: bool
-    suspect: bool
     outstanding: int
+
+    @property
+    def suspect(self) -> bool: ...
 
 
 class ProcessGauges(Protocol):
