@@ -130,6 +130,9 @@ return answer
 
 _EXPIRY_S = 2 * DAY_S
 _NO_LIMIT = -1
+_COUNTS = (
+    "minute", "requests", "previous_requests", "tokens", "previous_tokens", "day", "tokens_today", "running",
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -224,17 +227,7 @@ def write_batch(
 
 def counts_from(values: Sequence[int]) -> Counts:
     """Read the counts that the script found where a request did not fit."""
-    minute, requests, previous_requests, tokens, previous_tokens, day, today, running = map(int, values)
-    return Counts(
-        minute=minute,
-        day=day,
-        requests=requests,
-        previous_requests=previous_requests,
-        tokens=tokens,
-        previous_tokens=previous_tokens,
-        tokens_today=today,
-        running=running,
-    )
+    return Counts(**dict(zip(_COUNTS, map(int, values), strict=True)))
 
 
 def _limits(limits: Limits) -> list[int]:

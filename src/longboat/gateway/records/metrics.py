@@ -166,12 +166,8 @@ class Metrics:
         self._shown: dict[tuple[str, str], Series] = {}
         self._models = _Labels(max_label_values)
         self._tenants = _Labels(max_label_values)
-        # by code and tenant
-        self._refusals: dict[tuple[str, str], int] = {}
-        # by requested and served model
-        self._fallbacks: dict[tuple[str, str], int] = {}
-        # by reason and result
-        self._resumes: dict[tuple[str, str], int] = {}
+        # refusals by code and tenant, fallbacks by requested and served model, resumes by reason and result
+        self._pairs: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
         self._events: dict[str, int] = {}
         self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
         self.lag = LoopLag()
@@ -186,13 +182,11 @@ class Metrics:
     def refused(self, code: str, tenant: str = "") -> None:
         """Count an error response of the gateway itself. tenant: empty where it is unknown."""
         label = self._tenants.of(tenant) if tenant else ""
-        key = (code, label)
-        self._refusals[key] = self._refusals.get(key, 0) + 1
+        self._count_pair("refusals", code, label)
 
     def fell_back(self, requested: str, served: str) -> None:
         """Count a request for one model that went to another, because the first could not serve it."""
-        key = (self._models.of(requested), self._models.of(served))
-        self._fallbacks[key] = self._fallbacks.get(key, 0) + 1
+        self._count_pair("fallbacks", self._models.of(requested), self._models.of(served))
 
     def resumed(self, reason: str, result: str, *, gap_s: float, detection_s: float) -> None:
         """Count a response that lost its engine.
@@ -200,8 +194,7 @@ class Metrics:
         reason: why, a fixed word; result: ``resumed`` | ``failed``
         gap_s: how long the client received nothing; detection_s: how long the engine was silent before
         """
-        key = (reason, result)
-        self._resumes[key] = self._resumes.get(key, 0) + 1
+        self._count_pair("resumes", reason, result)
         self._gap.observe(gap_s)
         self._detection.observe(detection_s)
 
@@ -214,14 +207,16 @@ class Metrics:
         shown = self._shown.items()
         return {
             "series": [{"model": m, "tenant": t, **series.snapshot()} for (m, t), series in shown],
-            "refusals": _rows(self._refusals),
-            "fallbacks": _rows(self._fallbacks),
+            **{name: _rows(counts) for name, counts in self._pairs.items()},
             "events": dict(self._events),
-            "resumes": _rows(self._resumes),
             "resume_times": {"gap": self._gap.counts(), "detection": self._detection.counts()},
             "upstreams": [_upstream(u) for u in upstreams],
             "processes": [{**process_gauges(self._process, gauges), **self.lag.snapshot()}],
         }
+
+    def _count_pair(self, name: str, one: str, two: str) -> None:
+        counts = self._pairs[name]
+        counts[one, two] = counts.get((one, two), 0) + 1
 
     def _new_series(self, model: str, tenant: str) -> Series:
         labels = (self._models.of(model), self._tenants.of(tenant))

@@ -22,7 +22,7 @@ FLUSH_S = 1.0
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UsageRow:
     """What one tenant used of one model on one day."""
 
@@ -141,7 +141,7 @@ class UsageStore:
             rows = self._written(first)
             with self._added_lock:
                 _merge(rows, ((key, counts) for key, counts in self._added.items() if key[0] >= first))
-        return [_row(key, counts) for key, counts in sorted(rows.items())]
+        return [UsageRow(*key, *counts) for key, counts in sorted(rows.items())]
 
     def close(self) -> None:
         """Flush and close."""
@@ -179,17 +179,3 @@ class UsageStore:
 def _merge(into: dict[Key, Counts], more: Iterable[tuple[Key, Counts]]) -> None:
     for key, counts in more:
         into[key] = [a + b for a, b in zip(into.get(key, (0, 0, 0, 0)), counts, strict=True)]
-
-
-def _row(key: Key, counts: Counts) -> UsageRow:
-    day, tenant, model = key
-    requests, prompt, completion, cached = counts
-    return UsageRow(
-        day=day,
-        tenant=tenant,
-        model=model,
-        requests=requests,
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=cached,
-    )
