@@ -7,6 +7,7 @@ from collections import Counter
 
 from longboat.core.errors import ClusterError
 from longboat.gateway.admin.control_client import GatewayControl
+from longboat.gateway.admin.node_query import MetricsQuery
 
 __all__ = ("ResumeCounts",)
 
@@ -20,7 +21,7 @@ class ResumeCounts:
     async def ask(self, control: GatewayControl, process: str) -> None:
         """process: a name that no other one has. One that does not answer leaves what is known of it."""
         with contextlib.suppress(ClusterError):
-            counted = (await control.metrics()).get("resumes", ())
+            counted = (await control.ask(MetricsQuery())).get("resumes", ())
             self._by_process[process] = {f"{reason} {result}": count for reason, result, count in counted}
 
     def total(self) -> Counter[str]:

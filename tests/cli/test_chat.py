@@ -55,7 +55,7 @@ class Gateway:
 
     def start(self) -> None:
         """Returns when it serves."""
-        command = gateway_command(self._config)
+        command = gateway_command()
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(gateway_stdin(self._config))

@@ -17,6 +17,7 @@ from longboat.cluster.node.gateway_process import GatewayProcess
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
+from longboat.gateway.admin.node_query import UsageQuery
 
 POLICY = b'{"auth":"keys","salt":"s"}'
 
@@ -47,8 +48,8 @@ class FakeGateway:
     async def stop(self) -> None:
         self.calls.append("stop")
 
-    async def usage(self, days: int) -> dict[str, Any]:
-        return {"days": [{"tenant": "a", "days": days}]}
+    async def ask(self, query: UsageQuery) -> dict[str, Any]:
+        return {"days": [{"tenant": "a", "days": query.days}]}
 
 
 class Node(GatewayProcess):

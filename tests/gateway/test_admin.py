@@ -10,10 +10,11 @@ from test_recent import record
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.admin_api import AdminAnswer, answer, is_admin_path
+from longboat.gateway.admin.node_query import MetricsQuery, NodeQuery, UsageQuery
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import KeyRing, new_admin_key, new_key
 from longboat.gateway.records.metrics import Metrics
-from longboat.gateway.records.recent import RecentRequests, summary, timeline
+from longboat.gateway.records.recent import RecentRequests
 
 LOCAL, REMOTE = "127.0.0.1", "10.1.2.3"
 VIEWER, VIEWER_RECORD = new_admin_key("eye", "viewer")
@@ -33,21 +34,14 @@ class FakeNode:
         self.gone = False
         self.missing: list[str] = []
 
-    async def metrics(self) -> dict[str, Any]:
-        return Metrics().snapshot()
-
-    async def request(self, request_id: str, tenant: str | None = None) -> dict[str, Any]:
-        found = self.recent.get(request_id, tenant)
-        return {"request": timeline(found) if found else None, "missing": self.missing}
-
-    async def requests(self, tenant: str | None, limit: int) -> dict[str, Any]:
-        return {"requests": [summary(r) for r in self.recent.newest(tenant, limit)], "missing": self.missing}
-
-    async def usage(self, days: int = 31) -> dict[str, Any]:
-        return {"days": [{"day": "2026-01-02", "tenant": t, "model": "m", "requests": 1} for t in "ab"], "missing": []}
-
-    async def owner(self, response_id: str) -> dict[str, Any]:
-        return {"owner": None, "missing": []}
+    async def ask(self, query: NodeQuery) -> dict[str, Any]:
+        match query:
+            case MetricsQuery():
+                return Metrics().snapshot()
+            case UsageQuery():
+                days = [{"day": "2026-01-02", "tenant": tenant, "model": "m", "requests": 1} for tenant in "ab"]
+                return {"days": days, "missing": []}
+        return {**query.local(self), "missing": self.missing}
 
     async def report(self) -> dict[str, Any]:
         return {"pid": 1, "draining": self.draining}

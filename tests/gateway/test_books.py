@@ -13,6 +13,7 @@ import pytest
 from gateway_lab import config, eventually, post_bytes
 
 from longboat.core.policy import Policy, TenantPolicy
+from longboat.gateway.admin.node_query import MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.api.apis import APIS
 from longboat.gateway.api.body import BodyKind, read_facts
 from longboat.gateway.calls.model_request import Call
@@ -249,14 +250,14 @@ async def test_whoever_asks_finds_what_just_ended(make_upstream: Any, make_gatew
     asked = gateway.answers
     for number in range(1, 4):
         assert (await client.post(ASK, headers=f"x-request-id: {number}\r\n")).status == 200
-        assert (await asked.request(str(number)))["request"]["status"] == 200
+        assert (await asked.ask(TimelineQuery(str(number))))["request"]["status"] == 200
         assert (await client.post(ASK, headers=f"x-request-id: again-{number}\r\n")).status == 200
-        assert len((await asked.requests(None, 50))["requests"]) == 4 * number - 2
+        assert len((await asked.ask(RecentQuery()))["requests"]) == 4 * number - 2
         assert (await client.post(ASK)).status == 200
-        assert [day["requests"] for day in (await asked.usage())["days"]] == [4 * number - 1]
+        assert [day["requests"] for day in (await asked.ask(UsageQuery()))["days"]] == [4 * number - 1]
         client.send(post_bytes(ASK))
         assert (await client.response()).status == 200
-        (series,) = (await asked.metrics())["series"]
+        (series,) = (await asked.ask(MetricsQuery()))["series"]
         assert (series["outcomes"], series["in_flight"]) == ({"ok": 4 * number}, 0)
 
 

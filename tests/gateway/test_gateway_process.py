@@ -51,7 +51,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         given = config(control_socket=str(tmp_path / f"c{len(made)}.sock"), **changes)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *gateway_command(given), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            *gateway_command(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
         made.append(Running(process, given))
         assert process.stdin and process.stdout

@@ -84,7 +84,7 @@ def test_list_is_of_one_tenant_and_limited() -> None:
     ring = RecentRequests()
     for number in range(10):
         ring.add(record(f"req-{number}", "ab"[number % 2]))
-    assert [r.request_id for r in ring.of_tenant("a", limit=2)] == ["req-8", "req-6"]
+    assert [r.request_id for r in ring.newest("a", 2)] == ["req-8", "req-6"]
 
 
 def test_timeline_of_a_queued_and_retried_request_is_in_order() -> None:

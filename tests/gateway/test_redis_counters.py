@@ -14,7 +14,7 @@ from counting import START_S
 
 from longboat.core.errors import UserInputError
 from longboat.core.policy import TenantPolicy
-from longboat.gateway.limits import redis_counters, redis_script
+from longboat.gateway.limits import redis_exchange, redis_script
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.redis_counters import RedisCounters
 
@@ -61,7 +61,7 @@ async def told(counters: RedisCounters) -> None:
     """Until Redis knows all."""
 
     async def is_done() -> bool:
-        return not counters._changed and counters._unanswered is None and not counters.degraded
+        return not counters._news.changed and counters._exchange.unanswered is None and not counters.degraded
 
     await until(is_done)
 
@@ -184,13 +184,13 @@ async def test_running_requests_of_a_dead_gateway_count_no_more(
     server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_script, "ALIVE_S", 1)
-    monkeypatch.setattr(redis_counters, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(redis_exchange, "HEARTBEAT_S", 0.2)
     tenant = TenantPolicy(name="a", concurrent_requests=1)
     async with gateways(server.url, 2) as (dead, other):
         assert await dead.reserve(tenant, tokens=1, now_s=START_S) is None
         assert await other.reserve(tenant, tokens=1, now_s=START_S) is not None
-        assert dead._task is not None
-        dead._task.cancel()
+        assert dead._exchange._task is not None
+        dead._exchange._task.cancel()
 
         async def is_let_in() -> bool:
             return await other.reserve(tenant, tokens=1, now_s=START_S) is None
@@ -203,7 +203,7 @@ async def test_gateway_that_was_taken_for_dead_tells_again_what_runs(
 ) -> None:
     from redis.asyncio import Redis
 
-    monkeypatch.setattr(redis_counters, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(redis_exchange, "HEARTBEAT_S", 0.1)
     tenant = TenantPolicy(name="a", concurrent_requests=1)
     async with gateways(server.url, 2) as (one, other), Redis.from_url(server.url) as client:
         assert await one.reserve(tenant, tokens=1, now_s=START_S) is None
@@ -238,7 +238,7 @@ async def test_request_whose_client_went_away_meanwhile_is_not_counted(server: r
         await asyncio.sleep(0.1)
         await told(counters)
         assert (await in_redis(server.url, "a"))[2] == 7
-        assert counters._running["a"] == 1
+        assert counters._news.running["a"] == 1
 
 
 async def test_without_redis_each_node_keeps_its_part(
@@ -262,7 +262,7 @@ async def test_without_redis_each_node_keeps_its_part(
 async def test_what_was_decided_without_redis_is_told_to_it_later(
     server: redis_server.RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_counters, "RETRY_S", 0.1)
+    monkeypatch.setattr(redis_exchange, "RETRY_S", 0.1)
     tenant = LIMITED
     async with gateways(server.url, 1) as [counters]:
         await counters.reserve(tenant, tokens=1, now_s=START_S)
@@ -294,7 +294,7 @@ async def test_redis_that_is_slow_holds_no_request_up(server: redis_server.Redis
 async def test_redis_that_was_away_at_the_start_is_used_when_it_comes(
     server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_counters, "RETRY_S", 0.1)
+    monkeypatch.setattr(redis_exchange, "RETRY_S", 0.1)
     server.kill()
     async with gateways(server.url, 1) as [counters]:
         assert counters.degraded
@@ -307,7 +307,7 @@ async def test_redis_that_was_away_at_the_start_is_used_when_it_comes(
 async def test_ten_thousand_requests_over_a_broken_line_lose_nothing_and_count_nothing_twice(
     server: redis_server.RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_counters, "RETRY_S", 0.02)
+    monkeypatch.setattr(redis_exchange, "RETRY_S", 0.02)
     chance = random.Random(13)
     tenants = (
         TenantPolicy(name="wide", tokens_per_day=10**9),
@@ -349,7 +349,7 @@ async def test_ten_thousand_requests_over_a_broken_line_lose_nothing_and_count_n
         proxy.cut_ratio = 0.0
         for counters in many:
             await told(counters)
-            assert all(running == 0 for running in counters._running.values())
+            assert all(running == 0 for running in counters._news.running.values())
         assert proxy.num_cuts > 0
         assert sum(outcomes.values()) == 10_000 and min(outcomes.values()) > 0
         assert sum(counters.num_degraded for counters in many) > 0

@@ -18,6 +18,7 @@ from test_gateway_process import ASK, Running, Start, came_true, start
 
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.control_client import GatewayControl
+from longboat.gateway.admin.node_query import MetricsQuery, TimelineQuery
 from longboat.gateway.limits.keys import new_admin_key, new_key
 from longboat.gateway.records.usage_store import UsageStore
 
@@ -83,13 +84,13 @@ async def test_every_worker_finds_a_request_of_any_other(start: Start, make_upst
 
 async def test_worker_that_hangs_is_named_and_waited_for_a_second(start: Start, make_upstream: Any) -> None:
     running = await served(start, make_upstream, requests=20)
-    before = await running.control.metrics()
+    before = await running.control.ask(MetricsQuery())
     hung = (await running.control.state())["processes"][0]
     os.kill(hung, signal.SIGSTOP)
     try:
         begun_s = time.monotonic()
         after, state, found = await asyncio.gather(
-            running.control.metrics(), running.control.state(), running.control.request("none")
+            running.control.ask(MetricsQuery()), running.control.state(), running.control.ask(TimelineQuery("none"))
         )
         assert time.monotonic() - begun_s < DEADLINE_S
         assert after["missing"] == state["missing"] == found["missing"] == ["worker-0"]
@@ -100,11 +101,11 @@ async def test_worker_that_hangs_is_named_and_waited_for_a_second(start: Start, 
 
 async def test_counters_never_go_back(start: Start, make_upstream: Any) -> None:
     running = await served(start, make_upstream, requests=20)
-    await running.control.metrics()
+    await running.control.ask(MetricsQuery())
     old = (await running.control.state())["processes"]
     os.kill(old[0], signal.SIGKILL)
     await came_true(lambda: _all_answer(running, without=old[0]))
-    assert sum(item["outcomes"]["ok"] for item in (await running.control.metrics())["series"]) == 20
+    assert sum(item["outcomes"]["ok"] for item in (await running.control.ask(MetricsQuery()))["series"]) == 20
     assert counted((await fresh(running, get("/metrics"))).body) == 20
 
 

@@ -12,8 +12,9 @@ import uvloop
 from longboat.core.errors import LongboatError
 from longboat.gateway.config import GatewayConfig, decode_config
 from longboat.gateway.process.server import serve_until_stopped
-from longboat.gateway.process.time_slice import ask_for_short_turns
-from longboat.gateway.process.workers import follow_parent, supervise_workers
+from longboat.gateway.process.time_slice import request_short_time_slice
+from longboat.gateway.process.worker import follow_parent
+from longboat.gateway.process.workers import supervise_workers
 from longboat.telemetry import log_to_stderr, logger
 
 __all__ = ("main",)
@@ -22,12 +23,12 @@ log = logger("gateway")
 
 
 def main() -> int:
-    """Exit code: 0 after a stop, 2 where the configuration or the port cannot be used."""
+    """Run; return 0 after a stop, 2 where the configuration or the port cannot be used."""
     log_to_stderr("longboat gateway")
     try:
         config = decode_config(sys.stdin.buffer.read())
         _calm_collector()
-        ask_for_short_turns()
+        request_short_time_slice()
         if config.parent_pid is not None:
             follow_parent(config.parent_pid)
         run = supervise_workers if config.processes > 1 and config.worker_index is None else serve_until_stopped
@@ -44,7 +45,7 @@ def _announce(config: GatewayConfig, port: int) -> None:
 
 
 def _calm_collector() -> None:
-    """What a request makes is freed by counting references; the cycle collector only has to look now and then."""
+    """Let the cycle collector run rarely: a request's objects are freed by reference counts."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 

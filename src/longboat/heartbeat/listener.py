@@ -1,4 +1,4 @@
-"""Listens at one door of heartbeats, for ever: connects, reads, connects again when it falls silent."""
+"""The client of one gang's heartbeat server: it connects, reads, and connects again after a silence."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _SILENT_S = 1.0
 
 
 class Listener(Protocol):
-    """Who wants the beats."""
+    """The receiver of heartbeats."""
 
     def on_beat(self, beat: Beat) -> None: ...
     def on_reached(self) -> None:
-        """The node answered, though maybe only that nobody listens there."""
+        """Note that the node replied, even if only by refusing the connection."""
 
 
 async def listen(host: str, port: int, word: bytes, listener: Listener) -> None:
-    """Tell ``listener`` of every beat that comes from the door, until cancelled.
+    """Pass every heartbeat of a server to ``listener``, until cancelled.
 
-    A door that was silent for a second is tried anew again and again, each time for a short moment only: whether its
-    node still answers is to be known before two seconds have passed.
+    After a second of silence, connect again, with a short time-out for each try: whether the node still replies must
+    be known within two seconds.
     """
     while True:
         try:
             await _hear(host, port, word, listener)
         except TimeoutError:
-            continue  # that was the pause
+            continue  # the time-out was the pause
         except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
             listener.on_reached()
         except (OSError, ValueError, asyncio.LimitOverrunError):

@@ -1,4 +1,4 @@
-"""A small TCP door where heartbeats are heard: whoever knows the word gets a line every 250 ms."""
+"""A small TCP server of heartbeats: a client that sends the right greeting gets a line every 250 ms."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ log = logger("beats")
 
 _KNOCK_S = 2.0
 _MAX_BEHIND_BYTES = 16384
-"""A listener that lets so much pile up does not listen any more."""
+"""A client with more unread bytes than this is cut off."""
 
 _MAX_LISTENERS = 4096
 
 
 def door_socket(address: str) -> socket.socket:
-    """Listen on a free port. Connections that come before the door is opened wait in the kernel's queue.
+    """Make a listening socket on a free port. Clients that connect before ``open`` wait in the kernel's queue.
 
-    Raises OSError.
+    Raise OSError where the address cannot be used.
     """
     return socket.create_server((address, 0), backlog=256)
 
 
 class BeatDoor:
-    """Tells what ``tell()`` says, to all who listen. ``tell`` is asked once a beat, however many listen."""
+    """Sends what ``tell()`` returns to all clients. ``tell`` is called once a beat, however many clients there are."""
 
     def __init__(self, listening: socket.socket, word: bytes, tell: Callable[[], Beat]) -> None:
         self._listening = listening
@@ -48,7 +48,7 @@ class BeatDoor:
         self._ticker = asyncio.get_running_loop().create_task(self._beat_always())
 
     def close(self) -> None:
-        """Nobody hears anything any more."""
+        """Stop, and cut all clients off."""
         if self._ticker is not None:
             self._ticker.cancel()
         if self._server is not None:
@@ -67,7 +67,7 @@ class BeatDoor:
                 writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             writer.write(encode_beat(self._tell()))
             self._listeners.add(writer)
-            await reader.read(1)  # nothing more is said: this is its end
+            await reader.read(1)  # the client sends nothing more: a byte or the end of the stream ends the connection
         except (OSError, ValueError, asyncio.CancelledError):
             pass
         finally:
@@ -82,8 +82,8 @@ class BeatDoor:
             await asyncio.sleep(due_s - loop.time())
             try:
                 self._send(encode_beat(self._tell()))
-            except Exception as error:  # one beat that fails must not end all others
-                log.warning("no heartbeat: %r", error)
+            except Exception as error:  # one failed heartbeat must not end the later ones
+                log.warning("a heartbeat could not be sent: %r", error)
 
     def _send(self, line: bytes) -> None:
         for writer in tuple(self._listeners):

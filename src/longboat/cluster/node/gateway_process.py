@@ -98,13 +98,15 @@ class GatewayProcess:
             self._save({**record, "pid": pid, "born": born_ticks(pid)})
 
     async def usage(self, num_days: int) -> list[dict[str, Any]]:
-        """Requests and tokens by tenant, model and day of UTC, as this node's gateway counted them, today included.
+        """Return requests and tokens by tenant, model and UTC day, today included, as this node's gateway counted them.
 
-        Raises ClusterError when there is no gateway, or it does not answer.
+        Raises ClusterError where there is no gateway, or it does not reply.
         """
+        from longboat.gateway.admin.node_query import UsageQuery
+
         if (record := self._record()) is None:
             raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
-        days: list[dict[str, Any]] = (await self._control(record).usage(days=num_days))["days"]
+        days: list[dict[str, Any]] = (await self._control(record).ask(UsageQuery(num_days)))["days"]
         return days
 
     async def _feed(self, record: dict[str, Any], state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:

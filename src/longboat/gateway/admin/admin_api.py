@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs, unquote
 
 from longboat.core.errors import ClusterError
-from longboat.core.policy import AdminCredential, Policy, TenantPolicy
-from longboat.gateway.admin.node_view import USAGE_DAYS, Node
+from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
+from longboat.gateway.admin.node_view import Node
 from longboat.gateway.api.paths import unknown_path
 from longboat.gateway.http.error_responses import method_not_allowed
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import presented_key
+from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
 
 __all__ = ("AdminAnswer", "AdminState", "answer", "is_admin_path")
@@ -26,52 +27,38 @@ _ROLES = {"viewer": 1, "operator": 2}
 
 
 class AdminAnswer(NamedTuple):
-    """body: a JSON document, or whole bytes."""
+    """A response of the admin API."""
 
     status: int
+    # a JSON document, or whole bytes
     body: dict[str, Any] | bytes
     content_type: str = "application/json"
 
 
-class _Keys(Protocol):
-    @property
-    def asks(self) -> bool: ...
-    def tenant_of(self, presented: bytes, now_s: float) -> TenantPolicy | None: ...
-    def admin_of(self, presented: bytes) -> AdminCredential | None: ...
-
-
-class _Live(Protocol):
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def keys(self) -> _Keys: ...
-
-
 class AdminState(Protocol):
-    """What the admin API needs of the gateway: its policy and keys, and what reports for the node."""
+    """The parts of the gateway that the admin API needs: policy, keys, and the view of the node."""
 
     @property
-    def live(self) -> _Live: ...
+    def live(self) -> LivePolicy: ...
     @property
     def node(self) -> Node: ...
 
 
 class _Caller(NamedTuple):
-    """What the sender of a request may do.
+    """The rights of a client."""
 
-    rank: as in _ROLES, 0 is nothing; tenant: the one whose own records may be read, None is every tenant's
-
-    known: a key was presented and found; scrapes: may read the metrics without a role
-    """
-
+    # the role by its number in _ROLES; 0 is no role
     rank: int = 0
+    # without a role: the tenant whose records may be read
     tenant: str | None = None
+    # whether a key was presented and found
     known: bool = False
+    # whether the metrics may be read without a role
     scrapes: bool = False
 
 
 class _Call(NamedTuple):
-    """A request that was allowed. only: the tenant whose records it may read; None reads all."""
+    """A call with the rights of its client."""
 
     node: Node
     caller: _Caller
@@ -79,6 +66,7 @@ class _Call(NamedTuple):
 
     @property
     def only(self) -> str | None:
+        """The tenant whose records may be read; None reads all."""
         return self.caller.tenant if not self.caller.rank else None
 
 
@@ -90,7 +78,7 @@ def is_admin_path(path: str) -> bool:
 async def answer(
     state: AdminState, method: str, path: str, query: str, noted: Mapping[bytes, bytes], peer: str
 ) -> Refusal | AdminAnswer:
-    """Return the response. Raises nothing, and ends within about three seconds.
+    """Serve one request. Raises nothing, and ends within about three seconds.
 
     noted: the request's headers by lower-case name; those with a key, ``x-forwarded-for`` and
         ``forwarded`` are read
@@ -115,7 +103,7 @@ async def _metrics(call: _Call, method: str) -> Refusal | AdminAnswer:
         return method_not_allowed(method, "GET, HEAD")
     if not (call.caller.scrapes or call.caller.rank):
         return _not_allowed(call.caller, "the metrics", "viewer")
-    return AdminAnswer(200, render(await call.node.metrics()), CONTENT_TYPE)
+    return AdminAnswer(200, render(await call.node.ask(MetricsQuery())), CONTENT_TYPE)
 
 
 async def _load(call: _Call, method: str) -> Refusal | AdminAnswer:
@@ -154,7 +142,7 @@ async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
 
 
 async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
-    document = await call.node.request(request_id, call.only)
+    document = await call.node.ask(TimelineQuery(request_id, call.only))
     if document["request"] is None:
         return _no_request(request_id, document["missing"])
     return AdminAnswer(200, {**document["request"], "missing": document["missing"]})
@@ -167,14 +155,14 @@ async def _requests(call: _Call) -> Refusal | AdminAnswer:
     tenant = call.query.get("tenant", call.only)
     if call.only is not None and tenant != call.only:
         return Refusal(status=404, message="There is no such tenant for this key.", code="tenant_not_found")
-    return AdminAnswer(200, await call.node.requests(tenant, limit))
+    return AdminAnswer(200, await call.node.ask(RecentQuery(tenant, limit)))
 
 
 async def _usage(call: _Call) -> Refusal | AdminAnswer:
     days = _whole_number(call.query.get("days", str(USAGE_DAYS)), 366)
     if days is None:
         return _bad_query("days", 366)
-    document = await call.node.usage(days)
+    document = await call.node.ask(UsageQuery(days))
     rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
     return AdminAnswer(200, {"days": rows, "missing": document["missing"]})
 
@@ -188,14 +176,14 @@ async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
     return AdminAnswer(200, {"draining": verb == "drain"})
 
 
-# who sent the request
+# the client's rights
 
 
-def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
-    """Return what the request's key allows: an admin's key its role, a tenant's key that tenant's own records.
+def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
+    """Find the rights: an admin's key has its role, a tenant's key reads that tenant's records.
 
-    Without a key, a client on this machine may read the metrics. On a gateway without keys and admins, such a client
-    may read everything, and every client may read the metrics.
+    Without a key, a client on this machine may read the metrics. Where the policy has no keys at all, it may read
+    everything else too, and the metrics are open to every client.
     """
     here = _is_here(noted, peer)
     keyless = not live.keys.asks and not live.policy.admins
@@ -211,7 +199,7 @@ def _caller(live: _Live, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
 
 
 def _is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
-    """Return whether the client itself is on this machine, and not only a proxy in front of it."""
+    """Whether the client itself is on this machine, rather than a proxy for it."""
     if b"x-forwarded-for" in noted or b"forwarded" in noted:
         return False
     try:
@@ -230,7 +218,7 @@ def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:
     return Refusal(status=401, message=message, code="admin_key_required")
 
 
-# small refusals
+# error responses
 
 
 def _no_request(request_id: str, missing: list[str]) -> Refusal:

@@ -1,4 +1,4 @@
-"""The control socket (Unix): whoever holds the token pushes tables, asks for the state, drains, stops."""
+"""The control socket (Unix): the holder of the token sends tables, asks for the state, drains and stops."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote
 
 import orjson
 
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
-from longboat.gateway.admin.node_view import USAGE_DAYS, Answers
+from longboat.gateway.admin.node_query import decode_query
+from longboat.gateway.admin.node_view import Answers
 from longboat.gateway.http.message import Message, read_request
 from longboat.gateway.http.responses import error_document, json_answer
 from longboat.gateway.upstreams.table_document import decode_table
@@ -26,11 +26,11 @@ _CALL_TIMEOUT_S = 20.0
 
 
 class Steered(Protocol):
-    """What can be steered: a gateway, or the parent of several."""
+    """A gateway, or the parent of several."""
 
     @property
     def answers(self) -> Answers:
-        """What this gateway knows, without asking its own parent."""
+        """Return what this gateway knows without asking its own parent."""
 
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool: ...
     async def offer_policy(self, document: bytes) -> bool: ...
@@ -43,7 +43,7 @@ class Steered(Protocol):
 
 
 class _CallError(Exception):
-    """A call that gets an error: status, message, code."""
+    """A call that gets an error reply."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class _CallError(Exception):
 
 
 class ControlServer:
-    """One small HTTP/1.1 server; each connection carries one call."""
+    """A small HTTP/1.1 server; each connection carries one call."""
 
     def __init__(self, steered: Steered, path: str, token: str) -> None:
         self._steered = steered
@@ -61,7 +61,7 @@ class ControlServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """:raises UserInputError: the socket's path cannot be used, or another gateway answers on it."""
+        """Listen. Raise UserInputError where the path cannot be used, or another gateway answers on it."""
         await _remove_stale(self._path)
         try:
             self._server = await asyncio.start_unix_server(self._serve, self._path)
@@ -121,27 +121,9 @@ class ControlServer:
             case "POST", "/control/v1/stop":
                 self._steered.stop(_deadline_s(body))
                 return {"stopping": True}
-            case "GET", _:
-                return await self._tell(path)
-        raise _unknown(method, path)
-
-    async def _tell(self, path: str) -> dict[str, Any]:
-        """What the gateway counted and remembers."""
-        answers = self._steered.answers
-        place, _, query = path.partition("?")
-        given = {name: values[-1] for name, values in parse_qs(query).items()}
-        match place.removeprefix("/control/v1/").split("/"):
-            case ["metrics"]:
-                return await answers.metrics()
-            case ["requests"]:
-                return await answers.requests(given.get("tenant"), _number(given.get("limit", "50")))
-            case ["requests", request_id]:
-                return await answers.request(unquote(request_id), given.get("tenant"))
-            case ["usage"]:
-                return await answers.usage(_number(given.get("days", str(USAGE_DAYS))))
-            case ["owner", response_id]:
-                return await answers.owner(unquote(response_id))
-        raise _unknown("GET", path)
+            case "POST", "/control/v1/query":
+                return await self._steered.answers.ask(decode_query(body))
+        raise _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
 
 
 async def _request(reader: asyncio.StreamReader) -> Message:
@@ -149,16 +131,6 @@ async def _request(reader: asyncio.StreamReader) -> Message:
         return await read_request(reader, max_bytes=_MAX_REQUEST_BYTES)
     except ValueError as error:
         raise _CallError(400, f"the call cannot be read: {error}", "bad_http") from None
-
-
-def _unknown(method: str, path: str) -> _CallError:
-    return _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 6:
-        raise _CallError(400, f"{text[:20]!r} is not a number of at most six digits", "bad_number")
-    return int(text)
 
 
 def _deadline_s(body: bytes) -> float | None:
@@ -170,7 +142,7 @@ def _deadline_s(body: bytes) -> float | None:
 
 
 async def _remove_stale(path: str) -> None:
-    """Removes the socket file of a gateway that is gone. :raises UserInputError: one still answers there."""
+    """Remove the socket file of a gateway that is gone. Raise UserInputError where one still answers there."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), 2.0)
     except OSError:

@@ -1,76 +1,45 @@
-"""What the workers of one node know together: their parent asks all of them and adds up."""
+"""The joint knowledge of one node's workers: their parent asks all of them and joins the replies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from longboat.gateway.admin.node_view import USAGE_DAYS, Answers
+from longboat.gateway.admin.node_query import MetricsQuery, NodeQuery
+from longboat.gateway.admin.node_view import Answers
 from longboat.gateway.records.metrics import merge, process_gauges
 
-__all__ = ("GatheredAnswers",)
-
-_USAGE_KEYS = ("day", "tenant", "model")
-
-Ask = Callable[[Answers], Awaitable[dict[str, Any]]]
+__all__ = ("NodeAggregate",)
 
 
-class GatheredAnswers:
-    """Asks every worker at once. One that does not answer in time is named in ``missing``.
+class NodeAggregate:
+    """Asks every worker at once. A worker that does not reply in time is named in ``missing``.
 
-    Counters never go back: those of a worker that ended stay in the sum, as they were when it was last asked.
-
-    workers: name → its control, with a timeout of about a second
+    Counters never go back: those of a worker that ended stay in the sum, as they were in its last reply.
     """
 
     def __init__(self, workers: Mapping[str, Answers]) -> None:
+        """workers: the controls by name, each with a timeout of about a second"""
         self._workers = workers
+        # the newest snapshot of each worker
         self._last: dict[str, dict[str, Any]] = {}
+        # the sum of the counters of processes that were replaced
         self._ended: dict[str, Any] = merge([])
 
-    async def metrics(self) -> dict[str, Any]:
-        snapshots, missing = await self._ask(lambda control: control.metrics())
+    async def ask(self, query: NodeQuery) -> dict[str, Any]:
+        calls = (worker.ask(query) for worker in self._workers.values())
+        by_name = dict(zip(self._workers, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+        replies = {name: reply for name, reply in by_name.items() if isinstance(reply, dict)}
+        parts = self._snapshots(replies) if isinstance(query, MetricsQuery) else list(replies.values())
+        return {**query.joined(parts), "missing": [name for name in by_name if name not in replies]}
+
+    def _snapshots(self, snapshots: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add the counters of workers that are away, of those that ended, and the parent's own gauges."""
         for name, snapshot in snapshots.items():
             self._keep(name, snapshot)
         current = [snapshots.get(name) or _counts_of(last) for name, last in self._last.items()]
-        own = {**merge([]), "processes": [process_gauges("parent")]}
-        return {**merge([self._ended, *current, own]), "missing": missing}
-
-    async def request(self, request_id: str, tenant: str | None = None) -> dict[str, Any]:
-        answers, missing = await self._ask(lambda control: control.request(request_id, tenant))
-        found = [a["request"] for a in answers.values() if a["request"] is not None]
-        newest = max(found, key=lambda request: float(request["received"]), default=None)
-        return {"request": newest, "missing": missing}
-
-    async def requests(self, tenant: str | None, limit: int) -> dict[str, Any]:
-        answers, missing = await self._ask(lambda control: control.requests(tenant, limit))
-        rows = [row for answer in answers.values() for row in answer["requests"]]
-        rows.sort(key=lambda row: float(row["received"]), reverse=True)
-        return {"requests": rows[:limit], "missing": missing}
-
-    async def usage(self, days: int = USAGE_DAYS) -> dict[str, Any]:
-        """Of a shared file each worker tells all but what others added in the last second; else all are added up."""
-        answers, missing = await self._ask(lambda control: control.usage(days))
-        shared = any(answer["shared"] for answer in answers.values())
-        rows: dict[tuple[str, ...], dict[str, Any]] = {}
-        for answer in answers.values():
-            for row in answer["days"]:
-                key = tuple(row[name] for name in _USAGE_KEYS)
-                rows[key] = _joined(rows[key], row, shared=shared) if key in rows else row
-        return {"days": [rows[key] for key in sorted(rows)], "shared": shared, "missing": missing}
-
-    async def owner(self, response_id: str) -> dict[str, Any]:
-        answers, missing = await self._ask(lambda control: control.owner(response_id))
-        found = [answer["owner"] for answer in answers.values() if answer["owner"] is not None]
-        return {"owner": found[0] if found else None, "missing": missing}
-
-    async def _ask(self, ask: Ask) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """Answers by name, and who gave none."""
-        results = await asyncio.gather(*(ask(control) for control in self._workers.values()), return_exceptions=True)
-        by_name = dict(zip(self._workers, results, strict=True))
-        answers = {name: result for name, result in by_name.items() if isinstance(result, dict)}
-        return answers, [name for name in by_name if name not in answers]
+        return [self._ended, *current, {**merge([]), "processes": [process_gauges("parent")]}]
 
     def _keep(self, name: str, snapshot: dict[str, Any]) -> None:
         last = self._last.get(name)
@@ -84,16 +53,6 @@ def _pid(snapshot: Mapping[str, Any]) -> Any:
 
 
 def _counts_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot of a process that is not there: what it counted stays, what it did is over."""
+    """Keep what a process counted, without what it was doing: it is away."""
     series = [{**item, "in_flight": 0, "waiting": 0} for item in snapshot["series"]]
     return {**snapshot, "series": series, "upstreams": [], "processes": []}
-
-
-def _joined(one: Mapping[str, Any], two: Mapping[str, Any], *, shared: bool) -> dict[str, Any]:
-    joined = {}
-    for name, value in one.items():
-        if name in _USAGE_KEYS:
-            joined[name] = value
-        else:
-            joined[name] = max(value, two[name]) if shared else value + two[name]
-    return joined

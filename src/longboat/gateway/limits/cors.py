@@ -19,13 +19,8 @@ def answer_to_origin(live: LivePolicy, request: Request, *, close: bool) -> byte
     if not (live.cors_any or origin in live.cors_origins):
         return None
     allowed = b"*" if live.cors_any else origin
-    request.extra_lines = (
-        b"access-control-allow-origin: %b\r\nvary: Origin\r\naccess-control-expose-headers: %b\r\n"
-        % (
-            allowed,
-            _EXPOSED,
-        )
-    )
+    lines = b"access-control-allow-origin: %b\r\nvary: Origin\r\naccess-control-expose-headers: %b\r\n"
+    request.extra_lines = lines % (allowed, _EXPOSED)
     if request.method != "OPTIONS" or b"access-control-request-method" not in request.noted:
         return None
     headers = request.noted.get(b"access-control-request-headers", b"authorization, content-type")

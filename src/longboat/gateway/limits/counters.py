@@ -1,4 +1,4 @@
-"""What tenants use, counted against their limits in one process."""
+"""Counters of what tenants use, against their limits, in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("LocalCounters", "correct")
 def correct(counts: Counts, change: int, reserved_s: float) -> None:
     """Add to the windows in which ``reserved_s`` lies. ``counts`` were rolled to now.
 
-    Where that minute is over and gone, what was used beyond the reservation counts now: a long answer is not free.
+    Where that minute is out of the windows, use beyond the reservation counts now: a long response is not free.
     """
     minute = reserved_s // MINUTE_S
     if minute >= counts.minute:
@@ -44,7 +44,7 @@ class _Account:
 
 
 class LocalCounters:
-    """Exact counts. Every request that ``reserve`` lets in gets one ``settle`` and one ``release``, in any order.
+    """Exact counts. Every request that ``reserve`` admits gets one ``settle`` and one ``release``, in any order.
 
     A request counts for the minute and the UTC day in which it was reserved, whenever it ends.
     """
@@ -52,12 +52,12 @@ class LocalCounters:
     def __init__(self, *, num_gateways: int = 1) -> None:
         # whether other processes of the node may have room for the request that ``reserve`` denied last
         self.lacks_lease = False
-        # nodes that share each limit without knowing of each other: each keeps its part; may be set at any time
+        # nodes that share each limit without a common counter: each keeps to its part; may be set at any time
         self.num_gateways = num_gateways
         self._accounts: dict[str, _Account] = {}
 
     def reserve(self, tenant: TenantPolicy, *, tokens: int, now_s: float) -> Denied | None:
-        """Count one request in, if no limit of its tenant forbids it. Of a denied one nothing is counted.
+        """Count one request in, if no limit of its tenant forbids it. A denied request is not counted.
 
         tokens: estimate of prompt and completion; now_s: Unix seconds
         """
@@ -73,7 +73,7 @@ class LocalCounters:
             and counts.requests + counts.previous_requests < account.most_requests
             and counts.tokens + counts.previous_tokens + tokens <= account.most_tokens
             and counts.tokens_today + tokens <= account.most_today
-        ):  # it does not fit for sure: the windows slide, and the previous one may be all but gone
+        ):  # the request may still fit: the previous window counts only in part
             denied = check(limits, counts, tokens=tokens, now_s=now_s)
             if denied is not None:
                 return denied

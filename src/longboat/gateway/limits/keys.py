@@ -1,4 +1,4 @@
-"""API keys: how one is made, how it is stored, and whose request a presented one makes it."""
+"""API keys: how a key is made, how it is stored, and which tenant a presented key belongs to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from collections.abc import Mapping
 
 from longboat.core.policy import ANONYMOUS, AdminCredential, KeyRecord, Policy, TenantPolicy
 
-__all__ = (
-    "KeyRing",
-    "digest_of",
-    "key_id_of",
-    "new_admin_key",
-    "new_key",
-    "presented_key",
-)
+__all__ = ("KeyRing", "digest_of", "new_admin_key", "new_key", "presented_key")
 
 KEY_PREFIX = "lb"
 ADMIN_PREFIX = "lba"
@@ -27,7 +20,7 @@ _SECRET_CHARS = 40  # of 62 letters: 238 bits, so that one plain SHA-256 is enou
 
 
 def new_key(tenant: str, *, now_s: float, expires_s: float | None = None, note: str = "") -> tuple[str, KeyRecord]:
-    """A key, ``lb-<id>-<secret>``, to be shown once, and the record that is kept of it.
+    """Make a key, ``lb-<id>-<secret>``, to be shown once, and the record to keep of it.
 
     now_s, expires_s: Unix seconds; expires_s None: never
     """
@@ -40,23 +33,14 @@ def new_key(tenant: str, *, now_s: float, expires_s: float | None = None, note: 
 
 
 def new_admin_key(name: str, role: str) -> tuple[str, AdminCredential]:
-    """A key for the admin API, ``lba-<id>-<secret>``, to be shown once, and what is kept of it."""
+    """Make a key for the admin API, ``lba-<id>-<secret>``, to be shown once, and the record to keep of it."""
     key = f"{ADMIN_PREFIX}-{_random(_ID_CHARS)}-{_random(_SECRET_CHARS)}"
     return key, AdminCredential(name=name, role=role, sha256=digest_of(key))
 
 
 def digest_of(key: str) -> str:
-    """The hex SHA-256 by which a key is stored."""
+    """Return the hex SHA-256 by which a key is stored."""
     return hashlib.sha256(key.encode()).hexdigest()
-
-
-def key_id_of(key: str) -> str | None:
-    """The public part of a key, fit for logs; None where it is not of our making."""
-    prefix, _, rest = key.partition("-")
-    key_id, dash, secret = rest.partition("-")
-    if prefix not in (KEY_PREFIX, ADMIN_PREFIX) or not dash or not key_id or not secret:
-        return None
-    return key_id
 
 
 def presented_key(headers: Mapping[bytes, bytes]) -> bytes:
@@ -73,18 +57,18 @@ def presented_key(headers: Mapping[bytes, bytes]) -> bytes:
 class KeyRing:
     """The keys of one policy. A new policy gets a new ring.
 
-    Keys are found by their digest in a dict. How long a look-up takes can tell something of a digest only, and no one
-    can choose a key by its digest.
+    Keys are found by their digest in a dict. The time of a look-up can only reveal something of a digest, and a key
+    cannot be chosen by its digest.
     """
 
     __slots__ = ("_admins", "_by_digest", "anonymous", "asks")
 
     def __init__(self, policy: Policy) -> None:
         tenants = {tenant.name: tenant for tenant in policy.tenants}
+        # whether requests need a key
         self.asks = policy.auth != "none"
-        """Whether requests need a key."""
+        # the tenant of every request where no key is needed
         self.anonymous = tenants.get(ANONYMOUS) or TenantPolicy(name=ANONYMOUS)
-        """The tenant of every request where no keys are asked for."""
         self._by_digest = {
             record.sha256: (tenants[record.tenant], record.expires_s)
             for record in policy.keys
@@ -93,7 +77,7 @@ class KeyRing:
         self._admins = {admin.sha256: admin for admin in policy.admins}
 
     def tenant_of(self, presented: bytes, now_s: float) -> TenantPolicy | None:
-        """Whose key it is; None where it is unknown, revoked or expired. Without keys all are the anonymous tenant.
+        """Return the key's tenant; None where the key is unknown, revoked or expired. Without keys, the anonymous one.
 
         now_s: Unix seconds
         """
@@ -105,17 +89,17 @@ class KeyRing:
         return found[0]
 
     def good_until_s(self, presented: bytes) -> float:
-        """Unix time at which a good key expires; infinity where it never does."""
+        """Return the Unix time at which a good key expires; infinity where it never does."""
         found = self._by_digest.get(hashlib.sha256(presented).hexdigest())
         return math.inf if found is None or found[1] is None else found[1]
 
     def has_expired(self, presented: bytes, now_s: float) -> bool:
-        """Whether it is a key that was good once, so that its holder can be told why it is refused."""
+        """Tell an expired key from an unknown one, for the error message."""
         found = self._by_digest.get(hashlib.sha256(presented).hexdigest())
         return found is not None and found[1] is not None and now_s >= found[1]
 
     def admin_of(self, presented: bytes) -> AdminCredential | None:
-        """Who presents this key to the admin API; None where nobody known does."""
+        """Return the admin with this key, or None."""
         return self._admins.get(hashlib.sha256(presented).hexdigest())
 
 

@@ -1,4 +1,4 @@
-"""The documents by which a parent and its workers speak of leases."""
+"""The documents that a parent and its workers exchange about leases."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DECODER = msgspec.json.Decoder(_Shares)
 
 
 def encode_shares(number: int, shares: Mapping[str, Share]) -> bytes:
-    """Write new shares by tenant. number: rises with each message, so that one that was held up undoes no newer one"""
+    """Write new shares by tenant. number: rises with each message, so a late message cannot undo a newer one."""
     return msgspec.json.encode(_Shares(number, dict(shares)))
 
 
 def decode_shares(document: bytes) -> tuple[int, dict[str, Share]]:
-    """Read what ``encode_shares`` wrote. :raises UserInputError: it is something else"""
+    """Read what ``encode_shares`` wrote. Raise UserInputError where it is something else."""
     try:
         message = _DECODER.decode(document)
     except msgspec.DecodeError as error:
@@ -36,5 +36,5 @@ def decode_shares(document: bytes) -> tuple[int, dict[str, Share]]:
 
 
 def decode_claims(answer: Mapping[str, Any]) -> dict[str, Claim]:
-    """Read a worker's answer: its claims by tenant."""
+    """Read a worker's reply: its claims by tenant."""
     return msgspec.convert(answer, dict[str, Claim])

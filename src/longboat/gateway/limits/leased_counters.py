@@ -1,4 +1,4 @@
-"""Counters of one worker, which admits within its lease: its part of each limit, made by the parent of all workers."""
+"""Counters of one worker, which admits requests within its lease: the part of each limit that its parent gave it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Claims = dict[str, Claim]
 Shares = dict[str, Share]
 
 _FRESH_S = 0.1
-"""How long other workers' counts of the minute and the day are taken to be as they were at the last division."""
+"""How long other workers' counts are taken to be as they were at the last division."""
 
 
 class LeasedCounters(LocalCounters):
     """Counters whose limits are leases. Where only a lease has no room for a request, the parent is asked for more."""
 
     def __init__(self, ask_parent: Callable[[], Awaitable[object]], *, num_gateways: int = 1) -> None:
-        """ask_parent: has the limits divided now, by what the workers want; raises ClusterError where it cannot"""
+        """ask_parent: has the parent divide the limits now, or raises ClusterError"""
         super().__init__(num_gateways=num_gateways)
         self._ask_parent = ask_parent
         self._shares: Shares = {}
-        self._waiting: dict[str, list[int]] = {}  # tokens of each request that waits for a division
+        self._waiting: dict[str, list[int]] = {}  # by tenant: the tokens of each request that waits for a division
         self._told: dict[str, tuple[int, ...]] = {}
         self._number = 0
         self._divided_s = 0.0
@@ -71,7 +71,7 @@ class LeasedCounters(LocalCounters):
     def take(self, number: int, shares: Shares, now_s: float) -> Claims:
         """Take new shares, then report their tenants, and those whose counts changed since the last report.
 
-        number: of the message; shares of one that is older than another are left
+        number: of the message; the shares of an outdated message are ignored
         """
         if number <= self._number:
             shares = {}

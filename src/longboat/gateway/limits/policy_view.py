@@ -1,4 +1,4 @@
-"""The policy in the hand of one gateway process: whose a key is, what names mean, which salt a cache has."""
+"""The policy in force in one gateway process: keys, routing rules, cache salts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DECODER = msgspec.json.Decoder(Policy)
 
 
 def decode_policy(document: bytes) -> Policy:
-    """:raises UserInputError: the document is no policy."""
+    """Read a policy. Raise UserInputError where the document is something else."""
     try:
         return _DECODER.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -29,20 +29,18 @@ def decode_policy(document: bytes) -> Policy:
 
 
 def digest_of_policy(document: bytes) -> str:
-    """By which the sender of policies knows which one is in hand."""
+    """Return the digest by which the sender of a policy knows which one is in force."""
     return hashlib.sha256(document).hexdigest()[:16]
 
 
 class LivePolicy:
-    """One policy, with what is looked up in it for each request. A new policy, or new models, get a new one.
-
-    digest: of the document it came by; empty for the one that a process starts with
-    """
+    """One policy, prepared for the look-ups of each request. A new policy, or new models, get a new object."""
 
     __slots__ = ("_salts", "cors_any", "cors_origins", "digest", "keys", "policy", "rules")
 
     def __init__(self, policy: Policy, models: Sequence[str], digest: str = "") -> None:
         self.policy = policy
+        # of the policy's document; empty for the configured policy
         self.digest = digest
         self.keys = KeyRing(policy)
         self.rules = RuleBook(policy, models)
@@ -51,11 +49,11 @@ class LivePolicy:
         self._salts: dict[str, str | None] = {}
 
     def with_models(self, models: Sequence[str]) -> LivePolicy:
-        """The same policy after the fleet's models changed."""
+        """Return the same policy for a new list of models."""
         return LivePolicy(self.policy, models, self.digest)
 
     def cache_salt(self, tenant: TenantPolicy) -> str | None:
-        """What keeps a tenant's prefix cache apart from all others'; None where there are no tenants."""
+        """Return the salt that keeps a tenant's prefix cache apart; None where there are no tenants."""
         if not self.keys.asks:
             return None
         group = f"group:{tenant.cache_group}" if tenant.cache_group else f"tenant:{tenant.name}"

@@ -1,4 +1,4 @@
-"""What runs inside Redis: one script that takes a gateway's batch of news and questions about its tenants."""
+"""The script that runs inside Redis: it takes a gateway's batch of news and questions about its tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from longboat.routing.capacity.quota import DAY_S, MINUTE_S, Counts, Limits, lim
 __all__ = ("SCRIPT", "Ask", "Batch", "News", "counts_from", "write_batch")
 
 ALIVE_S = 15
-"""A gateway that said nothing for so long is taken for dead: what ran there counts no more."""
+"""A gateway that is silent for this long counts as dead, and its running requests as ended."""
 
 # A batch that was sent twice (its answer was lost) is carried out once: the answer to the last one is kept.
 # Windows roll as routing.capacity.quota.Counts does, and a request fits as routing.capacity.quota.check says.
@@ -130,32 +130,38 @@ return answer
 
 _EXPIRY_S = 2 * DAY_S
 _NO_LIMIT = -1
+_COUNTS = (
+    "minute", "requests", "previous_requests", "tokens", "previous_tokens", "day", "tokens_today", "running",
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """One request that waits for a word. admitted: what the node decided meanwhile, where the word came too late."""
+    """A request that waits for an answer."""
 
     tenant: TenantPolicy
     tokens: int
     now_s: float
+    # what the node decided by itself, where the answer came too late
     admitted: bool | None = None
 
 
 @dataclass(slots=True)
 class News:
-    """What a tenant used that Redis does not know yet, by minute (requests, tokens) and by day (tokens)."""
+    """The use of a tenant that Redis does not know yet."""
 
+    # requests and tokens by minute
     minutes: dict[int, list[int]] = field(default_factory=dict)
+    # tokens by day
     days: dict[int, int] = field(default_factory=dict)
 
     def count(self, requests: int, tokens: int, now_s: float) -> None:
-        """So many more, or less, began at ``now_s`` (Unix)."""
+        """Add requests and tokens, or take them off, at ``now_s`` (Unix)."""
         self._minute(int(now_s // MINUTE_S), requests, tokens)
         self._day(int(now_s // DAY_S), tokens)
 
     def correct(self, change: int, reserved_s: float, now_s: float) -> None:
-        """As :func:`longboat.gateway.limits.counters.correct` does."""
+        """Correct tokens as :func:`longboat.gateway.limits.counters.correct` does."""
         reserved, minute = int(reserved_s // MINUTE_S), int(now_s // MINUTE_S)
         if reserved >= minute - 1:
             self._minute(reserved, 0, change)
@@ -178,7 +184,7 @@ class News:
 
 @dataclass(slots=True)
 class Batch:
-    """What one call of the script is told and asked. It may be sent again, unchanged."""
+    """The arguments of one call of the script. They may be sent again, unchanged."""
 
     keys: list[str]
     document: bytes
@@ -193,7 +199,7 @@ def write_batch(
     asks: Sequence[Ask],
     leaves: bool = False,
 ) -> Batch:
-    """tenants: by name, with how many of its requests run in this gateway."""
+    """Write a batch. tenants: by name, with the number of its requests that run in this gateway."""
     keys = [f"{prefix}:alive", f"{prefix}:last:{gateway}"]
     places = {name: place for place, name in enumerate(tenants)}
     told: list[dict[str, Any]] = []
@@ -220,18 +226,8 @@ def write_batch(
 
 
 def counts_from(values: Sequence[int]) -> Counts:
-    """What the script found where a request did not fit."""
-    minute, requests, previous_requests, tokens, previous_tokens, day, today, running = map(int, values)
-    return Counts(
-        minute=minute,
-        day=day,
-        requests=requests,
-        previous_requests=previous_requests,
-        tokens=tokens,
-        previous_tokens=previous_tokens,
-        tokens_today=today,
-        running=running,
-    )
+    """Read the counts that the script found where a request did not fit."""
+    return Counts(**dict(zip(_COUNTS, map(int, values), strict=True)))
 
 
 def _limits(limits: Limits) -> list[int]:

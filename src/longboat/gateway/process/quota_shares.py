@@ -1,4 +1,4 @@
-"""Leases of a gateway's workers: once a second, and when a worker lacks room, limits are divided by what they need."""
+"""The workers' leases of limits, divided by need once a second, and when a worker lacks room."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PAUSE_S = 0.005  # a flood of requests beyond a limit must not keep the workers
 
 
 class QuotaShares:
-    """Asks the workers what they count, and sends them their leases. A worker that hangs keeps what it had."""
+    """Collects the workers' counts, and sends them their leases. A worker that hangs keeps its lease."""
 
     def __init__(self, workers: Mapping[str, GatewayControl], clock: Clock = WALL) -> None:
-        """workers: name → its control, with a timeout of about a second"""
+        """workers: the controls by name, each with a timeout of about a second"""
         self._workers = workers
         self._clock = clock
         self._ledger = QuotaLedger(list(workers))
@@ -37,7 +37,7 @@ class QuotaShares:
         self._ledger.set_limits({tenant.name: limits_of(tenant, policy.num_gateways) for tenant in policy.tenants})
 
     def restore_today(self, usage_file: Path) -> None:
-        """Count what was used today before a restart. :raises UserInputError: the file cannot be used."""
+        """Count what was used today before a restart. Raise UserInputError where the file cannot be used."""
         store = UsageStore(usage_file)
         store.open()
         self._ledger.restore_today(store.all_totals_today(self._clock.unix_s()), self._clock.unix_s())
@@ -57,7 +57,7 @@ class QuotaShares:
             await self._send({name: shares for name, shares in raised.items() if shares})
 
     async def _send(self, shares: Mapping[str, Mapping[str, Share]]) -> None:
-        """Bring workers their shares, and hear what they count and want."""
+        """Send workers their shares, and take their counts and needs."""
         self._number += 1
         messages = {name: encode_shares(self._number, given) for name, given in shares.items()}
         calls = (self._workers[name].leases(message) for name, message in messages.items())

@@ -1,4 +1,4 @@
-"""One gateway process at work: its listener, its sweep, its drain and its end."""
+"""One gateway process: its listener, its sweep, its drain and its end."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_socket import ControlServer
-from longboat.gateway.admin.node_view import Answers, LocalAnswers, node_of
+from longboat.gateway.admin.node_view import Answers, LocalAnswers, make_node
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import SWEEP_S, GatewayConfig
-from longboat.gateway.http.tls import ServerTls
 from longboat.gateway.limits.lease_document import decode_shares
 from longboat.gateway.limits.leased_counters import LeasedCounters
+from longboat.gateway.process.listener_certificate import ListenerCertificate
 from longboat.gateway.process.services import Services
 from longboat.gateway.requests.connection import ClientConnection
 from longboat.routing.capacity.shares import written_demands
 
 __all__ = ("Gateway", "serve_until_stopped")
 
-TLS_CHECK_S = 1.0
 _BACKLOG = 4096
 _CUT_S = 0.5
-_TLS_GOODBYE_S = 1.0  # a client that answers no close is not waited for
-_SOCKET = (  # of the listener: Linux hands these on to every connection it accepts
+_SOCKET = (  # the listener's options, which Linux copies to every connection that it accepts
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
@@ -45,20 +43,18 @@ class Gateway:
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
         self.state = GatewayState(config, clock)
         self._clock = clock
-        self.state.node = node_of(self.state, self)
+        self.state.node = make_node(self.state, self)
         self.answers: Answers = LocalAnswers(self.state)
         self._services = Services(self.state)
         self.port = config.port
         self.stopped = asyncio.Event()
-        self._tls = _tls_of(config)
-        self._tls_check_s = self._clock.monotonic_s()
-        self._tls_reader: asyncio.Task[Any] | None = None
+        self._certificate = ListenerCertificate(config, clock)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._stopper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. :raises UserInputError: the address cannot be listened on."""
+        """Listen. Raise UserInputError where the address cannot be used."""
         config = self.state.config
         loop = asyncio.get_running_loop()
         await self._services.start()
@@ -70,7 +66,7 @@ class Gateway:
                 backlog=_BACKLOG,
                 reuse_port=config.worker_index is not None,
                 start_serving=False,
-                **self._tls_options(),
+                **self._certificate.listener_options(),
             )
             for listener in self._server.sockets:
                 for option in _SOCKET:
@@ -82,21 +78,10 @@ class Gateway:
         self._sweeper = loop.create_task(self._sweep_forever())
 
     def _new_connection(self) -> asyncio.Protocol:
-        return cast(
-            "asyncio.Protocol", ClientConnection(self.state)
-        )  # it has the methods, and is compiled without the base
+        # it has a protocol's methods, and is compiled without the base class
+        return cast("asyncio.Protocol", ClientConnection(self.state))
 
-    def _tls_options(self) -> dict[str, Any]:
-        if self._tls is None:
-            return {}
-        handshake_s = self.state.limits.handshake_timeout_s
-        return {
-            "ssl": self._tls.context,
-            "ssl_handshake_timeout": handshake_s,
-            "ssl_shutdown_timeout": _TLS_GOODBYE_S,
-        }
-
-    # what the control socket asks for
+    # the control socket's calls
 
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool:
         return self.state.offer_table(epoch, table)
@@ -139,22 +124,22 @@ class Gateway:
         return counters.take(*decode_shares(document), self._clock.unix_s())
 
     async def drain(self) -> None:
-        """Not ready any more; requests are still answered, each on a connection that then closes."""
+        """Become unready; requests are still served, each on a connection that then closes."""
         self.state.draining = True
 
     async def undrain(self) -> None:
-        """Ready again, unless it stops."""
+        """Become ready again, unless the gateway stops."""
         self.state.draining = self.state.stopping
 
     def stop(self, deadline_s: float | None = None) -> None:
-        """Take nothing new, let running requests finish until the deadline, end."""
+        """Accept nothing new, let running requests finish until the deadline, then end."""
         if self._stopper is None:
             self.state.draining = self.state.stopping = True
             limit_s = self.state.limits.stop_deadline_s if deadline_s is None else deadline_s
             self._stopper = asyncio.get_running_loop().create_task(self._stop(limit_s))
 
     def heard(self) -> None:
-        """Somebody who knows the token is there."""
+        """Note that the owner of the control token called."""
         self.state.last_contact_s = self._clock.monotonic_s()
 
     # the end
@@ -177,7 +162,7 @@ class Gateway:
         self.stopped.set()
 
     async def _cut_off(self) -> None:
-        """Clients that are still there lose their answers; what these cost is written down first."""
+        """Cut the remaining clients off; what their responses used is recorded first."""
         for connection in tuple(self.state.connections):
             connection.cut()
         end_s = asyncio.get_running_loop().time() + _CUT_S
@@ -190,15 +175,8 @@ class Gateway:
             await asyncio.sleep(SWEEP_S)
             try:
                 self._sweep(self._clock.monotonic_s())
-            except Exception as error:  # the limits must outlive a defect
+            except Exception as error:  # a defect must not end the sweeps
                 loop.call_exception_handler({"message": "the gateway's sweep failed", "exception": error})
-
-    def _look_at_certificate(self, now_s: float) -> None:
-        """In a thread: the files may be on a disk that makes us wait."""
-        busy = self._tls_reader is not None and not self._tls_reader.done()
-        if self._tls is not None and not busy and now_s - self._tls_check_s >= TLS_CHECK_S:
-            self._tls_check_s = now_s
-            self._tls_reader = asyncio.get_running_loop().create_task(asyncio.to_thread(self._tls.refresh))
 
     def _sweep(self, now_s: float) -> None:
         state = self.state
@@ -210,20 +188,14 @@ class Gateway:
             upstream.close_idle(now_s - state.limits.pool_idle_s)
         if state.access_log is not None:
             state.access_log.flush()
-        self._look_at_certificate(now_s)
+        self._certificate.refresh(now_s)
         grace_s = state.config.orphan_grace_s
         if grace_s is not None and now_s - state.last_contact_s > grace_s:
             self.stop()
 
 
-def _tls_of(config: GatewayConfig) -> ServerTls | None:
-    if config.tls_certificate is None or config.tls_key is None:
-        return None
-    return ServerTls(config.tls_certificate, config.tls_key, loud=not config.worker_index)
-
-
 def listen_error(host: str, port: int, error: OSError) -> UserInputError:
-    """What a person is told when the address cannot be had."""
+    """Explain why the address cannot be used."""
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     return UserInputError(
         f"cannot listen on {host}:{port}: {reason}", hint="choose another port or host, or stop what listens there"
@@ -231,9 +203,9 @@ def listen_error(host: str, port: int, error: OSError) -> UserInputError:
 
 
 async def serve_until_stopped(config: GatewayConfig, announce: Any) -> None:
-    """Run a gateway in this process until it was stopped. ``announce(port)`` is called when it listens.
+    """Run a gateway in this process until it is stopped. Call ``announce(port)`` when it listens.
 
-    :raises UserInputError: the port or the control socket cannot be had
+    Raise UserInputError where the port or the control socket cannot be used.
     """
     gateway = Gateway(config)
     await gateway.start()
@@ -246,7 +218,7 @@ async def serve_until_stopped(config: GatewayConfig, announce: Any) -> None:
 
 
 def stop_on_signals(stop: Any) -> None:
-    """SIGTERM and SIGINT stop gracefully; a second one stops now."""
+    """Stop gracefully at SIGTERM or SIGINT; a second signal ends the process now."""
     loop = asyncio.get_running_loop()
 
     def first() -> None:

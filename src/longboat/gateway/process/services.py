@@ -1,4 +1,4 @@
-"""What runs beside the connections of one gateway process: counters, usage, traces, the loop's lag, engines' health."""
+"""The background work of one gateway process: counters, usage, traces, the loop's lag, engines' health."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIVIDE_S = 2.5  # the parent gives each worker one second
 
 
 class Services:
-    """Started once before the first client, stopped after the last."""
+    """Background work that starts before the first client and stops after the last one."""
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
@@ -31,7 +31,7 @@ class Services:
         self._lag_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """:raises UserInputError: a folder or the Redis address that was asked for cannot be used"""
+        """Start. Raise UserInputError where a directory or the Redis address cannot be used."""
         state, config = self._state, self._state.config
         state.usage.open()
         state.counters = counters_of(config, state.live.policy.num_gateways)
@@ -54,7 +54,7 @@ class Services:
         self._tick()
 
     async def stop(self) -> None:
-        """Write down what is not written yet."""
+        """Stop, and write what is not written yet."""
         state = self._state
         if self._lag_timer is not None:
             self._lag_timer.cancel()

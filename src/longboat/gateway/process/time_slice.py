@@ -1,8 +1,8 @@
-"""Asks Linux to let this thread run soon after something arrived for it, beside programs that compute for long.
+"""Requests a short EEVDF time slice, so that this thread runs soon after it wakes.
 
-Since Linux 6.12 a thread of the ordinary class may name the length of its turns; shorter turns come earlier
-(https://docs.kernel.org/scheduler/sched-eevdf.html). Its part of the CPU stays the same. Older kernels take the call
-and change nothing. Threads and processes that it starts later have it too.
+Since Linux 6.12 a thread of the ordinary class may name its time slice; threads with a shorter one run earlier
+(https://docs.kernel.org/scheduler/sched-eevdf.html). The thread's share of the CPU stays the same. Older kernels take
+the call and change nothing. Threads and processes that the thread starts later inherit the slice.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import platform
 import struct
 import sys
 
-__all__ = ("TURN_NS", "ask_for_short_turns", "turn_ns")
+__all__ = ("TIME_SLICE_NS", "request_short_time_slice", "time_slice_ns")
 
-TURN_NS = 100_000
-"""The shortest that Linux grants; its own are about 3 ms."""
+TIME_SLICE_NS = 100_000
+"""The shortest slice that Linux grants; its default is about 3 ms."""
 
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
 """Numbers of sched_setattr and sched_getattr, which the C library does not offer."""
@@ -25,8 +25,8 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """``struct sched_attr``: size, policy, flags, nice, priority, and nanoseconds: runtime, deadline, period."""
 
 
-def ask_for_short_turns(nanoseconds: int = TURN_NS) -> bool:
-    """For the calling thread. False where this is not Linux, an unknown processor, or another scheduling class."""
+def request_short_time_slice(nanoseconds: int = TIME_SLICE_NS) -> bool:
+    """Set the slice of the calling thread. Return False outside Linux, x86-64 and arm64, or the ordinary class."""
     if not _is_known() or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
     nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -34,8 +34,8 @@ def ask_for_short_turns(nanoseconds: int = TURN_NS) -> bool:
     return _call(_CALLS[platform.machine()][0], 0, ctypes.create_string_buffer(wanted), 0) == 0
 
 
-def turn_ns() -> int | None:
-    """What the calling thread has; None where nobody can say, 0 on a kernel that does not grant any."""
+def time_slice_ns() -> int | None:
+    """Return the slice of the calling thread; None where it is unknown, 0 on a kernel that does not grant any."""
     if not _is_known():
         return None
     found = ctypes.create_string_buffer(_ATTRIBUTES.size)

@@ -1,4 +1,4 @@
-"""The tables of a gateway's workers: each has a part of the node's slots, by what its tenants have there."""
+"""The endpoint tables of a gateway's workers: each has a part of the node's slots, by its tenants' demands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ("WorkerShares",)
 
 
 class WorkerShares:
-    """Divides the newest table between workers. One that says nothing for a while keeps its last demands."""
+    """Divides the newest table between workers. A worker that does not report keeps its last demands."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._demands: dict[str, TenantDemands] = {name: {} for name in names}
@@ -19,20 +19,20 @@ class WorkerShares:
         self._parts: dict[str, EndpointTable] = {}
 
     def set_table(self, table: EndpointTable) -> None:
-        """The node's table from now on."""
+        """Take the node's new table."""
         self._table = table
         self.divide()
 
     def set_demands(self, name: str, document: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-        """What a worker's tenants have there, for the next division."""
+        """Take the demands of a worker's tenants, for the next division."""
         self._demands[name] = read_demands(document)
 
     def divide(self) -> None:
-        """Make the workers' tables anew."""
+        """Compute the workers' tables again."""
         if self._table is not None:
             tables = divided_table(self._table, list(self._demands.values()))
             self._parts = dict(zip(self._demands, tables, strict=True))
 
     def table_of(self, name: str) -> EndpointTable | None:
-        """A worker's table; None before there is any."""
+        """Return a worker's table; None before there is one."""
         return self._parts.get(name)

@@ -1,4 +1,4 @@
-"""The access log: one JSON line a request, never a word of what was asked or answered."""
+"""The access log: one JSON line a request, without a word of the prompt or the response."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class RotatingFile:
-    """A file that several processes append whole blocks to, and that any of them may rotate.
+    """A file to which several processes append whole blocks, and which any of them may rotate.
 
-    At ``max_bytes`` the file is renamed to PATH.1, PATH.1 to PATH.2, and so on up to ``keep``; what is older goes. A
-    process whose file was renamed by another, or by somebody else, opens the new one at its next block. With keep 0,
-    what others write in the moment of a rotation is lost; else nothing is. Not a regular file: never renamed.
+    At ``max_bytes`` the file is renamed to PATH.1, PATH.1 to PATH.2, and so on up to ``keep``; older files are removed.
+    A process whose file was renamed opens the new one at its next block. With ``keep`` 0, blocks that others write
+    during a rotation are lost; otherwise none are. Only a regular file is ever renamed.
 
-    :raises OSError: the file cannot be opened for appending
+    Raises OSError where the file cannot be opened for appending.
     """
 
     def __init__(self, path: str, *, max_bytes: int, keep: int) -> None:
@@ -40,7 +40,7 @@ class RotatingFile:
         self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
 
     def append(self, block: bytes) -> None:
-        """:raises OSError: the disk did not take the block, or not all of it."""
+        """Append a block. Raise OSError where the disk did not take all of it."""
         if self._regular:
             self._follow()
         self._write(b"\n" + block if self._torn else block)
@@ -58,7 +58,7 @@ class RotatingFile:
             raise OSError(errno.ENOSPC, "the disk took a part of the block only")
 
     def _follow(self) -> None:
-        """Open the file anew where the path means another one now."""
+        """Open the path again where it names another file now."""
         if not self._is_current():
             fresh = _open(self._path)
             os.close(self._file)
@@ -71,11 +71,11 @@ class RotatingFile:
             return False
 
     def _rotate(self) -> None:
-        """The lock is on the full file itself, so that of those who have it open only one renames it."""
+        """Rename the files, under a lock on the full file: only one of the processes that have it open renames it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return  # another process is at it, or the file system has no locks
+            return  # another process renames it, or the file system has no locks
         try:
             if self._is_current():
                 self._shift()
@@ -85,7 +85,7 @@ class RotatingFile:
 
     def _shift(self) -> None:
         number = max(self._keep, 1)
-        while _remove(f"{self._path}.{number}"):  # more than one where fewer are kept than before
+        while _remove(f"{self._path}.{number}"):  # more than one where ``keep`` was lowered
             number += 1
         for number in range(self._keep - 1, 0, -1):
             with suppress(FileNotFoundError):
@@ -97,11 +97,11 @@ class RotatingFile:
 
 
 class AccessLog:
-    """Gathers lines and hands them in whole blocks to a thread that writes: a slow disk never holds up the loop.
+    """Collects lines and passes them in whole blocks to a thread that writes: a slow disk never holds up the loop.
 
-    Lines that the disk does not take, or not in time, are dropped and counted: a full disk must not end the serving.
+    Lines that the disk does not take in time are dropped and counted: a full disk must not stop the gateway.
 
-    :raises OSError: the file cannot be opened for appending
+    Raises OSError where the file cannot be opened for appending.
     """
 
     def __init__(self, path: str, *, max_bytes: int = 256 * 1024 * 1024, keep: int = 4) -> None:
@@ -116,21 +116,21 @@ class AccessLog:
 
     @property
     def num_dropped(self) -> int:
-        """Lines that are not in the file."""
+        """The number of lines that are not in the file."""
         return self._dropped_here + self._dropped_there
 
     def write(self, document: dict[str, object]) -> None:
         self.write_lines([orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)])
 
     def write_lines(self, lines: list[bytes]) -> None:
-        """Each with its end."""
+        """Add lines, each with its line end."""
         self._lines += lines
         self._num_bytes += sum(map(len, lines))
         if self._num_bytes >= _FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what was gathered. Called four times a second."""
+        """Pass the collected lines to the thread. Called four times a second."""
         if not self._lines:
             return
         lines, self._lines, self._num_bytes = self._lines, [], 0
@@ -159,12 +159,12 @@ class AccessLog:
 
 
 def access_line(record: Record) -> bytes:
-    """The line of a finished request."""
+    """Write the line of a finished request."""
     return orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def access_record(record: Record) -> dict[str, object]:
-    """What the line of a finished request says. Taken apart at once, because each request pays for it."""
+    """Return the fields of the line. The record is unpacked at once, because every request pays for this."""
     (
         request_id, tenant, path, model, pool, _, received_unix_s, _, queued_s, granted_s, attempts, first_byte_s,
         ended_s, status, outcome, code, bytes_out, prompt_tokens, completion_tokens, cached_tokens, _,

@@ -1,9 +1,10 @@
-"""What a gateway process counts about itself, cheap enough to be counted for every request and every block."""
+"""The counters of a gateway process, cheap enough for every request and every block of a stream."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -23,15 +24,18 @@ __all__ = (
 )
 
 OTHER = "other"
-"""Label of the models and tenants beyond the bound."""
+"""The label of models and tenants beyond the bound."""
 
-OUTCOMES = ("ok", "client_error", "engine_error", "broken", "client_left", "expired", "refused")
-"""How a request that was meant for a model ended.
-
-ok: answered in full with a status below 400; client_error: the engine answered 4xx; engine_error: it answered 5xx, or
-no replica did; broken: the answer ended in its middle; client_left: the client went first; expired: its deadline
-passed while it waited; refused: the gateway refused it after its tenant and model were known (quota, queue, no replica)
-"""
+OUTCOMES = (
+    "ok",  # the whole response was sent, with a status below 400
+    "client_error",  # the engine replied 4xx
+    "engine_error",  # the engine replied 5xx, or no replica replied
+    "broken",  # the response ended in its middle
+    "client_left",  # the client closed its connection first
+    "expired",  # the deadline passed while the request waited
+    "refused",  # the gateway refused it when tenant and model were known (quota, queue, no replica)
+)
+"""How a request for a model ended."""
 
 REQUEST_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
@@ -41,32 +45,32 @@ ITL_BOUNDS_S = (
 )  # fmt: skip
 LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _MAX_SERIES = 2000
+_PAIR_COUNTS = ("refusals", "fallbacks", "resumes")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class UpstreamView(Protocol):
-    """An endpoint as the metrics show it."""
+    """An endpoint, as the metrics show it."""
 
     model: str
     replica: str
     ready: bool
-    suspect: bool
-    outstanding: int
+
+    @property
+    def outstanding(self) -> int: ...
+    @property
+    def suspect(self) -> bool: ...
 
 
 class ProcessGauges(Protocol):
-    """What a process knows of itself besides its metrics."""
+    """What a process knows of itself besides its counters."""
 
     connections: set[Any]
     held_bytes: int
 
 
 class Series:
-    """Counters of one model and tenant. itl: times between two blocks of a stream.
-
-    in_flight: begun and not done; waiting: those of them in a queue. Both are kept by the caller: ``+= 1`` where it
-    begins or waits, ``-= 1`` where it ends or waits no more.
-    """
+    """Counters of one model and tenant. The caller keeps ``in_flight`` and ``waiting`` itself."""
 
     __slots__ = (
         "cached_tokens", "completion_tokens", "e2e", "in_flight", "itl", "outcomes", "prompt_tokens", "queue",
@@ -74,12 +78,17 @@ class Series:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.in_flight = self.waiting = self.retries = 0
+        # requests that began and have not ended
+        self.in_flight = 0
+        # those of them that wait in a queue
+        self.waiting = 0
+        self.retries = 0
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.outcomes: dict[str, int] = {}
         self.ttft = Histogram(REQUEST_BOUNDS_S)
         self.e2e = Histogram(REQUEST_BOUNDS_S)
         self.queue = Histogram(REQUEST_BOUNDS_S)
+        # times between two blocks of a stream
         self.itl = Histogram(ITL_BOUNDS_S)
 
     def done(
@@ -93,9 +102,11 @@ class Series:
         cached: int | None,
         retries: int,
     ) -> None:
-        """A request ended. outcome: one of OUTCOMES; tokens: None is unknown and counts nothing.
+        """Count a request that ended.
 
-        ttft_s: None where no byte was answered; such a request is in no latency histogram but that of the queue.
+        outcome: one of OUTCOMES
+        ttft_s: None where no byte was sent; such a request is only in the histogram of the queue
+        prompt, completion, cached: tokens; None is unknown and counts nothing
         """
         outcomes = self.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
@@ -128,89 +139,98 @@ class Series:
         }
 
 
+class _Labels:
+    """The names that get a label of their own: the first ones, up to a bound."""
+
+    def __init__(self, max_values: int) -> None:
+        self._max = max_values
+        self._known: set[str] = set()
+
+    def of(self, name: str) -> str:
+        """Return the name, or ``other`` beyond the bound."""
+        if name in self._known:
+            return name
+        if len(self._known) >= self._max:
+            return OTHER
+        self._known.add(name)
+        return name
+
+
 class Metrics:
     """All counters of one process. Labels beyond ``max_label_values`` models or tenants become ``other``."""
 
     def __init__(self, *, max_label_values: int = 200, process: str = "gateway") -> None:
-        self._max = max_label_values
         self._process = process
-        self._series: dict[tuple[str, str], Series] = {}  # as asked for, several may share one
+        # by the names that were requested; several may share one series
+        self._series: dict[tuple[str, str], Series] = {}
+        # by label
         self._shown: dict[tuple[str, str], Series] = {}
-        self._models: set[str] = set()
-        self._tenants: set[str] = set()
-        self._refusals: dict[tuple[str, str], int] = {}
-        self._fallbacks: dict[tuple[str, str], int] = {}
+        self._models = _Labels(max_label_values)
+        self._tenants = _Labels(max_label_values)
+        # refusals by code and tenant, fallbacks by requested and served model, resumes by reason and result
+        self._pairs: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
         self._events: dict[str, int] = {}
-        self._resumes: dict[tuple[str, str], int] = {}
         self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
         self.lag = LoopLag()
 
     def series(self, model: str, tenant: str) -> Series:
-        """Where requests of this model and tenant are counted; the same object every time.
+        """Return the counters of this model and tenant, the same object every time.
 
-        model: a name of the table, never what a client wrote
+        model: a name of the endpoint table, never what a client wrote
         """
         return self._series.get((model, tenant)) or self._new_series(model, tenant)
 
     def refused(self, code: str, tenant: str = "") -> None:
-        """The gateway itself answered with an error. code: that of the refusal; tenant: empty where it is unknown."""
-        label = self._label(self._tenants, tenant) if tenant else ""
-        key = (code, label)
-        self._refusals[key] = self._refusals.get(key, 0) + 1
+        """Count an error response of the gateway itself. tenant: empty where it is unknown."""
+        label = self._tenants.of(tenant) if tenant else ""
+        self._count_pair("refusals", code, label)
 
     def fell_back(self, requested: str, served: str) -> None:
-        """A request for one model went to another, because the first could not answer."""
-        key = (self._label(self._models, requested), self._label(self._models, served))
-        self._fallbacks[key] = self._fallbacks.get(key, 0) + 1
+        """Count a request for one model that went to another, because the first could not serve it."""
+        self._count_pair("fallbacks", self._models.of(requested), self._models.of(served))
 
     def resumed(self, reason: str, result: str, *, gap_s: float, detection_s: float) -> None:
-        """An answer that its engine had left. reason: why it did, a fixed word; result: ``resumed`` | ``failed``
+        """Count a response that lost its engine.
 
-        gap_s: how long the client got nothing of it; detection_s: how long the engine was silent before
+        reason: why, a fixed word; result: ``resumed`` | ``failed``
+        gap_s: how long the client received nothing; detection_s: how long the engine was silent before
         """
-        key = (reason, result)
-        self._resumes[key] = self._resumes.get(key, 0) + 1
+        self._count_pair("resumes", reason, result)
         self._gap.observe(gap_s)
         self._detection.observe(detection_s)
 
     def event(self, name: str, times: int = 1) -> None:
-        """Something rare that an operator wants to know of (``redis_unavailable``). name: a fixed word."""
+        """Count a rare event that matters to an operator (``redis_unavailable``). name: a fixed word."""
         self._events[name] = self._events.get(name, 0) + times
 
     def snapshot(self, upstreams: Iterable[UpstreamView] = (), gauges: ProcessGauges | None = None) -> dict[str, Any]:
-        """Everything as one JSON document, for ``merge`` and ``render``."""
+        """Return everything as one JSON document, for ``merge`` and ``render``."""
         shown = self._shown.items()
         return {
             "series": [{"model": m, "tenant": t, **series.snapshot()} for (m, t), series in shown],
-            "refusals": [[code, tenant, count] for (code, tenant), count in self._refusals.items()],
-            "fallbacks": [[asked, served, count] for (asked, served), count in self._fallbacks.items()],
+            **{name: _rows(counts) for name, counts in self._pairs.items()},
             "events": dict(self._events),
-            "resumes": [[reason, result, count] for (reason, result), count in self._resumes.items()],
             "resume_times": {"gap": self._gap.counts(), "detection": self._detection.counts()},
             "upstreams": [_upstream(u) for u in upstreams],
             "processes": [{**process_gauges(self._process, gauges), **self.lag.snapshot()}],
         }
 
+    def _count_pair(self, name: str, one: str, two: str) -> None:
+        counts = self._pairs[name]
+        counts[one, two] = counts.get((one, two), 0) + 1
+
     def _new_series(self, model: str, tenant: str) -> Series:
-        labels = (self._label(self._models, model), self._label(self._tenants, tenant))
+        labels = (self._models.of(model), self._tenants.of(tenant))
         if labels not in self._shown and len(self._shown) >= _MAX_SERIES:
             labels = (labels[0], OTHER)
         series = self._shown.setdefault(labels, Series())
-        if len(self._series) < 10 * _MAX_SERIES:  # beyond that the names are found by the long way each time
+        if len(self._series) < 10 * _MAX_SERIES:  # beyond that, names are looked up by label each time
             self._series[model, tenant] = series
         return series
 
-    def _label(self, known: set[str], name: str) -> str:
-        if name in known:
-            return name
-        if len(known) >= self._max:
-            return OTHER
-        known.add(name)
-        return name
-
 
 class LoopLag:
-    """How late the event loop comes: ``tick`` is to be called every 100 ms, and measures by how much it was not."""
+    """How late the event loop runs. Call ``tick`` every 100 ms: it measures by how much each call came too late."""
 
     TICK_S = 0.1
     _WINDOW_TICKS = 300
@@ -222,14 +242,14 @@ class LoopLag:
         self._max_s = self._max_before_s = 0.0
 
     def tick(self, now_s: float) -> float:
-        """Count this tick. Returns when (on the same clock) the next is due; the caller sets its timer to it."""
+        """Count this tick. Return when (on the same clock) the next one is due, for the caller's timer."""
         if self._due_s:
             self._observe(max(0.0, now_s - self._due_s))
         self._due_s = now_s + self.TICK_S
         return self._due_s
 
     def snapshot(self) -> dict[str, Any]:
-        """lag_max_s: the longest of the last 30 to 60 seconds."""
+        """Return the histogram and ``lag_max_s``, the longest delay of the last 30 to 60 seconds."""
         return {"lag": self._histogram.counts(), "lag_max_s": max(self._max_s, self._max_before_s)}
 
     def _observe(self, lag_s: float) -> None:
@@ -241,37 +261,29 @@ class LoopLag:
 
 
 def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One snapshot of several processes: counts are added up, processes stay apart."""
+    """Join the snapshots of several processes to one: counts are added up, processes stay apart."""
     series: dict[tuple[str, str], dict[str, Any]] = {}
     upstreams: dict[tuple[str, str], dict[str, Any]] = {}
-    refusals: dict[tuple[str, str], int] = {}
-    fallbacks: dict[tuple[str, str], int] = {}
-    resumes: dict[tuple[str, str], int] = {}
+    counts: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
+    events: Counter[str] = Counter()
     times: dict[tuple[str, str], dict[str, Any]] = {}
-    events: dict[str, int] = {}
     processes: list[Any] = []
     for snapshot in snapshots:
         for item in snapshot["series"]:
             _add_into(series, (item["model"], item["tenant"]), item)
         for item in snapshot["upstreams"]:
             _add_into(upstreams, (item["model"], item["replica"]), item)
-        for one, two, count in snapshot["refusals"]:
-            refusals[one, two] = refusals.get((one, two), 0) + count
-        for one, two, count in snapshot["fallbacks"]:
-            fallbacks[one, two] = fallbacks.get((one, two), 0) + count
-        for one, two, count in snapshot.get("resumes", ()):
-            resumes[one, two] = resumes.get((one, two), 0) + count
-        if told := snapshot.get("resume_times"):
-            _add_into(times, ("", ""), told)
-        for name, count in snapshot["events"].items():
-            events[name] = events.get(name, 0) + count
+        for name, total in counts.items():
+            for one, two, count in snapshot[name]:
+                total[one, two] = total.get((one, two), 0) + count
+        events.update(snapshot["events"])
+        if snapshot["resume_times"]:
+            _add_into(times, ("", ""), snapshot["resume_times"])
         processes.extend(snapshot["processes"])
     return {
         "series": list(series.values()),
-        "refusals": [[*key, count] for key, count in refusals.items()],
-        "fallbacks": [[*key, count] for key, count in fallbacks.items()],
-        "events": events,
-        "resumes": [[*key, count] for key, count in resumes.items()],
+        **{name: _rows(total) for name, total in counts.items()},
+        "events": dict(events),
         "resume_times": times.get(("", ""), {}),
         "upstreams": list(upstreams.values()),
         "processes": processes,
@@ -279,7 +291,7 @@ def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def process_gauges(name: str, gauges: ProcessGauges | None = None) -> dict[str, Any]:
-    """CPU seconds (user and system) and resident bytes of this process, and what ``gauges`` adds."""
+    """Measure CPU seconds (user and system) and resident bytes of this process; add what ``gauges`` holds."""
     return {
         "process": name,
         "pid": os.getpid(),
@@ -298,6 +310,10 @@ def _rss_bytes() -> int:
         return 0
 
 
+def _rows(counts: Mapping[tuple[str, str], int]) -> list[list[Any]]:
+    return [[*key, count] for key, count in counts.items()]
+
+
 def _upstream(view: UpstreamView) -> dict[str, Any]:
     return {
         "model": view.model,
@@ -310,7 +326,7 @@ def _upstream(view: UpstreamView) -> dict[str, Any]:
 
 
 def _add_into(total: dict[tuple[str, str], dict[str, Any]], key: tuple[str, str], item: Mapping[str, Any]) -> None:
-    """Numbers are added, lists and mappings of numbers element by element; texts stay."""
+    """Add numbers, and lists and mappings of numbers element by element; keep texts."""
     old = total.get(key)
     if old is None:
         total[key] = {name: _copy(value) for name, value in item.items()}

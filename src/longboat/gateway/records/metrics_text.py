@@ -73,28 +73,26 @@ def _of_latencies(snapshot: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_refusals(snapshot: Mapping[str, Any]) -> Iterator[str]:
     refusals = ((_labels(code=code, tenant=tenant), count) for code, tenant, count in snapshot["refusals"])
-    yield from _family("refusals_total", "counter", "Errors that the gateway itself answered.", refusals)
+    yield from _family("refusals_total", "counter", "Error responses of the gateway itself.", refusals)
     fallbacks = ((_labels(requested=asked, served=served), count) for asked, served, count in snapshot["fallbacks"])
-    yield from _family("fallbacks_total", "counter", "Requests that another model answered.", fallbacks)
+    yield from _family("fallbacks_total", "counter", "Requests that another model served.", fallbacks)
     resumes = ((_labels(reason=why, result=result), count) for why, result, count in snapshot.get("resumes", ()))
-    yield from _family(
-        "resumes_total", "counter", "Answers that their engine had left, by what became of them.", resumes
-    )
+    yield from _family("resumes_total", "counter", "Responses that lost their engine, by result.", resumes)
     for field, name, text in _RESUME_TIMES:
         counts = snapshot.get("resume_times", {}).get(field)
         yield from _histogram_family(name, text, REQUEST_BOUNDS_S, [("", counts)] if counts else [])
     events = ((_labels(event=name), count) for name, count in snapshot["events"].items())
-    yield from _family("events_total", "counter", "Rare things that an operator wants to know of.", events)
+    yield from _family("events_total", "counter", "Rare events that matter to an operator.", events)
 
 
 def _of_upstreams(snapshot: Mapping[str, Any]) -> Iterator[str]:
     rows = [(_labels(model=u["model"], replica=u["replica"]), u) for u in snapshot["upstreams"]]
     ready = ((labels, int(row["ready"] > 0)) for labels, row in rows)
-    yield from _family("upstream_ready", "gauge", "1 where a replica takes requests.", ready)
+    yield from _family("upstream_ready", "gauge", "1 while a replica takes requests.", ready)
     suspect = ((labels, row["suspect"]) for labels, row in rows)
-    yield from _family("upstream_suspect", "gauge", "Processes that could not connect to it a moment ago.", suspect)
+    yield from _family("upstream_suspect", "gauge", "Gateway processes that could not connect to it lately.", suspect)
     busy = ((labels, row["outstanding"]) for labels, row in rows)
-    yield from _family("upstream_requests_in_flight", "gauge", "Requests that a replica has from this node.", busy)
+    yield from _family("upstream_requests_in_flight", "gauge", "Requests of this node at a replica.", busy)
 
 
 def _of_processes(snapshot: Mapping[str, Any]) -> Iterator[str]:
@@ -102,9 +100,9 @@ def _of_processes(snapshot: Mapping[str, Any]) -> Iterator[str]:
     for field, kind, name, text in _PROCESS:
         yield from _family(name, kind, text, ((labels, item[field]) for labels, item in rows if field in item))
     lags = ((labels, item["lag"]) for labels, item in rows if "lag" in item)
-    yield from _histogram_family("event_loop_lag_seconds", "How late the event loop came.", LAG_BOUNDS_S, lags)
+    yield from _histogram_family("event_loop_lag_seconds", "Delay of the event loop.", LAG_BOUNDS_S, lags)
     missing = [("", len(snapshot.get("missing", ())))]
-    yield from _family("processes_missing", "gauge", "Processes of this node that did not answer in time.", missing)
+    yield from _family("processes_missing", "gauge", "Processes of this node that did not reply in time.", missing)
 
 
 def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
@@ -116,7 +114,7 @@ def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]
 def _histogram_family(
     name: str, text: str, bounds: tuple[float, ...], samples: Iterable[tuple[str, list[float]]]
 ) -> Iterator[str]:
-    """One that counted nothing is left out."""
+    """Write histograms, without those that counted nothing."""
     yield from _head(name, "histogram", text)
     metric = f"longboat_gateway_{name}"
     buckets = [f'le="{bound}"}}' for bound in (*bounds, "+Inf")]

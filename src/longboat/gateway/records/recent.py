@@ -1,4 +1,4 @@
-"""The last requests of one process, as an operator wants to see them: when what happened, and why."""
+"""The last requests of one process: what happened when, and why."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ _DECISION_BYTES = 200
 
 
 class Attempt(NamedTuple):
-    """One sending to a replica. Times are seconds after the request was received.
-
-    failure: why it gave no answer; empty for the one that did
-    reason: why this replica was asked; empty for the first one, which was the least busy
-    """
+    """One attempt at a replica. Times are seconds after the request was received."""
 
     replica: str
     sent_s: float
+    # why the replica did not respond; empty for the one that did
     failure: str = ""
     failed_s: float | None = None
+    # why this replica was chosen; empty for the first one, which was the least busy
     reason: str = ""
 
 
@@ -37,32 +35,34 @@ class Decision(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A finished request: no word of what was asked or answered. Make it with positional arguments, it is quicker.
-
-    received_unix_s: Unix time; all other times are seconds after it, None where that never happened
-    model: the name that was asked for; pool: the model that was chosen; reason: the routing decision in words
-    status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``; code: of the error
-    attempts: in order, the last one answered unless it has a failure
-    tokens: None is unknown; decisions: in order, those out of the ordinary
-    """
+    """A finished request, without its prompt and response. Make it with positional arguments: that is quicker."""
 
     request_id: str
     tenant: str
     path: str
+    # the name that the client requested
     model: str | None
+    # the model that was chosen
     pool: str | None
+    # the routing decision in words
     reason: str
+    # Unix time; the other times are seconds after it, and None where the event never came
     received_unix_s: float
     routed_s: float | None
     queued_s: float | None
     granted_s: float | None
+    # in order; the last one responded unless it has a failure
     attempts: tuple[Attempt, ...]
     first_byte_s: float | None
     ended_s: float
+    # of the HTTP response; 499 where the client left
     status: int
+    # one of ``metrics.OUTCOMES``
     outcome: str
+    # of the error; empty without one
     code: str
     bytes_out: int
+    # tokens; None is unknown
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
@@ -70,7 +70,7 @@ class Record(NamedTuple):
 
     @property
     def replica(self) -> str:
-        """The replica that answered, or was tried last."""
+        """The replica that responded, or was tried last."""
         return self.attempts[-1].replica if self.attempts else ""
 
     @property
@@ -79,17 +79,14 @@ class Record(NamedTuple):
 
     @property
     def queue_s(self) -> float:
-        """How long it waited for room."""
+        """How long the request waited for a slot."""
         if self.queued_s is None:
             return 0.0
         return (self.ended_s if self.granted_s is None else self.granted_s) - self.queued_s
 
 
 class RecentRequests:
-    """A ring that forgets the oldest. ``max_records`` 0 keeps none.
-
-    max_bytes: our estimate of what the records hold in memory
-    """
+    """A ring that drops the oldest. ``max_records`` 0 keeps none; ``max_bytes`` limits the estimate of their memory."""
 
     __slots__ = ("_bytes", "_max_bytes", "_max_records", "_ring")
 
@@ -115,16 +112,13 @@ class RecentRequests:
         self._bytes = num_bytes
 
     def get(self, request_id: str, tenant: str | None = None) -> Record | None:
-        """The newest with this id, among those of ``tenant`` where it is given: a client may choose any id."""
+        """Return the newest with this id, of ``tenant`` where given, since clients may choose any id."""
         matching = (record for record in self._newest_first(tenant) if record.request_id == request_id)
         return next(matching, None)
 
     def newest(self, tenant: str | None = None, limit: int = 50) -> list[Record]:
-        """The newest first, those of ``tenant`` where it is given."""
+        """Return records, the newest first, of ``tenant`` where given."""
         return list(islice(self._newest_first(tenant), limit))
-
-    def of_tenant(self, tenant: str, limit: int = 50) -> list[Record]:
-        return self.newest(tenant, limit)
 
     def _newest_first(self, tenant: str | None) -> Iterator[Record]:
         for record in reversed(self._ring):
@@ -133,7 +127,7 @@ class RecentRequests:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """The record as one row of a list."""
+    """Return the record as one row of a list."""
     return {
         "id": record.request_id,
         "tenant": record.tenant,
@@ -157,7 +151,7 @@ def summary(record: Record) -> dict[str, Any]:
 
 
 def timeline(record: Record) -> dict[str, Any]:
-    """The record as a document: facts, the routing decision, and ``events`` in the order of their times."""
+    """Return the record as a document: facts, the routing decision, and ``events`` in the order of their times."""
     events = sorted(_events(record), key=lambda event: event[0])
     return {
         **summary(record),
@@ -188,7 +182,7 @@ def _events(record: Record) -> Iterator[tuple[float, str, dict[str, Any]]]:
 
 
 def _size(record: Record) -> int:
-    """Ids and paths are short; only reasons and failures are told by others, in any length."""
+    """Estimate the bytes. Ids and paths are short; reasons and failures come from outside, in any length."""
     attempts = record.attempts
     size = _RECORD_BYTES + len(record.reason)
     if attempts:

@@ -14,7 +14,7 @@ _HEX = frozenset(b"0123456789abcdef")
 
 
 class TraceParent(NamedTuple):
-    """Ids are numbers of 128 and 64 bits, never 0."""
+    """The trace of a client. Ids are numbers of 128 and 64 bits, never 0."""
 
     trace_id: int
     span_id: int
@@ -53,7 +53,7 @@ class Span:
         self.attempt_ids: list[int] = []
 
     def attempt(self) -> bytes:
-        """The request is sent to a replica now. Its header lines, ``traceparent`` and perhaps ``tracestate``."""
+        """Begin an attempt; return its header lines, ``traceparent`` and perhaps ``tracestate``."""
         attempt_id = random.getrandbits(64) or 1
         self.attempt_ids.append(attempt_id)
         line = b"traceparent: 00-%032x-%016x-%02x\r\n" % (self.trace_id, attempt_id, self.sampled)
@@ -61,7 +61,7 @@ class Span:
 
 
 class FinishedSpan(NamedTuple):
-    """What is exported: the ids and the facts."""
+    """A finished request with the ids of its spans."""
 
     span: Span
     record: Record

@@ -33,10 +33,7 @@ _fixed32 = struct.Struct("<I").pack
 
 
 class OtlpExport:
-    """Sends spans to one collector. Headers for it: the variable OTEL_EXPORTER_OTLP_HEADERS, as OpenTelemetry has it.
-
-    resource: more attributes of this process, beside ``service.name``
-    """
+    """Sends spans to one collector, with the headers in the variable OTEL_EXPORTER_OTLP_HEADERS."""
 
     def __init__(self, endpoint: str, resource: Mapping[str, str]) -> None:
         self._url = traces_url(endpoint)

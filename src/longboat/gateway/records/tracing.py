@@ -34,9 +34,9 @@ class SpanExport(Protocol):
 
 
 class Tracer:
-    """Decides which requests are traced, and hands finished spans to a thread that exports them.
+    """Decides which requests are traced, and passes finished spans to a thread that exports them.
 
-    A client's decision (its ``traceparent``) is respected; of the other requests, ``sample_ratio`` are traced. Spans
+    A client's decision (its ``traceparent``) is respected; ``sample_ratio`` of the other requests are traced. Spans
     that the collector does not take are dropped and counted.
 
     endpoint: of the collector, ``http://HOST:4318``; ``/v1/traces`` is added where it has no path
@@ -62,7 +62,7 @@ class Tracer:
         self._worker.start()
 
     def start(self, traceparent: bytes | None, tracestate: bytes | None = None) -> Span:
-        """A request was received. One that is not traced gets a span too: it tells the engine so."""
+        """Begin the span of a request. A request that is not traced has one too, which tells the engine so."""
         parent = parse_traceparent(traceparent) if traceparent is not None else None
         if parent is None:
             return Span(None, b"", sampled=random.random() < self._ratio)
@@ -70,7 +70,7 @@ class Tracer:
         return Span(parent, state, sampled=parent.sampled)
 
     def finish(self, span: Span, record: Record) -> None:
-        """The request ended; record has one attempt for each of the span's. Never blocks."""
+        """End the span. ``record`` has one attempt for each of the span's. Never blocks."""
         if not span.sampled:
             return
         if len(self._pending) >= _MAX_PENDING:
@@ -81,7 +81,7 @@ class Tracer:
             self._wake.set()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Export what waits, for at most about this long. Blocks: call it in a thread."""
+        """Export what waits, for about ``timeout_s`` at most. Blocks: call it in a thread."""
         self._closing = True
         self._wake.set()
         self._worker.join(timeout_s)
@@ -103,4 +103,4 @@ class Tracer:
         self.num_dropped += len(batch)
         if not self._failing:
             self._failing = True
-            log.warning("%s takes no traces; they are dropped until it does", self._endpoint)
+            log.warning("the collector %s does not accept traces; they are dropped until it does", self._endpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from longboat.gateway.admin.admin_api import answer
+from longboat.gateway.admin.node_query import OwnerQuery
 from longboat.gateway.calls.model_request import Call
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.http import error_responses
@@ -19,7 +20,7 @@ async def account_remotely(state: GatewayState, call: Call) -> Refusal | None:
 
 async def with_owner(state: GatewayState, call: Call, response_id: str) -> Call | Refusal:
     """The call, pinned to the replica that keeps this response, if any worker of this node knows it."""
-    found = (await state.node.owner(response_id)).get("owner")
+    found = (await state.node.ask(OwnerQuery(response_id))).get("owner")
     if not found or found["tenant"] != call.tenant.name:
         return error_responses.unknown_response(response_id)
     call.pin(model=found["model"], key=found["key"])

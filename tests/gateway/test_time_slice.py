@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from longboat.gateway.process.time_slice import turn_ns
+from longboat.gateway.process.time_slice import time_slice_ns
 
-pytestmark = pytest.mark.skipif(turn_ns() is None, reason="this system tells nothing of turns")
+pytestmark = pytest.mark.skipif(time_slice_ns() is None, reason="this system does not report time slices")
 
 ASK = """
 import os, threading
-from longboat.gateway.process.time_slice import ask_for_short_turns, turn_ns
+from longboat.gateway.process.time_slice import request_short_time_slice, time_slice_ns
 os.nice(3)
-before = turn_ns()
-print(ask_for_short_turns(), before, turn_ns(), os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0))
+before = time_slice_ns()
+print(request_short_time_slice(), before, time_slice_ns(), os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0))
 """
 
 

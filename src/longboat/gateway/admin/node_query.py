@@ -1,0 +1,187 @@
+"""The questions about a node's past: each reads one process, and joins the replies of several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+
+from longboat.core.clock import Clock
+from longboat.core.errors import UserInputError
+from longboat.gateway.config import GatewayConfig
+from longboat.gateway.records.access_log import AccessLog
+from longboat.gateway.records.metrics import Metrics, merge
+from longboat.gateway.records.recent import RecentRequests, summary, timeline
+from longboat.gateway.records.usage_store import UsageStore
+from longboat.gateway.upstreams.response_affinity import Owners
+from longboat.gateway.upstreams.table import LiveTable
+
+if TYPE_CHECKING:
+    from longboat.gateway.limits.redis_counters import RedisCounters
+    from longboat.gateway.records.tracing import Tracer
+
+__all__ = (
+    "USAGE_DAYS",
+    "MetricsQuery",
+    "NodeQuery",
+    "ObservedState",
+    "OwnerQuery",
+    "RecentQuery",
+    "TimelineQuery",
+    "UsageQuery",
+    "decode_query",
+)
+
+USAGE_DAYS = 31
+_USAGE_KEYS = ("day", "tenant", "model")
+
+Reply = dict[str, Any]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
+
+
+class _Books(Protocol):
+    def settle(self) -> None: ...
+
+
+class ObservedState(Protocol):
+    """What one process keeps about its requests."""
+
+    clock: Clock
+    config: GatewayConfig
+    metrics: Metrics
+    recent: RecentRequests
+    usage: UsageStore
+    owners: Owners
+    table: LiveTable
+    access_log: AccessLog | None
+    tracer: Tracer | None
+    remote_counters: RedisCounters | None
+    connections: set[Any]
+    held_bytes: int
+
+    @property
+    def books(self) -> _Books: ...
+
+
+class _Query(msgspec.Struct, frozen=True, tag_field="query", forbid_unknown_fields=True):
+    """One question. Replies are JSON documents; whoever asks several processes adds ``missing``."""
+
+    def local(self, state: ObservedState) -> Reply:
+        """Reply from the state of one process, whose accounts are settled."""
+        raise NotImplementedError
+
+    def joined(self, replies: Sequence[Reply]) -> Reply:
+        """Join the replies of several processes to one."""
+        raise NotImplementedError
+
+
+class MetricsQuery(_Query, frozen=True, tag="metrics"):
+    """Asks for a snapshot of all counters: see ``metrics.merge``."""
+
+    def local(self, state: ObservedState) -> Reply:
+        snapshot = state.metrics.snapshot(state.table.upstreams(), state)
+        snapshot["events"].update(_losses(state))
+        return snapshot
+
+    def joined(self, replies: Sequence[Reply]) -> Reply:
+        return merge(replies)
+
+
+class TimelineQuery(_Query, frozen=True, tag="timeline"):
+    """Asks for ``{"request": timeline or None}`` of one recent request."""
+
+    request_id: str
+    # where given, only a request of this tenant is found
+    tenant: str | None = None
+
+    def local(self, state: ObservedState) -> Reply:
+        record = state.recent.get(self.request_id, self.tenant)
+        return {"request": timeline(record) if record else None}
+
+    def joined(self, replies: Sequence[Reply]) -> Reply:
+        found = [reply["request"] for reply in replies if reply["request"] is not None]
+        return {"request": max(found, key=_received_s, default=None)}
+
+
+class RecentQuery(_Query, frozen=True, tag="recent"):
+    """Asks for ``{"requests": [summary, …]}``, the newest first."""
+
+    # where given, only requests of this tenant are listed
+    tenant: str | None = None
+    limit: _Count = 50
+
+    def local(self, state: ObservedState) -> Reply:
+        return {"requests": [summary(record) for record in state.recent.newest(self.tenant, self.limit)]}
+
+    def joined(self, replies: Sequence[Reply]) -> Reply:
+        rows = [row for reply in replies for row in reply["requests"]]
+        return {"requests": sorted(rows, key=_received_s, reverse=True)[: self.limit]}
+
+
+class UsageQuery(_Query, frozen=True, tag="usage"):
+    """Asks for ``{"days": [UsageRow's fields …], "shared": whether all processes keep one file}``."""
+
+    days: _Count = USAGE_DAYS
+
+    def local(self, state: ObservedState) -> Reply:
+        rows = state.usage.report(self.days, state.clock.unix_s())
+        return {"days": [dataclasses.asdict(row) for row in rows], "shared": state.config.state_folder is not None}
+
+    def joined(self, replies: Sequence[Reply]) -> Reply:
+        """Take the largest count of a shared file, which lacks only what others added in the last second; else add."""
+        shared = any(reply["shared"] for reply in replies)
+        rows: dict[tuple[str, ...], Reply] = {}
+        for row in (row for reply in replies for row in reply["days"]):
+            key = tuple(row[name] for name in _USAGE_KEYS)
+            rows[key] = _joined_row(rows[key], row, shared=shared) if key in rows else row
+        return {"days": [rows[key] for key in sorted(rows)], "shared": shared}
+
+
+class OwnerQuery(_Query, frozen=True, tag="owner"):
+    """Asks for ``{"owner": {"tenant", "model", "key"} or None}``: the holder of a response of the Responses API."""
+
+    response_id: str
+
+    def local(self, state: ObservedState) -> Reply:
+        owner = state.owners.find(self.response_id)
+        return {"owner": owner._asdict() if owner else None}
+
+    def joined(self, replies: Sequence[Reply]) -> Reply:
+        return {"owner": next((reply["owner"] for reply in replies if reply["owner"] is not None), None)}
+
+
+NodeQuery = MetricsQuery | TimelineQuery | RecentQuery | UsageQuery | OwnerQuery
+
+_DECODER = msgspec.json.Decoder(NodeQuery)
+
+
+def decode_query(document: bytes) -> NodeQuery:
+    """Read a query. Raise UserInputError where it is none."""
+    try:
+        query: NodeQuery = _DECODER.decode(document)
+    except msgspec.MsgspecError as error:
+        raise UserInputError(f"the query cannot be read: {error}", hint='send {"query": "metrics"}, …') from error
+    return query
+
+
+def _losses(state: ObservedState) -> dict[str, int]:
+    """Count what was dropped so that requests were never held up."""
+    losses = {}
+    if state.access_log is not None:
+        losses["log_lines_dropped"] = state.access_log.num_dropped
+    if state.tracer is not None:
+        losses["spans_dropped"] = state.tracer.num_dropped
+    if state.remote_counters is not None:
+        losses["counted_without_redis"] = state.remote_counters.num_degraded
+    return losses
+
+
+def _received_s(row: Mapping[str, Any]) -> float:
+    return float(row["received"])
+
+
+def _joined_row(one: Reply, two: Reply, *, shared: bool) -> Reply:
+    join = max if shared else int.__add__
+    return {name: value if name in _USAGE_KEYS else join(value, two[name]) for name, value in one.items()}

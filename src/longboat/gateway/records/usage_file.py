@@ -1,0 +1,109 @@
+"""The SQLite file in which all gateway processes of a node add up what tenants used."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+__all__ = ("Counts", "Key", "UsageFile")
+
+SCHEMA_VERSION = 1
+_BUSY_S = 5.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS usage (
+    day TEXT NOT NULL, tenant TEXT NOT NULL, model TEXT NOT NULL,
+    requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, model)
+) WITHOUT ROWID
+"""
+_ADD = """
+INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, model) DO UPDATE SET
+    requests = requests + excluded.requests, prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens,
+    cached_tokens = cached_tokens + excluded.cached_tokens
+"""
+_SINCE = "SELECT * FROM usage WHERE day >= ? ORDER BY day, tenant, model"
+
+Key = tuple[str, str, str]  # day, tenant, model
+Counts = list[int]  # requests, prompt, completion, cached tokens
+
+
+class UsageFile:
+    """A file that is opened when it is needed, and again after it failed. Methods raise sqlite3.Error or OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Make or open the file.
+
+        SQLite waits for other processes, but not while one of them turns the file to WAL, so this tries again.
+        """
+        deadline_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._connected()
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.01)
+
+    def add(self, counts: Mapping[Key, Counts]) -> None:
+        """Add to the rows, all of them or none."""
+        connection = self._connected()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.executemany(_ADD, [(*key, *numbers) for key, numbers in counts.items()])
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    def rows_since(self, first_day: str) -> dict[Key, Counts]:
+        """Read the rows of a day and of those after it."""
+        with closing(self._connected().execute(_SINCE, (first_day,))) as cursor:
+            return {row[:3]: list(row[3:]) for row in cursor}
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = _connect(self.path)
+        return self._connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _prepare(connection)
+        path.chmod(0o600)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(file: sqlite3.Connection) -> None:
+    """Make the table in a new file. Raise sqlite3.Error where another program or a newer version made the file."""
+    version = file.execute("PRAGMA user_version").fetchone()[0]
+    tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if version > SCHEMA_VERSION or (version == 0 and tables not in ([], ["usage"])):
+        raise sqlite3.DatabaseError("it was made by another program, or by a newer version")
+    if version < SCHEMA_VERSION:
+        file.execute(_SCHEMA)
+        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
