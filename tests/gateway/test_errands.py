@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from fake_upstream import until_closed
 from gateway_lab import RawClient, eventually, post_bytes, settled
 
@@ -162,18 +161,18 @@ async def test_defect_in_a_decision_is_a_500_for_this_request_only(
     assert len(reported) == 1
 
 
-def defect(*_: Any, **__: Any) -> bytes:
+def defect() -> int:
     raise RuntimeError("a defect")
 
 
 async def test_defect_on_the_way_to_an_engine_is_a_500_and_closes_the_account(
-    make_upstream: Any, make_gateway: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+    make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
     gateway = await make_gateway(await make_upstream())
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     (upstream,) = gateway.state.table.upstreams()
-    monkeypatch.setattr("longboat.gateway.exchange.upstream_request.splice", defect)
+    gateway.state.next_turn = defect
     response = await (await connect(gateway)).post(ASK)
     assert (response.status, response.code) == (500, "gateway_failed")
     assert reported

@@ -47,6 +47,7 @@ def test_transcription(client: openai.OpenAI, chat: Place, sound: bytes) -> None
     assert verbose.duration == pytest.approx(2, abs=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # in OpenAI's client
 def test_translation(client: openai.OpenAI, chat: Place, sound: bytes) -> None:
     assert client.audio.translations.create(model=chat.model, file=("tone.wav", sound)).text
 

@@ -456,7 +456,7 @@ class ClientConnection:
             return
         exchange = Exchange(self._state, self, call)
         self._exchange = exchange
-        exchange.start()
+        exchange.guard(exchange.start)
 
     def _opened_remotely(self, call: Call, refusal: Refusal | None) -> None:
         self._opened(call, refusal)
