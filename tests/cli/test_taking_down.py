@@ -20,11 +20,11 @@ MODEL = FLEET.models[0]
 SHAPE = GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources())
 
 
-def session(status: str = "RUNNING", **keepers: bool) -> FakeSession:
+def session(status: str = "RUNNING", **daemons: bool) -> FakeSession:
     names = (model_app_name(MODEL.name), "theirs")
     apps = {name: application(name) for name in names}
     apps["gone"] = application("gone", "DELETING")
-    return FakeSession({CONTROLLER_APP: application(CONTROLLER_APP, status, "no such module"), **apps}, keepers)
+    return FakeSession({CONTROLLER_APP: application(CONTROLLER_APP, status, "no such module"), **apps}, daemons)
 
 
 @pytest.mark.parametrize("status", ["RUNNING", "DEPLOYING", "DEPLOY_FAILED", "UNHEALTHY"])
@@ -36,7 +36,7 @@ def test_a_fleet_whose_controller_does_not_answer_comes_down(status: str, capsys
     assert "without its controller" in capsys.readouterr().err
 
 
-def test_a_keeper_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = session(n1=False, n2=True)
     end_fleet(fleet)
     assert fleet.ray.events == ["killed n1", "shut down n2", "killed n2"]

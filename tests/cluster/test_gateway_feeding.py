@@ -1,4 +1,4 @@
-"""What a keeper does with its node's gateway: the order of policy and table, restarts, secrets."""
+"""What a daemon does with its node's gateway: the order of policy and table, restarts, secrets."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _cannot_start(gateway: GatewayReport) -> bool:
 
 
 def _patience_s(gateway: GatewayReport) -> float:
-    """Return how long to wait: a node that never spoke (its address is not known) may still be starting its keeper."""
+    """Return how long to wait: a node that never spoke (its address is not known) may still be starting its daemon."""
     return GATEWAY_PATIENCE_S if gateway.address else KEEPER_PATIENCE_S
 
 

@@ -361,7 +361,7 @@ def take_down(session: Session, applied: Applied, console: Console) -> None:
 
 
 def end_fleet(session: Session) -> None:
-    """End models first, so that gateways answer to the last, then gateways, keepers and the controller.
+    """End models first, so that gateways answer to the last, then gateways, daemons and the controller.
 
     A controller that does not answer is ended all the same. Raises ClusterError when Serve does not answer.
     """
@@ -371,8 +371,8 @@ def end_fleet(session: Session) -> None:
         session.rest.put({"proxy_location": "Disabled", "applications": others})
         session.wait_gone()
     finally:
-        if trouble:  # only now, since a controller that lives would start keepers again
-            _end_keepers(session, trouble)
+        if trouble:  # only now, since a controller that lives would start daemons again
+            _end_daemons(session, trouble)
 
 
 def _end_by_controller(session: Session, others: list[dict[str, Any]]) -> str:
@@ -386,8 +386,8 @@ def _end_by_controller(session: Session, others: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _end_keepers(session: Session, trouble: str) -> None:
-    silent = ", ".join(node_id[:8] for node_id in session.end_keepers())
+def _end_daemons(session: Session, trouble: str) -> None:
+    silent = ", ".join(node_id[:8] for node_id in session.end_daemons())
     left = f"; no answer from nodes {silent}: longboat node stop there ends what is left" if silent else ""
     print(f"warning: the fleet was ended without its controller ({trouble}){left}", file=sys.stderr, flush=True)
 

@@ -44,11 +44,11 @@ class FleetController:
     """Lives in Serve, so it comes back by itself; what it knows, it hears again within a second."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
-        self, keeper_of: Callable[[str], Any], end_keeper: Callable[[str], Awaitable[bool]]
+        self, daemon_of: Callable[[str], Any], end_daemon: Callable[[str], Awaitable[bool]]
     ) -> None:
-        """keeper_of: the keeper actor of a node, made when there is none; end_keeper: whether it could be ended"""
-        self._keeper_of = keeper_of
-        self._end_keeper = end_keeper
+        """daemon_of: the daemon actor of a node, made when there is none; end_daemon: whether it could be ended"""
+        self._daemon_of = daemon_of
+        self._end_daemon = end_daemon
         self._membership = Membership()
         self._document: Mapping[str, Any] = {}
         self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
@@ -112,11 +112,11 @@ class FleetController:
         )
 
     async def end_nodes(self) -> int:
-        """End gateways, zygotes and keepers of all nodes; returns how many nodes answered."""
+        """End gateways, zygotes and daemons of all nodes; returns how many nodes answered."""
         self._stopping = True
         for task in (*self._loops, *self._nodes.values()):
             task.cancel()
-        return await self._end_keepers()
+        return await self._end_daemons()
 
     def _table_version(self) -> int:
         return self._table(time.time()).version
@@ -170,8 +170,8 @@ class FleetController:
 
     async def _order(self, node_id: str) -> None:
         try:
-            keeper = await asyncio.wait_for(asyncio.to_thread(self._keeper_of, node_id), ORDER_TIMEOUT_S)
-            answer = keeper.order.remote(self._node_order(node_id))
+            daemon = await asyncio.wait_for(asyncio.to_thread(self._daemon_of, node_id), ORDER_TIMEOUT_S)
+            answer = daemon.order.remote(self._node_order(node_id))
             self._reports[node_id] = await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
         except asyncio.CancelledError:
             raise
@@ -206,8 +206,8 @@ class FleetController:
             except Exception as error:  # a task root: the next turn tries again
                 log.warning("an update cannot be followed: %r", error)
 
-    async def _end_keepers(self) -> int:
-        ended = await asyncio.gather(*(self._end_keeper(node_id) for node_id in self._nodes), return_exceptions=True)
+    async def _end_daemons(self) -> int:
+        ended = await asyncio.gather(*(self._end_daemon(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
 
 

@@ -38,7 +38,7 @@ DETACH = 'exec 3<&0; "$@" <&3 3<&- & '
 
 
 class GatewayProcess:
-    """The keeper's hold on the gateway. The record file lets the next keeper find and adopt it."""
+    """The daemon's hold on the gateway. The record file lets the next daemon find and adopt it."""
 
     def __init__(self, folder: Path, node_id: str, address: str) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""NodeKeeper: one actor per node; it keeps the node's gateway running and fed, its zygotes warm, and reads its logs."""
+"""NodeDaemon: one actor per node; it keeps the node's gateway running and fed, its zygotes warm, and reads its logs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import run_folder
 from longboat.telemetry import logger
 
-__all__ = ("NodeKeeper",)
+__all__ = ("NodeDaemon",)
 
-log = logger("keeper")
+log = logger("daemon")
 
 HOLD_EVERY_S = 2.0
 
 
-class NodeKeeper:
+class NodeDaemon:
     """Outlives the controller that made it. Its gateway and zygotes outlive it in turn, and are adopted by the next."""
 
     def __init__(self) -> None:

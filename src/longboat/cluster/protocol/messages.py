@@ -1,4 +1,4 @@
-"""What supervisors, agents, keepers and the controller say to each other; all of it plain frozen records."""
+"""What supervisors, agents, daemons and the controller say to each other; all of it plain frozen records."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class NodeOrder:
     """What the controller wants of a node.
 
     epoch: names the controller's life; table versions are compared within one epoch
-    table_is_old: the keeper repeats an order that no controller renewed: only a gateway that it starts takes the table
+    table_is_old: the daemon repeats an order that no controller renewed: only a gateway that it starts takes the table
     policy: document of the core's Policy, with secrets; a gateway takes it without a restart
     drained: the gateway is to tell balancers that it takes nothing new
     """
@@ -184,7 +184,7 @@ class GatewayReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node keeper's answer to an order."""
+    """A node daemon's answer to an order."""
 
     gateway: GatewayReport
     zygotes: tuple[str, ...] = ()

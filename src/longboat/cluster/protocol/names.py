@@ -7,7 +7,7 @@ __all__ = (
     "CONTROLLER_DEPLOYMENT",
     "NAMESPACE",
     "SUPERVISOR_DEPLOYMENT",
-    "keeper_name",
+    "daemon_name",
     "model_app_name",
 )
 
@@ -23,6 +23,6 @@ def model_app_name(model: str) -> str:
     return f"{MODEL_APP_PREFIX}{model}"
 
 
-def keeper_name(node_id: str) -> str:
-    """Named actor of a node's keeper."""
+def daemon_name(node_id: str) -> str:
+    """Named actor of a node's daemon."""
     return f"longboat-node-{node_id}"

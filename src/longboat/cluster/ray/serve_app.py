@@ -11,7 +11,7 @@ from longboat.cluster.fleet.controller import FleetController
 from longboat.cluster.fleet.serve_config import bundle_labels
 from longboat.cluster.gang.supervisor import EngineSupervisor
 from longboat.cluster.protocol.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
-from longboat.cluster.ray.actors import create_agents, end_keeper, keeper_of
+from longboat.cluster.ray.actors import create_agents, daemon_of, end_daemon
 
 __all__ = ("controller_app", "model_app")
 
@@ -51,4 +51,4 @@ def controller_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=20.0,
     )
-    return deployment.bind(keeper_of, end_keeper)
+    return deployment.bind(daemon_of, end_daemon)

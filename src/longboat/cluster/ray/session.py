@@ -19,7 +19,7 @@ from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
 from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
 from longboat.cluster.protocol.messages import FleetReport
-from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name
+from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, daemon_name
 from longboat.core.errors import ClusterError
 from longboat.core.topology import Node
 
@@ -187,7 +187,7 @@ class Session:
             raise ClusterError(f"Ray refused to drain the node: {last}", hint="longboat status shows the nodes")
 
     def end_nodes(self) -> None:
-        """Have the controller end gateways, zygotes and keepers.
+        """Have the controller end gateways, zygotes and daemons.
 
         Raises ClusterError when it does not.
         """
@@ -196,10 +196,10 @@ class Session:
         except Exception as error:
             raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
 
-    def end_keepers(self) -> tuple[str, ...]:
-        """End gateways, zygotes and keepers without a controller; returns the nodes that did not confirm it."""
-        keepers = {node.node_id: keeper for node in self.nodes() if (keeper := self._keeper(node.node_id)) is not None}
-        asked = {node_id: keeper.shutdown.remote() for node_id, keeper in keepers.items()}
+    def end_daemons(self) -> tuple[str, ...]:
+        """End gateways, zygotes and daemons without a controller; returns the nodes that did not confirm it."""
+        daemons = {node.node_id: daemon for node in self.nodes() if (daemon := self._daemon(node.node_id)) is not None}
+        asked = {node_id: daemon.shutdown.remote() for node_id, daemon in daemons.items()}
         deadline_s = time.monotonic() + CALL_TIMEOUT_S
         silent = []
         for node_id, ref in asked.items():
@@ -207,12 +207,12 @@ class Session:
                 self._ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
             except self._ray.exceptions.RayError:
                 silent.append(node_id)
-            self._ray.kill(keepers[node_id])
+            self._ray.kill(daemons[node_id])
         return tuple(silent)
 
-    def _keeper(self, node_id: str) -> Any:
+    def _daemon(self, node_id: str) -> Any:
         try:
-            return self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+            return self._ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
         except ValueError:
             return None
 
@@ -301,11 +301,11 @@ class Session:
                 answers[node_id] = error
         return answers
 
-    def ask_keeper(self, node_id: str, method: str, *args: object) -> Any:
-        """Call the keeper of a node. Raises ClusterError when it has none or does not answer."""
+    def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
+        """Call the daemon of a node. Raises ClusterError when it has none or does not answer."""
         try:
-            keeper = self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
-            return self._ray.get(getattr(keeper, method).remote(*args), timeout=CALL_TIMEOUT_S)
+            daemon = self._ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
+            return self._ray.get(getattr(daemon, method).remote(*args), timeout=CALL_TIMEOUT_S)
         except (ValueError, self._ray.exceptions.RayError) as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, ClusterError):
