@@ -9,8 +9,9 @@ from rich.console import Console
 
 from cli.fake_cluster import FakeSession, application
 from cli.test_up_and_down import FLEET, record
+from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import end_cluster
-from longboat.cli.fleet.up import Applied, end_fleet, take_down
+from longboat.cli.fleet.teardown import end_fleet, take_down
 from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
 from longboat.cluster.ray.session import ControllerFailedError
 from longboat.core.errors import ClusterError

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cli.fake_cluster import FakeSession, application
+from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import ends_with
 from longboat.cli.fleet.taken_down import FleetWatch, TakenDownError
-from longboat.cli.fleet.up import Applied, hold
+from longboat.cli.fleet.up import hold
 from longboat.cluster.host.record import ClusterRecord
 from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.core.errors import ClusterError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.server
-from typing import Any
 
 import pytest
 
@@ -12,16 +11,13 @@ from longboat.cluster.gang import gang as gang_module
 from longboat.cluster.gang import supervisor as supervisor_module
 from longboat.cluster.gang.supervisor import GangRunner
 from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
+from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import Phase, RankState, ResumeLevel
 from longboat.engines.resume_proof import ResumeProof
 
-MODEL: dict[str, Any] = {
-    "name": "tiny",
-    "source": "builtin:tiny",
-    "engine": {"kind": "fake", "args": [], "options": {}},
-}
+MODEL = ServedModel(name="tiny", source="builtin:tiny", engine=EngineSettings(kind="fake"))
 SHAPE = GangShape(tensor=1, pipeline=2, num_nodes=2, resources=RankResources())
 
 

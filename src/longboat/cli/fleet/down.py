@@ -40,7 +40,7 @@ def end_cluster(
 
 
 def _end_fleet(session: Session) -> bool:
-    from longboat.cli.fleet.up import end_fleet
+    from longboat.cli.fleet.teardown import end_fleet
 
     had_fleet = session.has_fleet()
     if had_fleet:

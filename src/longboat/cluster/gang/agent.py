@@ -18,6 +18,7 @@ from longboat.cluster.host.proc_usage import group_usage
 from longboat.cluster.host.rank_life import RankLife
 from longboat.cluster.host.rank_memory import rank_memory_bytes
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
+from longboat.cluster.protocol.model import ServedModel
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
 from longboat.core.states import Phase, RankState
@@ -55,7 +56,7 @@ class NodeAgent:
     lease_s: None for an agent that lives in its supervisor's process, and dies with it
     """
 
-    def __init__(self, model: Mapping[str, Any], node_rank: int, lease_s: float | None = LEASE_S) -> None:
+    def __init__(self, model: ServedModel, node_rank: int, lease_s: float | None = LEASE_S) -> None:
         self._model = model
         self._node_rank = node_rank
         self._lease_s = lease_s
@@ -85,7 +86,7 @@ class NodeAgent:
         context = ray.get_runtime_context()
         address = route_source(peer) if peer else node_address()
         model_path = await asyncio.to_thread(self._find_model)
-        engine = await asyncio.to_thread(engine_title, self._model)
+        engine = await asyncio.to_thread(engine_title, self._model.engine)
         return AgentFacts(
             node_id=context.get_node_id(),
             hostname=socket.gethostname(),
@@ -182,7 +183,7 @@ class NodeAgent:
     ) -> ZygoteClient | None:
         from longboat.cluster.host.launch import warm_zygote
 
-        startup = str(self._model["engine"].get("startup", "auto"))
+        startup = self._model.engine.startup
         if environment is None or startup == "plain" or (startup == "auto" and environment.platform != "cpu"):
             return None
         return await warm_zygote(environment, preload_env, run, wait_s=ZYGOTE_WAIT_S)
@@ -190,7 +191,7 @@ class NodeAgent:
     def _find_model(self) -> str:
         from longboat.cluster.host.facts import model_folder
 
-        return model_folder(str(self._model["source"]), home_folder())
+        return model_folder(self._model.source, home_folder())
 
     def _reserve_port(self, address: str) -> int:
         """Hold a free port until just before the engine starts, so that no sibling gets it too."""
@@ -279,7 +280,7 @@ class NodeAgent:
 
     async def _follow_phase(self) -> None:
         assert self._log is not None
-        phase_of = adapter_for(str(self._model["engine"]["kind"])).phase_of
+        phase_of = adapter_for(self._model.engine.kind).phase_of
         await follow_phases(self._log, phase_of, self._take_phase, lambda: self._rank is None)
 
     def _take_phase(self, phase: Phase) -> None:

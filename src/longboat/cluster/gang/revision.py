@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from longboat.cluster.protocol.model import ServedModel
 
 __all__ = ("revision_of",)
 
@@ -30,7 +32,7 @@ _HARMLESS_FLAGS = frozenset(
 """They change how much an engine does at once, or what it logs, and not what it answers."""
 
 
-def revision_of(model: Mapping[str, Any], model_path: str, engine: str) -> str:
+def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     """16 hexadecimal digits: equal for replicas that answer alike, on whichever node.
 
     model: its entry of the fleet file; model_path: folder on this node, or a hub's id; engine: name and version
@@ -38,7 +40,7 @@ def revision_of(model: Mapping[str, Any], model_path: str, engine: str) -> str:
     changes how answers are computed and not what they are, up to rounding. Reads a few MB; to be called in a thread.
     """
     digest = hashlib.sha256()
-    for part in (engine, str(model.get("context")), *_flags(model["engine"].get("args", ()))):
+    for part in (engine, str(model.context), *_flags(model.engine.args)):
         digest.update(part.encode() + b"\0")
     folder = Path(model_path)
     if folder.is_dir():

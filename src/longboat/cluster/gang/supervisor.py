@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from longboat.cluster.gang.drain_tracker import DRAIN_S
@@ -15,9 +15,10 @@ from longboat.cluster.gang.gang import Gang
 from longboat.cluster.gang.meter import Meter
 from longboat.cluster.gang.probe import wait_for_token
 from longboat.cluster.protocol.messages import Announcement, RankLoss
+from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
-from longboat.core.plan import GangShape, RankResources
+from longboat.core.plan import GangShape
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
@@ -50,7 +51,7 @@ class GangRunner:
         self,
         *,
         fleet: str,
-        model: Mapping[str, Any],
+        model: ServedModel,
         shape: GangShape,
         replica: str,
         digest: str,
@@ -64,15 +65,15 @@ class GangRunner:
         self._slot = slot
         self._controller = controller
         self._die = die
-        self._adapter = adapter_for(str(model["engine"]["kind"]))
+        self._adapter = adapter_for(model.engine.kind)
         self._gang = Gang(agents, self._adapter)
-        self._identity: dict[str, Any] = {
-            "fleet": fleet,
-            "replica": replica,
-            "digest": digest,
-            "generation": time.time_ns() // 1_000_000,
-            "api_key": secrets.token_urlsafe(24),
-        }
+        self._identity = GangIdentity(
+            fleet=fleet,
+            replica=replica,
+            digest=digest,
+            generation=time.time_ns() // 1_000_000,
+            api_key=secrets.token_urlsafe(24),
+        )
         self.phase = Phase.PLACING
         self._phase_since_s = time.monotonic()
         self._phase_s: dict[str, float] = {}
@@ -161,7 +162,7 @@ class GangRunner:
     async def _proof(self, api_key: str) -> ResumeProof:
         try:
             async with asyncio.timeout(PROOF_S * 2):
-                return await prove(self.url, api_key, str(self._model["name"]), timeout_s=PROOF_S)
+                return await prove(self.url, api_key, self._model.name, timeout_s=PROOF_S)
         except Exception as error:  # a replica that cannot be tried still serves
             return ResumeProof(level=ResumeLevel.NONE, detail=f"could not be tried: {error!r}")
 
@@ -171,7 +172,7 @@ class GangRunner:
     def check(self) -> None:
         """Raise when the gang is not whole."""
         if self.phase is Phase.FAILED:
-            raise EngineError(self._detail, hint=f"longboat logs {self._model['name']}")
+            raise EngineError(self._detail, hint=f"longboat logs {self._model.name}")
 
     async def drain(self, patience_s: float) -> None:
         """Tell the gateways to send nothing more, wait until the engine is idle, end the gang.
@@ -234,7 +235,7 @@ class GangRunner:
 
     async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
         lost = _lost(await loss)
-        log.error("%s/%s: %s", self._model["name"], self._identity["replica"], lost)
+        log.error("%s/%s: %s", self._model.name, self._identity.replica, lost)
         await self._fail(lost)
         self._die(str(lost))
 
@@ -295,16 +296,16 @@ class GangRunner:
     def _announcement(self) -> Announcement:
         phase_s = {**self._phase_s, self.phase.value: round(time.monotonic() - self._phase_since_s, 3)}
         state = ReplicaState(
-            model=str(self._model["name"]),
-            replica=str(self._identity["replica"]),
-            generation=int(self._identity["generation"]),
+            model=self._model.name,
+            replica=self._identity.replica,
+            generation=self._identity.generation,
             phase=self.phase,
             url=self.url,
             ranks=self._gang.states(),
             phase_s=phase_s,
             detail=self._detail,
             shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
-            digest=str(self._identity["digest"]),
+            digest=self._identity.digest,
             supervisor_pid=os.getpid(),
             resume=self._resume.level,
             resume_detail=self._resume.detail,
@@ -317,7 +318,7 @@ class GangRunner:
             slot=self._slot(),
             capacity=self._adapter.capacity(plan) if plan else None,
             beats=self._gang.beats,
-            api_key=str(self._identity["api_key"]),
+            api_key=self._identity.api_key,
             log_tail=self._log_tail,
         )
 
@@ -328,10 +329,10 @@ class EngineSupervisor:
     async def __init__(  # type: ignore[misc] # Serve awaits it
         self,
         fleet: str,
-        model: Mapping[str, Any],
-        shape: Mapping[str, Any],
+        model: ServedModel,
+        shape: GangShape,
         digest: str,
-        create_agents: Callable[[Mapping[str, Any], GangShape], list[AgentPort]],
+        create_agents: Callable[[ServedModel, GangShape], list[AgentPort]],
     ) -> None:
         from ray import serve
 
@@ -339,15 +340,14 @@ class EngineSupervisor:
         from longboat.cluster.protocol.ports import ServeController
 
         context = serve.get_replica_context()
-        gang_shape = _shape(shape)
         self._runner = GangRunner(
             fleet=fleet,
             model=model,
-            shape=gang_shape,
+            shape=shape,
             replica=context.replica_tag,
             digest=digest,
             slot=lambda: int(serve.get_replica_context().rank.rank),
-            agents=create_agents(model, gang_shape),
+            agents=create_agents(model, shape),
             controller=ServeController(CONTROLLER_APP),
             die=_exit_process,
         )
@@ -361,12 +361,6 @@ class EngineSupervisor:
         """Serve calls it when the replica is stopped."""
         if runner := getattr(self, "_runner", None):
             await runner.drain(DRAIN_S)
-
-
-def _shape(values: Mapping[str, Any]) -> GangShape:
-    """Read the shape from the plain values that it travelled as."""
-    lists = {name: tuple(values.get(name, ())) for name in ("layers", "stages")}
-    return GangShape(**{**values, **lists, "resources": RankResources(**values["resources"])})
 
 
 def _exit_process(reason: str) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from longboat.cluster.protocol.messages import WarmEnvironment
+from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.core.plan import GangPlan
 from longboat.engines.contract import EngineEnvironment, RankCommand
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
@@ -18,27 +18,23 @@ from longboat.folders import home_folder
 __all__ = ("engine_environment", "rank_command", "rank_marks", "warm_zygote")
 
 
-def engine_environment(engine: Mapping[str, Any]) -> EngineEnvironment | None:
+def engine_environment(engine: EngineSettings) -> EngineEnvironment | None:
     """Find the Python environment that ``engine`` names on this node; None if the engine needs none.
 
     Raises UserInputError or ClusterError when it is not here.
     """
     from longboat.engines.environments.environment import find_environment
 
-    if engine["kind"] == "fake":
+    if engine.kind == "fake":
         return None
-    return find_environment(
-        str(engine["kind"]), version=engine.get("version"), path=engine.get("environment"), home=home_folder()
-    )
+    return find_environment(engine.kind, version=engine.version, path=engine.environment, home=home_folder())
 
 
-def rank_command(
-    model: Mapping[str, Any], plan: GangPlan, node_rank: int
-) -> tuple[RankCommand, EngineEnvironment | None]:
+def rank_command(model: ServedModel, plan: GangPlan, node_rank: int) -> tuple[RankCommand, EngineEnvironment | None]:
     """Make the command of one rank on this node, with the environment it runs in."""
-    environment = engine_environment(model["engine"])
+    environment = engine_environment(model.engine)
     overlay = overlay_folder(environment) if environment else ""
-    return adapter_for(str(model["engine"]["kind"])).command(plan, node_rank, environment, overlay), environment
+    return adapter_for(model.engine.kind).command(plan, node_rank, environment, overlay), environment
 
 
 def overlay_folder(environment: EngineEnvironment) -> str:
@@ -75,7 +71,7 @@ async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: 
 
     Raises UserInputError when the environment is not installed here.
     """
-    engine = {"kind": wanted.kind, "version": wanted.version, "environment": wanted.path}
+    engine = EngineSettings(kind=wanted.kind, version=wanted.version, environment=wanted.path)
     environment = await asyncio.to_thread(engine_environment, engine)
     if environment is None or environment.platform != "cpu":
         return "none needed"

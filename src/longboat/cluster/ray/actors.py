@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -12,6 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from longboat.cluster.gang.agent import NodeAgent
 from longboat.cluster.node.node_daemon import NodeDaemon
+from longboat.cluster.protocol.model import ServedModel
 from longboat.cluster.protocol.names import NAMESPACE, daemon_name
 from longboat.cluster.protocol.ports import AgentPort, RayAgent
 from longboat.core.plan import GangShape
@@ -19,7 +19,7 @@ from longboat.core.plan import GangShape
 __all__ = ("create_agents", "daemon_of", "end_daemon")
 
 
-def create_agents(model: Mapping[str, Any], shape: GangShape) -> list[AgentPort]:
+def create_agents(model: ServedModel, shape: GangShape) -> list[AgentPort]:
     """Create this replica's agents: rank 0's in the supervisor itself, and an actor in each further bundle.
 
     Each takes its bundle's accelerators, so Ray names them.
