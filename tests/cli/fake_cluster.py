@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from longboat.cluster.fleet.applications import ServeApplications
 from longboat.cluster.protocol.names import CONTROLLER_APP, daemon_name
 from longboat.cluster.ray.session import Session
 
@@ -79,10 +80,9 @@ class FakeSession(Session):
         self.serve = FakeServe(dict(apps))
         self.ray = FakeRay(daemons or {})
         self.rest = self.serve  # type: ignore[assignment]
+        self.apps = ServeApplications(self.rest)
         self._ray = self.ray
         self._controller = None
-        self._given_up = {}
-        self._given_up_at_s = -1e9
 
     def _controller_handle(self) -> Any:
         raise TimeoutError(CONTROLLER_APP)

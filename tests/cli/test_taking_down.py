@@ -12,8 +12,8 @@ from cli.test_up_and_down import FLEET, record
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import end_cluster
 from longboat.cli.fleet.teardown import end_fleet, take_down
+from longboat.cluster.fleet.applications import ControllerFailedError
 from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
-from longboat.cluster.ray.session import ControllerFailedError
 from longboat.core.errors import ClusterError
 from longboat.core.plan import GangShape, RankResources
 

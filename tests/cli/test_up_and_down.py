@@ -53,7 +53,7 @@ def test_the_local_cluster_ends_with_the_fleet_that_was_on_it() -> None:
 def watch(apps: dict[str, dict[str, object]], kept: list[bool]) -> tuple[FleetWatch, list[float]]:
     """A watch of a fleet on a clock of its own, and the seconds that it slept."""
     slept: list[float] = []
-    return FleetWatch(FakeSession(apps), lambda: kept.pop(0), clock=lambda: sum(slept), sleep=slept.append), slept
+    return FleetWatch(FakeSession(apps).apps, lambda: kept.pop(0), clock=lambda: sum(slept), sleep=slept.append), slept
 
 
 def test_a_fleet_that_another_command_took_down_is_held_no_longer() -> None:
@@ -71,12 +71,12 @@ def test_a_cluster_that_was_stopped_is_noticed_without_asking_it() -> None:
 
 
 def test_a_head_that_does_not_answer_may_come_back() -> None:
-    class Silent(FakeSession):
+    class Silent:
         def has_fleet(self) -> bool:
             raise ClusterError("the dashboard does not answer")
 
     kept = [True] * 20 + [False]
-    held = FleetWatch(Silent({}), lambda: kept.pop(0), clock=iter(range(100)).__next__, sleep=lambda _: None)
+    held = FleetWatch(Silent(), lambda: kept.pop(0), clock=iter(range(100)).__next__, sleep=lambda _: None)
     with pytest.raises(TakenDownError):
         held.hold()
     assert not kept

@@ -42,7 +42,7 @@ def end_cluster(
 def _end_fleet(session: Session) -> bool:
     from longboat.cli.fleet.teardown import end_fleet
 
-    had_fleet = session.has_fleet()
+    had_fleet = session.apps.has_fleet()
     if had_fleet:
         end_fleet(session)
     return had_fleet

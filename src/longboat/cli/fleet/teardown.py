@@ -32,11 +32,11 @@ def end_fleet(session: Session) -> None:
 
     A controller that does not answer is ended all the same. Raises ClusterError when Serve does not answer.
     """
-    others = session.foreign_applications()
+    others = session.apps.foreign()
     trouble = _end_by_controller(session, others)
     try:
         session.rest.put({"proxy_location": "Disabled", "applications": others})
-        session.wait_gone()
+        session.apps.wait_gone()
     finally:
         if trouble:  # only now, since a controller that lives would start daemons again
             _end_daemons(session, trouble)
@@ -45,8 +45,8 @@ def end_fleet(session: Session) -> None:
 def _end_by_controller(session: Session, others: list[dict[str, Any]]) -> str:
     """End the fleet in order; return why that failed, empty where it did not."""
     try:
-        session.check_controller()
-        session.end_models(others)
+        session.apps.check_controller()
+        session.apps.end_models(others)
         session.end_nodes()
     except ClusterError as error:
         return error.message
@@ -66,5 +66,5 @@ def _remove_models(session: Session, applied: Applied) -> None:
         return
     fleet = applied.fleet.model_copy(update={"models": kept})
     left = Applied(fleet=fleet, text=dump_fleet(fleet), planned=applied.planned)
-    policy, told = current_policy(session, fleet, applied.admins), controller_values(session.applications())
-    put_fleet(session, left, policy, applied.shapes, session.deployed_models(), told)
+    policy, told = current_policy(session, fleet, applied.admins), controller_values(session.apps.all())
+    put_fleet(session, left, policy, applied.shapes, session.apps.deployed_models(), told)

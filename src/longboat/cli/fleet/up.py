@@ -85,7 +85,7 @@ def hold(session: Session, applied: Applied, out: TextIO | None = None) -> None:
 
 
 def _watch(session: Session, applied: Applied) -> FleetWatch:
-    return FleetWatch(session, lambda: not applied.started_cluster or _is_at(session.gcs_address))
+    return FleetWatch(session.apps, lambda: not applied.started_cluster or _is_at(session.gcs_address))
 
 
 def _is_at(gcs_address: str) -> bool:
