@@ -38,6 +38,11 @@ class Gang:
         self.revision = ""  # of what changes results, as the head's node knows it
 
     @property
+    def url(self) -> str:
+        """Base URL of the engine; empty before the gang has a plan."""
+        return f"http://{self.plan.head.address}:{self.plan.head.ports['api']}" if self.plan else ""
+
+    @property
     def beats(self) -> str:
         """host:port where heartbeats are heard; empty: nowhere."""
         return self._pulse.address if self._pulse else ""

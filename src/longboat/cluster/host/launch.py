@@ -15,7 +15,10 @@ from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder
 
-__all__ = ("engine_environment", "rank_command", "rank_marks", "warm_zygote")
+__all__ = ("engine_environment", "rank_command", "rank_marks", "reap_rank", "warm_environment", "zygote_for")
+
+ZYGOTE_WAIT_S = 120.0
+"""How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
 
 
 def engine_environment(engine: EngineSettings) -> EngineEnvironment | None:
@@ -55,15 +58,27 @@ def rank_marks(plan: GangPlan, node_rank: int, run: Path) -> dict[str, str]:
     }
 
 
-async def warm_zygote(
-    environment: EngineEnvironment, preload_env: Mapping[str, str], run: Path, *, wait_s: float
-) -> ZygoteClient | None:
-    """Return the node's zygote for this environment, started when there is none; None if not ready within ``wait_s``.
+async def reap_rank(marks: Mapping[str, str]) -> None:
+    """End what is left of a rank: without its keeper it may not have ended whole."""
+    from longboat.engines.launch.process import reap
 
-    It hangs on the raylet, the parent of every Ray worker, and so outlives this actor but not the node.
+    await reap({name: marks[name] for name in ("LONGBOAT_RUN", "LONGBOAT_GANG", "LONGBOAT_NODE_RANK")})
+
+
+async def zygote_for(
+    engine: EngineSettings, environment: EngineEnvironment | None, preload_env: Mapping[str, str] | None, run: Path
+) -> ZygoteClient | None:
+    """Return the node's zygote for this environment, started when there is none; None where a rank starts plainly.
+
+    preload_env: variables of the import; None: the engine cannot fork from a zygote
+    The zygote hangs on the raylet, the parent of every Ray worker, and so outlives this actor but not the node.
     """
+    if environment is None or preload_env is None or engine.startup == "plain":
+        return None
+    if engine.startup == "auto" and environment.platform != "cpu":
+        return None
     overlay = overlay_folder(environment)
-    return await ensure_zygote(environment, overlay, preload_env, run, lifeline_pid=os.getppid(), wait_s=wait_s)
+    return await ensure_zygote(environment, overlay, preload_env, run, lifeline_pid=os.getppid(), wait_s=ZYGOTE_WAIT_S)
 
 
 async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: int) -> str:
