@@ -118,7 +118,7 @@ class GatewayChild:
             print(line, file=sys.stderr, flush=True)
 
 
-class AloneGateway:
+class AloneGateway:  # size: one process with its files, its engines and the versions last sent to it
     """Keeps one gateway as its files want it, and tells it which engines are there."""
 
     def __init__(self, options: AloneOptions, wanted: Wanted, salt: str, folder: Path) -> None:

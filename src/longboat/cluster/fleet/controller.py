@@ -40,13 +40,13 @@ ORDER_TIMEOUT_S = 8.0
 ROLL_EVERY_S = 1.0
 
 
-class FleetController:
-    """Lives in Serve, so it comes back by itself; what it knows, it hears again within a second."""
+class FleetController:  # size: one Serve deployment answers supervisors, commands and Serve, and orders all nodes
+    """The controller of the whole fleet. Serve restarts it, and it learns its state again within a second."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
         self, daemon_of: Callable[[str], Any], end_daemon: Callable[[str], Awaitable[bool]]
     ) -> None:
-        """daemon_of: the daemon actor of a node, made when there is none; end_daemon: whether it could be ended"""
+        """daemon_of: returns the daemon actor of a node, made when there is none; end_daemon: says whether it ended"""
         self._daemon_of = daemon_of
         self._end_daemon = end_daemon
         self._membership = Membership()
@@ -66,7 +66,7 @@ class FleetController:
         self._loops = [asyncio.create_task(self._follow_nodes()), asyncio.create_task(self._follow_rollouts())]
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
-        """Serve hands over the desired fleet, as ``serve_config.controller_document`` writes it."""
+        """Take over the desired fleet from Serve, as ``serve_config.controller_document`` writes it."""
         self._document, self._policy = document, None
         self._drains = read_drains(document)
         self._rollouts.take(read_rollouts(document), time.monotonic())
@@ -127,7 +127,7 @@ class FleetController:
         return self._membership.table(self._models(), now_s, moving)
 
     def _leave_rules(self, model: str) -> LeaveRules:
-        """Return the rules of draining: a model that stays lets answers end, one that goes for good only briefly."""
+        """Return how long responses may take to end: as the file says, or only briefly where the model was removed."""
         rules = self._document.get("updates", {}).get(model)
         return LeaveRules(drain_s=rules["drain_s"], limit_s=rules["limit_s"]) if rules else LeaveRules()
 
@@ -159,7 +159,7 @@ class FleetController:
             await asyncio.sleep(ORDER_EVERY_S)
 
     async def _follow_node(self, node_id: str) -> None:
-        """One loop per node: a node that does not answer delays nobody else."""
+        """Order one node again and again. Each node has its own loop, so a silent node delays no other."""
         while not self._stopping:
             changed = self._changed
             if self._document:
@@ -197,7 +197,7 @@ class FleetController:
         )
 
     async def _follow_rollouts(self) -> None:
-        """See updates to their end: nobody else may be there any more."""
+        """See updates to their end: the command that began one may have ended."""
         while True:
             await asyncio.sleep(ROLL_EVERY_S)
             try:
