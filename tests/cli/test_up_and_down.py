@@ -26,7 +26,7 @@ def record(**given: object) -> ClusterRecord:
 def test_up_that_started_nothing_does_not_stay(capsys: pytest.CaptureFixture[str]) -> None:
     hold(FakeSession({}), Applied(fleet=FLEET, text=""))
     out = capsys.readouterr().out
-    assert "goes on running" in out
+    assert "keeps running" in out
     assert "longboat down" in out
     assert "Ctrl-C" not in out
 
@@ -35,7 +35,7 @@ def test_up_says_what_ctrl_c_takes_down() -> None:
     assert Applied(fleet=FLEET, text="", started_fleet=True).fate.startswith("Ctrl-C takes it down")
     added = Applied(fleet=FLEET, text="", added=("b", "c"))
     assert added.holds_something
-    assert "Ctrl-C takes down b, c; the other models go on running" in added.fate
+    assert "Ctrl-C takes down b, c; the other models keep running" in added.fate
 
 
 def test_logs_can_be_asked_for_only_where_the_fleet_outlives_the_failure() -> None:

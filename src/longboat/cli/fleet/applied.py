@@ -52,13 +52,13 @@ class Applied:
 
     @property
     def fate(self) -> str:
-        """What ends what this ``up`` did, for people."""
+        """A sentence for the user: how to end what this ``up`` started."""
         if not self.holds_something:
-            return "the fleet goes on running, as it did before; longboat down ends it"
+            return "the fleet keeps running, as before; longboat down ends it"
         others = "longboat status, longboat chat and longboat logs work from other terminals"
         if self.started_fleet:
             return f"Ctrl-C takes it down; {others}"
-        return f"Ctrl-C takes down {', '.join(self.added)}; the other models go on running; {others}"
+        return f"Ctrl-C takes down {', '.join(self.added)}; the other models keep running; {others}"
 
     @property
     def goal(self) -> Goal:

@@ -88,13 +88,13 @@ def put_fleet(
         wanted.fleet, shaped, wanted.text, policy=policy, planned=wanted.planned, deployed=kept, others=others
     )
     document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
-    with interrupt_deferred():  # Serve goes on with what it was sent, whether or not we wait: the undo comes after it
+    with interrupt_deferred():  # Serve carries out the document even if interrupted here: undo after it
         session.rest.put(document)
     return digests_in(document)
 
 
 def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Applications of models that go on as they are: at most their number of replicas changes."""
+    """Return the applications of models that stay as they are, except for their number of replicas."""
     if change is None:
         return {}
     remade = {model.name for model in change.changed if not model.only_replicas} | {*change.added}

@@ -26,7 +26,7 @@ class Log:
 
 
 def run_logs(model: str, *, rank: int | None, replica: str | None, follow: bool, num_lines: int) -> None:
-    """Print the newest logs of ``model``; with ``follow``, go on until interrupted.
+    """Print the newest logs of ``model``; with ``follow``, print new lines until interrupted.
 
     Raises UserInputError when no such log exists.
     """

@@ -47,7 +47,7 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def node_address() -> str:
-    """Address that this node has in the cluster, whatever other cards it has."""
+    """Return the address of this node in the cluster."""
     import ray
 
     node_id = ray.get_runtime_context().get_node_id()

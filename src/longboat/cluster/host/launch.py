@@ -41,14 +41,14 @@ def rank_command(model: ServedModel, plan: GangPlan, node_rank: int) -> tuple[Ra
 
 
 def overlay_folder(environment: EngineEnvironment) -> str:
-    """Folder that is put first on the engine's import path."""
+    """Build the folder that is put first on the engine's import path, and return it."""
     from longboat.engines.launch.overlay import build_overlay
 
     return str(build_overlay(home_folder(), environment))
 
 
 def rank_marks(plan: GangPlan, node_rank: int, run: Path) -> dict[str, str]:
-    """Environment marks by which every process of a rank is found again."""
+    """Return the environment marks by which every process of a rank is found again."""
     return {
         "LONGBOAT_FLEET": plan.fleet,
         "LONGBOAT_GANG": f"{plan.model}/{plan.replica}",

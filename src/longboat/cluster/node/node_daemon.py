@@ -24,7 +24,7 @@ HOLD_EVERY_S = 2.0
 
 
 class NodeDaemon:
-    """Outlives the controller that made it. Its gateway and zygotes outlive it in turn, and are adopted by the next."""
+    """The daemon of one node. It outlives its controller; the next daemon adopts its gateway and zygotes."""
 
     def __init__(self) -> None:
         import ray
@@ -42,7 +42,7 @@ class NodeDaemon:
         self._holding: asyncio.Task[None] | None = None
 
     async def order(self, order: NodeOrder) -> NodeReport:
-        """Make this node what the controller wants; never raises for what is this node's own trouble."""
+        """Make this node what the controller wants; never raises for a fault of this node alone."""
         async with self._lock:
             self._refuse_past(order.epoch)
             self._order = order
@@ -131,7 +131,7 @@ class NodeDaemon:
                 self._warming[environment] = asyncio.create_task(self._warm(environment))
 
     async def _warm(self, wanted: WarmEnvironment) -> str:
-        """Title of the zygote that is warm now, or why none is."""
+        """Return the title of the zygote that is warm now, or why none is."""
         from longboat.cluster.host.launch import warm_environment
 
         try:
