@@ -25,7 +25,7 @@ ORDERS_KEPT = 10_000
 class _Member:
     announcement: Announcement
     heard_at_s: float
-    order: float  # grows with every replica heard for the first time; independent of the nodes' clocks
+    order: float  # grows with every replica heard for the first time; seldom depends on the nodes' clocks
     was_lost: bool = False
     times_heard: int = 0
     doubted_at_s: float | None = None  # first heard beside a live newer generation in its slot
