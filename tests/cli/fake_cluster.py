@@ -1,4 +1,4 @@
-"""A cluster without Ray: what Serve lists, and the keepers of its nodes."""
+"""A cluster without Ray: what Serve lists, and the daemons of its nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from longboat.cluster.protocol.names import CONTROLLER_APP, keeper_name
+from longboat.cluster.fleet.applications import ServeApplications
+from longboat.cluster.protocol.names import CONTROLLER_APP, daemon_name
 from longboat.cluster.ray.session import Session
 
 __all__ = ("FakeRay", "FakeServe", "FakeSession", "application")
@@ -42,9 +43,9 @@ class FakeServe:
 
 @dataclass
 class FakeRay:
-    """keepers: node → whether it answers."""
+    """daemons: node → whether it answers."""
 
-    keepers: dict[str, bool]
+    daemons: dict[str, bool]
     events: list[str] = field(default_factory=list)
     exceptions: Any = field(default_factory=lambda: SimpleNamespace(RayError=RayError))
 
@@ -52,8 +53,8 @@ class FakeRay:
         return [{"NodeID": name, "NodeManagerAddress": "h", "Resources": {}, "Alive": True} for name in ("n1", "n2")]
 
     def get_actor(self, name: str, namespace: str) -> Any:
-        for node, answers in self.keepers.items():
-            if keeper_name(node) == name:
+        for node, answers in self.daemons.items():
+            if daemon_name(node) == name:
                 return SimpleNamespace(node=node, shutdown=SimpleNamespace(remote=partial(tuple, (node, answers))))
         raise ValueError(name)
 
@@ -63,8 +64,8 @@ class FakeRay:
             raise RayError
         self.events.append(f"shut down {node}")
 
-    def kill(self, keeper: Any) -> None:
-        self.events.append(f"killed {keeper.node}")
+    def kill(self, daemon: Any) -> None:
+        self.events.append(f"killed {daemon.node}")
 
     def shutdown(self) -> None:
         self.events.append("left")
@@ -75,14 +76,13 @@ class FakeSession(Session):
 
     gcs_address = "127.0.0.1:6379"
 
-    def __init__(self, apps: Mapping[str, dict[str, Any]], keepers: dict[str, bool] | None = None) -> None:
+    def __init__(self, apps: Mapping[str, dict[str, Any]], daemons: dict[str, bool] | None = None) -> None:
         self.serve = FakeServe(dict(apps))
-        self.ray = FakeRay(keepers or {})
+        self.ray = FakeRay(daemons or {})
         self.rest = self.serve  # type: ignore[assignment]
+        self.apps = ServeApplications(self.rest)
         self._ray = self.ray
         self._controller = None
-        self._given_up = {}
-        self._given_up_at_s = -1e9
 
     def _controller_handle(self) -> Any:
         raise TimeoutError(CONTROLLER_APP)

@@ -16,6 +16,7 @@ from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
 from longboat.cli.keys.key_store import fleet_key_book, keys_path
 from longboat.cli.shared import cluster_at_hand
+from longboat.cluster.fleet.applications import ServeApplications
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in
 from longboat.cluster.fleet.serve_config import serve_document
 from longboat.cluster.protocol.messages import FleetReport
@@ -40,6 +41,7 @@ class Cluster(FakeSession):
             policy = policy_of(FLEET.gateway, book.keys, book.salt) if book else policy_of(FLEET.gateway)
             self._take(serve_document(FLEET, (), dump_fleet(FLEET), policy=policy))
         self.rest = SimpleNamespace(details=self.serve.details, put=self.put)  # type: ignore[assignment]
+        self.apps = ServeApplications(self.rest)
 
     def put(self, document: dict[str, Any]) -> None:
         if self.lose_next_write:
@@ -52,7 +54,7 @@ class Cluster(FakeSession):
         self.serve.apps = {app["name"]: {"status": "RUNNING", "deployed_app_config": app} for app in apps}
 
     def book(self) -> KeyBook:
-        found = key_book_in(controller_values(self.applications()))
+        found = key_book_in(controller_values(self.apps.all()))
         assert found is not None
         return found
 
@@ -158,7 +160,7 @@ def test_a_new_fleet_gets_a_salt_that_stays(longboat: Run) -> None:
 
 
 def test_the_controller_is_told_of_keys_without_being_deployed_anew() -> None:
-    apps = Cluster().applications()
+    apps = Cluster().apps.all()
     document = document_with(apps, controller_values(apps))
     (app,) = document["applications"]
     assert app == apps[CONTROLLER_APP]["deployed_app_config"]

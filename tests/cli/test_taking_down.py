@@ -9,10 +9,11 @@ from rich.console import Console
 
 from cli.fake_cluster import FakeSession, application
 from cli.test_up_and_down import FLEET, record
+from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import end_cluster
-from longboat.cli.fleet.up import Applied, end_fleet, take_down
+from longboat.cli.fleet.teardown import end_fleet, take_down
+from longboat.cluster.fleet.applications import ControllerFailedError
 from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
-from longboat.cluster.ray.session import ControllerFailedError
 from longboat.core.errors import ClusterError
 from longboat.core.plan import GangShape, RankResources
 
@@ -20,11 +21,11 @@ MODEL = FLEET.models[0]
 SHAPE = GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources())
 
 
-def session(status: str = "RUNNING", **keepers: bool) -> FakeSession:
+def session(status: str = "RUNNING", **daemons: bool) -> FakeSession:
     names = (model_app_name(MODEL.name), "theirs")
     apps = {name: application(name) for name in names}
     apps["gone"] = application("gone", "DELETING")
-    return FakeSession({CONTROLLER_APP: application(CONTROLLER_APP, status, "no such module"), **apps}, keepers)
+    return FakeSession({CONTROLLER_APP: application(CONTROLLER_APP, status, "no such module"), **apps}, daemons)
 
 
 @pytest.mark.parametrize("status", ["RUNNING", "DEPLOYING", "DEPLOY_FAILED", "UNHEALTHY"])
@@ -36,7 +37,7 @@ def test_a_fleet_whose_controller_does_not_answer_comes_down(status: str, capsys
     assert "without its controller" in capsys.readouterr().err
 
 
-def test_a_keeper_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_that_does_not_answer_is_ended_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = session(n1=False, n2=True)
     end_fleet(fleet)
     assert fleet.ray.events == ["killed n1", "shut down n2", "killed n2"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cli.fake_cluster import FakeSession, application
+from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import ends_with
 from longboat.cli.fleet.taken_down import FleetWatch, TakenDownError
-from longboat.cli.fleet.up import Applied, hold
+from longboat.cli.fleet.up import hold
 from longboat.cluster.host.record import ClusterRecord
 from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.core.errors import ClusterError
@@ -25,7 +26,7 @@ def record(**given: object) -> ClusterRecord:
 def test_up_that_started_nothing_does_not_stay(capsys: pytest.CaptureFixture[str]) -> None:
     hold(FakeSession({}), Applied(fleet=FLEET, text=""))
     out = capsys.readouterr().out
-    assert "goes on running" in out
+    assert "keeps running" in out
     assert "longboat down" in out
     assert "Ctrl-C" not in out
 
@@ -34,7 +35,7 @@ def test_up_says_what_ctrl_c_takes_down() -> None:
     assert Applied(fleet=FLEET, text="", started_fleet=True).fate.startswith("Ctrl-C takes it down")
     added = Applied(fleet=FLEET, text="", added=("b", "c"))
     assert added.holds_something
-    assert "Ctrl-C takes down b, c; the other models go on running" in added.fate
+    assert "Ctrl-C takes down b, c; the other models keep running" in added.fate
 
 
 def test_logs_can_be_asked_for_only_where_the_fleet_outlives_the_failure() -> None:
@@ -52,7 +53,7 @@ def test_the_local_cluster_ends_with_the_fleet_that_was_on_it() -> None:
 def watch(apps: dict[str, dict[str, object]], kept: list[bool]) -> tuple[FleetWatch, list[float]]:
     """A watch of a fleet on a clock of its own, and the seconds that it slept."""
     slept: list[float] = []
-    return FleetWatch(FakeSession(apps), lambda: kept.pop(0), clock=lambda: sum(slept), sleep=slept.append), slept
+    return FleetWatch(FakeSession(apps).apps, lambda: kept.pop(0), clock=lambda: sum(slept), sleep=slept.append), slept
 
 
 def test_a_fleet_that_another_command_took_down_is_held_no_longer() -> None:
@@ -70,12 +71,12 @@ def test_a_cluster_that_was_stopped_is_noticed_without_asking_it() -> None:
 
 
 def test_a_head_that_does_not_answer_may_come_back() -> None:
-    class Silent(FakeSession):
+    class Silent:
         def has_fleet(self) -> bool:
             raise ClusterError("the dashboard does not answer")
 
     kept = [True] * 20 + [False]
-    held = FleetWatch(Silent({}), lambda: kept.pop(0), clock=iter(range(100)).__next__, sleep=lambda _: None)
+    held = FleetWatch(Silent(), lambda: kept.pop(0), clock=iter(range(100)).__next__, sleep=lambda _: None)
     with pytest.raises(TakenDownError):
         held.hold()
     assert not kept

@@ -48,7 +48,7 @@ class Fleet(FakeSession):
     def report(self) -> FleetReport:
         return report(gateways=(gateway("n1"), gateway("n2")))
 
-    def ask_keeper(self, node_id: str, method: str, *args: object) -> Any:
+    def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
         assert (method, args) == ("usage", (7,))
         if node_id in self.silent:
             raise ClusterError("no answer")

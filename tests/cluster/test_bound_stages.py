@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from longboat.cluster.fleet.serve_config import ShapedModel, bundle_labels, serve_document
-from longboat.cluster.gang.supervisor import _shape
+from longboat.cluster.protocol.model import read_shape
 from longboat.core.topology import Node
 from longboat.planner.fleet.place import NoShape, shape_gang
 from longboat.spec.files.load import load_fleet
@@ -26,7 +26,7 @@ def arguments(rest: str) -> dict[str, Any]:
     assert not isinstance(shape, NoShape)
     document = serve_document(fleet, [ShapedModel(spec=spec, shape=shape)], text)
     args: dict[str, Any] = json.loads(json.dumps(document["applications"][-1]["args"]))
-    assert _shape(args["shape"]) == replace(shape, reason="")
+    assert read_shape(args["shape"]) == replace(shape, reason="")
     return args
 
 

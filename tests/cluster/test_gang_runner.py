@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import http.server
-from typing import Any
 
 import pytest
 
 from longboat.cluster.gang import gang as gang_module
-from longboat.cluster.gang import supervisor as supervisor_module
+from longboat.cluster.gang import resume_prover as prover_module
 from longboat.cluster.gang.supervisor import GangRunner
 from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
+from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import Phase, RankState, ResumeLevel
 from longboat.engines.resume_proof import ResumeProof
 
-MODEL: dict[str, Any] = {
-    "name": "tiny",
-    "source": "builtin:tiny",
-    "engine": {"kind": "fake", "args": [], "options": {}},
-}
+MODEL = ServedModel(name="tiny", source="builtin:tiny", engine=EngineSettings(kind="fake"))
 SHAPE = GangShape(tensor=1, pipeline=2, num_nodes=2, resources=RankResources())
 
 
@@ -262,7 +258,7 @@ async def test_a_ready_replica_announces_what_it_proved(engine_port: int, monkey
         asked.append(model)
         return CARRIED
 
-    monkeypatch.setattr(supervisor_module, "prove", prove)
+    monkeypatch.setattr(prover_module, "prove", prove)
     runner, _, controller, _ = build(engine_port)
     await runner.bring_up()
     await announced_level(controller, ResumeLevel.CARRIED)
@@ -278,7 +274,7 @@ async def test_no_stream_begins_before_a_proof_of_some_seconds(
         await asyncio.sleep(2.5)
         return CARRIED
 
-    monkeypatch.setattr(supervisor_module, "prove", prove)
+    monkeypatch.setattr(prover_module, "prove", prove)
     runner, _, controller, _ = build(engine_port)
     await runner.bring_up()
     await announced_level(controller, ResumeLevel.CARRIED)
@@ -287,14 +283,14 @@ async def test_no_stream_begins_before_a_proof_of_some_seconds(
 
 
 async def test_a_slow_proof_does_not_hold_up_readiness(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "PROOF_WAIT_S", 0.2)
+    monkeypatch.setattr(prover_module, "PROOF_WAIT_S", 0.2)
     go_on = asyncio.Event()
 
     async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
         await go_on.wait()
         return CARRIED
 
-    monkeypatch.setattr(supervisor_module, "prove", prove)
+    monkeypatch.setattr(prover_module, "prove", prove)
     runner, _, controller, _ = build(engine_port)
     await asyncio.wait_for(runner.bring_up(), 20)
     await announced_level(controller, ResumeLevel.NONE)
@@ -310,8 +306,8 @@ async def test_an_engine_that_failed_its_proof_gets_another_chance(
     async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
         return proofs.pop(0)
 
-    monkeypatch.setattr(supervisor_module, "prove", prove)
-    monkeypatch.setattr(supervisor_module, "PROOFS_AFTER_S", (0.0, 0.1, 0.1))
+    monkeypatch.setattr(prover_module, "prove", prove)
+    monkeypatch.setattr(prover_module, "PROOFS_AFTER_S", (0.0, 0.1, 0.1))
     runner, _, controller, _ = build(engine_port)
     await runner.bring_up()
     await announced_level(controller, ResumeLevel.CARRIED)
@@ -323,7 +319,7 @@ async def test_an_engine_that_cannot_be_tried_serves(engine_port: int, monkeypat
     async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(supervisor_module, "prove", prove)
+    monkeypatch.setattr(prover_module, "prove", prove)
     runner, _, controller, _ = build(engine_port)
     await runner.bring_up()
     await announced_level(controller, ResumeLevel.NONE)

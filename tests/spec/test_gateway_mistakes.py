@@ -19,7 +19,7 @@ MISTAKES = {
     ),
     "kind of auth that is not there": ("auth: oidc", "gateway.auth", "'oidc' is not one of: keys, none", "one of"),
     "tenant twice": ("auth: keys, tenants: [{name: a}, {name: a}]", "gateway.tenants[1].name", "tenants[0]", "another"),
-    "tenant without keys": ("tenants: [{name: a}]", "gateway.tenants[0].name", "no keys are asked for", "auth: keys"),
+    "tenant without keys": ("tenants: [{name: a}]", "gateway.tenants[0].name", "no keys are required", "auth: keys"),
     "no weight": (
         "auth: keys, tenants: [{name: a, weight: 0}]",
         "gateway.tenants[0].weight",

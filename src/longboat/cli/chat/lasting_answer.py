@@ -39,7 +39,7 @@ class ServerEvent(NamedTuple):
 
 
 def events_in(pieces: Iterator[bytes]) -> Iterator[ServerEvent]:
-    """Whole events and comments; what the end cuts off is left out."""
+    """Yield whole events and comments; a cut one at the end is left out."""
     held, event_id, data = b"", "", ""
     for piece in pieces:
         *lines, held = (held + piece).split(b"\n")

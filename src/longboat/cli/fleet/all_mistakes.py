@@ -64,7 +64,7 @@ def _check_placement(fleet: Fleet, console: Console, replan: bool, force: bool) 
         checked_plan(fleet, [this_machine()], basis=basis, options=up_options(fleet, {}, replan=replan, force=force))
         return
     with Session(env) as session:
-        options = up_options(fleet, controller_values(session.applications()), replan=replan, force=force)
+        options = up_options(fleet, controller_values(session.apps.all()), replan=replan, force=force)
         checked_plan(fleet, session.nodes(), session.inspect, basis=basis, options=options)
 
 

@@ -40,9 +40,9 @@ def end_cluster(
 
 
 def _end_fleet(session: Session) -> bool:
-    from longboat.cli.fleet.up import end_fleet
+    from longboat.cli.fleet.teardown import end_fleet
 
-    had_fleet = session.has_fleet()
+    had_fleet = session.apps.has_fleet()
     if had_fleet:
         end_fleet(session)
     return had_fleet

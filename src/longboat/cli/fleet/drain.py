@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.fleet.drains import Drains, read_drains, values_with_drains
+from longboat.cluster.ray.drain import drain_node
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import Phase
 
@@ -69,7 +70,7 @@ def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], b
     if node.is_head:
         hint = "longboat drain replica or longboat drain gateway take out what runs there"
         raise UserInputError("the head's node cannot be drained: the cluster depends on it", hint=hint)
-    session.drain_node(node.node_id)
+    drain_node(session.gcs_address, node.node_id)
     _change(session, lambda drains: replace(drains, nodes=drains.nodes | {node.node_id}))
     return lambda report: (
         all(
@@ -82,7 +83,7 @@ def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], b
 
 def _change(session: Session, change: Callable[[Drains], Drains]) -> None:
     """Tell the controller what is taken out; it keeps that when it restarts."""
-    apps = session.applications()
+    apps = session.apps.all()
     values = controller_values(apps)
     session.rest.put(document_with(apps, values_with_drains(values, change(read_drains(values)))))
 

@@ -1,4 +1,4 @@
-"""What ``up`` asks of the planner, and how it shows the answer; what it tells the controller about it."""
+"""Makes ``up``'s request to the planner, shows the plan, and writes it for the controller."""
 
 from __future__ import annotations
 

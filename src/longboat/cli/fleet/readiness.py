@@ -18,12 +18,12 @@ __all__ = ("Goal", "RunningFleet", "Watch", "is_ready", "wait_ready")
 POLL_S = 0.2
 GIVE_UP_AFTER_FAILURES = 3
 GATEWAY_PATIENCE_S = 20.0
-KEEPER_PATIENCE_S = 60.0
+DAEMON_PATIENCE_S = 60.0
 MAX_NAMED_LOGS = 4
 
 
 class RunningFleet(Protocol):
-    """What is asked of the cluster; a ``cluster.session.Session`` is one."""
+    """The questions to the cluster; ``Session`` answers them."""
 
     def try_report(self) -> FleetReport | None: ...
 
@@ -159,8 +159,8 @@ def _cannot_start(gateway: GatewayReport) -> bool:
 
 
 def _patience_s(gateway: GatewayReport) -> float:
-    """Return how long to wait: a node that never spoke (its address is not known) may still be starting its keeper."""
-    return GATEWAY_PATIENCE_S if gateway.address else KEEPER_PATIENCE_S
+    """Return how long to wait: a node that never spoke (its address is not known) may still be starting its daemon."""
+    return GATEWAY_PATIENCE_S if gateway.address else DAEMON_PATIENCE_S
 
 
 def _no_gateway(gateway: GatewayReport, waited_s: float) -> ClusterError:

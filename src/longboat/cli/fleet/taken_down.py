@@ -19,7 +19,7 @@ class TakenDownError(Exception):
 
 
 class HeldFleet(Protocol):
-    """What is asked of the cluster; a ``cluster.session.Session`` is one."""
+    """The question to the cluster; ``ServeApplications`` answers it."""
 
     def has_fleet(self) -> bool: ...
 

@@ -90,7 +90,7 @@ class GatewayChild:
         return code
 
     def kill(self) -> None:
-        """Workers too: they are of its process group."""
+        """Kill the gateway and its workers, which are in its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -105,7 +105,7 @@ class GatewayChild:
         )
 
     async def _relay(self) -> None:
-        """Before it listens, what it says may be the reason of an error, and is kept."""
+        """Print the gateway's messages. Until it listens, keep them: they may explain why it did not start."""
         assert self._process.stderr is not None
         while line := await self._process.stderr.readline():
             self._first_words.append(line.decode(errors="replace").rstrip())
@@ -118,8 +118,8 @@ class GatewayChild:
             print(line, file=sys.stderr, flush=True)
 
 
-class AloneGateway:
-    """Keeps one gateway as its files want it, and tells it which engines are there."""
+class AloneGateway:  # size: one process with its files, its engines and the versions last sent to it
+    """One gateway that follows its files, and its view of the engines that are there."""
 
     def __init__(self, options: AloneOptions, wanted: Wanted, salt: str, folder: Path) -> None:
         self._options = options
@@ -213,7 +213,7 @@ class AloneGateway:
                 await asyncio.sleep(PUSH_AGAIN_S)
 
     async def _push(self) -> None:
-        """Policy first: no new model is served by the rules of the old one."""
+        """Send the policy before the table, so that no new model is served by the old rules."""
         if (policy := self._wanted.policy) != self._pushed_policy:
             await self._control.put_policy(policy)
             self._pushed_policy = policy
@@ -264,8 +264,8 @@ def _who(wanted: Wanted) -> str:
     if not wanted.is_open:
         return f"for {len(wanted.policy.keys)} keys"
     if is_loopback(wanted.gateway.host):
-        return "for everyone on this machine only: no keys are asked for (--keys FILE)"
-    return "for everyone who reaches it: no keys are asked for"
+        return "for everyone on this machine only: no keys are required (--keys FILE)"
+    return "for everyone who reaches it: no keys are required"
 
 
 def _address(engine: Watched) -> str:

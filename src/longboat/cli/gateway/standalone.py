@@ -59,7 +59,7 @@ class Wanted:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests need no key."""
+        """Whether the gateway serves requests without a key."""
         return self.policy.auth == "none"
 
     def config(self, *, socket: str, token: str, logs: Path, state: Path) -> GatewayConfig:
@@ -167,7 +167,7 @@ def _override(data: dict[str, Plain], options: AloneOptions, written: dict[str, 
         yield Problem(where="--keys", what="a key file is given, but auth: none asks for no keys", hint=hint)
     host = section.get("host", "127.0.0.1")
     if section.get("auth") is None and isinstance(host, str) and _is_open(host):
-        what = f"{host} is open to other machines, and no keys are asked for"
+        what = f"{host} is open to other machines, and no keys are required"
         hint = "--keys FILE asks for keys; --auth none lets everyone in who reaches it; --host 127.0.0.1 keeps it here"
         yield Problem(where=written.get("gateway.host", "gateway.host"), what=what, hint=hint)
     data["gateway"] = section

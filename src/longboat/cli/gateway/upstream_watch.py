@@ -1,4 +1,4 @@
-"""Which of the engines that someone else started are there: looked at again and again, told when that changes."""
+"""Checks again and again which of the user's engines are there, and reports each change."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class UpstreamWatch:
 
     @property
     def watched(self) -> tuple[Watched, ...]:
-        """All engines, in the order that they were given."""
+        """Return all engines, in the order that they were given."""
         return tuple(self._watched.values())
 
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -61,7 +61,7 @@ class UpstreamWatch:
         self._start()
 
     def change(self, endpoints: Iterable[Endpoint], health: HealthSpec) -> None:
-        """Other engines, or another way to look at them. Those that stay keep their state."""
+        """Take other engines, or another way to check them. Engines that stay keep their state."""
         old, self._health = self._watched, health
         self._watched = {}
         for endpoint in endpoints:

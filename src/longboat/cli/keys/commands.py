@@ -147,7 +147,7 @@ def _check_fleet(session: Session, tenant: str | None) -> None:
     from longboat.spec.files.load import load_fleet
     from longboat.spec.policy import tenant_names
 
-    values = controller_values(session.applications())
+    values = controller_values(session.apps.all())
     if tenant is None or not values:
         return
     fleet = load_fleet(str(values["text"]), "the running fleet")

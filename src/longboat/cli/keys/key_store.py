@@ -33,7 +33,7 @@ def fleet_key_book(session: Session, fleet: str, *, asks_for_keys: bool = True) 
     The file is made equal to them, so that the keys outlive the fleet. A fleet that asks for no keys leaves it alone.
     """
     path = keys_path(fleet)
-    running = key_book_in(controller_values(session.applications()))
+    running = key_book_in(controller_values(session.apps.all()))
     if not asks_for_keys:
         return running or KeyBook()
     with _only_we(path):
@@ -58,7 +58,7 @@ def change_keys(session: Session, change: Callable[[KeyBook], KeyBook]) -> KeyBo
     fleet = str(_running_values(session)["fleet"])
     with _only_we(keys_path(fleet)):
         for _ in range(TRIES):
-            apps = session.applications()
+            apps = session.apps.all()
             values = controller_values(apps)
             book = change(key_book_in(values) or KeyBook(salt=new_salt()))
             session.rest.put(document_with(apps, values_with_keys(values, book)))
@@ -84,7 +84,7 @@ def wait_for_gateways(session: Session, book: KeyBook) -> tuple[int, int]:
 
 
 def _running_values(session: Session) -> dict[str, Any]:
-    values = controller_values(session.applications())
+    values = controller_values(session.apps.all())
     if not values:
         raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
     return values

@@ -1,4 +1,4 @@
-"""``longboat logs``: a model's engine logs, read by the keepers of the nodes they are on."""
+"""``longboat logs``: a model's engine logs, read by the daemons of the nodes they are on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Log:
 
 
 def run_logs(model: str, *, rank: int | None, replica: str | None, follow: bool, num_lines: int) -> None:
-    """Print the newest logs of ``model``; with ``follow``, go on until interrupted.
+    """Print the newest logs of ``model``; with ``follow``, print new lines until interrupted.
 
     Raises UserInputError when no such log exists.
     """
@@ -43,7 +43,7 @@ def _find(session: Session, model: str, rank: int | None, replica: str | None) -
     found: list[Log] = []
     for node in session.nodes():
         try:
-            entries = session.ask_keeper(node.node_id, "list_logs", model)
+            entries = session.ask_daemon(node.node_id, "list_logs", model)
         except ClusterError:
             continue
         found += [Log(node.node_id, name, number) for name, number, _ in entries]
@@ -88,7 +88,7 @@ def _is(log: Log, replica: str) -> bool:
 def _print_new(session: Session, model: str, logs: list[Log], num_lines: int, many: bool) -> None:
     for log in logs:
         try:
-            log.offset, text = session.ask_keeper(
+            log.offset, text = session.ask_daemon(
                 log.node_id, "read_log", model, log.replica, log.node_rank, log.offset, num_lines
             )
         except ClusterError:

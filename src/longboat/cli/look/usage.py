@@ -59,7 +59,7 @@ def _asked(session: Session, num_days: int) -> tuple[list[dict[str, Any]], dict[
     silent: dict[str, str] = {}
     for gateway in report.gateways:
         try:
-            found += session.ask_keeper(gateway.node_id, "usage", num_days)
+            found += session.ask_daemon(gateway.node_id, "usage", num_days)
         except ClusterError as error:
             silent[gateway.hostname or gateway.node_id[:8]] = error.message
     if silent and len(silent) == len(report.gateways):

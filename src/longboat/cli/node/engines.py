@@ -97,7 +97,7 @@ def _print_table(found: list[InstalledEnvironment]) -> None:
     for item in found:
         row = _row(item)
         table.add_row(*(row[key] for key in ("name", "engine", "version", "platform", "installed_at", "python")))
-    # A pipe has no width; who reads the table from one wants a line for each environment.
+    # A pipe has no width; print one line for each environment there.
     Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
 
 

@@ -10,6 +10,6 @@ WIDTH_WITHOUT_TERMINAL = 200
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that does not fold tables when nobody sees it live."""
+    """Return a console that does not fold tables when its output is not a terminal."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)

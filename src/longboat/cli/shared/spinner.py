@@ -1,4 +1,4 @@
-"""A line that moves while something takes its time; nothing where there is no terminal."""
+"""A line that moves during a wait; without a terminal, nothing is shown."""
 
 from __future__ import annotations
 

@@ -40,15 +40,15 @@ ORDER_TIMEOUT_S = 8.0
 ROLL_EVERY_S = 1.0
 
 
-class FleetController:
-    """Lives in Serve, so it comes back by itself; what it knows, it hears again within a second."""
+class FleetController:  # size: one Serve deployment answers supervisors, commands and Serve, and orders all nodes
+    """The controller of the whole fleet. Serve restarts it, and it learns its state again within a second."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
-        self, keeper_of: Callable[[str], Any], end_keeper: Callable[[str], Awaitable[bool]]
+        self, daemon_of: Callable[[str], Any], end_daemon: Callable[[str], Awaitable[bool]]
     ) -> None:
-        """keeper_of: the keeper actor of a node, made when there is none; end_keeper: whether it could be ended"""
-        self._keeper_of = keeper_of
-        self._end_keeper = end_keeper
+        """daemon_of: returns the daemon actor of a node, made when there is none; end_daemon: says whether it ended"""
+        self._daemon_of = daemon_of
+        self._end_daemon = end_daemon
         self._membership = Membership()
         self._document: Mapping[str, Any] = {}
         self._policy: tuple[int, bytes] | None = None  # number of gateways it is for, and the document
@@ -66,7 +66,7 @@ class FleetController:
         self._loops = [asyncio.create_task(self._follow_nodes()), asyncio.create_task(self._follow_rollouts())]
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
-        """Serve hands over the desired fleet, as ``serve_config.controller_document`` writes it."""
+        """Take over the desired fleet from Serve, as ``serve_config.controller_document`` writes it."""
         self._document, self._policy = document, None
         self._drains = read_drains(document)
         self._rollouts.take(read_rollouts(document), time.monotonic())
@@ -112,11 +112,11 @@ class FleetController:
         )
 
     async def end_nodes(self) -> int:
-        """End gateways, zygotes and keepers of all nodes; returns how many nodes answered."""
+        """End gateways, zygotes and daemons of all nodes; returns how many nodes answered."""
         self._stopping = True
         for task in (*self._loops, *self._nodes.values()):
             task.cancel()
-        return await self._end_keepers()
+        return await self._end_daemons()
 
     def _table_version(self) -> int:
         return self._table(time.time()).version
@@ -127,7 +127,7 @@ class FleetController:
         return self._membership.table(self._models(), now_s, moving)
 
     def _leave_rules(self, model: str) -> LeaveRules:
-        """Return the rules of draining: a model that stays lets answers end, one that goes for good only briefly."""
+        """Return how long responses may take to end: as the file says, or only briefly where the model was removed."""
         rules = self._document.get("updates", {}).get(model)
         return LeaveRules(drain_s=rules["drain_s"], limit_s=rules["limit_s"]) if rules else LeaveRules()
 
@@ -159,7 +159,7 @@ class FleetController:
             await asyncio.sleep(ORDER_EVERY_S)
 
     async def _follow_node(self, node_id: str) -> None:
-        """One loop per node: a node that does not answer delays nobody else."""
+        """Order one node again and again. Each node has its own loop, so a silent node delays no other."""
         while not self._stopping:
             changed = self._changed
             if self._document:
@@ -170,8 +170,8 @@ class FleetController:
 
     async def _order(self, node_id: str) -> None:
         try:
-            keeper = await asyncio.wait_for(asyncio.to_thread(self._keeper_of, node_id), ORDER_TIMEOUT_S)
-            answer = keeper.order.remote(self._node_order(node_id))
+            daemon = await asyncio.wait_for(asyncio.to_thread(self._daemon_of, node_id), ORDER_TIMEOUT_S)
+            answer = daemon.order.remote(self._node_order(node_id))
             self._reports[node_id] = await asyncio.wait_for(answer, ORDER_TIMEOUT_S)
         except asyncio.CancelledError:
             raise
@@ -197,7 +197,7 @@ class FleetController:
         )
 
     async def _follow_rollouts(self) -> None:
-        """See updates to their end: nobody else may be there any more."""
+        """See updates to their end: the command that began one may have ended."""
         while True:
             await asyncio.sleep(ROLL_EVERY_S)
             try:
@@ -206,8 +206,8 @@ class FleetController:
             except Exception as error:  # a task root: the next turn tries again
                 log.warning("an update cannot be followed: %r", error)
 
-    async def _end_keepers(self) -> int:
-        ended = await asyncio.gather(*(self._end_keeper(node_id) for node_id in self._nodes), return_exceptions=True)
+    async def _end_daemons(self) -> int:
+        ended = await asyncio.gather(*(self._end_daemon(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
 
 

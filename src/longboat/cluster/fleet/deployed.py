@@ -1,4 +1,4 @@
-"""What is deployed in Serve, read and changed in part: what the controller was told, and the keys in it. Pure."""
+"""Reads Serve's deployed applications and changes parts of them, such as the controller's values and keys. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person has taken out: replicas, nodes and gateways; kept with what the controller is told. Pure."""
+"""Replicas, nodes and gateways that an operator has drained; kept in the controller's values. Pure."""
 
 from __future__ import annotations
 

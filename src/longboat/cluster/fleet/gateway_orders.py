@@ -27,7 +27,7 @@ def policy_document(values: Mapping[str, Any], num_gateways: int) -> bytes:
 
 
 class SlotShares:
-    """The division of engines' slots between nodes, made anew once a second: all nodes are told of one division."""
+    """The division of engines' slots between nodes, made once a second: all nodes get the same division."""
 
     def __init__(self) -> None:
         self._made_for: tuple[int, tuple[str, ...]] | None = None

@@ -18,14 +18,14 @@ FORGET_S = 60.0
 """Silent, failed and ended replicas are shown for this long, then forgotten."""
 
 ORDERS_KEPT = 10_000
-"""Of so many forgotten replicas the order is kept, so that one that returns later still is an old one."""
+"""The number of forgotten replicas whose order is kept, so that one that returns later still counts as old."""
 
 
 @dataclass(slots=True)
 class _Member:
     announcement: Announcement
     heard_at_s: float
-    order: float  # grows with every replica heard for the first time: who is newer seldom hangs on clocks of nodes
+    order: float  # grows with every replica heard for the first time; seldom depends on the nodes' clocks
     was_lost: bool = False
     times_heard: int = 0
     doubted_at_s: float | None = None  # first heard beside a live newer generation in its slot
@@ -43,7 +43,7 @@ class _Member:
         return self.state.phase not in (Phase.FAILED, Phase.GONE) and now_s - self.heard_at_s <= SILENCE_S
 
     def serves(self, now_s: float) -> bool:
-        """Also one that drains: what it has goes on."""
+        """A draining replica too: its requests run on."""
         works = self.state.phase is Phase.READY or (self.state.phase is Phase.DRAINING and bool(self.state.url))
         return works and now_s - self.heard_at_s <= SILENCE_S
 

@@ -1,4 +1,4 @@
-"""Updates in what Serve and the controller are told: begun by a command, ended by the controller. Pure."""
+"""Updates in the documents of Serve and the controller: begun by a command, ended by the controller. Pure."""
 
 from __future__ import annotations
 

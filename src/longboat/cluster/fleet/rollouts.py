@@ -17,10 +17,10 @@ from longboat.core.states import Phase, ReplicaState
 __all__ = ("FAILURES", "Rollout", "Rollouts", "Step", "StepKind", "read_rollouts")
 
 FAILURES = 3
-"""After so many replicas that did not start, an update is taken back."""
+"""An update is rolled back after this number of replicas did not start."""
 
 PLACE_S = 30.0
-"""A replica for which there is no place after this time gets that of an old one."""
+"""A replica without a place after this time gets the place of an old one."""
 
 
 class StepKind(enum.StrEnum):
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """An update that goes on.
+    """An update in progress.
 
     digest: of what replicas are exchanged for; previous: the model's application before; surge: a new replica starts
     before an old one ends; ready_s: longest time between one new replica that is ready and the next
@@ -68,14 +68,14 @@ class _Seen:
 
 
 class Rollouts:
-    """All updates of a fleet. A controller that is started anew begins to count anew."""
+    """All updates of a fleet. A restarted controller counts from zero."""
 
     def __init__(self) -> None:
         self._rollouts: tuple[Rollout, ...] = ()
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def take(self, rollouts: Iterable[Rollout], now_s: float) -> None:
-        """These go on from now on."""
+        """Take over the updates in progress."""
         self._rollouts = tuple(rollouts)
         names = [(r.model, r.digest) for r in self._rollouts]
         self._seen = {name: self._seen.get(name) or _Seen(now_s, now_s) for name in names}

@@ -5,14 +5,14 @@ from __future__ import annotations
 __all__ = ("HoldOff",)
 
 AFTER_FIRST_S = 10.0
-"""Who lives is heard within this time once the way to the controller is open.
+"""Every live supervisor is heard within this time once the way to the controller is open.
 
-A supervisor whose call was under way to the last controller gives it up after 3 s, and tries again a second later;
-Serve tells it of the new one meanwhile. On a busy machine each of these takes longer.
+A supervisor whose call to the last controller was under way gives up after 3 s, and tries again a second later;
+meanwhile Serve names the new one to it. On a busy machine each step takes longer.
 """
 
 AT_MOST_S = 60.0
-"""Where nobody is heard at all, nobody is there."""
+"""If no supervisor announces itself within this time, none exists."""
 
 
 class HoldOff:

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.gang.heartbeat_publisher import DOOR
 from longboat.cluster.gang.log_phase import follow_phases
+from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
+from longboat.cluster.gang.rank_ports import RankPorts
 from longboat.cluster.gang.revision import revision_of
+from longboat.cluster.host.launch import reap_rank
 from longboat.cluster.host.nic import interface_of, route_source
 from longboat.cluster.host.proc_usage import group_usage
-from longboat.cluster.host.rank_life import RankLife
 from longboat.cluster.host.rank_memory import rank_memory_bytes
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
+from longboat.cluster.protocol.model import ServedModel
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
 from longboat.core.states import Phase, RankState
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
-from longboat.heartbeat.server import BeatDoor, door_socket
-from longboat.heartbeat.wire import door_word
-from longboat.routing.health.liveness import Beat, Life, RankBeat
 
 if TYPE_CHECKING:
-    from longboat.engines.contract import EngineEnvironment
     from longboat.engines.launch.process import RankProcess
-    from longboat.engines.launch.zygote_client import ZygoteClient
 
 __all__ = ("LEASE_S", "NodeAgent", "read_tail")
 
@@ -45,30 +43,24 @@ KEEPER_S = 5.0
 
 MEMORY_FIRST_S, MEMORY_EVERY_S = 3.0, 15.0
 
-ZYGOTE_WAIT_S = 120.0
-"""How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
-
 
 class NodeAgent:
-    """Owns one node rank. All methods are called by the gang's supervisor; none blocks the loop.
+    """The owner of one node rank. The gang's supervisor calls its methods; none blocks the loop.
 
     lease_s: None for an agent that lives in its supervisor's process, and dies with it
     """
 
-    def __init__(self, model: Mapping[str, Any], node_rank: int, lease_s: float | None = LEASE_S) -> None:
+    def __init__(self, model: ServedModel, node_rank: int, lease_s: float | None = LEASE_S) -> None:
         self._model = model
         self._node_rank = node_rank
         self._lease_s = lease_s
         self._renewed_at_s = time.monotonic()
         self._rank: RankProcess | None = None
         self._log: Path | None = None
-        self._phase = ""
-        self._memory_bytes = 0
+        self._health = RankHealth(node_rank=node_rank, alive=False, phase="", rss_bytes=0, cpu_s=0.0)
         self._lost: asyncio.Future[RankLoss] | None = None
-        self._reserved: list[socket.socket] = []
-        self._beats: socket.socket | None = None
-        self._life: RankLife | None = None
-        self._door: BeatDoor | None = None
+        self._ports = RankPorts()
+        self._heartbeat = RankHeartbeat(node_rank)
         self._marks: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,12 +72,12 @@ class NodeAgent:
         """
         import ray
 
-        from longboat.cluster.host.facts import engine_title, node_address, visible_gpus
+        from longboat.cluster.host.facts import engine_title, model_folder, node_address, visible_gpus
 
         context = ray.get_runtime_context()
         address = route_source(peer) if peer else node_address()
-        model_path = await asyncio.to_thread(self._find_model)
-        engine = await asyncio.to_thread(engine_title, self._model)
+        model_path = await asyncio.to_thread(model_folder, self._model.source, home_folder())
+        engine = await asyncio.to_thread(engine_title, self._model.engine)
         return AgentFacts(
             node_id=context.get_node_id(),
             hostname=socket.gethostname(),
@@ -93,7 +85,7 @@ class NodeAgent:
             interface=interface_of(address),
             pid=os.getpid(),
             gpu_ids=visible_gpus(),
-            ports={**{purpose: self._reserve_port(address) for purpose in purposes}, DOOR: self._beats_port(address)},
+            ports={**{name: self._ports.reserve(address) for name in purposes}, DOOR: self._heartbeat.listen(address)},
             model_path=model_path,
             engine=engine,
             revision="" if peer else await asyncio.to_thread(revision_of, self._model, model_path, engine),
@@ -107,29 +99,27 @@ class NodeAgent:
         run = run_folder()
         self._log = log_path(run, plan.model, plan.replica, self._node_rank)
         self._lost = asyncio.get_running_loop().create_future()
-        started_by = await self._start_rank(plan, run)
-        self._renewed_at_s = time.monotonic()  # the lease runs from here: waiting for a zygote is no silence
-        await self._tell_beats(plan.api_key)
+        rank = self._rank = await self._start_rank(plan, run, self._log)
+        self._renewed_at_s = time.monotonic()  # the lease starts here: the wait for a zygote does not count as silence
+        await self._heartbeat.open(rank, plan.api_key)
         self._spawn(self._watch_exit())
         self._spawn(self._renew_keeper())
         if self._lease_s is not None:
             self._spawn(self._watch_lease(self._lease_s))
         self._spawn(self._follow_phase())
         self._spawn(self._follow_memory(plan))
-        return self._state(plan, started_by)
+        return _rank_state(plan, self._node_rank, rank, self._log)
 
     async def renew(self) -> RankHealth:
         """Note that the supervisor is alive, and say how the rank is."""
         self._renewed_at_s = time.monotonic()
         pid = self._rank.keeper_pid if self._rank else None
         usage = group_usage(pid) if pid else None
-        return RankHealth(
-            node_rank=self._node_rank,
+        return dataclasses.replace(
+            self._health,
             alive=self._rank is not None and not (self._lost and self._lost.done()),
-            phase=self._phase,
             rss_bytes=usage.rss_bytes if usage else 0,
             cpu_s=usage.cpu_s if usage else 0.0,
-            memory_bytes=self._memory_bytes,
         )
 
     async def wait_lost(self) -> RankLoss:
@@ -143,98 +133,39 @@ class NodeAgent:
         rank, self._rank = self._rank, None
         if rank is None:
             return
+        self._heartbeat.end()
         if grace_s > 0:
             rank.terminate(grace_s)
         else:
             rank.kill()
         try:
             await asyncio.wait_for(rank.wait(), grace_s + KEEPER_S)
-        except TimeoutError:  # a keeper that was stopped itself ends nobody
-            await self._reap_leftovers()
+        except TimeoutError:  # a keeper that was stopped itself ends no process
+            await reap_rank(self._marks)
 
     def kill(self) -> None:
         """End the rank at once, without waiting for it."""
         if self._rank is not None:
             self._rank.kill()
 
-    async def _start_rank(self, plan: GangPlan, run: Path) -> str:
-        from longboat.cluster.host.launch import rank_command, rank_marks
+    async def _start_rank(self, plan: GangPlan, run: Path, log_path: Path) -> RankProcess:
+        from longboat.cluster.host.launch import rank_command, rank_marks, zygote_for
         from longboat.engines.launch.process import start_rank
 
-        assert self._log is not None
         command, environment = await asyncio.to_thread(rank_command, self._model, plan, self._node_rank)
         marks = self._marks = rank_marks(plan, self._node_rank, run)
         try:
-            zygote = await self._zygote(environment, command.zygote.preload_env, run) if command.zygote else None
-            self._release_ports()
-            self._rank = await start_rank(command, env_tags=marks, log_path=self._log, zygote=zygote)
+            preload_env = command.zygote.preload_env if command.zygote else None
+            zygote = await zygote_for(self._model.engine, environment, preload_env, run)
+            self._ports.release()
+            return await start_rank(command, env_tags=marks, log_path=log_path, zygote=zygote)
         except (OSError, EngineError) as error:
             if command.zygote is None:
                 raise
-            self._release_ports()
-            with self._log.open("a") as log:
+            self._ports.release()
+            with log_path.open("a") as log:
                 log.write(f"longboat: the zygote did not fork ({error}); starting plainly\n")
-            self._rank = await start_rank(command, env_tags=marks, log_path=self._log, zygote=None)
-        return self._rank.started_by
-
-    async def _zygote(
-        self, environment: EngineEnvironment | None, preload_env: Mapping[str, str], run: Path
-    ) -> ZygoteClient | None:
-        from longboat.cluster.host.launch import warm_zygote
-
-        startup = str(self._model["engine"].get("startup", "auto"))
-        if environment is None or startup == "plain" or (startup == "auto" and environment.platform != "cpu"):
-            return None
-        return await warm_zygote(environment, preload_env, run, wait_s=ZYGOTE_WAIT_S)
-
-    def _find_model(self) -> str:
-        from longboat.cluster.host.facts import model_folder
-
-        return model_folder(str(self._model["source"]), home_folder())
-
-    def _reserve_port(self, address: str) -> int:
-        """Hold a free port until just before the engine starts, so that no sibling gets it too."""
-        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((address, 0))
-        self._reserved.append(holder)
-        port: int = holder.getsockname()[1]
-        return port
-
-    def _beats_port(self, address: str) -> int:
-        """Listen for heartbeat readers: they know the port before there is anything to send."""
-        self._beats = door_socket(address)
-        port: int = self._beats.getsockname()[1]
-        return port
-
-    async def _tell_beats(self, api_key: str) -> None:
-        if self._beats is not None and self._rank is not None:
-            self._life = RankLife(self._rank.pid)
-            self._door = BeatDoor(self._beats, door_word(api_key), self._beat)
-            await self._door.open()
-
-    def _beat(self) -> Beat:
-        ended = self._rank is None or self._life is None or self._rank.ended
-        life, cpu_s = (Life.ENDED, 0.0) if ended or self._life is None else self._life.read()
-        return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=life, cpu_s=cpu_s),))
-
-    def _release_ports(self) -> None:
-        for holder in self._reserved:
-            holder.close()
-        self._reserved.clear()
-
-    def _state(self, plan: GangPlan, started_by: str) -> RankState:
-        rank = plan.ranks[self._node_rank]
-        return RankState(
-            node_rank=self._node_rank,
-            node_id=rank.node_id,
-            address=rank.address,
-            hostname=socket.gethostname(),
-            pid=self._rank.pid if self._rank else None,
-            agent_pid=os.getpid(),
-            log_path=str(self._log or ""),
-            started_by=started_by,
-        )
+            return await start_rank(command, env_tags=marks, log_path=log_path, zygote=None)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -242,7 +173,7 @@ class NodeAgent:
         task.add_done_callback(self._tasks.discard)
 
     async def _watch_exit(self) -> None:
-        """Whatever goes wrong here, the supervisor is told that the rank is gone."""
+        """Report the end of the rank to the supervisor, whatever goes wrong here."""
         rank = self._rank
         assert rank is not None
         reason = "its end could not be seen"
@@ -250,17 +181,11 @@ class NodeAgent:
             ended = await rank.wait()
             reason = f"exited with {ended}"
             if ended.returncode is None and ended.signal is None:
-                await self._reap_leftovers()
+                await reap_rank(self._marks)
         except Exception as error:
             reason = f"{reason}: {error}"
         finally:
             self._report_lost(reason)
-
-    async def _reap_leftovers(self) -> None:
-        """End what is left of the rank: without its keeper it may not have ended whole."""
-        from longboat.engines.launch.process import reap
-
-        await reap({name: self._marks[name] for name in ("LONGBOAT_RUN", "LONGBOAT_GANG", "LONGBOAT_NODE_RANK")})
 
     async def _watch_lease(self, lease_s: float) -> None:
         """End the rank when the supervisor is silent: the gang is then broken or replaced."""
@@ -279,26 +204,42 @@ class NodeAgent:
 
     async def _follow_phase(self) -> None:
         assert self._log is not None
-        phase_of = adapter_for(str(self._model["engine"]["kind"])).phase_of
-        await follow_phases(self._log, phase_of, self._take_phase, lambda: self._rank is None)
+        phase_of = adapter_for(self._model.engine.kind).phase_of
 
-    def _take_phase(self, phase: Phase) -> None:
-        self._phase = phase.value
+        def take(phase: Phase) -> None:
+            self._health = dataclasses.replace(self._health, phase=phase.value)
+
+        await follow_phases(self._log, phase_of, take, lambda: self._rank is None)
 
     async def _follow_memory(self, plan: GangPlan) -> None:
-        """Dear to ask, and slow to change."""
+        """Measure the rank's memory now and then: measuring is expensive, and memory changes slowly."""
         gpus, pause_s = plan.ranks[self._node_rank].gpu_ids, MEMORY_FIRST_S
         while self._rank is not None:
             await asyncio.sleep(pause_s)
             if self._rank is not None and self._rank.keeper_pid:
                 whole = await asyncio.to_thread(rank_memory_bytes, self._rank.keeper_pid, gpus)
-                self._memory_bytes = whole // plan.shape.ranks_per_node
+                memory_bytes = whole // plan.shape.ranks_per_node
+                self._health = dataclasses.replace(self._health, memory_bytes=memory_bytes)
             pause_s = MEMORY_EVERY_S
 
     def _report_lost(self, reason: str) -> None:
         if self._lost is not None and not self._lost.done():
             tail = read_tail(self._log, 30) if self._log else ()
             self._lost.set_result(RankLoss(node_rank=self._node_rank, reason=reason, log_tail=tail))
+
+
+def _rank_state(plan: GangPlan, node_rank: int, rank: RankProcess, log: Path) -> RankState:
+    planned = plan.ranks[node_rank]
+    return RankState(
+        node_rank=node_rank,
+        node_id=planned.node_id,
+        address=planned.address,
+        hostname=socket.gethostname(),
+        pid=rank.pid,
+        agent_pid=os.getpid(),
+        log_path=str(log),
+        started_by=rank.started_by,
+    )
 
 
 def read_tail(path: Path, num_lines: int, max_bytes: int = 65536) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How long a replica that is taken out stays for its answers, and when these go on elsewhere. Pure."""
+"""How long a draining replica waits for its responses, and when other replicas resume them. Pure."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from longboat.core.states import Phase, ReplicaState, ResumeLevel
 __all__ = ("DRAIN_S", "LeaveRules", "Leaving", "Stay")
 
 DRAIN_S = 20.0
-"""How long answers may take to end where nothing else is told."""
+"""How long responses may take to end unless the file says otherwise."""
 
 MOVE_S = 10.0
-"""How long a replica waits for its answers to have moved: each needs one prefill on another replica."""
+"""How long a replica waits until its responses have moved: each needs one prefill on another replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRules:
-    """drain_s: for answers that can go on elsewhere; limit_s: where no other replica of the same revision is left."""
+    """The limits of a drain, in seconds."""
 
-    drain_s: float = DRAIN_S
-    limit_s: float = DRAIN_S
+    drain_s: float = DRAIN_S  # for responses that another replica can resume
+    limit_s: float = DRAIN_S  # where no other replica of the same revision is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """patience_s: seconds, from now on, that the replica waits for its answers; moving: they are to go elsewhere."""
+    """How one draining replica stays."""
 
-    patience_s: float
-    moving: bool
+    patience_s: float  # seconds from now that the replica waits for its responses
+    moving: bool  # whether other replicas are to resume them now
 
 
 class Leaving:
-    """The replicas that drain. A revision's last one stays, since no other may go on with its answers."""
+    """The replicas that drain. The last one of a revision stays, since no other may resume its responses."""
 
     def __init__(self) -> None:
         self._began_s: dict[str, float] = {}
         self._moved_s: dict[str, float] = {}
 
     def look(self, states: Iterable[ReplicaState], rules: Callable[[str], LeaveRules], now_s: float) -> dict[str, Stay]:
-        """Draining replica → how it stays. states: all replicas of the fleet; rules: of a model."""
+        """Return draining replica → how it stays. states: all replicas of the fleet; rules: of a model."""
         states = tuple(states)
         leaving = {state.replica: state for state in states if state.phase is Phase.DRAINING}
         self._began_s = {replica: self._began_s.get(replica, now_s) for replica in leaving}

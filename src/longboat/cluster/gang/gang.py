@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from longboat.cluster.gang.heartbeat_publisher import GangPulse
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
+from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort
 from longboat.core.plan import GangPlan, GangShape, RankPlan
 from longboat.core.states import RankState
@@ -38,11 +38,16 @@ class Gang:
         self.revision = ""  # of what changes results, as the head's node knows it
 
     @property
+    def url(self) -> str:
+        """Base URL of the engine; empty before the gang has a plan."""
+        return f"http://{self.plan.head.address}:{self.plan.head.ports['api']}" if self.plan else ""
+
+    @property
     def beats(self) -> str:
         """host:port where heartbeats are heard; empty: nowhere."""
         return self._pulse.address if self._pulse else ""
 
-    async def prepare(self, model: Mapping[str, Any], shape: GangShape, identity: Mapping[str, Any]) -> GangPlan:
+    async def prepare(self, model: ServedModel, shape: GangShape, identity: GangIdentity) -> GangPlan:
         """Ask every node for its address, ports and files, and make the plan of it.
 
         The head's rank is started already while the other nodes are asked, where the engine allows it.
@@ -145,9 +150,7 @@ class Gang:
             await asyncio.sleep(RENEW_EVERY_S)
 
 
-def _plan(
-    model: Mapping[str, Any], shape: GangShape, identity: Mapping[str, Any], facts: Sequence[AgentFacts]
-) -> GangPlan:
+def _plan(model: ServedModel, shape: GangShape, identity: GangIdentity, facts: Sequence[AgentFacts]) -> GangPlan:
     ranks = tuple(
         RankPlan(
             node_rank=rank,
@@ -160,18 +163,18 @@ def _plan(
         for rank, fact in enumerate(facts)
     )
     return GangPlan(
-        fleet=identity["fleet"],
-        model=model["name"],
-        source=model["source"],
+        fleet=identity.fleet,
+        model=model.name,
+        source=model.source,
         model_path=facts[0].model_path,
-        replica=identity["replica"],
-        generation=identity["generation"],
+        replica=identity.replica,
+        generation=identity.generation,
         shape=shape,
         ranks=ranks,
-        context_tokens=model.get("context"),
-        extra_args=tuple(model["engine"].get("args", ())),
-        options=model["engine"].get("options", {}),
-        api_key=identity["api_key"],
+        context_tokens=model.context,
+        extra_args=model.engine.args,
+        options=model.engine.options,
+        api_key=identity.api_key,
     )
 
 

@@ -1,4 +1,4 @@
-"""The pulse of one gang: hears its agents, asks its engine for steps, tells both to gateways, judges it itself."""
+"""The pulse of one gang: agents' heartbeats and the engine's steps, published to gateways and judged here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ("DOOR", "GangPulse")
 log = logger("supervisor")
 
 DOOR = "beats"
-"""Purpose of an agent's port where it tells how its rank is."""
+"""Purpose of the agent's port that publishes its rank's heartbeats."""
 
 LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, hang_s=60.0)
 """Gateways send streams elsewhere sooner: a gang that comes back gets new ones, one that was ended must start again."""
@@ -34,7 +34,7 @@ _ASK_S = 2.0
 
 
 class GangPulse:
-    """Made when the gang's plan is complete. Needs a door at every agent."""
+    """The pulse of one gang. It is made when the plan is complete, and needs a heartbeat port at every agent."""
 
     def __init__(self, plan: GangPlan) -> None:
         now_s = time.monotonic()
@@ -60,7 +60,7 @@ class GangPulse:
         try:
             return cls(plan)
         except OSError as error:
-            log.warning("%s/%s tells no heartbeats: %s", plan.model, plan.replica, error)
+            log.warning("%s/%s publishes no heartbeats: %s", plan.model, plan.replica, error)
             return None
 
     def tell(self) -> Beat:
@@ -70,7 +70,7 @@ class GangPulse:
         return Beat(ranks=tuple(ear.told(now_s) for ear in self._ears), steps=steps, num_running=running)
 
     async def loss(self) -> RankLoss:
-        """Return when a rank does not work any more. Ended ones are left to who can say why they ended."""
+        """Return when a rank does not work any more. Its agent reports an ended rank, with the reason."""
         while True:
             now_s = time.monotonic()
             self._liveness.hear(self.tell(), now_s)
@@ -96,7 +96,7 @@ class GangPulse:
 
 
 class _RankEar:
-    """What is heard of one rank."""
+    """The heartbeats received from one rank."""
 
     def __init__(self, node_rank: int, now_s: float) -> None:
         self._last = RankBeat(node_rank=node_rank, life=Life.RUNS)
@@ -117,7 +117,7 @@ class _RankEar:
         self._reached.hear(time.monotonic())
 
     def told(self, now_s: float) -> RankBeat:
-        """As it was last, and how long ago that is; one that has not begun to speak is not silent."""
+        """Return the last heartbeat and its age; a rank that was not heard yet does not count as silent."""
         silent_s, unreached_s = self._silence.seconds(now_s), self._reached.seconds(now_s)
         if not self._was_heard:
             return self._last
@@ -125,7 +125,7 @@ class _RankEar:
 
 
 def _steps(text: bytes) -> tuple[int | None, int | None]:
-    """Steps so far, and requests that run or wait; None for what it does not say."""
+    """Return the steps so far, and the requests that run or wait; None for a number that is missing."""
     try:
         values = json.loads(text)
         steps, running, waiting = (values.get(name) for name in ("steps", "running", "waiting"))

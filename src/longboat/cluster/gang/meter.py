@@ -1,4 +1,4 @@
-"""From an engine's counters, read now and then, to what it did since it was ready. Pure: the clock is an argument."""
+"""Measures an engine since it was ready, from its counters. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ("Meter",)
 
 
 class Meter:
-    """The first counters that it sees are where it begins: readiness and its proof are no requests of clients."""
+    """The meter of one engine. It begins with the first counters that it sees, so readiness probes do not count."""
 
     def __init__(self) -> None:
         self._first: EngineCounters | None = None

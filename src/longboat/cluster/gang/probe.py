@@ -17,7 +17,7 @@ CONNECT_EVERY_S = 0.05
 ANSWERED_EVERY_S = 0.5
 FINAL = (400, 401, 403, 422)
 REFUSED_S = 30.0
-"""An engine that refuses the readiness request itself for so long will never be ready."""
+"""An engine that refuses the readiness request itself for this long will never be ready."""
 
 
 async def wait_for_token(

@@ -1,11 +1,13 @@
-"""The revision of a replica: a digest of everything that changes what it answers."""
+"""The revision of a replica: a digest of everything that changes its responses."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from longboat.cluster.protocol.model import ServedModel
 
 __all__ = ("revision_of",)
 
@@ -27,18 +29,18 @@ _HARMLESS_FLAGS = frozenset(
         "--disable-uvicorn-access-log",
     }
 )
-"""They change how much an engine does at once, or what it logs, and not what it answers."""
+"""They change an engine's concurrency or its logs, and not its responses."""
 
 
-def revision_of(model: Mapping[str, Any], model_path: str, engine: str) -> str:
-    """16 hexadecimal digits: equal for replicas that answer alike, on whichever node.
+def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
+    """Return 16 hexadecimal digits, equal for replicas that respond alike, on whichever node.
 
-    model: its entry of the fleet file; model_path: folder on this node, or a hub's id; engine: name and version
+    model_path: folder on this node, or a hub's id; engine: name and version
     Weights are known by size and by samples of their bytes, everything else by its content. The split is left out: it
-    changes how answers are computed and not what they are, up to rounding. Reads a few MB; to be called in a thread.
+    changes responses only by rounding. Reads a few MB; call it in a thread.
     """
     digest = hashlib.sha256()
-    for part in (engine, str(model.get("context")), *_flags(model["engine"].get("args", ()))):
+    for part in (engine, str(model.context), *_flags(model.engine.args)):
         digest.update(part.encode() + b"\0")
     folder = Path(model_path)
     if folder.is_dir():

@@ -1,4 +1,4 @@
-"""EngineSupervisor: one Serve replica, one gang; it brings the gang up, tells the truth about it, and ends it whole."""
+"""EngineSupervisor: one Serve replica with one gang; it brings the gang up, reports its state, and ends it whole."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from longboat.cluster.gang.drain_tracker import DRAIN_S
+from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
-from longboat.cluster.gang.meter import Meter
+from longboat.cluster.gang.phase_clock import PhaseClock
 from longboat.cluster.gang.probe import wait_for_token
+from longboat.cluster.gang.resume_prover import ResumeProver
 from longboat.cluster.protocol.messages import Announcement, RankLoss
+from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
-from longboat.core.plan import GangShape, RankResources
-from longboat.core.states import Phase, ReplicaState, ResumeLevel
+from longboat.core.plan import GangShape
+from longboat.core.states import Phase, ReplicaState
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
-from longboat.engines.resume_proof import ResumeProof, prove
-from longboat.gateway.http.message import ask
 from longboat.telemetry import logger
 
 __all__ = ("EngineSupervisor", "GangRunner")
@@ -30,27 +31,17 @@ __all__ = ("EngineSupervisor", "GangRunner")
 log = logger("supervisor")
 
 ANNOUNCE_EVERY_S = 1.0
-MEASURE_EVERY_S = 5.0
 STOP_GRACE_S = 5.0
-SETTLE_S = 1.0
-"""How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
-PROOF_S = 60.0
-PROOFS_AFTER_S = (0.0, 30.0, 300.0)
-"""Pauses before each proof: an engine that is very busy when it is tried, or sums otherwise then, gets more chances."""
-LEVELS = (ResumeLevel.NONE, ResumeLevel.REPLAY, ResumeLevel.CARRIED)
-PROOF_WAIT_S = 20.0
-"""A stream that begins before the proof is over can never go on elsewhere, so readiness waits for it, which takes about
-100 tokens. An engine that is slower to prove itself serves meanwhile, at no level."""
 
 
-class GangRunner:
-    """The supervisor without Serve and Ray: agents, the controller and the way to die are given to it."""
+class GangRunner:  # size: the life of a gang from its start to its end; its states and orders depend on each other
+    """The supervisor of one gang without Serve or Ray: its agents, controller and exit function are passed in."""
 
     def __init__(
         self,
         *,
         fleet: str,
-        model: Mapping[str, Any],
+        model: ServedModel,
         shape: GangShape,
         replica: str,
         digest: str,
@@ -64,24 +55,21 @@ class GangRunner:
         self._slot = slot
         self._controller = controller
         self._die = die
-        self._adapter = adapter_for(str(model["engine"]["kind"]))
+        self._adapter = adapter_for(model.engine.kind)
         self._gang = Gang(agents, self._adapter)
-        self._identity: dict[str, Any] = {
-            "fleet": fleet,
-            "replica": replica,
-            "digest": digest,
-            "generation": time.time_ns() // 1_000_000,
-            "api_key": secrets.token_urlsafe(24),
-        }
-        self.phase = Phase.PLACING
-        self._phase_since_s = time.monotonic()
-        self._phase_s: dict[str, float] = {}
+        self._identity = GangIdentity(
+            fleet=fleet,
+            replica=replica,
+            digest=digest,
+            generation=time.time_ns() // 1_000_000,
+            api_key=secrets.token_urlsafe(24),
+        )
+        self._clock = PhaseClock()
         self._detail = ""
         self._log_tail: tuple[str, ...] = ()
-        self._resume = ResumeProof(level=ResumeLevel.NONE, detail="not proved yet")
         self._changed = asyncio.Event()
-        self._proved_once = asyncio.Event()
-        self._meter = Meter()
+        self._proof = ResumeProver(self._changed.set)
+        self._metrics = EngineMetrics(self._gang, self._adapter)
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
         self._leaving = False
         self._leave_by_s = 0.0
@@ -90,9 +78,8 @@ class GangRunner:
         self._tasks = [asyncio.create_task(self._announce_always())]
 
     @property
-    def url(self) -> str:
-        plan = self._gang.plan
-        return f"http://{plan.head.address}:{plan.head.ports['api']}" if plan else ""
+    def phase(self) -> Phase:
+        return self._clock.phase
 
     async def bring_up(self) -> None:
         """Place, start, load and warm the gang; return when it has made a token.
@@ -114,7 +101,7 @@ class GangRunner:
             raise known from error
         self._enter(Phase.READY)
         self._tasks.append(asyncio.create_task(self._end_with(loss)))
-        self._tasks.append(asyncio.create_task(self._measure()))
+        self._tasks.append(asyncio.create_task(self._metrics.measure()))
 
     async def _bring_up(self) -> asyncio.Task[RankLoss]:
         """Start the gang; return the task that waits for the loss of a rank, once a token has come."""
@@ -141,29 +128,10 @@ class GangRunner:
 
     async def _wait_ready(self, probe: Probe, api_key: str) -> None:
         """Wait until a token came, and a moment longer for the engine to prove how it resumes."""
-        await wait_for_token(self.url, probe, api_key, on_refusal=self._note)
-        self._tasks.append(asyncio.create_task(self._prove(api_key)))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._proved_once.wait(), PROOF_WAIT_S)
-
-    async def _prove(self, api_key: str) -> None:
-        """Try the engine until it proved the highest level, or had its chances: the best counts."""
-        for pause_s in PROOFS_AFTER_S:
-            await asyncio.sleep(pause_s)
-            proof = await self._proof(api_key)
-            if pause_s == 0 or LEVELS.index(proof.level) > LEVELS.index(self._resume.level):
-                self._resume = proof
-                self._changed.set()
-            self._proved_once.set()
-            if proof.level is LEVELS[-1]:
-                return
-
-    async def _proof(self, api_key: str) -> ResumeProof:
-        try:
-            async with asyncio.timeout(PROOF_S * 2):
-                return await prove(self.url, api_key, str(self._model["name"]), timeout_s=PROOF_S)
-        except Exception as error:  # a replica that cannot be tried still serves
-            return ResumeProof(level=ResumeLevel.NONE, detail=f"could not be tried: {error!r}")
+        url = self._gang.url
+        await wait_for_token(url, probe, api_key, on_refusal=self._note)
+        self._tasks.append(asyncio.create_task(self._proof.run(url, api_key, self._model.name)))
+        await self._proof.wait_first()
 
     def _note(self, detail: str) -> None:
         self._detail = detail
@@ -171,12 +139,12 @@ class GangRunner:
     def check(self) -> None:
         """Raise when the gang is not whole."""
         if self.phase is Phase.FAILED:
-            raise EngineError(self._detail, hint=f"longboat logs {self._model['name']}")
+            raise EngineError(self._detail, hint=f"longboat logs {self._model.name}")
 
     async def drain(self, patience_s: float) -> None:
         """Tell the gateways to send nothing more, wait until the engine is idle, end the gang.
 
-        patience_s: where the controller does not say how long to wait; it knows where the answers can go on
+        patience_s: longest wait, unless the controller names another: it knows where responses can be resumed
         """
         if self.phase is Phase.FAILED:
             return
@@ -193,53 +161,24 @@ class GangRunner:
         self._enter(Phase.DRAINING)
         await self._announce()
         if served:
-            await self._wait_idle()
+            await self._metrics.wait_idle(lambda: self._leave_by_s)
         await self._close()
         self._enter(Phase.GONE)
         await self._announce()
 
-    async def _wait_idle(self) -> None:
-        """Wait until the engine had nothing to do for a while: gateways hear of the draining a moment later."""
-        idle_since_s = time.monotonic()
-        while time.monotonic() < self._leave_by_s and time.monotonic() - idle_since_s < SETTLE_S:
-            if await self._is_busy():
-                idle_since_s = time.monotonic()
-            await asyncio.sleep(0.2)
-
     async def _leave_on_order(self) -> None:
-        """Taken out by a person: the process ends when nothing runs there any more, and Serve starts another."""
+        """Drain the gang by an operator's order, then exit: Serve starts another replica."""
         await self.drain(DRAIN_S)
         self._die("it was drained")
 
-    async def _is_busy(self) -> bool:
-        text = await self._metrics()
-        load = self._adapter.load(text)
-        return bool((load.num_running or 0) + (load.num_waiting or 0))
-
-    async def _metrics(self) -> str:
-        """Ask for the engine's metrics; empty where it does not answer."""
-        plan = self._gang.plan
-        try:
-            answer = await ask(self.url, "/metrics", api_key=plan.api_key if plan else "", timeout_s=2.0)
-        except (OSError, ValueError):
-            return ""
-        return answer.body.decode(errors="replace")
-
-    async def _measure(self) -> None:
-        """Measure what clients' requests took, for the comparison with the plan."""
-        while True:
-            if text := await self._metrics():
-                self._meter.see(self._adapter.counters(text), time.monotonic())
-            await asyncio.sleep(MEASURE_EVERY_S)
-
     async def _end_with(self, loss: asyncio.Task[RankLoss]) -> None:
         lost = _lost(await loss)
-        log.error("%s/%s: %s", self._model["name"], self._identity["replica"], lost)
+        log.error("%s/%s: %s", self._model.name, self._identity.replica, lost)
         await self._fail(lost)
         self._die(str(lost))
 
     async def _fail(self, error: BaseException) -> None:
-        """End the gang. A replica that is stopped on purpose has not failed, and says nothing of the kind."""
+        """End the gang and report the failure, unless the replica was stopped on purpose."""
         if self._leaving:
             await self._gang.stop(0.0)
             return
@@ -254,7 +193,7 @@ class GangRunner:
         await self._gang.stop(STOP_GRACE_S)
 
     async def _follow_phases(self) -> None:
-        """While starting, the gang is as far as its slowest rank that says anything."""
+        """While the gang starts, take over the phase of its slowest rank, of those that report one."""
         order = [Phase.STARTING, Phase.LOADING, Phase.WARMING]
         while True:
             told = [Phase(h.phase) for h in self._gang.health.values() if h.phase in {p.value for p in order}]
@@ -263,9 +202,7 @@ class GangRunner:
             await asyncio.sleep(0.1)
 
     def _enter(self, phase: Phase) -> None:
-        now_s = time.monotonic()
-        self._phase_s[self.phase.value] = round(now_s - self._phase_since_s, 3)
-        self.phase, self._phase_since_s = phase, now_s
+        self._clock.enter(phase)
         self._changed.set()
 
     async def _announce_always(self) -> None:
@@ -277,11 +214,11 @@ class GangRunner:
                     await self._changed.wait()
 
     async def _announce(self) -> None:
-        """Never raises: the gang serves on when the controller, or the cluster's head, is away."""
+        """Report to the controller. Never raises: the gang serves on while the controller, or the head, is away."""
         try:
             verdict = await self._controller.announce(self._announcement())
         except Exception as error:
-            log.debug("the controller did not hear us: %r", error)
+            log.debug("the controller did not take the announcement: %r", error)
             return
         if verdict.patience_s is not None:
             self._leave_by_s = time.monotonic() + verdict.patience_s
@@ -293,23 +230,22 @@ class GangRunner:
             self._die(verdict.reason)
 
     def _announcement(self) -> Announcement:
-        phase_s = {**self._phase_s, self.phase.value: round(time.monotonic() - self._phase_since_s, 3)}
         state = ReplicaState(
-            model=str(self._model["name"]),
-            replica=str(self._identity["replica"]),
-            generation=int(self._identity["generation"]),
+            model=self._model.name,
+            replica=self._identity.replica,
+            generation=self._identity.generation,
             phase=self.phase,
-            url=self.url,
+            url=self._gang.url,
             ranks=self._gang.states(),
-            phase_s=phase_s,
+            phase_s=self._clock.seconds(),
             detail=self._detail,
             shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
-            digest=str(self._identity["digest"]),
+            digest=self._identity.digest,
             supervisor_pid=os.getpid(),
-            resume=self._resume.level,
-            resume_detail=self._resume.detail,
+            resume=self._proof.best.level,
+            resume_detail=self._proof.best.detail,
             revision=self._gang.revision,
-            actual=self._meter.actual(max((rank.memory_bytes for rank in self._gang.states()), default=0)),
+            actual=self._metrics.actual(),
         )
         plan = self._gang.plan
         return Announcement(
@@ -317,21 +253,21 @@ class GangRunner:
             slot=self._slot(),
             capacity=self._adapter.capacity(plan) if plan else None,
             beats=self._gang.beats,
-            api_key=str(self._identity["api_key"]),
+            api_key=self._identity.api_key,
             log_tail=self._log_tail,
         )
 
 
 class EngineSupervisor:
-    """The Serve deployment. Ready, in Serve's sense, when ``__init__`` returns: a real token has come back."""
+    """The Serve deployment. Serve counts it as ready when ``__init__`` returns: a real token has come back."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
         self,
         fleet: str,
-        model: Mapping[str, Any],
-        shape: Mapping[str, Any],
+        model: ServedModel,
+        shape: GangShape,
         digest: str,
-        create_agents: Callable[[Mapping[str, Any], GangShape], list[AgentPort]],
+        create_agents: Callable[[ServedModel, GangShape], list[AgentPort]],
     ) -> None:
         from ray import serve
 
@@ -339,38 +275,32 @@ class EngineSupervisor:
         from longboat.cluster.protocol.ports import ServeController
 
         context = serve.get_replica_context()
-        gang_shape = _shape(shape)
         self._runner = GangRunner(
             fleet=fleet,
             model=model,
-            shape=gang_shape,
+            shape=shape,
             replica=context.replica_tag,
             digest=digest,
             slot=lambda: int(serve.get_replica_context().rank.rank),
-            agents=create_agents(model, gang_shape),
+            agents=create_agents(model, shape),
             controller=ServeController(CONTROLLER_APP),
             die=_exit_process,
         )
         await self._runner.bring_up()
 
     async def check_health(self) -> None:
-        """Serve asks every second; three failures replace the replica. A dead rank ends this process before that."""
+        """Raise when the gang is not whole. Serve calls this every second and replaces a replica after three failures;
+        a dead rank ends this process before that."""
         self._runner.check()
 
     async def __del__(self) -> None:
-        """Serve calls it when the replica is stopped."""
+        """End the gang; Serve calls this when it stops the replica."""
         if runner := getattr(self, "_runner", None):
             await runner.drain(DRAIN_S)
 
 
-def _shape(values: Mapping[str, Any]) -> GangShape:
-    """Read the shape from the plain values that it travelled as."""
-    lists = {name: tuple(values.get(name, ())) for name in ("layers", "stages")}
-    return GangShape(**{**values, **lists, "resources": RankResources(**values["resources"])})
-
-
 def _exit_process(reason: str) -> None:
-    """Dying is the quickest way to tell Serve, which skips its three strikes for a dead actor."""
+    """Exit: the quickest way to tell Serve, which replaces a dead actor without waiting for three failed checks."""
     log.error("supervisor ends: %s", reason)
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""What a node will be, decided before anything starts: address, ports, token, folders; mistakes are told here."""
+"""Decides about a node before anything starts: address, ports, token, folders; mistakes are reported here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NodeRequest:
 
 
 def token_path(explicit: str = "", env: Mapping[str, str] = os.environ) -> Path:
-    """File of the cluster's token: as asked for, else as Ray is told, else Ray's own if it is there, else ours."""
+    """Return the file of the token: the given one, else Ray's variable, else Ray's default if it exists, else ours."""
     if chosen := explicit or env.get("RAY_AUTH_TOKEN_PATH"):
         return Path(chosen).expanduser().absolute()
     rays = default_token_file(Path.home())

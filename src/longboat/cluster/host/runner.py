@@ -3,7 +3,7 @@
 usage: python -m longboat.cluster.host.runner RUN_FOLDER   (with ``{"argv": […], "env": {…}}`` on its input)
 
 Ray ends a node that was cut off when its link returns, since the cluster has declared it dead. What engines are left on
-the node then belong to nobody: they are ended before the node joins again.
+the node then belong to no runner: they are ended before the node joins again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _Runner:
             time.sleep(1.0)
 
     def _end_leftovers(self) -> None:
-        """End Ray's own processes and engines that lost their agents. This node's gateway is neither: it goes on."""
+        """End Ray's own processes and engines that lost their agents. This node's gateway keeps running."""
         with contextlib.suppress(ClusterError):
             end_processes_of_ray(self._record.temp_dir, os.getpid())
         for gang in _gangs_here(self._record.run):

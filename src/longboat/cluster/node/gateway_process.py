@@ -12,11 +12,12 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.host.record import born_ticks
+from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
 from longboat.cluster.protocol.messages import GatewayReport, GatewaySettings, NodeOrder
 from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import home_folder
@@ -31,20 +32,21 @@ START_TIMEOUT_S = 15.0
 CONTROL_TIMEOUT_S = 3.0
 ORPHAN_GRACE_S = 60.0
 HANG_S = 10.0
-"""A gateway that runs and answers nothing for so long hangs. A busy one answers sooner, now and then."""
+"""A gateway that runs and answers nothing for this long hangs. A busy one answers now and then."""
 
 DETACH = 'exec 3<&0; "$@" <&3 3<&- & '
 """The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along."""
 
 
 class GatewayProcess:
-    """The keeper's hold on the gateway. The record file lets the next keeper find and adopt it."""
+    """The gateway of one node. The record file lets the next daemon find and adopt it."""
 
     def __init__(self, folder: Path, node_id: str, address: str) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._node_id = node_id
         self._address = address
+        self._record = RecordFile(folder)
         self._silent_since_s: float | None = None
 
     async def ensure(self, order: NodeOrder) -> GatewayReport:
@@ -52,7 +54,7 @@ class GatewayProcess:
 
         Raises LongboatError when it cannot be started, for instance because its port is taken.
         """
-        record = self._record()
+        record = self._record.read()
         state = await self._state(record) if record else None
         if record and state is None and not self._is_gone(record):
             hint = f"one that answers nothing for {HANG_S:.0f} s is ended, and another started"
@@ -60,7 +62,7 @@ class GatewayProcess:
         secret, trouble = _redis_url(order.gateway)
         if trouble and state is None:
             raise trouble
-        if record and state and not trouble and record["digest"] != _digest(order, secret):
+        if record and state and not trouble and record.digest != _digest(order, secret):
             await self._stop(record)
             state = None
         runs_already = state is not None
@@ -73,13 +75,13 @@ class GatewayProcess:
         self._note_pid(record, state)
         return self._report(order, state, str(trouble or ""))
 
-    def _is_gone(self, record: dict[str, Any]) -> bool:
+    def _is_gone(self, record: GatewayRecord) -> bool:
         """Return whether a gateway that does not answer has ended. One that hangs is ended here.
 
         Another one beside it would find its port taken, and its record lost.
         """
-        pid = int(record.get("pid") or 0)
-        if not pid or born_ticks(pid) != record["born"]:
+        pid = record.pid
+        if not pid or born_ticks(pid) != record.born:
             return True
         now_s = time.monotonic()
         self._silent_since_s = self._silent_since_s or now_s
@@ -89,13 +91,13 @@ class GatewayProcess:
             os.kill(pid, signal.SIGKILL)
         return True
 
-    def _note_pid(self, record: dict[str, Any], state: dict[str, Any]) -> None:
+    def _note_pid(self, record: GatewayRecord, state: dict[str, Any]) -> None:
         if not state:
             return
         self._silent_since_s = None
         pid = int(state["pid"])
-        if record.get("pid") != pid:
-            self._save({**record, "pid": pid, "born": born_ticks(pid)})
+        if record.pid != pid:
+            self._record.write(replace(record, pid=pid, born=born_ticks(pid)))
 
     async def usage(self, num_days: int) -> list[dict[str, Any]]:
         """Return requests and tokens by tenant, model and UTC day, today included, as this node's gateway counted them.
@@ -104,13 +106,13 @@ class GatewayProcess:
         """
         from longboat.gateway.admin.node_query import UsageQuery
 
-        if (record := self._record()) is None:
+        if (record := self._record.read()) is None:
             raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
         days: list[dict[str, Any]] = (await self._control(record).ask(UsageQuery(num_days)))["days"]
         return days
 
-    async def _feed(self, record: dict[str, Any], state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:
-        """Policy before table: who may ask is known before there is anything to ask."""
+    async def _feed(self, record: GatewayRecord, state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:
+        """Send the policy before the table, so that no model is served by the rules of an older policy."""
         if state.get("policy_digest") != order.policy_digest:
             await self._control(record).put_policy(order.policy)
         if with_table:
@@ -121,37 +123,37 @@ class GatewayProcess:
 
     async def stop(self) -> None:
         """End the gateway, if there is one."""
-        if record := self._record():
+        if record := self._record.read():
             await self._stop(record)
 
-    async def _stop(self, record: dict[str, Any]) -> None:
+    async def _stop(self, record: GatewayRecord) -> None:
         with contextlib.suppress(OSError, TimeoutError, ClusterError):
             await asyncio.wait_for(self._control(record).stop(), 10.0)
-        self._record_path.unlink(missing_ok=True)
+        self._record.delete()
 
-    async def _state(self, record: dict[str, Any]) -> dict[str, Any] | None:
+    async def _state(self, record: GatewayRecord) -> dict[str, Any] | None:
         try:
             state: dict[str, Any] = await asyncio.wait_for(self._control(record).state(), CONTROL_TIMEOUT_S)
             return state
         except (OSError, TimeoutError, ClusterError):
             return None
 
-    def _control(self, record: dict[str, Any]) -> Any:
+    def _control(self, record: GatewayRecord) -> Any:
         from longboat.gateway.admin.control_client import GatewayControl
 
-        return GatewayControl(record["socket"], record["token"])
+        return GatewayControl(record.socket, record.token)
 
-    async def _start(self, order: NodeOrder, redis_url: str | None) -> dict[str, Any]:
+    async def _start(self, order: NodeOrder, redis_url: str | None) -> GatewayRecord:
         from longboat.gateway.admin.control_client import gateway_command, gateway_stdin
 
-        record: dict[str, Any] = {
-            "socket": str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
-            "token": secrets.token_urlsafe(24),
-            "digest": _digest(order, redis_url),
-            "port": order.gateway.port,
-        }
+        record = GatewayRecord(
+            socket=str(self._folder / f"control-{secrets.token_hex(4)}.sock"),
+            token=secrets.token_urlsafe(24),
+            digest=_digest(order, redis_url),
+            port=order.gateway.port,
+        )
         config = self._config(order, record, redis_url)
-        self._save(record)  # before it runs: whoever comes after us must find it
+        self._record.write(record)  # before it runs: the next daemon must find it
         output = self._folder / "gateway.log"
         with output.open("wb") as log:
             process = subprocess.Popen(  # noqa: ASYNC220 (a shell that ends at once)
@@ -170,7 +172,7 @@ class GatewayProcess:
         await self._wait_listening(output)
         return record
 
-    def _config(self, order: NodeOrder, record: dict[str, Any], redis_url: str | None) -> GatewayConfig:
+    def _config(self, order: NodeOrder, record: GatewayRecord, redis_url: str | None) -> GatewayConfig:
         import msgspec
 
         from longboat.core.policy import Policy
@@ -181,8 +183,8 @@ class GatewayProcess:
             host=settings.host,
             port=settings.port,
             processes=settings.processes,
-            control_socket=record["socket"],
-            control_token=record["token"],
+            control_socket=record.socket,
+            control_token=record.token,
             fleet=order.fleet,
             node=self._node_id,
             orphan_grace_s=ORPHAN_GRACE_S,
@@ -199,7 +201,7 @@ class GatewayProcess:
         )
 
     def _state_folder(self, fleet: str) -> Path:
-        """Outlives a boot, and is this node's own where nodes share their home folder."""
+        """Return a folder that outlives a boot, and that is this node's own where nodes share their home folder."""
         run = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
         folder = home_folder() / "gateway" / f"{fleet}-{socket.gethostname()}-{run}"
         try:
@@ -220,25 +222,6 @@ class GatewayProcess:
             await asyncio.sleep(0.02)
         last = output.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
         raise ClusterError(f"the gateway of {socket.gethostname()} did not start: {last[0]}", hint=f"see {output}")
-
-    @property
-    def _record_path(self) -> Path:
-        return self._folder / "gateway.json"
-
-    def _record(self) -> dict[str, Any] | None:
-        try:
-            record: dict[str, Any] = json.loads(self._record_path.read_text())
-            return record
-        except (FileNotFoundError, ValueError):
-            return None
-
-    def _save(self, record: dict[str, Any]) -> None:
-        """Save the record by a rename: a reader finds the whole record or none."""
-        part = self._record_path.with_suffix(".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(record, file)
-        part.rename(self._record_path)
 
     def _report(self, order: NodeOrder, state: dict[str, Any], trouble: str) -> GatewayReport:
         return GatewayReport(

@@ -1,4 +1,4 @@
-"""NodeKeeper: one actor per node; it keeps the node's gateway running and fed, its zygotes warm, and reads its logs."""
+"""NodeDaemon: one actor per node; it keeps the node's gateway running and fed, its zygotes warm, and reads its logs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from longboat.core.errors import ClusterError, LongboatError
 from longboat.folders import run_folder
 from longboat.telemetry import logger
 
-__all__ = ("NodeKeeper",)
+__all__ = ("NodeDaemon",)
 
-log = logger("keeper")
+log = logger("daemon")
 
 HOLD_EVERY_S = 2.0
 
 
-class NodeKeeper:
-    """Outlives the controller that made it. Its gateway and zygotes outlive it in turn, and are adopted by the next."""
+class NodeDaemon:
+    """The daemon of one node. It outlives its controller; the next daemon adopts its gateway and zygotes."""
 
     def __init__(self) -> None:
         import ray
@@ -42,7 +42,7 @@ class NodeKeeper:
         self._holding: asyncio.Task[None] | None = None
 
     async def order(self, order: NodeOrder) -> NodeReport:
-        """Make this node what the controller wants; never raises for what is this node's own trouble."""
+        """Make this node what the controller wants; never raises for a fault of this node alone."""
         async with self._lock:
             self._refuse_past(order.epoch)
             self._order = order
@@ -131,7 +131,7 @@ class NodeKeeper:
                 self._warming[environment] = asyncio.create_task(self._warm(environment))
 
     async def _warm(self, wanted: WarmEnvironment) -> str:
-        """Title of the zygote that is warm now, or why none is."""
+        """Return the title of the zygote that is warm now, or why none is."""
         from longboat.cluster.host.launch import warm_environment
 
         try:

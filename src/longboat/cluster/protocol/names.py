@@ -7,7 +7,7 @@ __all__ = (
     "CONTROLLER_DEPLOYMENT",
     "NAMESPACE",
     "SUPERVISOR_DEPLOYMENT",
-    "keeper_name",
+    "daemon_name",
     "model_app_name",
 )
 
@@ -19,10 +19,10 @@ MODEL_APP_PREFIX = "longboat-model-"
 
 
 def model_app_name(model: str) -> str:
-    """Serve application of a model."""
+    """Return the name of a model's Serve application."""
     return f"{MODEL_APP_PREFIX}{model}"
 
 
-def keeper_name(node_id: str) -> str:
-    """Named actor of a node's keeper."""
+def daemon_name(node_id: str) -> str:
+    """Return the name of a node's daemon actor."""
     return f"longboat-node-{node_id}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -11,15 +10,16 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from longboat.cluster.gang.agent import NodeAgent
-from longboat.cluster.node.node_daemon import NodeKeeper
-from longboat.cluster.protocol.names import NAMESPACE, keeper_name
+from longboat.cluster.node.node_daemon import NodeDaemon
+from longboat.cluster.protocol.model import ServedModel
+from longboat.cluster.protocol.names import NAMESPACE, daemon_name
 from longboat.cluster.protocol.ports import AgentPort, RayAgent
 from longboat.core.plan import GangShape
 
-__all__ = ("create_agents", "end_keeper", "keeper_of")
+__all__ = ("create_agents", "daemon_of", "end_daemon")
 
 
-def create_agents(model: Mapping[str, Any], shape: GangShape) -> list[AgentPort]:
+def create_agents(model: ServedModel, shape: GangShape) -> list[AgentPort]:
     """Create this replica's agents: rank 0's in the supervisor itself, and an actor in each further bundle.
 
     Each takes its bundle's accelerators, so Ray names them.
@@ -39,12 +39,12 @@ def create_agents(model: Mapping[str, Any], shape: GangShape) -> list[AgentPort]
     return agents
 
 
-def keeper_of(node_id: str) -> Any:
-    """Return a node's keeper actor, made where there is none. It outlives its creator, and restarts by itself."""
+def daemon_of(node_id: str) -> Any:
+    """Return a node's daemon actor, made where there is none. It outlives its creator, and restarts by itself."""
     return (
-        ray.remote(NodeKeeper)
+        ray.remote(NodeDaemon)
         .options(
-            name=keeper_name(node_id),
+            name=daemon_name(node_id),
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
@@ -57,16 +57,16 @@ def keeper_of(node_id: str) -> Any:
     )
 
 
-async def end_keeper(node_id: str, timeout_s: float = 15.0) -> bool:
-    """Stop a node's gateway and zygotes, then its keeper. False when the node did not answer."""
+async def end_daemon(node_id: str, timeout_s: float = 15.0) -> bool:
+    """Stop a node's gateway and zygotes, then its daemon. False when the node did not answer."""
     try:
-        keeper = ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+        daemon = ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
     except ValueError:
         return True
     try:
-        await asyncio.wait_for(keeper.shutdown.remote(), timeout_s)
+        await asyncio.wait_for(daemon.shutdown.remote(), timeout_s)
         return True
     except Exception:
         return False
     finally:
-        ray.kill(keeper)
+        ray.kill(daemon)

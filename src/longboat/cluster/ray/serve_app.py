@@ -10,8 +10,9 @@ from ray import serve
 from longboat.cluster.fleet.controller import FleetController
 from longboat.cluster.fleet.serve_config import bundle_labels
 from longboat.cluster.gang.supervisor import EngineSupervisor
+from longboat.cluster.protocol.model import read_model, read_shape
 from longboat.cluster.protocol.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
-from longboat.cluster.ray.actors import create_agents, end_keeper, keeper_of
+from longboat.cluster.ray.actors import create_agents, daemon_of, end_daemon
 
 __all__ = ("controller_app", "model_app")
 
@@ -36,7 +37,9 @@ def model_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=LONGEST_END_S,
     )
-    return deployment.bind(args["fleet"], args["model"], args["shape"], args["digest"], create_agents)
+    return deployment.bind(
+        args["fleet"], read_model(args["model"]), read_shape(args["shape"]), args["digest"], create_agents
+    )
 
 
 def controller_app(args: Mapping[str, Any]) -> serve.Application:
@@ -51,4 +54,4 @@ def controller_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=20.0,
     )
-    return deployment.bind(keeper_of, end_keeper)
+    return deployment.bind(daemon_of, end_daemon)

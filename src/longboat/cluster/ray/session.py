@@ -6,44 +6,29 @@ import importlib.util
 import logging
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_config import is_ours
+from longboat.cluster.fleet.applications import CONTROLLER_HINT, ControllerFailedError, ServeApplications
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
 from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
 from longboat.cluster.protocol.messages import FleetReport
-from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX, NAMESPACE, keeper_name
+from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
 from longboat.core.errors import ClusterError
 from longboat.core.topology import Node
 
-__all__ = ("ControllerFailedError", "Session", "require_ray")
+__all__ = ("Session", "require_ray")
 
 CALL_TIMEOUT_S = 15.0
 LISTEN_S = 5.0
-GIVEN_UP_EVERY_S = 3.0
-DRAIN_CALL_S = 60.0
-DRAIN_REASON = "DRAIN_NODE_REASON_PREEMPTION"
-"""The one that Ray does not refuse where something runs."""
 INSTALL_HINT = "pip install 'longboat[cluster]'"
 NO_CLUSTER_HINT = (
     "longboat node start --head starts one here; longboat node start --join ADDRESS joins one; "
     "RAY_ADDRESS, where it is set, leads elsewhere"
 )
-CONTROLLER_HINT = (
-    "ray status shows the cluster, the folder logs/serve of Ray's session folder on the head has its words; "
-    "longboat down ends the fleet in any case"
-)
-
-
-class ControllerFailedError(ClusterError):
-    """Serve cannot start, or keep up, the fleet's controller: waiting does not help."""
 
 
 def require_ray() -> None:
@@ -106,9 +91,8 @@ class Session:
         self._ray = ray
         self.gcs_address = str(context.address_info["gcs_address"])
         self.rest = ServeRest(_dashboard(context.address_info), cluster_token(env, Path.home()))
+        self.apps = ServeApplications(self.rest)
         self._controller: Any = None
-        self._given_up: dict[str, str] = {}
-        self._given_up_at_s = -GIVEN_UP_EVERY_S
 
     def __enter__(self) -> Session:
         return self
@@ -127,10 +111,9 @@ class Session:
         one, when Serve has given the controller up.
         """
         if self._controller is None:  # asked only then, for it is dear: Serve collects all its details
-            apps = self.applications()
-            if CONTROLLER_APP not in apps:
+            if not self.apps.has_fleet():
                 return None
-            _check_controller(apps)
+            self.apps.check_controller()
         try:
             report: FleetReport = self._controller_handle().report.remote().result(timeout_s=CALL_TIMEOUT_S)
             return report
@@ -141,53 +124,8 @@ class Session:
                 hint=f"it restarts by itself within seconds; if it does not: {CONTROLLER_HINT}",
             ) from error
 
-    def has_fleet(self) -> bool:
-        """Return whether a controller is deployed."""
-        return CONTROLLER_APP in self.applications()
-
-    def check_controller(self) -> None:
-        """Check the controller. Raises ControllerFailedError when Serve has given it up."""
-        _check_controller(self.applications())
-
-    def applications(self) -> dict[str, dict[str, Any]]:
-        """Serve's applications by name."""
-        found: dict[str, dict[str, Any]] = self.rest.details().get("applications", {})
-        return found
-
-    def deployed_models(self) -> dict[str, dict[str, Any]]:
-        """Return model → its application as it was declared."""
-        found = {}
-        for name, app in self.applications().items():
-            if name.startswith(MODEL_APP_PREFIX) and app.get("deployed_app_config") and app.get("status") != "DELETING":
-                found[name.removeprefix(MODEL_APP_PREFIX)] = app["deployed_app_config"]
-        return found
-
-    def foreign_applications(self) -> list[dict[str, Any]]:
-        """Return the declared configuration of applications that are not Longboat's."""
-        apps = self.applications()
-        return [
-            app["deployed_app_config"]
-            for name, app in apps.items()
-            if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
-        ]
-
-    def drain_node(self, node_id: str) -> None:
-        """Have Ray put nothing more on a node, and Serve start what runs there elsewhere.
-
-        Raises ClusterError when Ray refuses.
-        """
-        argv = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.gcs_address]
-        argv += ["--node-id", node_id, "--reason", DRAIN_REASON, "--reason-message", "longboat drain"]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=DRAIN_CALL_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise ClusterError("Ray does not answer", hint="longboat status") from error
-        if done.returncode:
-            last = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-            raise ClusterError(f"Ray refused to drain the node: {last}", hint="longboat status shows the nodes")
-
     def end_nodes(self) -> None:
-        """Have the controller end gateways, zygotes and keepers.
+        """Have the controller end gateways, zygotes and daemons.
 
         Raises ClusterError when it does not.
         """
@@ -196,10 +134,10 @@ class Session:
         except Exception as error:
             raise ClusterError(f"the controller did not shut the nodes down ({type(error).__name__})") from error
 
-    def end_keepers(self) -> tuple[str, ...]:
-        """End gateways, zygotes and keepers without a controller; returns the nodes that did not confirm it."""
-        keepers = {node.node_id: keeper for node in self.nodes() if (keeper := self._keeper(node.node_id)) is not None}
-        asked = {node_id: keeper.shutdown.remote() for node_id, keeper in keepers.items()}
+    def end_daemons(self) -> tuple[str, ...]:
+        """End gateways, zygotes and daemons without a controller; returns the nodes that did not confirm it."""
+        daemons = {node.node_id: daemon for node in self.nodes() if (daemon := self._daemon(node.node_id)) is not None}
+        asked = {node_id: daemon.shutdown.remote() for node_id, daemon in daemons.items()}
         deadline_s = time.monotonic() + CALL_TIMEOUT_S
         silent = []
         for node_id, ref in asked.items():
@@ -207,12 +145,12 @@ class Session:
                 self._ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
             except self._ray.exceptions.RayError:
                 silent.append(node_id)
-            self._ray.kill(keepers[node_id])
+            self._ray.kill(daemons[node_id])
         return tuple(silent)
 
-    def _keeper(self, node_id: str) -> Any:
+    def _daemon(self, node_id: str) -> Any:
         try:
-            return self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
+            return self._ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
         except ValueError:
             return None
 
@@ -242,38 +180,8 @@ class Session:
         raise ClusterError(f"the fleet's controller did not come up in {timeout_s:.0f} s", hint=CONTROLLER_HINT)
 
     def given_up(self) -> dict[str, str]:
-        """Return model → why Serve stopped trying to start it. Serve is asked only every few seconds."""
-        if time.monotonic() - self._given_up_at_s > GIVEN_UP_EVERY_S:
-            self._given_up, self._given_up_at_s = self._ask_given_up(), time.monotonic()
-        return self._given_up
-
-    def _ask_given_up(self) -> dict[str, str]:
-        return {
-            name.removeprefix(MODEL_APP_PREFIX): str(app.get("message") or "deploy failed")
-            for name, app in self.applications().items()
-            if name.startswith(MODEL_APP_PREFIX) and app.get("status") == "DEPLOY_FAILED"
-        }
-
-    def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
-        """End the applications of all models, and wait until they are gone; the controller stays."""
-        apps = self.applications()
-        kept = [*others, *_controller_that_ends(apps)]
-        self.rest.put({"proxy_location": "Disabled", "applications": kept})
-        self._wait_applications_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
-
-    def wait_gone(self, timeout_s: float = 90.0) -> None:
-        """Wait until nothing of Longboat is deployed."""
-        self._wait_applications_gone(timeout_s, is_ours)
-
-    def _wait_applications_gone(self, timeout_s: float, is_meant: Callable[[str], bool]) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while left := [name for name in self.applications() if is_meant(name)]:
-            if time.monotonic() > deadline_s:
-                raise ClusterError(
-                    f"{', '.join(left)} did not end in {timeout_s:.0f} s",
-                    hint="longboat node stop on their nodes ends them",
-                )
-            time.sleep(0.1)
+        """Return model → why Serve stopped trying to start it."""
+        return self.apps.given_up()
 
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         """Ask nodes what is on them (see ``preflight.inspect_node``)."""
@@ -301,11 +209,11 @@ class Session:
                 answers[node_id] = error
         return answers
 
-    def ask_keeper(self, node_id: str, method: str, *args: object) -> Any:
-        """Call the keeper of a node. Raises ClusterError when it has none or does not answer."""
+    def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
+        """Call the daemon of a node. Raises ClusterError when it has none or does not answer."""
         try:
-            keeper = self._ray.get_actor(keeper_name(node_id), namespace=NAMESPACE)
-            return self._ray.get(getattr(keeper, method).remote(*args), timeout=CALL_TIMEOUT_S)
+            daemon = self._ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
+            return self._ray.get(getattr(daemon, method).remote(*args), timeout=CALL_TIMEOUT_S)
         except (ValueError, self._ray.exceptions.RayError) as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, ClusterError):
@@ -319,22 +227,6 @@ class Session:
             logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its import sets it to INFO, on stderr
             self._controller = serve.get_app_handle(CONTROLLER_APP)
         return self._controller
-
-
-def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the controller's application with no model that stays: replicas then wait only briefly for answers."""
-    if values := controller_values(apps):
-        document = document_with(apps, {**values, "updates": {}, "rollouts": {}})
-        return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]
-    app = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
-    return [app] if app else []
-
-
-def _check_controller(apps: Mapping[str, Mapping[str, Any]]) -> None:
-    controller = apps.get(CONTROLLER_APP, {})
-    if (status := controller.get("status")) in ("DEPLOY_FAILED", "UNHEALTHY"):
-        words = controller.get("message") or "Serve does not say why"
-        raise ControllerFailedError(f"the fleet's controller is {status}: {words}", hint=CONTROLLER_HINT)
 
 
 def _node(entry: Mapping[str, Any]) -> Node:

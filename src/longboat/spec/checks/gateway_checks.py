@@ -49,7 +49,7 @@ def _tenants_without_keys(gateway: GatewayParts, at: Path) -> Iterator[Problem]:
         if gateway.auth in ("none", None) and tenant.name != ANONYMOUS:
             yield Problem(
                 where=show((*at, "tenants", index, "name")),
-                what=f"no request can belong to {tenant.name!r} where no keys are asked for",
+                what=f"no request can belong to {tenant.name!r} where no keys are required",
                 hint=f"write auth: keys, or name it {ANONYMOUS}: the tenant of every request without keys",
             )
 

@@ -117,11 +117,11 @@ class OptionsSpec(Section):
     itl_ms: float | None = Field(default=None, ge=0, le=3_600_000)
     """Milliseconds between tokens."""
     start_s: float | None = Field(default=None, ge=0, le=3_600)
-    """Seconds that it pretends to load."""
+    """Seconds that the engine pretends to load."""
     max_num_seqs: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Answers at once; others wait."""
+    """Concurrent requests; others wait."""
     kv_blocks: int | None = Field(default=None, ge=1, le=100_000_000)
-    """KV blocks; requests wait when they are taken."""
+    """Number of KV blocks; requests wait while all are in use."""
     block_size: int | None = Field(default=None, ge=1, le=1_000_000)
     """Tokens of a KV block."""
 
@@ -170,17 +170,17 @@ class EngineSpec(Section):
 
     @property
     def given_options(self) -> dict[str, int | float]:
-        """The options that the file sets, by name."""
+        """Return the options that the file sets, by name."""
         return self.options.model_dump(exclude_none=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """A split in numbers. layers: of each stage; None: as the engine divides them."""
+    """A split in numbers."""
 
     tensor: int
     pipeline: int
-    layers: tuple[int, ...] | None = None
+    layers: tuple[int, ...] | None = None  # of each stage; None: as the engine divides them
 
 
 class SplitSpec(Section):
@@ -189,7 +189,7 @@ class SplitSpec(Section):
     tensor: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
     """Worker ranks that share each layer; auto lets the planner decide."""
     pipeline: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
-    """Stages that the layers are divided into; auto lets the planner decide, and their layers."""
+    """Number of pipeline stages; auto lets the planner decide it, and the layers of each stage."""
     layers: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_stages)] | None = Field(
         default=None, max_length=MAX_RANKS
     )
@@ -210,7 +210,7 @@ class SplitSpec(Section):
 
     @property
     def ranks(self) -> Ranks | None:
-        """In numbers; None where a part is left to decide."""
+        """The split in numbers; None where a part is left to decide."""
         if self.tensor == "auto" or self.pipeline == "auto":
             return None
         return Ranks(tensor=self.tensor, pipeline=self.pipeline, layers=self.layers)
@@ -246,31 +246,31 @@ class PlacementSpec(Section):
 
 
 class LoadSpec(Section):
-    """What the model is to serve: what the planner plans for."""
+    """The load that the planner plans for."""
 
     users: int = Field(default=8, ge=1, le=1_000_000)
-    """Requests under way at once, over all replicas."""
+    """Concurrent requests, over all replicas."""
     prompt_tokens: int = Field(default=1024, ge=1, le=100_000_000)
-    """Tokens of a prompt."""
+    """Prompt tokens per request."""
     output_tokens: int = Field(default=256, ge=1, le=100_000_000)
-    """Tokens of an answer."""
+    """Output tokens per request."""
     ttft_ms: float | None = Field(default=None, gt=0, le=3_600_000)
-    """Milliseconds to the first token that the mean request may take; null is no limit."""
+    """Limit for the mean time to the first token, in milliseconds; null means no limit."""
     itl_ms: float | None = Field(default=None, gt=0, le=3_600_000)
-    """Milliseconds between tokens that the mean request may take; null is no limit."""
+    """Limit for the mean time between tokens, in milliseconds; null means no limit."""
 
 
 class UpdateSpec(Section):
-    """How running replicas are exchanged for others, and what becomes of their answers."""
+    """How running replicas are replaced, and how long their requests may run on."""
 
     surge: bool = True
-    """Whether a new replica starts before an old one is taken out, where there is room for both."""
+    """Whether a new replica starts before an old one ends, if there is room for both."""
     drain_s: float = Field(default=20.0, ge=0, le=3600)
-    """Seconds that answers may take to end on a replica that is taken out; then they go on with one of its kind."""
+    """Seconds that requests may run on in a replica that is replaced; then others of its revision resume them."""
     limit_s: float = Field(default=600.0, ge=0, le=3600)
-    """Seconds that the last replica of its kind waits for its answers to end; then they are broken off."""
+    """Seconds that the last replica of a revision waits for its running requests; then they are cut off."""
     ready_s: float = Field(default=1800.0, ge=1, le=86_400)
-    """Seconds within which a new replica must be ready; otherwise the update is taken back."""
+    """Seconds within which a new replica must be ready; otherwise the update is rolled back."""
 
 
 class ModelSpec(Section):
@@ -287,15 +287,15 @@ class ModelSpec(Section):
     split: SplitSpec | Auto = SplitSpec()
     """How one replica is split; auto lets the planner decide."""
     load: LoadSpec = LoadSpec()
-    """What it is to serve, for the planner."""
+    """The load that the planner plans for."""
     context: int | None = Field(default=None, ge=1, le=100_000_000)
-    """Longest request in tokens, prompt and answer together; null is what the model can do."""
+    """Longest request in tokens, prompt and completion together; null is the model's maximum."""
     resources: ResourcesSpec = ResourcesSpec()
     """What one worker rank takes."""
     placement: PlacementSpec = PlacementSpec()
     """Where replicas may run."""
     update: UpdateSpec = UpdateSpec()
-    """How running replicas are exchanged."""
+    """How running replicas are replaced."""
 
     @property
     def is_decided(self) -> bool:
@@ -309,12 +309,12 @@ class ModelSpec(Section):
 
     @property
     def parts(self) -> SplitSpec:
-        """The split part by part: where all of it is left to decide, each of them is."""
+        """The parts of the split; ``split: auto`` leaves each of them to decide."""
         return SplitSpec(tensor="auto", pipeline="auto") if self.split == "auto" else self.split
 
     @property
     def num_replicas(self) -> int:
-        """Raises ValueError where it is not decided."""
+        """The number of replicas. Raises ValueError where it is not decided."""
         if self.replicas == "auto":
             raise ValueError(f"the replicas of {self.name} are not decided")
         return self.replicas
@@ -337,7 +337,7 @@ class Fleet(Section):
     models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=MAX_MODELS)
     """The models, each a mapping or just its source."""
     gateway: GatewaySpec = GatewaySpec()
-    """The address in front."""
+    """The address of the fleet."""
 
     def model_named(self, name: str) -> ModelSpec | None:
         """Return the model that clients call ``name``."""

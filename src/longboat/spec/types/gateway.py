@@ -1,4 +1,4 @@
-"""The gateway's part of the file: address, who may use it, where requests are sent, what is written down."""
+"""The gateway's part of the file: address, users, routing and logs."""
 
 from __future__ import annotations
 
@@ -59,47 +59,47 @@ class TlsSpec(Section):
 
 
 class TenantSpec(Section):
-    """Somebody who uses the models; null is no limit."""
+    """A user of the models; null means no limit."""
 
     name: Word
     """Name of the tenant."""
     weight: Weight = 1.0
     """Share of busy engines, relative to other tenants of the same priority."""
     priority: int = Field(default=1, ge=0, le=9)
-    """Class when engines are busy: 0 goes first; what waits long is lifted to the class above."""
+    """Class when engines are busy; 0 goes first, and requests that wait long move up a class."""
     requests_per_minute: Tokens | None = None
-    """Requests in any minute."""
+    """Requests per minute."""
     tokens_per_minute: Tokens | None = None
-    """Prompt and completion tokens in any minute."""
+    """Prompt and completion tokens per minute."""
     tokens_per_day: Tokens | None = None
-    """Prompt and completion tokens in a day of UTC."""
+    """Prompt and completion tokens per UTC day."""
     concurrent_requests: Tokens | None = None
-    """Requests at once, waiting ones included."""
+    """Concurrent requests, including waiting ones."""
     max_context_tokens: Tokens | None = None
-    """Prompt and asked-for completion of one request."""
+    """Prompt plus requested completion of one request, in tokens."""
     models: tuple[ModelName, ...] | None = Field(default=None, max_length=MAX_ENTRIES)
-    """Models and aliases that the tenant may ask for; null is all of them."""
+    """Models and aliases that the tenant may use; null allows all."""
     cache_group: Word | None = None
-    """Tenants of one group share what engines cache of prompts; null keeps the tenant's own apart."""
+    """Tenants of one group share the engines' prefix cache; null isolates the tenant."""
     tags: tuple[Word, ...] = Field(default=(), max_length=50)
-    """Words that rules can ask for."""
+    """Words that rules can match."""
     allow_fields: tuple[Literal["kv_transfer_params", "priority", "request_id", "vllm_xargs"], ...] = ()
-    """Fields that engines get only from trusted tenants, which this tenant may send."""
+    """Fields for trusted tenants only that this tenant may send to the engines."""
 
 
 class AdminSpec(Section):
-    """Who may use the admin API, by a secret of their own: one of secret_file, secret_env and sha256."""
+    """A user of the admin API, known by a secret: one of secret_file, secret_env and sha256."""
 
     name: Word
     """Name, for logs."""
     role: Literal["viewer", "operator"] = "viewer"
-    """viewer reads; operator drains as well."""
+    """viewer reads; operator also drains."""
     secret_file: FilePath | None = None
-    """File with the secret, on the machine that reads this file."""
+    """File with the secret, on the machine that runs longboat up."""
     secret_env: Variable | None = None
-    """Environment variable with the secret, of the command that reads this file."""
+    """Environment variable of longboat up with the secret."""
     sha256: Digest | None = None
-    """SHA-256 of the secret, in hex; the secret has at least 16 characters, made at random."""
+    """SHA-256 of the secret, in hex; a secret has at least 16 random characters."""
 
     @model_validator(mode="after")
     def _one_secret(self) -> AdminSpec:
@@ -116,7 +116,7 @@ class CorsSpec(Section):
     origins: tuple[Origin, ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Origins (https://app.example.com), or "*"."""
     max_age_s: int = Field(default=600, ge=0, le=86_400)
-    """Seconds that browsers keep the permission."""
+    """Seconds that browsers cache the permission."""
 
 
 class PoolSpec(Section):
@@ -140,15 +140,15 @@ class AliasSpec(Section):
     """Another name for a model, or for several with shares (a canary)."""
 
     name: AliasName
-    """What clients write in model."""
+    """The name that clients send in model."""
     model: ModelName | None = None
-    """The model that serves all of it."""
+    """The model that serves the alias."""
     pools: Annotated[
         tuple[PoolSpec, ...], Field(max_length=50, validate_default=True), AfterValidator(_pool_or_pools)
     ] = ()
-    """The models that share it."""
+    """The models that share the alias."""
     sticky: Sticky = "user"
-    """What stays with its pool: tenant, user (of the request, else the tenant), header:NAME; request: nothing does."""
+    """What keeps requests on one pool: tenant, user (of the request, else the tenant), header:NAME; request: none."""
 
 
 def _ordered(upper: int | None, info: ValidationInfo) -> int | None:
@@ -163,58 +163,58 @@ Upper = Annotated[Tokens | None, AfterValidator(_ordered)]
 
 
 class RuleSpec(Section):
-    """Sends requests elsewhere; the first rule whose parts all match counts."""
+    """Sends matching requests to another model; the first rule that matches counts."""
 
     to: ModelName
-    """The model or alias that gets them."""
+    """The model or alias that gets the request."""
     model: ModelName = "*"
-    """The name that was asked for; "*" is any."""
+    """The requested name; "*" is any."""
     tenants: tuple[Word, ...] = Field(default=(), max_length=MAX_ENTRIES)
-    """Tenants it is for; empty is all."""
+    """The tenant is one of these; empty matches all."""
     tags: tuple[Word, ...] = Field(default=(), max_length=50)
-    """The tenant carries one of these tags; empty asks for none."""
+    """The tenant has one of these tags; empty matches all."""
     headers: Headers = Field(default_factory=dict, max_length=50)
-    """Headers (small letters) and their values; "*" is any value."""
+    """Headers, in lower case, and their values; "*" is any value."""
     fields: dict[str, str] = Field(default_factory=dict, max_length=50)
-    """Fields at the top of the request's body and their values; "*" is any value."""
+    """Top-level fields of the request's body and their values; "*" is any value."""
     min_prompt_tokens: Tokens | None = None
-    """Prompt of at least so many tokens, as estimated."""
+    """Least number of tokens of the prompt, as estimated."""
     max_prompt_tokens: Upper = None
-    """Prompt of at most so many tokens, as estimated."""
+    """Greatest number of tokens of the prompt, as estimated."""
     min_context_tokens: Tokens | None = None
-    """Prompt and asked-for completion of at least so many tokens."""
+    """Least number of tokens of the prompt plus the requested completion."""
     max_context_tokens: Upper = None
-    """Prompt and asked-for completion of at most so many tokens."""
+    """Greatest number of tokens of the prompt plus the requested completion."""
 
 
 class QueueSpec(Section):
-    """How requests wait while no engine has room."""
+    """How requests wait while every engine is busy."""
 
     max_waiting: int = Field(default=2000, ge=0, le=1_000_000)
-    """Requests of one model that wait in one gateway process."""
+    """Waiting requests per model and gateway process."""
     max_wait_s: float = Field(default=60.0, ge=0, le=86_400)
-    """Longest wait, and longest predicted wait, in seconds; what would wait longer is refused with 429."""
+    """Longest wait in seconds; a request that would wait longer gets a 429 immediately."""
     age_s: float = Field(default=10.0, ge=0.1, le=86_400)
-    """After each such time, what waits counts as of the class above."""
+    """Seconds after which a waiting class counts as the class above, each time that they pass."""
     headroom_ratio: float = Field(default=0.1, ge=0, le=0.9)
-    """Part of an engine's slots that only tenants below their share may take."""
+    """Least fraction of an engine's slots that is reserved for tenants below their share."""
 
 
 class ResumeSpec(Section):
-    """How answers outlive the engines that give them."""
+    """How responses outlive the engines that make them."""
 
     enabled: bool = True
-    """Whether a stream whose engine died goes on from another replica."""
+    """Whether another replica continues a stream whose engine died."""
     wait_s: float = Field(default=300.0, ge=0, le=86_400)
-    """Longest wait for a replica, in seconds, of a request whose engine died and that names no deadline; 0: none."""
+    """Seconds that a request without a deadline waits for a replica after its engine died; 0: it does not wait."""
     whole_wait_s: float = Field(default=50.0, ge=0, le=86_400)
-    """The same for a request whose answer is no stream, where it is shorter: its client gets no sign of life."""
+    """The same for a request that does not stream, if shorter: its client gets no sign of life."""
     comment_s: float = Field(default=5.0, ge=0.1, le=3600)
-    """A stream that waits gets a comment so often, in seconds, which keeps its connection alive."""
+    """Seconds between the comments that keep the connection of a waiting stream alive."""
     capacity_ratio: float = Field(default=0.5, gt=0, le=1)
-    """Part of a model's slots that answers may take at once while they are taken up again; the others queue."""
+    """Fraction of a model's slots that resumed responses may take at the same time; the others queue."""
     seeds: bool = True
-    """Whether requests that name no seed get one, without which their answer cannot be continued exactly."""
+    """Whether requests without a seed get one: without a seed, a response cannot be continued exactly."""
 
 
 class LogsSpec(Section):
@@ -223,9 +223,9 @@ class LogsSpec(Section):
     access: bool = True
     """Whether it is written."""
     max_bytes: Size = "100MiB"
-    """Size at which the file is put aside."""
+    """Size at which the file is rotated."""
     keep: int = Field(default=5, ge=0, le=1000)
-    """Files put aside that are kept."""
+    """Number of rotated files that are kept."""
 
     @property
     def size_bytes(self) -> int:
@@ -239,7 +239,7 @@ class TracingSpec(Section):
     endpoint: HttpUrl
     """Address of an OTLP/HTTP collector: http://collector:4318."""
     sample_ratio: float = Field(default=1.0, ge=0, le=1)
-    """Part of the requests that are traced; what a client's traceparent says counts more."""
+    """Fraction of the requests that are traced; a client's traceparent overrides it."""
 
 
 class RedisSpec(Section):
@@ -281,28 +281,28 @@ class GatewaySpec(Section):
     auth: Annotated[Literal["keys", "none"] | None, Field(validate_default=True), AfterValidator(_open_on_purpose)] = (
         None
     )
-    """keys asks every request for an API key; "none" says that everyone who reaches the address may use the models."""
+    """keys requires an API key of every request; "none" lets everyone who reaches the address use the models."""
     tls: TlsSpec | None = None
     """HTTPS; null is plain HTTP."""
     tenants: tuple[TenantSpec, ...] = Field(default=(), max_length=MAX_TENANTS)
-    """Who uses the models, and how much."""
+    """The users of the models, with their limits."""
     admin: tuple[AdminSpec, ...] = Field(default=(), max_length=100)
-    """Who may use the admin API; nobody by default."""
+    """The users of the admin API; none by default."""
     cors: CorsSpec = CorsSpec()
     """Web pages that may call the gateways."""
     aliases: tuple[AliasSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Other names for models."""
     fallbacks: dict[ModelName, tuple[ModelName, ...]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
-    """Model: models that are tried after it, in order, while nothing was answered."""
+    """Model: the models that are tried in order if it cannot serve a request and no response has begun."""
     rules: tuple[RuleSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
-    """Where requests are sent by what they are; the first that matches counts."""
+    """Rules that send requests to other models; the first that matches counts."""
     queue: QueueSpec = QueueSpec()
     """How requests wait."""
     resume: ResumeSpec = ResumeSpec()
-    """How answers outlive the engines that give them."""
+    """How responses outlive the engines that make them."""
     logs: LogsSpec = LogsSpec()
     """The access log."""
     tracing: TracingSpec | None = None
     """OpenTelemetry traces; null sends none."""
     redis: RedisSpec | None = None
-    """Redis for limits that all gateways count together; null gives each node its part of them."""
+    """Redis for limits that all gateways count together; null gives each node its share of them."""

@@ -1,0 +1,124 @@
+"""Hands a fleet to Serve: plan it on the cluster, compare it with the fleet that runs, put the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from longboat.cli.fleet.applied import Applied
+from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, up_options
+from longboat.cli.keys.key_store import fleet_key_book
+from longboat.cli.shared.interrupts import interrupt_deferred
+from longboat.cli.shared.spinner import waiting
+from longboat.cluster.fleet.deployed import controller_values
+from longboat.cluster.fleet.rollout_values import with_rollouts
+from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
+from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
+from longboat.cluster.ray.session import Session
+from longboat.core.errors import UserInputError
+from longboat.core.plan import GangShape
+from longboat.core.policy import AdminCredential, Policy
+from longboat.spec.diff import FleetDiff, diff
+from longboat.spec.files.dump import dump_fleet
+from longboat.spec.files.load import load_fleet
+from longboat.spec.policy import policy_of
+from longboat.spec.types.fleet import Fleet
+
+__all__ = ("current_policy", "deploy", "put_fleet")
+
+
+def deploy(session: Session, applied: Applied, console: Console) -> None:
+    """Check the fleet against the cluster, and hand it to Serve where it is not what runs."""
+    with waiting(console, "asking the nodes what is on them"):
+        running = _running_fleet(session, applied.fleet)
+        told = controller_values(session.apps.all())
+        plan = _plan(session, applied, told, console)
+    _take_plan(applied, plan, console)
+    change = diff(running, applied.fleet) if running else None
+    deployed = session.apps.deployed_models()
+    policy = current_policy(session, applied.fleet, applied.admins)
+    is_whole = all(model.name in deployed for model in applied.fleet.models if model.num_replicas)
+    again = told.get("taken_back", {})
+    is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again
+    is_whole = is_whole and (applied.asked is None or same_wishes(applied.asked, told))
+    if change is not None and not _show_change(change, is_whole, console):
+        applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
+        applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
+        return
+    applied.started_fleet = running is None
+    applied.added = change.added if change else ()
+    applied.action, applied.changes = ("changed", tuple(change.lines())) if change else ("started", ())
+    with waiting(console, "starting the fleet's controller"):
+        kept = {name: app for name, app in _kept(change, deployed).items() if name not in again}
+        applied.digests = put_fleet(session, applied, policy, applied.shapes, kept, told={**told, "taken_back": {}})
+        session.expect(applied.text)
+
+
+def _plan(session: Session, applied: Applied, told: Mapping[str, Any], console: Console) -> CheckedPlan:
+    options = up_options(applied.fleet, told, replan=applied.replan, force=applied.force)
+    basis = planning_basis(console)
+    return checked_plan(applied.fleet, session.nodes(), session.inspect, basis=basis, options=options)
+
+
+def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:
+    """Take over the plan: from here on the fleet has numbers."""
+    show_plan(applied.asked or applied.fleet, plan, console)
+    applied.shapes, applied.fleet, applied.text = plan.shapes, plan.fleet, dump_fleet(plan.fleet)
+    applied.plan, applied.planned = plan, planned_document(applied.asked_text, plan)
+
+
+def current_policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:
+    book = fleet_key_book(session, fleet.name, asks_for_keys=fleet.gateway.auth == "keys")
+    return policy_of(fleet.gateway, book.keys, book.salt, admins=admins)
+
+
+def put_fleet(
+    session: Session,
+    wanted: Applied,
+    policy: Policy,
+    shapes: Mapping[str, GangShape],
+    kept: Mapping[str, Mapping[str, Any]],
+    told: Mapping[str, Any],
+) -> dict[str, str]:
+    shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
+    others = session.apps.foreign()
+    document = serve_document(
+        wanted.fleet, shaped, wanted.text, policy=policy, planned=wanted.planned, deployed=kept, others=others
+    )
+    document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
+    with interrupt_deferred():  # Serve carries out the document even if interrupted here: undo after it
+        session.rest.put(document)
+    return digests_in(document)
+
+
+def _kept(change: FleetDiff | None, deployed: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the applications of models that stay as they are, except for their number of replicas."""
+    if change is None:
+        return {}
+    remade = {model.name for model in change.changed if not model.only_replicas} | {*change.added}
+    return {name: app for name, app in deployed.items() if name not in remade}
+
+
+def _running_fleet(session: Session, wanted: Fleet) -> Fleet | None:
+    report = session.report()
+    if report is None or not report.document:
+        return None
+    running = load_fleet(report.document, "the running fleet")
+    if running.name != wanted.name:
+        raise UserInputError(
+            f"fleet {running.name!r} runs on this cluster, and the file describes fleet {wanted.name!r}",
+            hint=f"write name: {running.name} to change that one, or take it down first: longboat down",
+        )
+    return running
+
+
+def _show_change(change: FleetDiff, is_whole: bool, console: Console) -> bool:
+    """Print what will change; False when nothing does. is_whole: every model of the running fleet is deployed."""
+    if change.empty and is_whole:
+        console.print("nothing to change: this fleet is what runs")
+        return False
+    for line in change.lines():
+        console.print(line, highlight=False)
+    return True

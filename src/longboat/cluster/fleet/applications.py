@@ -1,0 +1,114 @@
+"""The applications that Serve runs: read, waited for and ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from longboat.cluster.fleet.deployed import controller_values, document_with
+from longboat.cluster.fleet.serve_config import is_ours
+from longboat.cluster.fleet.serve_rest import ServeRest
+from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
+from longboat.core.errors import ClusterError
+
+__all__ = ("CONTROLLER_HINT", "ControllerFailedError", "ServeApplications")
+
+GIVEN_UP_EVERY_S = 3.0
+CONTROLLER_HINT = (
+    "ray status shows the cluster; the controller's log is in logs/serve of Ray's session folder on the head; "
+    "longboat down ends the fleet in any case"
+)
+
+
+class ControllerFailedError(ClusterError):
+    """Serve cannot start, or keep up, the fleet's controller: waiting does not help."""
+
+
+class ServeApplications:
+    """All applications of one cluster, as Serve's REST API lists them."""
+
+    def __init__(self, rest: ServeRest) -> None:
+        self._rest = rest
+        self._given_up: dict[str, str] = {}
+        self._given_up_at_s = -GIVEN_UP_EVERY_S
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Serve's applications by name."""
+        found: dict[str, dict[str, Any]] = self._rest.details().get("applications", {})
+        return found
+
+    def deployed_models(self) -> dict[str, dict[str, Any]]:
+        """Return model → its application as it was declared."""
+        found = {}
+        for name, app in self.all().items():
+            if name.startswith(MODEL_APP_PREFIX) and app.get("deployed_app_config") and app.get("status") != "DELETING":
+                found[name.removeprefix(MODEL_APP_PREFIX)] = app["deployed_app_config"]
+        return found
+
+    def foreign(self) -> list[dict[str, Any]]:
+        """Return the declared configuration of applications that are not Longboat's."""
+        apps = self.all()
+        return [
+            app["deployed_app_config"]
+            for name, app in apps.items()
+            if not is_ours(name) and app.get("deployed_app_config") and app.get("status") != "DELETING"
+        ]
+
+    def has_fleet(self) -> bool:
+        """Return whether a controller is deployed."""
+        return CONTROLLER_APP in self.all()
+
+    def check_controller(self) -> None:
+        """Check the controller. Raises ControllerFailedError when Serve has given it up."""
+        _check(self.all())
+
+    def given_up(self) -> dict[str, str]:
+        """Return model → why Serve stopped trying to start it. Serve is asked only every few seconds."""
+        if time.monotonic() - self._given_up_at_s > GIVEN_UP_EVERY_S:
+            self._given_up, self._given_up_at_s = self._ask_given_up(), time.monotonic()
+        return self._given_up
+
+    def _ask_given_up(self) -> dict[str, str]:
+        return {
+            name.removeprefix(MODEL_APP_PREFIX): str(app.get("message") or "deploy failed")
+            for name, app in self.all().items()
+            if name.startswith(MODEL_APP_PREFIX) and app.get("status") == "DEPLOY_FAILED"
+        }
+
+    def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
+        """End the applications of all models, and wait until they are gone; the controller stays."""
+        apps = self.all()
+        kept = [*others, *_controller_that_ends(apps)]
+        self._rest.put({"proxy_location": "Disabled", "applications": kept})
+        self._wait_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
+
+    def wait_gone(self, timeout_s: float = 90.0) -> None:
+        """Wait until nothing of Longboat is deployed."""
+        self._wait_gone(timeout_s, is_ours)
+
+    def _wait_gone(self, timeout_s: float, is_meant: Callable[[str], bool]) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while left := [name for name in self.all() if is_meant(name)]:
+            if time.monotonic() > deadline_s:
+                raise ClusterError(
+                    f"{', '.join(left)} did not end in {timeout_s:.0f} s",
+                    hint="longboat node stop on their nodes ends them",
+                )
+            time.sleep(0.1)
+
+
+def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the controller's application with no model that stays: replicas then wait only briefly for answers."""
+    if values := controller_values(apps):
+        document = document_with(apps, {**values, "updates": {}, "rollouts": {}})
+        return [app for app in document["applications"] if app["name"] == CONTROLLER_APP]
+    app = apps.get(CONTROLLER_APP, {}).get("deployed_app_config")
+    return [app] if app else []
+
+
+def _check(apps: Mapping[str, Mapping[str, Any]]) -> None:
+    controller = apps.get(CONTROLLER_APP, {})
+    if (status := controller.get("status")) in ("DEPLOY_FAILED", "UNHEALTHY"):
+        words = controller.get("message") or "Serve does not say why"
+        raise ControllerFailedError(f"the fleet's controller is {status}: {words}", hint=CONTROLLER_HINT)

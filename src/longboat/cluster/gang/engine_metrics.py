@@ -1,0 +1,63 @@
+"""Reads a gang's engine over HTTP: whether it is idle, and how fast it has served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from longboat.cluster.gang.gang import Gang
+from longboat.cluster.gang.meter import Meter
+from longboat.core.states import EngineActual
+from longboat.engines.contract import EngineAdapter
+from longboat.gateway.http.message import ask
+
+__all__ = ("EngineMetrics",)
+
+MEASURE_EVERY_S = 5.0
+SETTLE_S = 1.0
+"""How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
+
+
+class EngineMetrics:
+    """The metrics page of one engine."""
+
+    def __init__(self, gang: Gang, adapter: EngineAdapter) -> None:
+        self._gang = gang
+        self._adapter = adapter
+        self._meter = Meter()
+
+    async def measure(self) -> None:
+        """Measure clients' requests for the comparison with the plan, until cancelled."""
+        while True:
+            if text := await self._read():
+                self._meter.see(self._adapter.counters(text), time.monotonic())
+            await asyncio.sleep(MEASURE_EVERY_S)
+
+    def actual(self) -> EngineActual | None:
+        """Return the figures measured so far; None before the engine was asked."""
+        return self._meter.actual(max((rank.memory_bytes for rank in self._gang.states()), default=0))
+
+    async def wait_idle(self, deadline_s: Callable[[], float]) -> None:
+        """Wait until the engine was idle for a while: gateways learn of the draining a moment later.
+
+        deadline_s: time of the monotonic clock at which the wait ends in any case; it may change meanwhile
+        """
+        idle_since_s = time.monotonic()
+        while time.monotonic() < deadline_s() and time.monotonic() - idle_since_s < SETTLE_S:
+            if await self._is_busy():
+                idle_since_s = time.monotonic()
+            await asyncio.sleep(0.2)
+
+    async def _is_busy(self) -> bool:
+        load = self._adapter.load(await self._read())
+        return bool((load.num_running or 0) + (load.num_waiting or 0))
+
+    async def _read(self) -> str:
+        """Return the page; empty where the engine does not answer."""
+        plan = self._gang.plan
+        try:
+            answer = await ask(self._gang.url, "/metrics", api_key=plan.api_key if plan else "", timeout_s=2.0)
+        except (OSError, ValueError):
+            return ""
+        return answer.body.decode(errors="replace")

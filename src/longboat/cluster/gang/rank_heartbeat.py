@@ -1,0 +1,46 @@
+"""The heartbeats of one rank, from its agent to whoever listens: supervisor and gateways."""
+
+from __future__ import annotations
+
+import socket
+
+from longboat.cluster.host.rank_life import RankLife
+from longboat.engines.launch.process import RankProcess
+from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.wire import door_word
+from longboat.routing.health.liveness import Beat, Life, RankBeat
+
+__all__ = ("RankHeartbeat",)
+
+
+class RankHeartbeat:
+    """Answers from the moment that the rank runs; its port is known before."""
+
+    def __init__(self, node_rank: int) -> None:
+        self._node_rank = node_rank
+        self._socket: socket.socket | None = None
+        self._rank: RankProcess | None = None
+        self._life: RankLife | None = None
+        self._door: BeatDoor | None = None
+
+    def listen(self, address: str) -> int:
+        """Reserve the port where heartbeats are read, and return it."""
+        self._socket = door_socket(address)
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def open(self, rank: RankProcess, api_key: str) -> None:
+        """Answer with the state of ``rank`` from now on."""
+        if self._socket is not None:
+            self._rank, self._life = rank, RankLife(rank.pid)
+            self._door = BeatDoor(self._socket, door_word(api_key), self._beat)
+            await self._door.open()
+
+    def end(self) -> None:
+        """Say from now on that the rank has ended: it is being stopped."""
+        self._rank = None
+
+    def _beat(self) -> Beat:
+        ended = self._rank is None or self._life is None or self._rank.ended
+        life, cpu_s = (Life.ENDED, 0.0) if ended or self._life is None else self._life.read()
+        return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=life, cpu_s=cpu_s),))

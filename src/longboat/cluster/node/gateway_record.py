@@ -1,0 +1,47 @@
+"""The record of a node's gateway on its disk, by which the next node daemon finds and adopts the gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+__all__ = ("GatewayRecord", "RecordFile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRecord:
+    """One gateway process."""
+
+    socket: str  # path of its control socket
+    token: str = field(repr=False)  # that the control socket asks for
+    digest: str  # of the settings that it was started with
+    port: int
+    pid: int = 0  # 0: not known yet
+    born: int = 0  # start time of the process in ticks, which tells reused pids apart
+
+
+class RecordFile:
+    """The file of the record. ``preflight`` reads it too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "gateway.json"
+
+    def read(self) -> GatewayRecord | None:
+        """Return the record; None where there is none."""
+        try:
+            return GatewayRecord(**json.loads(self._path.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def write(self, record: GatewayRecord) -> None:
+        """Write the record by a rename: a reader finds the whole record or none."""
+        part = self._path.with_suffix(".part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(record), file)
+        part.rename(self._path)
+
+    def delete(self) -> None:
+        self._path.unlink(missing_ok=True)
