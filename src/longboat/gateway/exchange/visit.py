@@ -144,8 +144,8 @@ class Visit(Place):
     def admitted(self, now_s: float) -> Admitted:
         session, connection = self.session, self.connection
         since_s = now_s - (self._sent_s or now_s)
-        if session.is_journaled and session.passage is not None:
-            return Admitted(self, session.passage.num_tokens - session.first_tokens, since_s)
+        if session.is_journaled and session.resume_state is not None:
+            return Admitted(self, session.resume_state.num_tokens - session.first_tokens, since_s)
         usage = self.answer.call.usage
         tokens = usage.num_events if usage is not None else 0
         if connection is not None:
@@ -168,11 +168,11 @@ class Visit(Place):
 
     def _watch_engine(self, now_s: float) -> None:
         session, answer, upstream = self.session, self.answer, self.upstream
-        watch, passage, whole = session.watch, session.passage, session.journal
+        watch, resume_state, whole = session.watch, session.resume_state, session.journal
         assert watch is not None
         journal: Told | None = whole
-        if passage is not None:
-            journal = passage.journal if self.has_head else None
+        if resume_state is not None:
+            journal = resume_state.journal if self.has_head else None
         elif whole is None or not whole.told:  # until then nothing was promised
             return
         if answer.client.write_paused:
@@ -181,7 +181,7 @@ class Visit(Place):
         silent_s = self.silent_s
         tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
         pool = answer.state.table.pool(upstream.model)
-        if seconds and pool is not None and passage is not None and not passage.fault_s:
+        if seconds and pool is not None and resume_state is not None and not resume_state.fault_s:
             pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
         verdict = watch.verdict(upstream, journal, now_s)
         if not verdict:
@@ -220,11 +220,11 @@ class Visit(Place):
             self._host.run(self._judge())
 
     def _loss(self, reason: str, detail: str, *, has: Has, stale: bool = False, suspect: bool = False) -> Lost:
-        call, passage = self.answer.call, self.session.passage
+        call, resume_state = self.answer.call, self.session.resume_state
         if call.attempts:
             at_s = time.monotonic() - call.request.received_s
             call.attempts = (*call.attempts[:-1], call.attempts[-1]._replace(failure=detail, failed_s=at_s))
-        revision = passage.revision if passage is not None and has is Has.BEGINNING else None
+        revision = resume_state.revision if resume_state is not None and has is Has.BEGINNING else None
         return Lost(reason, detail, self.upstream.key, has=has, revision=revision, stale=stale, suspect=suspect)
 
     async def _judge(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from longboat.gateway.http.response_head import AnswerHead
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("EngineFaultError", "Passage", "passage_of")
+__all__ = ("EngineFaultError", "ResumeState", "resume_state_of")
 
 _MAX_VAIN_FAULTS = 16
 _MAX_REPORTS = 2
@@ -53,9 +53,9 @@ class EngineFaultError(Exception):
         self.reason = reason
 
 
-def passage_of(
+def resume_state_of(
     facts: object, kind: AnswerKind, comes_back: tuple[ResumeToken, Point] | None, *, seeds: bool
-) -> Passage | None:
+) -> ResumeState | None:
     """Return one for a request whose answer is a stream that another engine may go on with; None for any other.
 
     facts: of the body; comes_back: what its client has of the answer
@@ -64,17 +64,17 @@ def passage_of(
         return None
     if comes_back is not None:
         token, _ = comes_back
-        passage = Passage(kind, facts.n, token.seed if token.seed >= 0 else None)
-        passage.revision = token.revision
-        passage.comes_back = comes_back
-        return passage
+        resume_state = ResumeState(kind, facts.n, token.seed if token.seed >= 0 else None)
+        resume_state.revision = token.revision
+        resume_state.comes_back = comes_back
+        return resume_state
     seed = None
     if seeds and facts.document.get("seed") is None:
         seed = int(random.random() * _MAX_SEED)
-    return Passage(kind, facts.n, seed)
+    return ResumeState(kind, facts.n, seed)
 
 
-class Passage:
+class ResumeState:
     """One answer's way through one engine or several.
 
     seed: for requests that name none; None where they do
