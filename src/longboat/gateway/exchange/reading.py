@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from longboat.gateway.exchange.engine_errors import engine_refusal
 from longboat.gateway.exchange.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
 from longboat.gateway.http.response_head import AnswerHead, answer_head
-from longboat.gateway.resume.continuation.parts import StitchError
+from longboat.gateway.resume.continuation.parts import ContinuationError
 from longboat.gateway.resume.resume_state import EngineFaultError
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Reading:
         """Read an answer that comes behind its tokens."""
         try:
             journal.feed(body)
-        except StitchError as error:
+        except ContinuationError as error:
             self._visit.leave("nonsense", str(error))
             return
         if not last:

@@ -9,7 +9,14 @@ from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.native.leaf_work import TokenLog
 from longboat.gateway.resume.continuation.choices import ReceivedChoices
 from longboat.gateway.resume.continuation.messages import ReceivedMessage
-from longboat.gateway.resume.continuation.parts import IDS, STEPS, Received, StitchError, events_of, is_own_comment
+from longboat.gateway.resume.continuation.parts import (
+    IDS,
+    STEPS,
+    ContinuationError,
+    Received,
+    events_of,
+    is_own_comment,
+)
 from longboat.gateway.resume.continuation.responses import ReceivedResponse
 
 __all__ = ("MAX_HELD_BYTES", "PACK_BYTES", "Journal")
@@ -172,7 +179,7 @@ class Journal:
             for blob in packed:
                 self._note(zlib.decompress(blob))
             self._note(kept)
-        except (StitchError, LookupError, TypeError, AttributeError, ValueError, OverflowError):
+        except (ContinuationError, LookupError, TypeError, AttributeError, ValueError, OverflowError):
             self._give_up()
 
     def _note(self, events: bytes) -> None:

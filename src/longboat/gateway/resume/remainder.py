@@ -8,14 +8,14 @@ from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.resume.continuation.choices import ReceivedChoices
 from longboat.gateway.resume.continuation.choices_remainder import RestOfChoices
 from longboat.gateway.resume.continuation.messages import ReceivedMessage, RestOfMessage
-from longboat.gateway.resume.continuation.parts import Event, Received, Rest, StitchError, events_of, ids_line
+from longboat.gateway.resume.continuation.parts import ContinuationError, Event, Received, Rest, events_of, ids_line
 from longboat.gateway.resume.continuation.responses import ReceivedResponse, RestOfResponse
 from longboat.gateway.resume.journal import Journal
 
-__all__ = ("StitchError", "Stitcher")
+__all__ = ("Continuation", "ContinuationError")
 
 
-class Stitcher:
+class Continuation:
     """Made when an answer is resumed, from what its journal knows; feed it what the new engine sends, instead of the
     journal, up to the end. What it gives out is in the journal too, so that the stream may be resumed again.
     """
@@ -35,7 +35,7 @@ class Stitcher:
     def feed(self, events: bytes) -> bytes:
         """What the client gets of whole events of the new stream; b"" while it has all of it.
 
-        :raises StitchError: they contradict what the client has, or tell of an error; nothing of them may be sent
+        :raises ContinuationError: they contradict what the client has, or tell of an error; nothing of them may be sent
         """
         self._journal.learn_steps(events)
         return self._news(events) if self.caught_up else self._repeated(events)
@@ -69,7 +69,7 @@ class Stitcher:
         try:
             return self._rest.event(event)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise StitchError(f"an event is of no known shape: {error!r}") from error
+            raise ContinuationError(f"an event is of no known shape: {error!r}") from error
 
     def _learn(self, event: Event) -> None:
         try:
@@ -79,7 +79,7 @@ class Stitcher:
                 if choice not in self._all_of:
                     _learn_at(self._ids[choice], at, ids)
         except (IndexError, OverflowError) as error:
-            raise StitchError("an engine's journal line is torn") from error
+            raise ContinuationError("an engine's journal line is torn") from error
 
     def _ids_caught_up(self) -> bool:
         return all(

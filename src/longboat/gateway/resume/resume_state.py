@@ -22,7 +22,7 @@ from longboat.gateway.resume.reconnect import (
     ResumeToken,
     identity_of,
 )
-from longboat.gateway.resume.remainder import Stitcher, StitchError
+from longboat.gateway.resume.remainder import Continuation, ContinuationError
 
 if TYPE_CHECKING:
     from longboat.gateway.http.response_head import AnswerHead
@@ -78,7 +78,7 @@ class ResumeState:
     """One answer's way through one engine or several.
 
     seed: for requests that name none; None where they do
-    journal: made when an engine says that it keeps one; stitcher: from the second engine on
+    journal: made when an engine says that it keeps one; continuation: from the second engine on
     revision: of the engine that began the answer: no other may go on with it
     reason: why the last engine was left; fault_s: when (monotonic); 0.0 while an engine answers
     detection_s: how long it was silent before
@@ -99,6 +99,7 @@ class ResumeState:
         "_tokens_before",
         "_vain",
         "comes_back",
+        "continuation",
         "detection_s",
         "fault_s",
         "journal",
@@ -106,7 +107,6 @@ class ResumeState:
         "reason",
         "revision",
         "seed",
-        "stitcher",
     )
 
     def __init__(self, kind: AnswerKind, num_choices: int, seed: int | None) -> None:
@@ -114,7 +114,7 @@ class ResumeState:
         self._num_choices = num_choices
         self.seed = seed
         self.journal: Journal | None = None
-        self.stitcher: Stitcher | None = None
+        self.continuation: Continuation | None = None
         self.revision = ""
         self.level = ResumeLevel.CARRIED
         self.reason = ""
@@ -159,7 +159,7 @@ class ResumeState:
     def begins(self, head: AnswerHead, upstream: Upstream) -> None:
         """The first engine's answer begins: a journal is kept where the engine tells ids."""
         self.revision = upstream.revision
-        self.journal = self.stitcher = None
+        self.journal = self.continuation = None
         self._last_events = b""
         self._numbering = self._new_numbering()
         if self._kind is AnswerKind.RESPONSES_EVENTS:
@@ -174,12 +174,12 @@ class ResumeState:
         """A further engine's answer begins."""
         assert self.journal is not None
         self._last_events = b""
-        self.stitcher = Stitcher(self._kind, self.journal)
+        self.continuation = Continuation(self._kind, self.journal)
 
     @property
     def lets_tokens_pass(self) -> bool:
         """Whether the journal is all that must see an event which brings a token."""
-        plain = self.stitcher is None and self._items is None and self._rest is None
+        plain = self.continuation is None and self._items is None and self._rest is None
         return plain and self.journal is not None and self._num_choices == 1
 
     def feed(self, events: bytes, *, last: bool) -> bytes:
@@ -189,7 +189,7 @@ class ResumeState:
         """
         journal = self.journal
         assert journal is not None
-        if self.stitcher is None:
+        if self.continuation is None:
             if journal.log.sent_bytes:  # it may have passed by us
                 self._numbering.passed(journal.log.last())
             plain = self._numbering.plain(events) if events else None
@@ -203,13 +203,13 @@ class ResumeState:
             self._last_events = events
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")
-        if self.stitcher is None:
+        if self.continuation is None:
             out = journal.feed(events)
         else:
-            alone = alone and self.stitcher.caught_up
+            alone = alone and self.continuation.caught_up
             try:
-                out = self.stitcher.feed(events)
-            except StitchError as error:
+                out = self.continuation.feed(events)
+            except ContinuationError as error:
                 raise EngineFaultError("differs", str(error)) from error
         if self._items is not None and out:
             out = self._items.feed(out)
@@ -264,7 +264,7 @@ class ResumeState:
     @property
     def caught_up(self) -> bool:
         """Whether the client gets news again."""
-        return self.stitcher is None or self.stitcher.caught_up
+        return self.continuation is None or self.continuation.caught_up
 
     @property
     def num_tokens(self) -> int:

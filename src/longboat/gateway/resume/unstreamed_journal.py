@@ -12,7 +12,7 @@ import orjson
 
 from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
-from longboat.gateway.resume.continuation.parts import STEPS, StitchError, event_of
+from longboat.gateway.resume.continuation.parts import STEPS, ContinuationError, event_of
 
 if TYPE_CHECKING:
     from longboat.gateway.upstreams.upstream import Upstream
@@ -85,10 +85,10 @@ class WholeJournal:
         self._new = [array("I") for _ in self._ids]
 
     def feed(self, data: bytes) -> None:
-        """Any bytes of what it tells. :raises StitchError: they make no sense"""
+        """Any bytes of what it tells. :raises ContinuationError: they make no sense"""
         *events, self._tail = (self._tail + data).split(b"\n\n")
         if len(self._tail) > _MAX_EVENT_BYTES:
-            raise StitchError("an engine's answer does not end")
+            raise ContinuationError("an engine's answer does not end")
         for raw in events:
             if raw.startswith(STEPS) and raw[len(STEPS) :].isdigit():
                 self.engine_steps = int(raw[len(STEPS) :])
@@ -98,10 +98,10 @@ class WholeJournal:
                 for choice, ids in event.ids:
                     self._new[choice].extend(ids)
             except (IndexError, OverflowError) as error:
-                raise StitchError("an engine's journal line is torn") from error
+                raise ContinuationError("an engine's journal line is torn") from error
             if event.name:
                 if not event.name.isdigit():
-                    raise StitchError("an engine's answer has no status")
+                    raise ContinuationError("an engine's answer has no status")
                 self.status, self.answer = int(event.name), event.data
 
     @property

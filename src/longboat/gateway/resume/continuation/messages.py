@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.gateway.resume.continuation.parts import Event, StitchError, decoded, encoded, event_bytes, rest_of_text
+from longboat.gateway.resume.continuation.parts import (
+    ContinuationError,
+    Event,
+    decoded,
+    encoded,
+    event_bytes,
+    rest_of_text,
+)
 
 __all__ = ("ReceivedMessage", "RestOfMessage")
 
@@ -127,7 +134,7 @@ class RestOfMessage:
         document = decoded(event.data)
         kind = document.get("type")
         if kind == "error":
-            raise StitchError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to go on with an answer failed")
         if kind == "message_start":
             rest = None if self._received.started else document
         elif kind in ("message_delta", "message_stop"):
@@ -148,7 +155,7 @@ class RestOfMessage:
         if self._received.has_end:
             return document if document["type"] == "message_stop" else None
         if not self.caught_up:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         return document
 
     def _block_start(self, document: _Json) -> _Json | None:
@@ -160,7 +167,7 @@ class RestOfMessage:
             self._progress[document["index"]] = _Progress(index, None)
             return {**document, "index": index}
         if block.name != content.get("name"):
-            raise StitchError("the engine that was to go on with an answer called another tool")
+            raise ContinuationError("the engine that was to go on with an answer called another tool")
         self._progress[document["index"]] = _Progress(self._received.blocks.index(block), block)
         return None
 
@@ -187,7 +194,7 @@ def _rest_of_delta(document: _Json, progress: _Progress) -> _Json | None:
 def _rest_of_stop(document: _Json, progress: _Progress) -> _Json | None:
     progress.stopped = True
     if not progress.caught_up:
-        raise StitchError("the engine that was to go on with an answer ended before it")
+        raise ContinuationError("the engine that was to go on with an answer ended before it")
     if progress.block is not None and progress.block.stopped:
         return None
     return {**document, "index": progress.index}

@@ -1,4 +1,4 @@
-"""What all stitched streams share: events taken apart, JSON, and text of which the client has the beginning."""
+"""What all continued streams share: events taken apart, JSON, and text of which the client has the beginning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = (
     "DONE",
     "IDS",
     "STEPS",
+    "ContinuationError",
     "Event",
     "Received",
     "Rest",
-    "StitchError",
     "decoded",
     "encoded",
     "event_bytes",
@@ -33,8 +33,8 @@ IDS = b": ids "
 STEPS = b": steps "
 
 
-class StitchError(EngineError):
-    """The new stream does not go on with what the client has, or is no stream that can be stitched."""
+class ContinuationError(EngineError):
+    """The new stream does not go on with what the client has, or cannot be continued."""
 
 
 class Event(NamedTuple):
@@ -60,7 +60,7 @@ class Received(Protocol):
     ended: bool
 
     def note(self, event: Event) -> None:
-        """The client got this. :raises StitchError: it is of no known shape"""
+        """The client got this. :raises ContinuationError: it is of no known shape"""
 
     def carried(self, choice: int, num_ids: int) -> int:
         """How many of the ``num_ids`` token ids known of a choice another engine is given."""
@@ -81,7 +81,7 @@ class Rest(Protocol):
     def event(self, event: Event) -> bytes:
         """What the client gets of one event; b"" is nothing.
 
-        :raises StitchError: it contradicts what the client has
+        :raises ContinuationError: it contradicts what the client has
         """
 
     @property
@@ -97,13 +97,13 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decoded(data: bytes) -> dict[str, Any]:
-    """:raises StitchError: it is no JSON object"""
+    """:raises ContinuationError: it is no JSON object"""
     try:
         document = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StitchError(f"an event is not readable: {error}") from error
+        raise ContinuationError(f"an event is not readable: {error}") from error
     if not isinstance(document, dict):
-        raise StitchError("an event is no JSON object")
+        raise ContinuationError("an event is no JSON object")
     return document
 
 
@@ -132,7 +132,7 @@ def ids_line(choice: int, ids: list[int]) -> bytes:
 def events_of(block: bytes) -> Iterator[Event]:
     """The events of a block of whole ones; those that only hold comments come with empty data.
 
-    :raises StitchError: a line that engines write for the gateway is torn
+    :raises ContinuationError: a line that engines write for the gateway is torn
     """
     if b"\r\n" in block:
         block = block.replace(b"\r\n", b"\n")
@@ -142,7 +142,7 @@ def events_of(block: bytes) -> Iterator[Event]:
 
 
 def event_of(raw: bytes) -> Event:
-    """:raises StitchError: a line that engines write for the gateway is torn"""
+    """:raises ContinuationError: a line that engines write for the gateway is torn"""
     name = data = b""
     position: tuple[int, ...] = ()
     ids: list[tuple[int, list[int]]] = []
@@ -157,7 +157,7 @@ def event_of(raw: bytes) -> Event:
             elif (told := ids_of(line)) is not None:
                 ids.append(told)
     except ValueError as error:
-        raise StitchError("an engine's journal line is torn") from error
+        raise ContinuationError("an engine's journal line is torn") from error
     return Event(name, data, position, tuple(ids))
 
 
@@ -180,7 +180,7 @@ def rest_of_text(piece: str, seen_bytes: int, received: bytes | bytearray) -> tu
     """What the client lacks of a piece of text, and how many bytes of the text were seen with it.
 
     seen_bytes: of this text, before the piece; received: what the client has of it
-    :raises StitchError: the piece is not what the client has there
+    :raises ContinuationError: the piece is not what the client has there
     """
     raw = piece.encode("utf-8", "surrogatepass")
     end = seen_bytes + len(raw)
@@ -188,10 +188,10 @@ def rest_of_text(piece: str, seen_bytes: int, received: bytes | bytearray) -> tu
         return piece, end
     overlap = min(len(raw), len(received) - seen_bytes)
     if received[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
-        raise StitchError("the engine that was to go on with an answer gave another one")
+        raise ContinuationError("the engine that was to go on with an answer gave another one")
     if overlap == len(raw):
         return "", end
     try:
         return raw[overlap:].decode("utf-8", "surrogatepass"), end
     except UnicodeDecodeError as error:
-        raise StitchError("the engine that was to go on with an answer gave another one") from error
+        raise ContinuationError("the engine that was to go on with an answer gave another one") from error

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from longboat.gateway.resume.continuation.parts import Event, StitchError, decoded, encoded, event_bytes, rest_of_text
+from longboat.gateway.resume.continuation.parts import (
+    ContinuationError,
+    Event,
+    decoded,
+    encoded,
+    event_bytes,
+    rest_of_text,
+)
 
 __all__ = ("ReceivedResponse", "RestOfResponse")
 
@@ -163,7 +170,7 @@ class RestOfResponse:
         document = decoded(event.data)
         kind = document["type"]
         if kind in _FAILURES or not kind.startswith("response."):
-            raise StitchError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to go on with an answer failed")
         rest = self._rest(kind, document, event.position)
         if rest is None:
             return b""
@@ -195,7 +202,7 @@ class RestOfResponse:
 
     def _ending(self, document: _Json) -> _Json:
         if not self.caught_up:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         response = document["response"]
         response.update(self._received.head)
         output = response.get("output") or []
@@ -215,7 +222,7 @@ class RestOfResponse:
             self._progress[document["output_index"]] = _Progress(index, None)
             return {**document, "output_index": index}
         if known.name != item.get("name"):
-            raise StitchError("the engine that was to go on with an answer called another tool")
+            raise ContinuationError("the engine that was to go on with an answer called another tool")
         for own, first in ((item.get("id"), known.id), (item.get("call_id"), known.call_id)):
             if own is not None and first is not None:
                 self._own_ids[own] = first
@@ -251,7 +258,7 @@ class RestOfResponse:
         if progress.item is not None and seen < progress.item.marks.get(key, 0):
             return None
         if key[0].endswith(".done") and not progress.has_texts:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         return self._placed(document, progress)
 
     def _placed(self, document: _Json, progress: _Progress) -> _Json:
