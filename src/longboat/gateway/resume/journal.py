@@ -7,27 +7,27 @@ from array import array
 
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.native.leaf_work import TokenLog
-from longboat.gateway.resume.continuation.choices import ReceivedChoices
-from longboat.gateway.resume.continuation.messages import ReceivedMessage
+from longboat.gateway.resume.continuation.choices import DeliveredChoices
+from longboat.gateway.resume.continuation.messages import DeliveredMessage
 from longboat.gateway.resume.continuation.parts import (
     IDS,
     STEPS,
     ContinuationError,
-    Received,
+    Delivered,
     events_of,
     is_own_comment,
 )
-from longboat.gateway.resume.continuation.responses import ReceivedResponse
+from longboat.gateway.resume.continuation.responses import DeliveredResponse
 
 __all__ = ("MAX_HELD_BYTES", "PACK_BYTES", "Journal")
 
 PACK_BYTES = 256 * 1024
 MAX_HELD_BYTES = 16 * 1024 * 1024
 
-_RECEIVED: dict[AnswerKind, type[Received]] = {
-    AnswerKind.OPENAI_EVENTS: ReceivedChoices,
-    AnswerKind.ANTHROPIC_EVENTS: ReceivedMessage,
-    AnswerKind.RESPONSES_EVENTS: ReceivedResponse,
+_DELIVERED: dict[AnswerKind, type[Delivered]] = {
+    AnswerKind.OPENAI_EVENTS: DeliveredChoices,
+    AnswerKind.ANTHROPIC_EVENTS: DeliveredMessage,
+    AnswerKind.RESPONSES_EVENTS: DeliveredResponse,
 }
 _COLON = ord(":")
 
@@ -44,6 +44,7 @@ class Journal:
     """
 
     __slots__ = (
+        "_delivered",
         "_ids",
         "_kind",
         "_max_held_bytes",
@@ -51,7 +52,6 @@ class Journal:
         "_packed",
         "_packed_bytes",
         "_packed_tokens",
-        "_received",
         "_unreadable",
         "engine_steps",
         "log",
@@ -63,7 +63,7 @@ class Journal:
         self._max_held_bytes = max_held_bytes
         self._num_lines = 3 if kind is AnswerKind.OPENAI_EVENTS else 4  # id, event (but OpenAI's), data, and none
         self._ids = [array("I") for _ in range(num_choices)]
-        self._received: Received = _RECEIVED[kind]()
+        self._delivered: Delivered = _DELIVERED[kind]()
         self.log = TokenLog(PACK_BYTES)
         self._packed: list[bytes] = []
         self._packed_bytes = 0
@@ -103,10 +103,10 @@ class Journal:
             steps = events[at + len(STEPS) :].partition(b"\n")[0]
             self.engine_steps = int(steps) if steps.isdigit() else self.engine_steps
 
-    def received(self) -> Received:
+    def delivered(self) -> Delivered:
         """What the client has, all of it read."""
         self._read()
-        return self._received
+        return self._delivered
 
     @property
     def ids(self) -> list[array[int]]:
@@ -120,8 +120,8 @@ class Journal:
         Not all that are known: a token whose event the client lacks is made again, and of a choice that has, or may
         have, ended the last one is, so that the engine ends it by itself.
         """
-        received = self.received()
-        return [ids[: received.carried(choice, len(ids))].tolist() for choice, ids in enumerate(self._ids)]
+        delivered = self.delivered()
+        return [ids[: delivered.carried(choice, len(ids))].tolist() for choice, ids in enumerate(self._ids)]
 
     @property
     def num_tokens(self) -> int:
@@ -137,12 +137,12 @@ class Journal:
     def held_bytes(self) -> int:
         """About the memory that it takes."""
         ids_bytes = sum(ids.itemsize * len(ids) for ids in self._ids)
-        return self.log.sent_bytes + self._packed_bytes + self._received.held_bytes + ids_bytes
+        return self.log.sent_bytes + self._packed_bytes + self._delivered.held_bytes + ids_bytes
 
     @property
     def is_resumable(self) -> bool:
         """Whether it knows all that another engine needs. Ask after a fault: it reads what is kept."""
-        ended = self.received().ended
+        ended = self.delivered().ended
         return not self._unreadable and not ended and any(self._ids)
 
     def _without_comments(self, events: bytes) -> bytes:
@@ -186,13 +186,13 @@ class Journal:
         for event in events_of(events):
             for choice, ids in event.ids:
                 self._ids[choice].extend(ids)
-            self._received.note(event)
+            self._delivered.note(event)
 
     def _give_up(self) -> None:
         self._unreadable = True
         self._packed, self._packed_bytes = [], 0
         self.log.take()
-        self._received = _RECEIVED[self._kind]()
+        self._delivered = _DELIVERED[self._kind]()
 
 
 def _counted(events: bytes) -> int | None:

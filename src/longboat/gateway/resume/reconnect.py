@@ -24,10 +24,10 @@ from longboat.gateway.resume.numbering import SEQUENCE, choice_of, id_of, with_i
 
 __all__ = (
     "MAX_AGE_S",
+    "ClientRemainder",
     "CrossedError",
     "Identity",
     "ItemIds",
-    "Rest",
     "ResumeToken",
     "identity_of",
 )
@@ -125,7 +125,7 @@ class ItemIds:
         return b'%b"%b"' % (found[1], given)
 
 
-class Rest:
+class ClientRemainder:
     """Of a stream that is made again from its start: what comes after the point, under the old identity."""
 
     __slots__ = ("_before", "_held", "_identity", "_new", "_point", "_shift", "_through")

@@ -5,11 +5,18 @@ from __future__ import annotations
 from array import array
 
 from longboat.gateway.api.usage import AnswerKind
-from longboat.gateway.resume.continuation.choices import ReceivedChoices
-from longboat.gateway.resume.continuation.choices_remainder import RestOfChoices
-from longboat.gateway.resume.continuation.messages import ReceivedMessage, RestOfMessage
-from longboat.gateway.resume.continuation.parts import ContinuationError, Event, Received, Rest, events_of, ids_line
-from longboat.gateway.resume.continuation.responses import ReceivedResponse, RestOfResponse
+from longboat.gateway.resume.continuation.choices import DeliveredChoices
+from longboat.gateway.resume.continuation.choices_remainder import ChoicesRemainder
+from longboat.gateway.resume.continuation.messages import DeliveredMessage, MessageRemainder
+from longboat.gateway.resume.continuation.parts import (
+    ContinuationError,
+    Delivered,
+    Event,
+    Remainder,
+    events_of,
+    ids_line,
+)
+from longboat.gateway.resume.continuation.responses import DeliveredResponse, ResponseRemainder
 from longboat.gateway.resume.journal import Journal
 
 __all__ = ("Continuation", "ContinuationError")
@@ -24,11 +31,11 @@ class Continuation:
 
     def __init__(self, kind: AnswerKind, journal: Journal) -> None:
         """kind: the journal's."""
-        received = journal.received()
+        delivered = journal.delivered()
         self._journal = journal
         self._ids = journal.ids
-        self._rest = _rest_of(received)
-        self._all_of = {choice for choice in range(len(self._ids)) if received.has_all(choice)}
+        self._rest = _rest_of(delivered)
+        self._all_of = {choice for choice in range(len(self._ids)) if delivered.has_all(choice)}
         self._counts = [0] * len(self._ids)
         self.caught_up = False
 
@@ -94,10 +101,10 @@ def _learn_at(known: array[int], at: int, ids: list[int]) -> None:
     known.extend(ids[len(known) - at :])
 
 
-def _rest_of(received: Received) -> Rest:
-    if isinstance(received, ReceivedChoices):
-        return RestOfChoices(received)
-    if isinstance(received, ReceivedMessage):
-        return RestOfMessage(received)
-    assert isinstance(received, ReceivedResponse)
-    return RestOfResponse(received)
+def _rest_of(delivered: Delivered) -> Remainder:
+    if isinstance(delivered, DeliveredChoices):
+        return ChoicesRemainder(delivered)
+    if isinstance(delivered, DeliveredMessage):
+        return MessageRemainder(delivered)
+    assert isinstance(delivered, DeliveredResponse)
+    return ResponseRemainder(delivered)

@@ -15,10 +15,10 @@ from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.journal import Journal
 from longboat.gateway.resume.numbering import Numbering
 from longboat.gateway.resume.reconnect import (
+    ClientRemainder,
     CrossedError,
     Identity,
     ItemIds,
-    Rest,
     ResumeToken,
     identity_of,
 )
@@ -125,7 +125,7 @@ class ResumeState:
         self._num_differing = self._num_reports = self._num_crossed = 0
         self._numbering = self._new_numbering()
         self._items: ItemIds | None = None
-        self._rest: Rest | None = None
+        self._rest: ClientRemainder | None = None
         self.comes_back: tuple[ResumeToken, Point] | None = None
         self._tokens_before = -1
         self._vain = 0
@@ -166,7 +166,7 @@ class ResumeState:
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
             token, point = self.comes_back
-            self._rest = Rest(point, Identity(token.id, token.created))
+            self._rest = ClientRemainder(point, Identity(token.id, token.created))
         if head.journaled and head.events and head.status == 200:
             self.journal = Journal(self._kind, self._num_choices)
 
@@ -230,7 +230,7 @@ class ResumeState:
         self._numbering.went(last_id, count)
         return out if self._rest is None else self._behind(self._rest, out)
 
-    def _behind(self, rest: Rest, events: bytes) -> bytes:
+    def _behind(self, rest: ClientRemainder, events: bytes) -> bytes:
         """What a client that came back lacks of it."""
         try:
             return rest.feed(events)
@@ -275,7 +275,7 @@ class ResumeState:
     @property
     def is_over(self) -> bool:
         """Whether the client has the end of the answer."""
-        return self.journal is not None and self._ended() and self.journal.received().ended
+        return self.journal is not None and self._ended() and self.journal.delivered().ended
 
     def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
         """The engine is lost in the middle of the answer. Whether another can go on with it."""
@@ -317,7 +317,7 @@ class ResumeState:
 
 def _is_complete_so_far(journal: Journal) -> bool:
     """Whether it knows all that the client has, and the client has not all."""
-    return journal.is_resumable or (not journal.num_tokens and not journal.received().ended)
+    return journal.is_resumable or (not journal.num_tokens and not journal.delivered().ended)
 
 
 def _is_json(data: bytes) -> bool:

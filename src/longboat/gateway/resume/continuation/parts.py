@@ -14,9 +14,9 @@ __all__ = (
     "IDS",
     "STEPS",
     "ContinuationError",
+    "Delivered",
     "Event",
-    "Received",
-    "Rest",
+    "Remainder",
     "decoded",
     "encoded",
     "event_bytes",
@@ -51,7 +51,7 @@ class Event(NamedTuple):
     ids: tuple[tuple[int, list[int]], ...]
 
 
-class Received(Protocol):
+class Delivered(Protocol):
     """What a client has of one answer, as far as that matters for its rest.
 
     ended: the client has the end of the answer, or an error in its place
@@ -75,7 +75,7 @@ class Received(Protocol):
     def held_bytes(self) -> int: ...
 
 
-class Rest(Protocol):
+class Remainder(Protocol):
     """Turns the events of a new, complete stream into the rest of the first one."""
 
     def event(self, event: Event) -> bytes:
@@ -161,14 +161,14 @@ def event_of(raw: bytes) -> Event:
     return Event(name, data, position, tuple(ids))
 
 
-def event_bytes(event: Event, data: bytes, received: Received) -> bytes:
+def event_bytes(event: Event, data: bytes, delivered: Delivered) -> bytes:
     """An event for the client; with an ``id:`` line where the engine wrote one, that never tells less than one did."""
     head = b""
     if event.position:
         counts = (
-            known if received.has_all(choice) else max(count, known)
+            known if delivered.has_all(choice) else max(count, known)
             for choice, count in enumerate(event.position)
-            for known in (received.covered(choice),)
+            for known in (delivered.covered(choice),)
         )
         head = b"id: %b\n" % ".".join(map(str, counts)).encode()
     if event.name:
@@ -176,18 +176,18 @@ def event_bytes(event: Event, data: bytes, received: Received) -> bytes:
     return b"%bdata: %b\n\n" % (head, data)
 
 
-def rest_of_text(piece: str, seen_bytes: int, received: bytes | bytearray) -> tuple[str, int]:
+def rest_of_text(piece: str, seen_bytes: int, delivered: bytes | bytearray) -> tuple[str, int]:
     """What the client lacks of a piece of text, and how many bytes of the text were seen with it.
 
-    seen_bytes: of this text, before the piece; received: what the client has of it
+    seen_bytes: of this text, before the piece; delivered: what the client has of it
     :raises ContinuationError: the piece is not what the client has there
     """
     raw = piece.encode("utf-8", "surrogatepass")
     end = seen_bytes + len(raw)
-    if seen_bytes >= len(received):
+    if seen_bytes >= len(delivered):
         return piece, end
-    overlap = min(len(raw), len(received) - seen_bytes)
-    if received[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
+    overlap = min(len(raw), len(delivered) - seen_bytes)
+    if delivered[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
         raise ContinuationError("the engine that was to go on with an answer gave another one")
     if overlap == len(raw):
         return "", end
