@@ -29,7 +29,7 @@ from longboat.gateway.http.wire import NOTED, WITHHELD, connection_tokens, witho
 from longboat.gateway.limits.cors import answer_to_origin
 from longboat.gateway.requests.admit import Later, admit
 from longboat.gateway.requests.deferred import account_remotely, admin_bytes, with_owner
-from longboat.gateway.requests.pending_reply import Errand
+from longboat.gateway.requests.pending_reply import PendingReply
 
 __all__ = ("ClientConnection",)
 
@@ -72,7 +72,7 @@ class ClientConnection:
         self._parser: Any = None
         self._request: Request | None = None  # being read
         self._queue: deque[Request] = deque()  # read, not answered
-        self._exchange: Exchange | Errand[Any] | None = None  # being answered
+        self._exchange: Exchange | PendingReply[Any] | None = None  # being answered
         self._head_bytes = 0
         self._wire_bytes = self._first_bytes = 0
         self._first_block: bytes | None = None  # where the parser was between two requests before it
@@ -475,11 +475,11 @@ class ClientConnection:
     def _wait_for(
         self, work: Coroutine[Any, Any, T], done: Callable[[T], None], request: Request, call: Call | None = None
     ) -> None:
-        """Let an errand of this request come before its answer. call: the work opens the account of this one."""
-        self._exchange = Errand(
+        """Wait for this work before the answer. call: the work opens the account of this one."""
+        self._exchange = PendingReply(
             work,
             functools.partial(self._carry_on, done),
-            failed=functools.partial(self._errand_failed, request),
+            failed=functools.partial(self._reply_failed, request),
             left=functools.partial(self._left, request, call),
         )
 
@@ -496,7 +496,7 @@ class ClientConnection:
         if call is not None:
             self._state.books.close(call, time.monotonic(), status=499, outcome="client_left")
 
-    def _errand_failed(self, request: Request) -> None:
+    def _reply_failed(self, request: Request) -> None:
         self._exchange = None
         self._give(request, error_responses.internal())
         self._answer_next()

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-__all__ = ("Errand",)
+__all__ = ("PendingReply",)
 
 T = TypeVar("T")
 
 
-class Errand(Generic[T]):
+class PendingReply(Generic[T]):
     """Occupies a client's connection like an exchange. Exactly one of the three is called:
 
     done: with what the work returned; failed: the work raised, which is a defect and was reported
