@@ -30,7 +30,7 @@ from longboat.gateway.http.strict_json import BodyError
 from longboat.gateway.limits.keys import new_key
 from longboat.gateway.records.spans import FinishedSpan
 from longboat.gateway.records.tracing import Tracer
-from longboat.gateway.requests.admit import Later, admit
+from longboat.gateway.requests.admit import Deferred, admit
 
 CHAT, COMPLETIONS = b"/v1/chat/completions", b"/v1/completions"
 MODELS = ("tiny", "org/llama", "other")
@@ -39,7 +39,7 @@ ASK_STREAM = ASK[:-1] + b',"stream":true}'
 ENDPOINTS = tuple(
     endpoint(f"http://127.0.0.1:{9 + at}{'/base/v1' * (at % 2)}", f"r{at}", m) for at, m in enumerate(MODELS)
 )
-Decision = Call | Later | Refusal | bytes
+Decision = Call | Deferred | Refusal | bytes
 
 
 def state_with(policy: Policy, models: tuple[str, ...] = MODELS) -> GatewayState:

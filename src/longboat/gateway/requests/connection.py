@@ -27,7 +27,7 @@ from longboat.gateway.http.responses import Refusal
 from longboat.gateway.http.tls import TlsTransport
 from longboat.gateway.http.wire import NOTED, WITHHELD, connection_tokens, without_named
 from longboat.gateway.limits.cors import answer_to_origin
-from longboat.gateway.requests.admit import Later, admit
+from longboat.gateway.requests.admit import Deferred, admit
 from longboat.gateway.requests.deferred import account_remotely, admin_bytes, with_owner
 from longboat.gateway.requests.pending_reply import PendingReply
 
@@ -430,10 +430,10 @@ class ClientConnection:
             decision = error_responses.internal()
         self._carry_out(request, decision)
 
-    def _carry_out(self, request: Request, decision: Call | Later | Refusal | bytes) -> None:
+    def _carry_out(self, request: Request, decision: Call | Deferred | Refusal | bytes) -> None:
         if isinstance(decision, Call):
             self._begin(decision)
-        elif isinstance(decision, Later):
+        elif isinstance(decision, Deferred):
             self._ask_others(request, decision)
         else:
             self._give(request, decision)
@@ -462,10 +462,10 @@ class ClientConnection:
         self._opened(call, refusal)
         self._answer_next()
 
-    def _ask_others(self, request: Request, later: Later) -> None:
+    def _ask_others(self, request: Request, deferred: Deferred) -> None:
         state = self._state
-        if later.call is not None:
-            owned = with_owner(state, later.call, later.response_id)
+        if deferred.call is not None:
+            owned = with_owner(state, deferred.call, deferred.response_id)
             self._wait_for(owned, functools.partial(self._asked, request), request)
         else:
             peer = self._transport.get_extra_info("peername")
