@@ -37,7 +37,7 @@ class FakeWorker(LocalAnswers):
             config=config(worker_index=index, state_folder="/somewhere" if shared else None),
             metrics=Metrics(process=f"worker-{index}"),
             recent=RecentRequests(),
-            books=SimpleNamespace(settle=self._write_down),
+            accounting=SimpleNamespace(flush=self._write_down),
             owners=SimpleNamespace(find={}.get),
             usage=SimpleNamespace(report=lambda days, now_s: self.rows),
             table=SimpleNamespace(upstreams=list),

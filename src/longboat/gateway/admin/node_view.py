@@ -73,8 +73,8 @@ class _Degrading(Protocol):
     def num_degraded(self) -> int: ...
 
 
-class _Books(Protocol):
-    def settle(self) -> None: ...
+class _Accounting(Protocol):
+    def flush(self) -> None: ...
 
 
 class ObservedState(Protocol):
@@ -89,7 +89,7 @@ class ObservedState(Protocol):
     @property
     def recent(self) -> RecentRequests: ...
     @property
-    def books(self) -> _Books: ...
+    def accounting(self) -> _Accounting: ...
     @property
     def owners(self) -> _Owners: ...
     @property
@@ -123,22 +123,22 @@ class LocalAnswers:
 
     async def metrics(self) -> dict[str, Any]:
         state = self._state
-        state.books.settle()
+        state.accounting.flush()
         snapshot = state.metrics.snapshot(state.table.upstreams(), state)
         snapshot["events"].update(_losses(state))
         return snapshot
 
     async def request(self, request_id: str, tenant: str | None = None) -> dict[str, Any]:
-        self._state.books.settle()
+        self._state.accounting.flush()
         record = self._state.recent.get(request_id, tenant)
         return {"request": timeline(record) if record else None, "missing": []}
 
     async def requests(self, tenant: str | None, limit: int) -> dict[str, Any]:
-        self._state.books.settle()
+        self._state.accounting.flush()
         return {"requests": [summary(r) for r in self._state.recent.newest(tenant, limit)], "missing": []}
 
     async def usage(self, days: int = USAGE_DAYS) -> dict[str, Any]:
-        self._state.books.settle()
+        self._state.accounting.flush()
         rows = self._state.usage.report(days, self._state.clock.unix_s())
         shared = self._state.config.state_folder is not None
         return {"days": [dataclasses.asdict(row) for row in rows], "shared": shared, "missing": []}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from longboat.gateway.records.usage_store import UsageStore
     from longboat.routing.capacity.quota import Denied
 
-__all__ = ("FAILED", "Books")
+__all__ = ("FAILED", "Accounting")
 
 FAILED = frozenset(("refused", "expired", "engine_error", "client_error"))
 """Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
@@ -34,7 +34,7 @@ _UNKNOWN = Usage()
 _MAX_ENDED = 64
 
 
-class Books:
+class Accounting:
     """Opens and closes the account of each request. Whoever opened it closes it, however it ends."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Books:
         counters = self.counters
         denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         if denied is not None and self._ended:  # some of them may have used less than was reserved for them
-            self.settle()
+            self.flush()
             denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         return self._opened(call, denied, counters)
 
@@ -73,7 +73,7 @@ class Books:
         """Open the account where other processes, or Redis, must be asked for room first."""
         remote, local = self.remote_counters, self.counters
         call.reserved_unix_s = time.time()
-        self.settle()
+        self.flush()
         reserve = local.reserve_after_division if remote is None else remote.reserve
         denied = await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         return self._opened(call, denied, remote or local)
@@ -94,9 +94,9 @@ class Books:
         ended = self._ended
         ended.append((call, now_s, status, outcome, code))
         if len(ended) >= _MAX_ENDED:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Write down all that ended. To be called before what was counted is read, and ten times a second."""
         if not self._ended:
             return
@@ -117,7 +117,7 @@ class Books:
 
     def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
         """An answer of the gateway's own to a request whose account was never opened."""
-        self.settle()  # so that the log keeps their order
+        self.flush()  # so that the log keeps their order
         self.metrics.refused(refusal.code, tenant)
         if self.access_log is None:
             return

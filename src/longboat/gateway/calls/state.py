@@ -12,7 +12,7 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
-from longboat.gateway.calls.accounting import Books
+from longboat.gateway.calls.accounting import Accounting
 from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
@@ -46,7 +46,7 @@ class SweptConnection(Protocol):
 class GatewayState:
     """LocalCounters and budgets are of this process. ``held_bytes`` are request bodies in memory.
 
-    Eight of its 17 methods only show what belongs to ``books``.
+    Eight of its 17 methods only show what belongs to ``accounting``.
     """
 
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
@@ -61,7 +61,7 @@ class GatewayState:
         self.deaths = Deaths(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
-        self.books = Books(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
+        self.accounting = Accounting(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
         self.node: Node  # whoever made this state says who answers for the node
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -80,39 +80,39 @@ class GatewayState:
     @property
     def in_flight(self) -> int:
         """Requests whose account is open."""
-        return self.books.in_flight
+        return self.accounting.in_flight
 
     @property
     def counters(self) -> LocalCounters:
-        return self.books.counters
+        return self.accounting.counters
 
     @counters.setter
     def counters(self, counters: LocalCounters) -> None:
-        self.books.counters = counters
+        self.accounting.counters = counters
 
     @property
     def remote_counters(self) -> RedisCounters | None:
-        return self.books.remote_counters
+        return self.accounting.remote_counters
 
     @remote_counters.setter
     def remote_counters(self, counters: RedisCounters | None) -> None:
-        self.books.remote_counters = counters
+        self.accounting.remote_counters = counters
 
     @property
     def tracer(self) -> Tracer | None:
-        return self.books.tracer
+        return self.accounting.tracer
 
     @tracer.setter
     def tracer(self, tracer: Tracer | None) -> None:
-        self.books.tracer = tracer
+        self.accounting.tracer = tracer
 
     @property
     def access_log(self) -> AccessLog | None:
-        return self.books.access_log
+        return self.accounting.access_log
 
     @access_log.setter
     def access_log(self, log: AccessLog | None) -> None:
-        self.books.access_log = log
+        self.accounting.access_log = log
 
     def new_request_id(self) -> str:
         self._num_ids += 1

@@ -236,10 +236,10 @@ class Exchange(Host):
         if self._answer.relay is not None:
             call.bytes_out = self._answer.relay.bytes_out
         self._state.held_bytes -= call.release_body()
-        books = self._state.books
-        books.close(call, now_s, status=status, outcome=outcome, code=code)
+        accounting = self._state.accounting
+        accounting.close(call, now_s, status=status, outcome=outcome, code=code)
         if lease is not None and lease.pool is not None and lease.pool.scheduler.num_waiting:
-            books.settle()  # who goes next depends on it
+            accounting.flush()  # who goes next depends on it
 
     def _drop_task(self) -> None:
         task, self._task = self._task, None

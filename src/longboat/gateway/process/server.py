@@ -169,7 +169,7 @@ class Gateway:
         while state.connections and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110 an event would cost every request
             await asyncio.sleep(0.02)
         await self._cut_off()
-        state.books.settle()
+        state.accounting.flush()
         if state.access_log is not None:
             state.access_log.close()
             state.access_log = None

@@ -58,7 +58,7 @@ class Services:
         state = self._state
         if self._lag_timer is not None:
             self._lag_timer.cancel()
-        state.books.settle()
+        state.accounting.flush()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -74,7 +74,7 @@ class Services:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self._state.books.settle()
+        self._state.accounting.flush()
         due_s = self._state.metrics.lag.tick(loop.time())
         self._lag_timer = loop.call_at(due_s, self._tick)
 

@@ -442,7 +442,7 @@ class ClientConnection:
         """Open the call's account, and send it to an engine."""
         state = self._state
         if state.remote_counters is None:
-            refusal = state.books.open(call)
+            refusal = state.accounting.open(call)
             if refusal is None or not state.counters.lacks_lease:
                 self._opened(call, refusal)
                 return
@@ -494,7 +494,7 @@ class ClientConnection:
     def _left(self, request: Request, call: Call | None) -> None:
         self._release(request)
         if call is not None:
-            self._state.books.close(call, time.monotonic(), status=499, outcome="client_left")
+            self._state.accounting.close(call, time.monotonic(), status=499, outcome="client_left")
 
     def _reply_failed(self, request: Request) -> None:
         self._exchange = None
@@ -525,7 +525,7 @@ class ClientConnection:
                     extra=request.extra_lines,
                 )
             )
-            self._state.books.refused(request, answer, tenant=tenant, model=model)
+            self._state.accounting.refused(request, answer, tenant=tenant, model=model)
         else:
             self.write(answer)
         self._answered(keep=True)

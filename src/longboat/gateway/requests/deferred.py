@@ -14,7 +14,7 @@ __all__ = ("account_remotely", "admin_bytes", "with_owner")
 
 async def account_remotely(state: GatewayState, call: Call) -> Refusal | None:
     """Open the call's account where other processes, or Redis, must be asked for room first."""
-    return await state.books.open_remotely(call)
+    return await state.accounting.open_remotely(call)
 
 
 async def with_owner(state: GatewayState, call: Call, response_id: str) -> Call | Refusal:
