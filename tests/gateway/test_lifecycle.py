@@ -396,7 +396,9 @@ ENGINES = st.builds(
     revision=st.sampled_from(("", "one", "two")),
 )
 POOL = st.lists(ENGINES, unique_by=lambda e: e.key, max_size=4).map(tuple)
-REASONS = st.sampled_from(("lost", "silent", "error", "refused", "again", "crossed", "gone", "unreachable", "beats"))
+REASONS = st.sampled_from(
+    ("lost", "silent", "error", "refused", "again", "crossed", "gone", "unreachable", "heartbeat")
+)
 
 
 class Stand:

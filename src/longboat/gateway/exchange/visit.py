@@ -203,7 +203,7 @@ class Visit(Place):
             return
         upstream, now_s = self.upstream, time.monotonic()
         deaths = self.answer.state.deaths
-        died = reason in ("lost", "beats") or (reason == "silent" and bool(upstream.lost))
+        died = reason in ("lost", "heartbeat") or (reason == "silent" and bool(upstream.lost))
         died = died and now_s - (self._sent_s or now_s) > _MIN_WORK_S
         suspect = died and deaths.suspect(upstream, now_s, sure=not stale) is self
         silent_s = 0.0 if self.connection is None else self.silent_s
