@@ -8,31 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longboat.gateway.api.body import BodyError, Facts
+from longboat.gateway.exchange import life
 from longboat.gateway.exchange.answer_relay import AnswerRelay, ClientSide
-from longboat.gateway.exchange.life import (
-    ASK_TURN,
-    CLIENT_GONE,
-    ENTER,
-    FINISH,
-    LEFT,
-    NOTHING,
-    OFFER,
-    START,
-    STREAM,
-    TICK,
-    Action,
-    Event,
-    Failed,
-    FallBack,
-    Judged,
-    Lost,
-    Park,
-    Phase,
-    Refuse,
-    Send,
-    Terms,
-    begin,
-)
+from longboat.gateway.exchange.life import Action, Event, Judged, Lost, Phase
 from longboat.gateway.exchange.lifecycle import step
 from longboat.gateway.exchange.reading import Host
 from longboat.gateway.exchange.resume_session import ResumeSession
@@ -73,7 +51,7 @@ class Exchange(Host):
         self._answer = AnswerRelay(state, client, call)
         self._session = ResumeSession(state, call)
         self._view = _View(state, call)
-        self._life = begin(_terms_of(call))
+        self._life = life.begin(_terms_of(call))
         self._visit: Visit | None = None  # at the engine that works on it
         self._waits = Waits(state, call, self)
         self._blame: Blame | None = None  # made when an engine was lost in its first steps
@@ -83,11 +61,11 @@ class Exchange(Host):
 
     def start(self) -> None:
         """Begin."""
-        self.step(START)
+        self.step(life.START)
 
     def abort(self) -> None:
         """The client has gone: so does the engine's work, at once."""
-        self.step(CLIENT_GONE)
+        self.step(life.CLIENT_GONE)
 
     def pause(self) -> None:
         """The client does not read."""
@@ -102,7 +80,7 @@ class Exchange(Host):
     def sweep(self, sweeps_allowed: float) -> None:
         """Once a sweep: look at the limits in seconds. An engine may be silent for ``sweeps_allowed`` of them."""
         if self._life.phase is not Phase.STREAMING:
-            self.step(TICK)
+            self.step(life.TICK)
         visit, now_s = self._visit, time.monotonic()
         is_idle = self._session.is_interrupted or self._waits.is_idle
         if is_idle and self._call.is_open:
@@ -114,8 +92,9 @@ class Exchange(Host):
 
     def step(self, event: Event) -> Action:
         """Do what this event makes of the request."""
-        self._life, action = step(self._life, event, self._view, time.monotonic())
-        if action is not NOTHING:
+        now_s = 0.0 if event.is_answer else time.monotonic()
+        self._life, action = step(self._life, event, self._view, now_s)
+        if action is not life.NOTHING:
             self._carry_out(action)
         return action
 
@@ -126,7 +105,7 @@ class Exchange(Host):
         except Exception as error:
             report = {"message": "the gateway failed on a request", "exception": error}
             asyncio.get_running_loop().call_exception_handler(report)
-            self.step(Failed(error_responses.internal()))
+            self.step(life.Failed(error_responses.internal()))
 
     def left(self, event: Lost | Judged) -> Action:
         """An engine was left, or judged afterwards."""
@@ -153,31 +132,31 @@ class Exchange(Host):
     # what the life decides
 
     def _carry_out(self, action: Action) -> None:
-        if action.reason and not isinstance(action, Send):
+        if action.reason and not isinstance(action, life.Send):
             self._note(action)
-        if not isinstance(action, Park):
+        if not isinstance(action, life.Park):
             self._waits.unpark()
-        if isinstance(action, Send):
+        if isinstance(action, life.Send):
             self._send(action)
-        elif action is OFFER:
+        elif action is life.OFFER:
             self.step(self._waits.offer())
-        elif action is FINISH:
+        elif action is life.FINISH:
             self._finish()
-        elif action is STREAM:
+        elif action is life.STREAM:
             self._waits.leave_turn()
-        elif action is ASK_TURN:
+        elif action is life.ASK_TURN:
             self._answer.waits_since(time.monotonic())
             self.step(self._waits.ask_turn())
-        elif isinstance(action, FallBack):
+        elif isinstance(action, life.FallBack):
             self._fall_back(action)
-        elif isinstance(action, Park):
+        elif isinstance(action, life.Park):
             self._park()
-        elif isinstance(action, Refuse):
+        elif isinstance(action, life.Refuse):
             self._refuse(action)
-        elif action is LEFT:
+        elif action is life.LEFT:
             self._close(status=499, outcome="client_left")
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: life.Send) -> None:
         upstream: Upstream = action.engine  # type: ignore[assignment]
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
@@ -185,13 +164,13 @@ class Exchange(Host):
         lease.take_engine(upstream, visit)
         visit.begin()
 
-    def _fall_back(self, action: FallBack) -> None:
+    def _fall_back(self, action: life.FallBack) -> None:
         call = self._call
         self._waits.leave_pool()
         call.at_pool = action.at_pool
         call.sent_body = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
-        self.step(ENTER)
+        self.step(life.START)
 
     def _park(self) -> None:
         call = self._call
@@ -211,7 +190,7 @@ class Exchange(Host):
         self._close(status=status, outcome=outcome)
         self._client.exchange_done(keep=True)
 
-    def _refuse(self, action: Refuse) -> None:
+    def _refuse(self, action: life.Refuse) -> None:
         call, refusal, answer = self._call, action.refusal, self._answer
         if self._visit is not None:
             self._visit.end()
@@ -288,9 +267,9 @@ class _View:
         return deaths.is_poison(call.path, call.sent_body)
 
 
-def _terms_of(call: Call) -> Terms:
+def _terms_of(call: Call) -> life.Terms:
     facts = call.facts
-    return Terms(
+    return life.Terms(
         call.pools,
         deadline_s=call.deadline_s,
         pinned=call.pinned,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from longboat.gateway.api.body import BodyError
 from longboat.gateway.config import SWEEP_S
-from longboat.gateway.exchange.life import Failed, Has, Judge, Judged, Lost
+from longboat.gateway.exchange.life import JUDGE, Failed, Has, Judged, Lost
 from longboat.gateway.exchange.reading import Place, Reading
 from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.http import error_responses
@@ -216,7 +216,7 @@ class Visit(Place):
             self.answer.pass_on(relay, b"", upstream, last=True)
         if suspect and stale:
             self._host.suspect(upstream.key)  # the next connection to it will show
-        if isinstance(self._host.left(self._loss(reason, detail, has=has, stale=stale, suspect=suspect)), Judge):
+        if self._host.left(self._loss(reason, detail, has=has, stale=stale, suspect=suspect)) is JUDGE:
             self._host.run(self._judge())
 
     def _loss(self, reason: str, detail: str, *, has: Has, stale: bool = False, suspect: bool = False) -> Lost:

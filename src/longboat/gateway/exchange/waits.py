@@ -6,7 +6,7 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
-from longboat.gateway.exchange.life import GRANTED, TICK, TURN, WOKEN, Event, NoRoom
+from longboat.gateway.exchange.life import GRANTED, TICK, TURN, Event, NoRoom
 from longboat.gateway.http import error_responses
 from longboat.routing.queue.fair_queue import GRANTED as GRANTED_SLOT
 from longboat.routing.queue.fair_queue import Rejected, Ticket
@@ -119,7 +119,7 @@ class Waits:
             self._tell(NoRoom(error_responses.waited_too_long(call.pool, self._state.live.policy.queue.max_wait_s)))
 
     def woken(self) -> None:
-        self._tell(WOKEN)
+        self._tell(TICK)
 
     def may_resume(self) -> None:
         if self._turn_in is not None:
