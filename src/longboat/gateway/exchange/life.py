@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = (
     "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "FINISH", "GRANTED", "JUDGE", "LEFT", "NOTHING", "NO_PAST",
     "OFFER", "RELAY", "START", "STREAM", "TICK", "TURN", "Action", "Ended", "Engine", "Event", "Failed", "FallBack",
-    "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park", "Past", "Phase", "Refuse", "Send", "Terms",
-    "View", "begin",
+    "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park", "Past", "Phase", "Refuse", "Send", "Sign",
+    "Terms", "View", "begin",
 )  # fmt: skip
 
 
@@ -145,30 +145,34 @@ def begin(terms: Terms) -> Life:
 
 
 class Event:
-    """What happened. Those that follow have fields of their own, and no name."""
+    """What happened."""
 
     name = ""
     is_answer = False  # an engine answers: no rule asks for the time then
+
+
+class Sign(Event):
+    """An event that needs no words but its name."""
 
     def __init__(self, name: str, *, is_answer: bool = False) -> None:
         self.name = name
         self.is_answer = is_answer
 
 
-START: Final = Event("start")  # the request was admitted, or its next model is to be tried
-GRANTED: Final = Event("granted")  # there is a slot
-TICK: Final = Event("tick")  # time went on, or endpoints changed
-TURN: Final = Event("turn")  # another engine may continue its answer now
-CONTENT: Final = Event("content", is_answer=True)  # the client got the answer's beginning, or news after a fault
-COMPLETE: Final = Event("complete", is_answer=True)  # the engine gave all of the answer
-CLIENT_GONE: Final = Event("client gone")
+START: Final = Sign("start")  # the request was admitted, or its next model is to be tried
+GRANTED: Final = Sign("granted")  # there is a slot
+TICK: Final = Sign("tick")  # time went on, or endpoints changed
+TURN: Final = Sign("turn")  # another engine may continue its answer now
+CONTENT: Final = Sign("content", is_answer=True)  # the client got the answer's beginning, or news after a fault
+COMPLETE: Final = Sign("complete", is_answer=True)  # the engine gave all of the answer
+CLIENT_GONE: Final = Sign("client gone")
 
 
 class Head(Event):
     """An engine began to answer."""
 
     def __init__(self, status: int, *, fits: bool) -> None:
-        super().__init__("head", is_answer=True)
+        self.is_answer = True
         self.status = status
         self.fits = fits  # its kind of answer can follow what the client has
 
