@@ -254,7 +254,7 @@ def _check(world: World) -> None:
     assert state.in_flight == state.held_bytes == 0
     assert all(u.outstanding == 0 for u in state.table.upstreams())
     assert all(p.in_use == p.num_waiting == p.scheduler.num_running == 0 for p in state.table.pools())
-    counts = state.counters.counts_of("anonymous", time.time())
+    counts = state.accounting.counters.counts_of("anonymous", time.time())
     assert counts.running == 0
     told = sum((r.prompt_tokens or 0) + (r.completion_tokens or 0) for r in records)
     assert counts.tokens_today >= told

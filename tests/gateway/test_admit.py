@@ -436,10 +436,10 @@ async def test_engine_gets_the_same_request_of_a_new_and_a_known_head(
 async def test_traced_requests_go_the_same_way(make_upstream: Make, make_gateway: Make, connect: Make) -> None:
     upstream, spans = await make_upstream(), _Spans()
     gateway = await make_gateway(upstream)
-    gateway.state.tracer = Tracer("http://nowhere:4318", export=spans)
+    gateway.state.accounting.tracer = Tracer("http://nowhere:4318", export=spans)
     await same_requests(gateway, upstream, await connect(gateway), "x-keep: 1\r\n")
     assert len({seen.header("traceparent") for seen in upstream.seen}) == 5
-    settled(gateway).tracer.close()  # type: ignore[union-attr]
+    settled(gateway).accounting.tracer.close()  # type: ignore[union-attr]
     assert len(spans.finished) == 5
 
 

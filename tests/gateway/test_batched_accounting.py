@@ -71,12 +71,12 @@ class Office:
         return [record.request_id for record in reversed(self.state.recent.newest(limit=1000))]
 
     def counts(self) -> Any:
-        return self.state.counters.counts_of("anonymous", time.time())
+        return self.state.accounting.counters.counts_of("anonymous", time.time())
 
     def logged(self) -> list[str]:
-        assert self.state.access_log is not None and self.log is not None
-        self.state.access_log.close()
-        self.state.access_log = None
+        assert self.state.accounting.access_log is not None and self.log is not None
+        self.state.accounting.access_log.close()
+        self.state.accounting.access_log = None
         return [json.loads(line)["id"] for line in self.log.read_text().splitlines()]
 
 
@@ -84,8 +84,8 @@ class Office:
 def logging_office(tmp_path: Path) -> Iterator[Office]:
     office = Office(tmp_path / "access.log")
     yield office
-    if office.state.access_log is not None:
-        office.state.access_log.close()
+    if office.state.accounting.access_log is not None:
+        office.state.accounting.access_log.close()
 
 
 def test_place_of_a_request_that_ended_is_free_at_once() -> None:
@@ -168,7 +168,7 @@ async def test_counters_in_a_network_are_asked_after_all_is_settled() -> None:
             self.told.append("release")
 
     office = Office()
-    office.state.remote_counters = far = Far()  # type: ignore[assignment]
+    office.state.accounting.remote_counters = far = Far()  # type: ignore[assignment]
     first = office.call("first")
     assert await office.accounting.open_remotely(first) is None
     office.accounting.close(first, time.monotonic(), status=503, outcome="refused")

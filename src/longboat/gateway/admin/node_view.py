@@ -74,6 +74,12 @@ class _Degrading(Protocol):
 
 
 class _Accounting(Protocol):
+    @property
+    def access_log(self) -> _Dropping | None: ...
+    @property
+    def tracer(self) -> _Dropping | None: ...
+    @property
+    def remote_counters(self) -> _Degrading | None: ...
     def flush(self) -> None: ...
 
 
@@ -96,12 +102,6 @@ class ObservedState(Protocol):
     def usage(self) -> _Usage: ...
     @property
     def table(self) -> _Table: ...
-    @property
-    def access_log(self) -> _Dropping | None: ...
-    @property
-    def tracer(self) -> _Dropping | None: ...
-    @property
-    def remote_counters(self) -> _Degrading | None: ...
 
     connections: set[Any]
     held_bytes: int
@@ -209,12 +209,12 @@ class ParentNode:
 def _losses(state: ObservedState) -> dict[str, int]:
     """What was given up so that requests could go on."""
     losses = {}
-    if state.access_log is not None:
-        losses["log_lines_dropped"] = state.access_log.num_dropped
-    if state.tracer is not None:
-        losses["spans_dropped"] = state.tracer.num_dropped
-    if state.remote_counters is not None:
-        losses["counted_without_redis"] = state.remote_counters.num_degraded
+    if state.accounting.access_log is not None:
+        losses["log_lines_dropped"] = state.accounting.access_log.num_dropped
+    if state.accounting.tracer is not None:
+        losses["spans_dropped"] = state.accounting.tracer.num_dropped
+    if state.accounting.remote_counters is not None:
+        losses["counted_without_redis"] = state.accounting.remote_counters.num_degraded
     return losses
 
 

@@ -35,7 +35,7 @@ _MAX_ENDED = 64
 
 
 class Accounting:
-    """Opens and closes the account of each request. Whoever opened it closes it, however it ends."""
+    """The accounts of requests: each is opened once and closed once, however the request ends."""
 
     __slots__ = (
         "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "remote_counters", "tracer", "usage",
@@ -50,7 +50,7 @@ class Accounting:
         access_log: AccessLog | None = None,
     ) -> None:
         self.counters = counters
-        self.remote_counters: RedisCounters | None = None  # in place of ``counters``, where they are shared so far
+        self.remote_counters: RedisCounters | None = None  # replaces ``counters`` where nodes share them
         self.metrics = metrics
         self.recent = recent
         self.usage = usage
@@ -79,10 +79,10 @@ class Accounting:
         return self._opened(call, denied, remote or local)
 
     def close(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
-        """The request ended. Does nothing the second time.
+        """End a request's account; the second time, do nothing.
 
-        What others wait for happens now: all that it held of them is free. The rest is written down with that
-        of others, before anybody reads it and within 100 ms: one after another they cost half.
+        All that the request held is free at once. Records are written together with those of other requests, within
+        100 ms and before they are read: that halves their cost.
 
         now_s: monotonic; status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
         """
@@ -97,7 +97,7 @@ class Accounting:
             self.flush()
 
     def flush(self) -> None:
-        """Write down all that ended. To be called before what was counted is read, and ten times a second."""
+        """Write down all requests that ended. Call it before counts are read, and ten times a second."""
         if not self._ended:
             return
         ended, self._ended = self._ended, []
@@ -116,7 +116,7 @@ class Accounting:
             log.write_lines(lines)
 
     def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
-        """An answer of the gateway's own to a request whose account was never opened."""
+        """Record an answer of the gateway to a request whose account was never opened."""
         self.flush()  # so that the log keeps their order
         self.metrics.refused(refusal.code, tenant)
         if self.access_log is None:

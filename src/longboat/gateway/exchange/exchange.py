@@ -32,13 +32,8 @@ __all__ = ("ClientSide", "Exchange")
 _MAX_DECISIONS = 64
 
 
-class Exchange(Host):
-    """Lives from the admission of a request to the last byte of its answer. The account of its call is open when it
-    begins, and closed when it ends.
-
-    It has 20 methods: five for the client's connection, five for visits and waits, and most of the others carry out one
-    action each.
-    """
+class Exchange(Host):  # size: five methods for each of its two callers, and one for each action
+    """One request from its admission to the last byte of its answer. Its account is open throughout."""
 
     __slots__ = (
         "_answer", "_blame", "_call", "_client", "_life", "_session", "_state", "_task", "_view", "_visit", "_waits",
@@ -64,21 +59,21 @@ class Exchange(Host):
         self.step(life.START)
 
     def abort(self) -> None:
-        """The client has gone: so does the engine's work, at once."""
+        """End at once, with the engine's work: the client has gone."""
         self.step(life.CLIENT_GONE)
 
     def pause(self) -> None:
-        """The client does not read."""
+        """Read no further: the client does not."""
         if self._visit is not None:
             self._visit.pause()
 
     def resume(self) -> None:
-        """The client reads again."""
+        """Read on: the client does again."""
         if self._visit is not None:
             self._visit.resume()
 
     def sweep(self, sweeps_allowed: float) -> None:
-        """Once a sweep: look at the limits in seconds. An engine may be silent for ``sweeps_allowed`` of them."""
+        """Check the limits in seconds. An engine may be silent for ``sweeps_allowed`` sweeps."""
         if self._life.phase is not Phase.STREAMING:
             self.step(life.TICK)
         visit, now_s = self._visit, time.monotonic()
@@ -99,7 +94,7 @@ class Exchange(Host):
         return action
 
     def guard(self, work: Callable[[], object]) -> None:
-        """Do what the event loop is the caller of: where it fails, the request ends with an error."""
+        """Do work that the event loop calls: where it fails, end the request with an error."""
         try:
             work()
         except Exception as error:
@@ -108,7 +103,7 @@ class Exchange(Host):
             self.step(life.Failed(error_responses.internal()))
 
     def left(self, event: Lost | Judged) -> Action:
-        """An engine was left, or judged afterwards."""
+        """Go on after an engine was left, or judged afterwards."""
         self._visit = None
         self._drop_task()
         if self._blame is not None:
@@ -118,7 +113,7 @@ class Exchange(Host):
         return self.step(event)
 
     def suspect(self, key: str) -> None:
-        """An engine was lost in this request's first steps."""
+        """Note that an engine was lost in this request's first steps."""
         if self._blame is None:
             self._blame = Blame(self._state.deaths)
         self._blame.suspect(key)

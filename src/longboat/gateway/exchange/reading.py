@@ -1,4 +1,4 @@
-"""Reads what an engine answers to one request, and hands it on."""
+"""Reads an engine's answer to one request, and passes it on."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Host:
         raise NotImplementedError
 
     def left(self, event: Lost | Judged) -> Action:
-        """The engine was left, or judged afterwards: do what this makes of the request."""
+        """Do what it makes of the request that its engine was left, or judged afterwards."""
         raise NotImplementedError
 
     def guard(self, work: Callable[[], object]) -> None:
-        """Do what the event loop is the caller of: where it fails, the request ends with an error."""
+        """Do work that the event loop calls: where it fails, end the request with an error."""
         raise NotImplementedError
 
     def suspect(self, key: str) -> None:
-        """The engine was lost in the request's first steps."""
+        """Note that the engine was lost in the request's first steps."""
         raise NotImplementedError
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -70,7 +70,7 @@ class Place:
         self.has_head = False  # the engine's answer has begun
 
     def leave(self, reason: str, detail: str, *, stale: bool = False) -> None:
-        """The engine does not answer, or not any further.
+        """Leave the engine, which does not answer or not any further.
 
         stale: the connection was kept, and may just have ended by its age: that says nothing about the engine
         """
@@ -78,7 +78,7 @@ class Place:
 
 
 class Reading:
-    """Fulfils ``upstream_connection.ResponseSink`` for one answer."""
+    """The sink of one engine's answer (``upstreams.connection.ResponseSink``)."""
 
     __slots__ = ("_answer", "_host", "_is_left", "_session", "_upstream", "_visit")
 
@@ -225,7 +225,7 @@ class Reading:
             connection.path.journal = resume_state.journal.log
 
     def _on_head_of_whole(self, head: AnswerHead, journal: WholeJournal) -> bool:
-        """Whether the answer comes behind its tokens, or is to be asked for in another way."""
+        """Return whether nothing more is to be done: the answer follows its tokens, or is asked for in another way."""
         if head.status == 200 and head.journaled and head.events:
             journal.begins()
             return True
@@ -254,7 +254,7 @@ class Reading:
             self._session.journal = journal
 
     def _leave_soon(self, action: Leave) -> None:
-        """From within the reading of a head: what else of the answer arrives is not looked at."""
+        """Leave the engine after its head was read, and ignore the remainder of its answer."""
         self._is_left = True
         leave = functools.partial(self._visit.leave, action.cause, action.reason)
         asyncio.get_running_loop().call_soon(self._host.guard, leave)

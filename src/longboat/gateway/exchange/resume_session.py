@@ -1,4 +1,4 @@
-"""What one request keeps so that another engine can go on with its answer, or give it from the start."""
+"""What one request keeps so that another engine can continue its answer, or give it from the start."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class ResumeSession:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another engine could go on with what the client has."""
+        """Whether another engine could continue what the client has."""
         return self.resume_state is not None and self.resume_state.can_go_on
 
     def hold(self, body: bytes, *, last: bool) -> bytes | None:
         """Hold back an answer that is no stream until it is complete, so that another engine may still give it.
 
-        None: not yet. One that is too large for that goes on its way.
+        Return None while it is incomplete; an answer that is too large to be held is passed on.
         """
         if self._call.facts is None or not self._state.live.policy.resume.enabled:
             return body
@@ -101,7 +101,7 @@ class ResumeSession:
         return resume_state.token_line(events, salt, pool=call.pool, request=digest, now_s=time.time())
 
     def interrupted(self, relay: Relay | None, reason: str, now_s: float, silent_s: float) -> Has:
-        """The engine is lost: say what the client has. silent_s: how long the engine had been silent"""
+        """Return what the client has when the engine is lost. silent_s: how long the engine had been silent"""
         resume_state = self.resume_state
         if self._call.first_byte_s is None:
             return Has.NOTHING
@@ -112,7 +112,7 @@ class ResumeSession:
         return Has.BEGINNING if resume_state.fails(reason, now_s, silent_s=silent_s) else Has.STUMP
 
     def went_on(self, last_block_s: float) -> None:
-        """The client gets news again."""
+        """Note that the client gets new words again."""
         self.count("resumed", last_block_s)
         if self.resume_state is not None:
             self.resume_state.fault_s = 0.0

@@ -1,4 +1,4 @@
-"""One request at one engine: the way there, whether it still works on it, and the way from there."""
+"""One request at one engine: the way there, the watch over the engine's work, and the way from there."""
 
 from __future__ import annotations
 
@@ -39,11 +39,8 @@ _BLAMELESS = frozenset(
 )  # nothing bad of the engine
 
 
-class Visit(Place):
-    """Knows the connection, and how far the request is at the engine. Fulfils ``upstream.MovableStream``.
-
-    Its methods are more than 15 because three others call it: the request, the engine, and what reads the answer.
-    """
+class Visit(Place):  # size: three callers: the request, the engine, the reader of its answer
+    """The request's connection at one engine (an ``upstream.MovableStream``)."""
 
     __slots__ = ("_host", "_is_over", "_reason", "_sent_s")
 
@@ -112,7 +109,7 @@ class Visit(Place):
             connection.pause()
 
     def _note_attempt(self, now_s: float) -> bytes:
-        """Returns the header lines by which the engine joins the trace."""
+        """Note the attempt. Return the header lines by which the engine joins the trace."""
         call = self.answer.call
         at_s = now_s - call.request.received_s
         attempt = tuple.__new__(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
@@ -128,12 +125,12 @@ class Visit(Place):
     # watching
 
     def pause(self) -> None:
-        """The client does not read."""
+        """Read no further: the client does not."""
         if self.connection is not None:
             self.connection.pause()
 
     def resume(self) -> None:
-        """The client reads again."""
+        """Read on: the client does again."""
         if self.connection is not None:
             self.connection.resume()
 

@@ -33,16 +33,13 @@ _MAX_COST_TOKENS: Final = 1 << 40  # what a request is taken to cost at most, so
 
 
 class Deferred:
-    """A request that cannot be decided here: it is the admin API's, or another worker may know the response it names.
-
-    response_id: empty for the admin API; call: what goes on with the owner of that response
-    """
+    """A request that this worker cannot decide alone: of the admin API, or about a response that another may know."""
 
     __slots__ = ("call", "response_id")
 
     def __init__(self, call: Call | None = None, response_id: str = "") -> None:
-        self.call = call
-        self.response_id = response_id
+        self.call = call  # goes to the owner of the response; None for the admin API
+        self.response_id = response_id  # empty for the admin API
 
 
 def admit(
@@ -195,7 +192,7 @@ def _call(
 
 
 def _deadline_s(request: Request) -> float | Refusal | None:
-    """Return the time, on the monotonic clock, after which nobody waits for the answer."""
+    """Return the time, on the monotonic clock, after which the client does not wait for the answer."""
     noted = request.noted
     try:
         if (value := noted.get(b"x-request-timeout")) is not None:

@@ -58,9 +58,9 @@ def _carry_out(link: ClientLink, request: Request, decision: Call | Deferred | R
 def _begin(link: ClientLink, call: Call) -> None:
     """Open the call's account, and send it to an engine."""
     state = link.state
-    if state.remote_counters is None:
+    if state.accounting.remote_counters is None:
         refusal = state.accounting.open(call)
-        if refusal is None or not state.counters.lacks_lease:
+        if refusal is None or not state.accounting.counters.lacks_lease:
             _opened(link, call, refusal)
             return
     opened = functools.partial(_opened_remotely, link, call)

@@ -1,4 +1,4 @@
-"""Makes of a new, complete stream the rest of one that broke: the client sees one stream, each byte once."""
+"""Makes the remainder of a broken stream out of a new, complete one: the client sees one stream, each byte once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ __all__ = ("Continuation", "ContinuationError")
 
 
 class Continuation:
-    """Made when an answer is resumed, from what its journal knows; feed it what the new engine sends, instead of the
-    journal, up to the end. What it gives out is in the journal too, so that the stream may be resumed again.
+    """The continuation of an answer by another engine, from what the journal knows.
+
+    Feed it what the new engine sends, instead of the journal, up to the end. What it returns is in the journal too, so
+    that the stream may be resumed again.
     """
 
     __slots__ = ("_all_of", "_counts", "_ids", "_journal", "_rest", "caught_up")
@@ -40,7 +42,7 @@ class Continuation:
         self.caught_up = False
 
     def feed(self, events: bytes) -> bytes:
-        """What the client gets of whole events of the new stream; b"" while it has all of it.
+        """Return what the client gets of whole events of the new stream; b"" while it has all of it.
 
         :raises ContinuationError: they contradict what the client has, or tell of an error; nothing of them may be sent
         """
@@ -48,7 +50,7 @@ class Continuation:
         return self._news(events) if self.caught_up else self._repeated(events)
 
     def _news(self, events: bytes) -> bytes:
-        """The client has none of it; only what names the stream may have to be the first one's."""
+        """Return events of which the client has nothing, under the first stream's name."""
         block = self._rest.block(events)
         if block is not None:
             return self._journal.feed(block)
@@ -59,7 +61,7 @@ class Continuation:
         return self._journal.feed(told) if told else b""
 
     def _repeated(self, events: bytes) -> bytes:
-        """The client has some of it."""
+        """Return what the client lacks of events that it has in part."""
         out = []
         for event in events_of(events):
             self._learn(event)
@@ -95,7 +97,7 @@ class Continuation:
 
 
 def _learn_at(known: array[int], at: int, ids: list[int]) -> None:
-    """Where new ids are others than those known, they are right: what the client has was compared by content."""
+    """Store ids; where they differ from known ones they are right, as the client's text was compared by content."""
     if known[at : at + len(ids)].tolist() != ids[: len(known) - at]:
         del known[at:]
     known.extend(ids[len(known) - at :])

@@ -1,4 +1,4 @@
-"""What one streamed answer needs so that another engine can go on with it: its seed, its journal, its faults so far."""
+"""What one streamed answer needs so that another engine can continue it: its seed, its journal, its faults so far."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ _MAX_SEED = 2**31 - 1
 
 
 class EngineFaultError(Exception):
-    """The engine's stream is well-formed HTTP, but not the answer. reason: one word, for counting."""
+    """An engine's stream is well-formed HTTP, but not the answer."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason = reason  # one word, for counting
 
 
 def resume_state_of(
     facts: object, kind: AnswerKind, comes_back: tuple[ResumeToken, Point] | None, *, seeds: bool
 ) -> ResumeState | None:
-    """Return one for a request whose answer is a stream that another engine may go on with; None for any other.
+    """Return the state of a streamed answer that another engine may continue; None for any other answer.
 
     facts: of the body; comes_back: what its client has of the answer
     """
@@ -74,16 +74,8 @@ def resume_state_of(
     return ResumeState(kind, facts.n, seed)
 
 
-class ResumeState:
-    """One answer's way through one engine or several.
-
-    seed: for requests that name none; None where they do
-    journal: made when an engine says that it keeps one; continuation: from the second engine on
-    revision: of the engine that began the answer: no other may go on with it
-    reason: why the last engine was left; fault_s: when (monotonic); 0.0 while an engine answers
-    detection_s: how long it was silent before
-    comes_back: the client has the answer's beginning from another gateway
-    """
+class ResumeState:  # size: one answer's way through engines; most fields are needed by every token
+    """One answer's way through one engine or several."""
 
     __slots__ = (
         "_carried",
@@ -112,34 +104,34 @@ class ResumeState:
     def __init__(self, kind: AnswerKind, num_choices: int, seed: int | None) -> None:
         self._kind = kind
         self._num_choices = num_choices
-        self.seed = seed
-        self.journal: Journal | None = None
-        self.continuation: Continuation | None = None
-        self.revision = ""
+        self.seed = seed  # for requests that name none; None where they do
+        self.journal: Journal | None = None  # made when an engine says that it keeps one
+        self.continuation: Continuation | None = None  # from the second engine on
+        self.revision = ""  # of the engine that began the answer; only its like may continue it
         self.level = ResumeLevel.CARRIED
-        self.reason = ""
-        self.fault_s = 0.0
-        self.detection_s = 0.0
-        self._carried: list[list[int]] = []
+        self.reason = ""  # why the last engine was left
+        self.fault_s = 0.0  # when it was left (monotonic); 0.0 while an engine answers
+        self.detection_s = 0.0  # how long it was silent before
+        self._carried: list[list[int]] = []  # token ids that the next engine is given, per choice
         self._last_events = b""
         self._num_differing = self._num_reports = self._num_crossed = 0
         self._numbering = self._new_numbering()
-        self._items: ItemIds | None = None
-        self._rest: ClientRemainder | None = None
-        self.comes_back: tuple[ResumeToken, Point] | None = None
-        self._tokens_before = -1
-        self._vain = 0
+        self._items: ItemIds | None = None  # of a Responses stream
+        self._rest: ClientRemainder | None = None  # what a client that came back lacks
+        self.comes_back: tuple[ResumeToken, Point] | None = None  # the client has a beginning from another gateway
+        self._tokens_before = -1  # tokens at the fault before
+        self._vain = 0  # faults one after another without a token between them
 
     # what an engine is sent
 
     def lines(self, upstream: Upstream) -> bytes:
-        """Header lines for an engine that keeps journals."""
+        """Return the header lines for an engine that keeps journals."""
         if upstream.resume is ResumeLevel.NONE:
             return b""
         return _JOURNAL_LINE if self.seed is None else b"%bx-longboat-seed: %d\r\n" % (_JOURNAL_LINE, self.seed)
 
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
-        """Header lines and body for an engine that is to go on with the answer."""
+        """Return the header lines and the body for an engine that begins the answer, or continues it."""
         lines = self.lines(upstream)
         if self.level is ResumeLevel.NONE or not any(self._carried):  # also for the first of an answer
             return lines, body
@@ -148,7 +140,7 @@ class ResumeState:
         return b"%bx-longboat-carry: %d\r\n" % (lines, len(prefix)), prefix + body
 
     def lower(self) -> bool:
-        """An engine refused to take the tokens over: whether there is a slower way."""
+        """Return whether a slower way is left after an engine refused to take the tokens over."""
         ways = (ResumeLevel.CARRIED, ResumeLevel.REPLAY, ResumeLevel.NONE)
         at = ways.index(self.level)
         self.level = ways[min(at + 1, 2)]
@@ -157,7 +149,7 @@ class ResumeState:
     # what an engine sends
 
     def begins(self, head: AnswerHead, upstream: Upstream) -> None:
-        """The first engine's answer begins: a journal is kept where the engine tells ids."""
+        """Begin the first engine's answer; keep a journal where the engine tells token ids."""
         self.revision = upstream.revision
         self.journal = self.continuation = None
         self._last_events = b""
@@ -171,7 +163,7 @@ class ResumeState:
             self.journal = Journal(self._kind, self._num_choices)
 
     def goes_on(self) -> None:
-        """A further engine's answer begins."""
+        """Begin a further engine's answer."""
         assert self.journal is not None
         self._last_events = b""
         self.continuation = Continuation(self._kind, self.journal)
@@ -183,14 +175,14 @@ class ResumeState:
         return plain and self.journal is not None and self._num_choices == 1
 
     def feed(self, events: bytes, *, last: bool) -> bytes:
-        """What the client gets of whole events. last: the engine says that this was all.
+        """Return what the client gets of whole events. last: the engine says that this was all.
 
         :raises EngineFaultError: this is no answer, or not the one that the client has the beginning of
         """
         journal = self.journal
         assert journal is not None
         if self.continuation is None:
-            if journal.log.sent_bytes:  # it may have passed by us
+            if journal.log.sent_bytes:  # the connection may have passed some on by itself
                 self._numbering.passed(journal.log.last())
             plain = self._numbering.plain(events) if events else None
             if plain is not None:
@@ -219,7 +211,7 @@ class ResumeState:
     def _feed_plain(
         self, journal: Journal, events: bytes, plain: tuple[bytes, bytes, int, bool], *, last: bool
     ) -> bytes:
-        """Of one choice, as nearly all; see ``feed``."""
+        """Feed events of one choice, as nearly all are; see ``feed``."""
         out, last_id, count, told = plain
         if not told and not self._is_sound(events):
             raise EngineFaultError("nonsense", "it sent what is no event of an answer")
@@ -231,7 +223,7 @@ class ResumeState:
         return out if self._rest is None else self._behind(self._rest, out)
 
     def _behind(self, rest: ClientRemainder, events: bytes) -> bytes:
-        """What a client that came back lacks of it."""
+        """Return what a client that came back lacks of these events."""
         try:
             return rest.feed(events)
         except CrossedError as error:
@@ -247,7 +239,7 @@ class ResumeState:
         return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
 
     def token_line(self, events: bytes, secret: str, *, pool: str, request: str, now_s: float) -> bytes:
-        """The header line with which the client may come back. events: the answer's first; request: its digest"""
+        """Return the header line with which the client may come back. events: its first; request: its digest"""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
@@ -258,7 +250,7 @@ class ResumeState:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another engine could go on with what the client has."""
+        """Whether another engine could continue what the client has."""
         return self.journal is not None and _is_complete_so_far(self.journal)
 
     @property
@@ -278,7 +270,7 @@ class ResumeState:
         return self.journal is not None and self._ended() and self.journal.delivered().ended
 
     def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
-        """The engine is lost in the middle of the answer. Whether another can go on with it."""
+        """Note that the engine is lost in the middle of the answer. Return whether another can continue it."""
         if not self.fault_s:
             self.fault_s, self.detection_s, self.reason = now_s, silent_s, reason
         journal = self.journal
@@ -292,7 +284,7 @@ class ResumeState:
         return self._vain < _MAX_VAIN_FAULTS and self._num_differing < _MAX_DIFFERING
 
     def _is_sound(self, events: bytes) -> bool:
-        """Looks closer at events that bring no token: an engine that failed may say so in its stream."""
+        """Check events that bring no token: an engine that failed may say so in its stream."""
         for mark in _REPORTS:
             if mark in events:
                 self._num_reports += 1
@@ -316,7 +308,7 @@ class ResumeState:
 
 
 def _is_complete_so_far(journal: Journal) -> bool:
-    """Whether it knows all that the client has, and the client has not all."""
+    """Return whether the journal knows all that the client has, and the client lacks something."""
     return journal.is_resumable or (not journal.num_tokens and not journal.delivered().ended)
 
 
