@@ -62,7 +62,7 @@ async def started_gateway(
 
 def settled(gateway: Gateway) -> GatewayState:
     """Its state once all that ended is written down, as whoever asks it from outside finds it."""
-    gateway.state.books.settle()
+    gateway.state.accounting.flush()
     return gateway.state
 
 

@@ -104,7 +104,7 @@ class World:
             resume=ResumePolicy(wait_s=0.5, whole_wait_s=0.2),
         )
         self.state = GatewayState(config(policy=self.policy))
-        self.state.recent = self.state.books.recent = RecentRequests(NUM_REQUESTS, max_bytes=1 << 30)
+        self.state.recent = self.state.accounting.recent = RecentRequests(NUM_REQUESTS, max_bytes=1 << 30)
         self.state.offer_table("e", self.table())
         self.sent: list[Connection] = []
         self.running: dict[Exchange, tuple[Call, Client]] = {}
@@ -131,7 +131,8 @@ class World:
         if self.random.random() < 0.2:
             request.noted[b"x-request-timeout"] = b"0.03"
         call = admit(self.state, request, None, close=False)
-        refusal = call if isinstance(call, Refusal) else self.state.books.open(call)  # a deadline may be over by now
+        # A deadline may be over by now.
+        refusal = call if isinstance(call, Refusal) else self.state.accounting.open(call)
         if isinstance(refusal, Refusal):
             self.num_denied += 1
             self.state.held_bytes -= request.held_bytes
@@ -240,7 +241,7 @@ async def _finish(world: World) -> None:
 
 def _check(world: World) -> None:
     state = world.state
-    state.books.settle()
+    state.accounting.flush()
     assert world.num_resumed
     assert {result for _, result, _ in state.metrics.snapshot()["resumes"]} == {"resumed", "failed"}
     records = state.recent.newest(limit=NUM_REQUESTS)
@@ -253,7 +254,7 @@ def _check(world: World) -> None:
     assert state.in_flight == state.held_bytes == 0
     assert all(u.outstanding == 0 for u in state.table.upstreams())
     assert all(p.in_use == p.num_waiting == p.scheduler.num_running == 0 for p in state.table.pools())
-    counts = state.counters.counts_of("anonymous", time.time())
+    counts = state.accounting.counters.counts_of("anonymous", time.time())
     assert counts.running == 0
     told = sum((r.prompt_tokens or 0) + (r.completion_tokens or 0) for r in records)
     assert counts.tokens_today >= told

@@ -30,7 +30,7 @@ from longboat.gateway.http.strict_json import BodyError
 from longboat.gateway.limits.keys import new_key
 from longboat.gateway.records.spans import FinishedSpan
 from longboat.gateway.records.tracing import Tracer
-from longboat.gateway.requests.admit import Later, admit
+from longboat.gateway.requests.admit import Deferred, admit
 
 CHAT, COMPLETIONS = b"/v1/chat/completions", b"/v1/completions"
 MODELS = ("tiny", "org/llama", "other")
@@ -39,7 +39,7 @@ ASK_STREAM = ASK[:-1] + b',"stream":true}'
 ENDPOINTS = tuple(
     endpoint(f"http://127.0.0.1:{9 + at}{'/base/v1' * (at % 2)}", f"r{at}", m) for at, m in enumerate(MODELS)
 )
-Decision = Call | Later | Refusal | bytes
+Decision = Call | Deferred | Refusal | bytes
 
 
 def state_with(policy: Policy, models: tuple[str, ...] = MODELS) -> GatewayState:
@@ -436,10 +436,10 @@ async def test_engine_gets_the_same_request_of_a_new_and_a_known_head(
 async def test_traced_requests_go_the_same_way(make_upstream: Make, make_gateway: Make, connect: Make) -> None:
     upstream, spans = await make_upstream(), _Spans()
     gateway = await make_gateway(upstream)
-    gateway.state.tracer = Tracer("http://nowhere:4318", export=spans)
+    gateway.state.accounting.tracer = Tracer("http://nowhere:4318", export=spans)
     await same_requests(gateway, upstream, await connect(gateway), "x-keep: 1\r\n")
     assert len({seen.header("traceparent") for seen in upstream.seen}) == 5
-    settled(gateway).tracer.close()  # type: ignore[union-attr]
+    settled(gateway).accounting.tracer.close()  # type: ignore[union-attr]
     assert len(spans.finished) == 5
 
 

@@ -67,7 +67,7 @@ async def test_a_gang_with_a_dead_rank_is_lost_and_its_streams_hear_why(
     gang.lives[1] = life
     await eventually(lambda: stream.reasons, "the stream was told")
     assert "rank 1" in stream.reasons[0]
-    assert stream.counted == ["beats"]
+    assert stream.counted == ["heartbeat"]
     assert not upstream.ready
     assert (await gateway.report())["lost"]
 

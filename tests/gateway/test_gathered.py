@@ -45,15 +45,17 @@ class FakeWorker(LocalAnswers):
             config=config(worker_index=index, state_folder="/somewhere" if shared else None),
             metrics=Metrics(process=f"worker-{index}"),
             recent=RecentRequests(),
-            books=SimpleNamespace(settle=self._write_down),
+            accounting=SimpleNamespace(
+                flush=self._write_down,
+                access_log=SimpleNamespace(num_dropped=2),
+                tracer=None,
+                remote_counters=None,
+            ),
             owners=SimpleNamespace(find={}.get),
             usage=SimpleNamespace(report=lambda days, now_s: self.rows),
             table=SimpleNamespace(upstreams=list),
             connections=set(),
             held_bytes=0,
-            access_log=SimpleNamespace(num_dropped=2),
-            tracer=None,
-            remote_counters=None,
         )
         self.rows: list[Row] = []
         self.away = False

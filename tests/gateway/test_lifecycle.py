@@ -16,9 +16,9 @@ from longboat.gateway.exchange.life import (
     CLIENT_GONE,
     COMPLETE,
     CONTENT,
-    ENTER,
     FINISH,
     GRANTED,
+    JUDGE,
     LEFT,
     NOTHING,
     OFFER,
@@ -27,7 +27,6 @@ from longboat.gateway.exchange.life import (
     STREAM,
     TICK,
     TURN,
-    WOKEN,
     Action,
     Ended,
     Event,
@@ -35,7 +34,6 @@ from longboat.gateway.exchange.life import (
     FallBack,
     Has,
     Head,
-    Judge,
     Judged,
     Leave,
     Life,
@@ -252,13 +250,13 @@ def test_model_without_an_engine_for_long_is_refused_at_once() -> None:
 
 def test_time_and_news_change_nothing_while_an_engine_works() -> None:
     for walk in (Walk().asked(), Walk().streaming()):
-        assert walk.go(TICK, WOKEN, after_s=100.0) is NOTHING
+        assert walk.go(TICK, TICK, after_s=100.0) is NOTHING
         assert walk.go(TURN) is NOTHING
 
 
 def test_suspected_request_waits_until_its_engine_was_looked_at() -> None:
     walk = Walk().asked()
-    assert isinstance(walk.lost(suspect=True), Judge) and walk.life.phase is Phase.JUDGING
+    assert walk.lost(suspect=True) is JUDGE and walk.life.phase is Phase.JUDGING
     assert walk.go(TICK) is NOTHING
     assert engine_of(walk.go(Judged("a", dead=True))) == "b"
     stale = Walk().asked()
@@ -294,9 +292,9 @@ def test_answer_waits_for_an_engine_of_its_revision_and_keeps_its_slot() -> None
     walk.broken_off()
     assert isinstance(walk.go(TURN), Park) and walk.life.has_slot
     walk.fleet.pools["m"] = (Engine("x", revision="two"),)
-    assert walk.go(WOKEN) is NOTHING
+    assert walk.go(TICK) is NOTHING
     walk.fleet.pools["m"] = (Engine("c"),)
-    assert walk.go(WOKEN) is ASK_TURN
+    assert walk.go(TICK) is ASK_TURN
     assert engine_of(walk.go(TURN)) == "c"
 
 
@@ -325,18 +323,18 @@ def test_full_model_and_dead_model_fall_back() -> None:
         action = walk.go(event) if event is FULL else walk.asked().lost()
         assert isinstance(action, FallBack) and action.at_pool == 1 and action.reason
         assert not walk.life.has_slot
-        assert walk.go(ENTER) is OFFER and walk.life.model == "n"
+        assert walk.go(START) is OFFER and walk.life.model == "n"
         assert engine_of(walk.go(GRANTED)) == "z"
 
 
 def test_request_that_wakes_begins_with_its_first_choice() -> None:
     walk = Walk(Fleet({"m": (), "n": ()}), pools=("m", "n"))
     assert isinstance(walk.enter(), FallBack)
-    assert isinstance(walk.enter(ENTER), Park)
+    assert isinstance(walk.enter(START), Park)
     assert walk.life.model == "m"
     walk.fleet.pools["n"] = (Engine("z"),)
-    assert isinstance(walk.enter(WOKEN), FallBack)
-    assert walk.go(ENTER) is OFFER
+    assert isinstance(walk.enter(TICK), FallBack)
+    assert walk.go(START) is OFFER
 
 
 def test_pinned_request_goes_to_its_engine_and_no_other() -> None:
@@ -396,7 +394,9 @@ ENGINES = st.builds(
     revision=st.sampled_from(("", "one", "two")),
 )
 POOL = st.lists(ENGINES, unique_by=lambda e: e.key, max_size=4).map(tuple)
-REASONS = st.sampled_from(("lost", "silent", "error", "refused", "again", "crossed", "gone", "unreachable", "beats"))
+REASONS = st.sampled_from(
+    ("lost", "silent", "error", "refused", "again", "crossed", "gone", "unreachable", "heartbeat")
+)
 
 
 class Stand:
@@ -438,7 +438,7 @@ class Stand:
             self.sent(action)
         elif isinstance(action, FallBack):
             self.slots = 0
-            self.tell(ENTER)
+            self.tell(START)
         elif isinstance(action, Park):
             self.slots = self.slots if self.has_content else 0
         elif isinstance(action, Leave):
@@ -478,7 +478,7 @@ class Stand:
         kind, life = self.draw(st.integers(0, 9)), self.walk.life
         if kind == 0:
             self.fleet.pools = {"m": self.draw(POOL), "n": self.draw(POOL)}
-            self.tell(WOKEN)
+            self.tell(TICK)
         elif kind == 1:
             self.walk.now_s += self.draw(st.sampled_from((0.25, 5.0, 40.0)))
             self.tell(TICK)
@@ -539,5 +539,5 @@ def test_every_request_ends_once_and_gives_everything_back(data: Any, num_events
         stand.tell(TICK)
     assert (stand.num_ends, stand.walk.life.phase) == (1, Phase.ENDED)
     assert (stand.slots, stand.walk.life.has_slot) == (0, False)
-    for event in (START, GRANTED, TICK, WOKEN, TURN, COMPLETE, CLIENT_GONE, FULL, Head(200, fits=True)):
+    for event in (START, GRANTED, TICK, TICK, TURN, COMPLETE, CLIENT_GONE, FULL, Head(200, fits=True)):
         assert stand.walk.go(event) is NOTHING

@@ -26,7 +26,7 @@ def told(body: bytes) -> bytes:
 
 
 def counts(gateway: Gateway, tenant: str = "anonymous") -> Any:
-    return settled(gateway).counters.counts_of(tenant, time.time())
+    return settled(gateway).accounting.counters.counts_of(tenant, time.time())
 
 
 @pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "tokens_per_day"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.numbering import Numbering
-from longboat.gateway.resume.reconnect import CrossedError, Identity, ItemIds, Rest, ResumeToken, identity_of
+from longboat.gateway.resume.reconnect import ClientRemainder, CrossedError, Identity, ItemIds, ResumeToken, identity_of
 
 TOKEN = ResumeToken("tiny", "abc", 7, "f00d", "chatcmpl-1", "99", 1000)
 DONE = b"data: [DONE]\n\n"
@@ -85,7 +85,7 @@ def test_rest_goes_on_with_the_numbers_that_events_tell_by_themselves() -> None:
     had = [first.feed(numbered_by_itself(place, number), grows=True) for number, place in enumerate((1, 2, 4))]
     last = Point.read(had[-1].split(b"\n")[0][4:])
     assert last == Point(((4, 0),), 2)
-    rest = Rest(last, Identity())
+    rest = ClientRemainder(last, Identity())
     news = b"".join(rest.feed(again.feed(numbered_by_itself(n + 1, n), grows=True)) for n in range(6))
     assert news == b"id: 5@3\n%bid: 6@4\n%b" % tuple(
         numbered_by_itself(0, number).partition(b"\n")[2] for number in (3, 4)
@@ -113,7 +113,7 @@ def test_client_that_comes_back_often_has_all_numbers_once(
     for ends, cut_again in [*others, made_in_full]:
         point = Point.read(has[-1].split(b"\n")[0][4:])
         assert point is not None
-        rest = Rest(point, Identity())
+        rest = ClientRemainder(point, Identity())
         try:
             news = [out for event in told(ends) if (out := rest.feed(event))]
         except CrossedError:
@@ -133,7 +133,7 @@ def test_rest_is_what_the_client_has_not_seen(seen: int, in_one_block: bool) -> 
     last = numbered[seen - 1].split(b"\n")[0][4:]
     point = Point.read(last)
     assert point is not None
-    rest, numbering = Rest(point, identity_of(numbered[0])), Numbering()
+    rest, numbering = ClientRemainder(point, identity_of(numbered[0])), Numbering()
     again = stream("chatcmpl-2", 105)
     blocks = [b"".join(again)] if in_one_block else again
     out = b"".join(rest.feed(numbering.feed(block, grows=False)) for block in blocks)
@@ -141,7 +141,7 @@ def test_rest_is_what_the_client_has_not_seen(seen: int, in_one_block: bool) -> 
 
 
 def test_choices_are_left_out_each_up_to_its_own_count() -> None:
-    rest = Rest(Point(((2, 0), (1, 0))), Identity())
+    rest = ClientRemainder(Point(((2, 0), (1, 0))), Identity())
     events = [chunk("0.1", 1, "b1"), chunk("0.2", 1, "b2"), chunk("1.2", 0, "a1"), chunk("2.2", 0, "a2")]
     events.append(chunk("3.2", 0, "a3"))
     out = b"".join(rest.feed(e) for e in events)
@@ -183,7 +183,7 @@ def test_client_that_comes_back_often_has_each_event_of_each_choice_once(
         ids = [line[4:] for event in has for line in event.split(b"\n") if line.startswith(b"id: ")]
         point = Point.read(ids[-1]) if ids else Point(())
         assert point is not None
-        rest = Rest(point, identity_of(b"".join(has)))
+        rest = ClientRemainder(point, identity_of(b"".join(has)))
         news = b"".join(map(rest.feed, made(answer, order, number)))
         has += [event + b"\n\n" for event in news.split(b"\n\n")[:-1]][:cut]
     got = b"".join(has).decode()
@@ -195,7 +195,7 @@ def test_client_that_comes_back_often_has_each_event_of_each_choice_once(
 
 
 def test_nothing_is_new_before_every_choice_has_come_to_the_point() -> None:
-    rest, other = (Rest(Point(((1, 0), (2, 0))), Identity()) for _ in range(2))
+    rest, other = (ClientRemainder(Point(((1, 0), (2, 0))), Identity()) for _ in range(2))
     early = [chunk("1.0", 0, "a1"), chunk("2.0", 0, "a2"), chunk("2.1", 1, "b1")]
     assert b"".join(map(rest.feed, early)) == b""
     with pytest.raises(CrossedError):
@@ -206,7 +206,7 @@ def test_nothing_is_new_before_every_choice_has_come_to_the_point() -> None:
 
 
 def test_event_across_the_point_is_told_with_what_would_make_it_whole() -> None:
-    rest = Rest(Point(((5, 0),)), Identity())
+    rest = ClientRemainder(Point(((5, 0),)), Identity())
     rest.feed(event("3", "x"))
     with pytest.raises(CrossedError) as crossed:
         rest.feed(event("7", "y"))

@@ -36,8 +36,8 @@ async def test_nothing_stays_reserved_of_clients_that_leave(
         first = await connect(gateway)
         assert (await first.post(ASK, headers=key)).status == 200
         first.abort()
-        assert gateway.state.remote_counters is not None
-        counts_of = gateway.state.remote_counters.counts_of
+        assert gateway.state.accounting.remote_counters is not None
+        counts_of = gateway.state.accounting.remote_counters.counts_of
         estimate = counts_of("a", time.time()).tokens_today  # which stands where an engine tells nothing
         chance = random.Random(5)
 

@@ -17,7 +17,7 @@ from stream_scripts import chat_scripts, completion_scripts, long_script, single
 
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.resume.journal import Journal
-from longboat.gateway.resume.remainder import Stitcher
+from longboat.gateway.resume.remainder import Continuation
 
 Build = Callable[[Script, Engine], list[bytes]]
 
@@ -52,10 +52,10 @@ def resumed(kind: AnswerKind, build: Build, script: Script, first: Engine, cuts:
             joined=first.joined,
             fingerprint=f"{number}",
         )
-        stitcher = Stitcher(kind, journal)
+        continuation = Continuation(kind, journal)
         chunks = build(script, engine)
         for block in blocks(chunks if next_cut is None else chunks[:-1][:next_cut], rng):
-            client += stitcher.feed(block)
+            client += continuation.feed(block)
     assert journal.ids == [type(journal.ids[0])("I", [t.id for t in choice.tokens]) for choice in script.choices]
     return client
 

@@ -14,7 +14,7 @@ from stream_clients import read_openai, without_own_ids
 
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.resume.journal import Journal
-from longboat.gateway.resume.remainder import Stitcher
+from longboat.gateway.resume.remainder import Continuation
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("recorded_streams.json").read_text("utf-8"))
 KINDS = {"/v1/messages": AnswerKind.ANTHROPIC_EVENTS, "/v1/responses": AnswerKind.RESPONSES_EVENTS}
@@ -44,6 +44,6 @@ def test_recorded_stream_cut_at_any_event_reads_as_unbroken(name: str) -> None:
     for cut in range(1, len(events)):
         journal = Journal(kind, 2)
         client = b"".join(map(journal.feed, events[:cut]))
-        stitcher = Stitcher(kind, journal)
-        client += b"".join(map(stitcher.feed, others))
+        continuation = Continuation(kind, journal)
+        client += b"".join(map(continuation.feed, others))
         assert read(recorded, client) == expected, cut

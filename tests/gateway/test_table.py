@@ -133,4 +133,4 @@ def test_streams_of_a_replica_that_is_taken_out_are_moved_however_it_ends() -> N
     upstream.mark_lost("rank 0: its process has ended")
     live.offer("e", table(endpoint(URL), version=2))
     upstream.mark_lost("rank 0: its process has ended")
-    assert stream.reasons == ["moved", "beats"]
+    assert stream.reasons == ["moved", "heartbeat"]

@@ -166,7 +166,7 @@ async def test_client_that_leaves_before_the_usage_is_counted_once(
     (row,) = gateway.state.usage.report(1, time.time())
     assert (row.requests, row.completion_tokens) == (1, 2)  # it has two events
     assert row.prompt_tokens > 0
-    counts = gateway.state.counters.counts_of("anonymous", time.time())
+    counts = gateway.state.accounting.counters.counts_of("anonymous", time.time())
     assert (counts.running, counts.requests) == (0, 1)
     assert 2 <= counts.tokens < 256
 
@@ -194,7 +194,7 @@ async def test_nonsense_of_an_engine_reaches_the_client_and_harms_no_book(
     assert (await client.post(ASK)).body == usage
     assert usage in (await client.post(ASK_STREAM)).body
     assert gateway.state.in_flight == 0
-    counts = settled(gateway).counters.counts_of("anonymous", time.time())
+    counts = settled(gateway).accounting.counters.counts_of("anonymous", time.time())
     assert 0 <= counts.tokens < 10_000
 
 
@@ -247,4 +247,4 @@ async def test_policy_may_change_while_a_stream_runs(make_upstream: Any, make_ga
     assert (body, complete) == (event("a") + event("b") + DONE, True)
     assert (await client.post(ASK)).status == 401
     assert (await client.post(ASK_STREAM, headers=key)).status == 200
-    assert gateway.state.counters.counts_of("anonymous", time.time()).running == 0
+    assert gateway.state.accounting.counters.counts_of("anonymous", time.time()).running == 0

@@ -41,8 +41,12 @@ Reply = dict[str, Any]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
 
 
-class _Books(Protocol):
-    def settle(self) -> None: ...
+class _Accounting(Protocol):
+    access_log: AccessLog | None
+    tracer: Tracer | None
+    remote_counters: RedisCounters | None
+
+    def flush(self) -> None: ...
 
 
 class ObservedState(Protocol):
@@ -55,14 +59,11 @@ class ObservedState(Protocol):
     usage: UsageStore
     owners: Owners
     table: LiveTable
-    access_log: AccessLog | None
-    tracer: Tracer | None
-    remote_counters: RedisCounters | None
     connections: set[Any]
     held_bytes: int
 
     @property
-    def books(self) -> _Books: ...
+    def accounting(self) -> _Accounting: ...
 
 
 class _Query(msgspec.Struct, frozen=True, tag_field="query", forbid_unknown_fields=True):
@@ -169,12 +170,13 @@ def decode_query(document: bytes) -> NodeQuery:
 def _losses(state: ObservedState) -> dict[str, int]:
     """Count what was dropped so that requests were never held up."""
     losses = {}
-    if state.access_log is not None:
-        losses["log_lines_dropped"] = state.access_log.num_dropped
-    if state.tracer is not None:
-        losses["spans_dropped"] = state.tracer.num_dropped
-    if state.remote_counters is not None:
-        losses["counted_without_redis"] = state.remote_counters.num_degraded
+    accounting = state.accounting
+    if accounting.access_log is not None:
+        losses["log_lines_dropped"] = accounting.access_log.num_dropped
+    if accounting.tracer is not None:
+        losses["spans_dropped"] = accounting.tracer.num_dropped
+    if accounting.remote_counters is not None:
+        losses["counted_without_redis"] = accounting.remote_counters.num_degraded
     return losses
 
 

@@ -39,7 +39,7 @@ class LocalAnswers:
         self._state = state
 
     async def ask(self, query: NodeQuery) -> dict[str, Any]:
-        self._state.books.settle()
+        self._state.accounting.flush()
         return {**query.local(self._state), "missing": []}
 
 

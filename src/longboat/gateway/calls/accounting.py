@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from longboat.gateway.records.usage_store import UsageStore
     from longboat.routing.capacity.quota import Denied
 
-__all__ = ("FAILED", "Books")
+__all__ = ("FAILED", "Accounting")
 
 FAILED = frozenset(("refused", "expired", "engine_error", "client_error"))
 """Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
@@ -34,8 +34,8 @@ _UNKNOWN = Usage()
 _MAX_ENDED = 64
 
 
-class Books:
-    """Opens and closes the account of each request. Whoever opened it closes it, however it ends."""
+class Accounting:
+    """The accounts of requests: each is opened once and closed once, however the request ends."""
 
     __slots__ = (
         "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "remote_counters", "tracer", "usage",
@@ -50,7 +50,7 @@ class Books:
         access_log: AccessLog | None = None,
     ) -> None:
         self.counters = counters
-        self.remote_counters: RedisCounters | None = None  # in place of ``counters``, where they are shared so far
+        self.remote_counters: RedisCounters | None = None  # replaces ``counters`` where nodes share them
         self.metrics = metrics
         self.recent = recent
         self.usage = usage
@@ -65,7 +65,7 @@ class Books:
         counters = self.counters
         denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         if denied is not None and self._ended:  # some of them may have used less than was reserved for them
-            self.settle()
+            self.flush()
             denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         return self._opened(call, denied, counters)
 
@@ -73,16 +73,16 @@ class Books:
         """Open the account where other processes, or Redis, must be asked for room first."""
         remote, local = self.remote_counters, self.counters
         call.reserved_unix_s = time.time()
-        self.settle()
+        self.flush()
         reserve = local.reserve_after_division if remote is None else remote.reserve
         denied = await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
         return self._opened(call, denied, remote or local)
 
     def close(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
-        """The request ended. Does nothing the second time.
+        """End a request's account; the second time, do nothing.
 
-        What others wait for happens now: all that it held of them is free. The rest is written down with that
-        of others, before anybody reads it and within 100 ms: one after another they cost half.
+        All that the request held is free at once. Records are written together with those of other requests, within
+        100 ms and before they are read: that halves their cost.
 
         now_s: monotonic; status: of the HTTP answer, 499 where the client left; outcome: one of ``metrics.OUTCOMES``
         """
@@ -94,10 +94,10 @@ class Books:
         ended = self._ended
         ended.append((call, now_s, status, outcome, code))
         if len(ended) >= _MAX_ENDED:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Write down all that ended. To be called before what was counted is read, and ten times a second."""
+    def flush(self) -> None:
+        """Write down all requests that ended. Call it before counts are read, and ten times a second."""
         if not self._ended:
             return
         ended, self._ended = self._ended, []
@@ -116,8 +116,8 @@ class Books:
             log.write_lines(lines)
 
     def refused(self, request: Request, refusal: Refusal, *, tenant: str = "", model: str | None = None) -> None:
-        """An answer of the gateway's own to a request whose account was never opened."""
-        self.settle()  # so that the log keeps their order
+        """Record an answer of the gateway to a request whose account was never opened."""
+        self.flush()  # so that the log keeps their order
         self.metrics.refused(refusal.code, tenant)
         if self.access_log is None:
             return

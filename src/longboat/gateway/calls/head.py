@@ -107,7 +107,7 @@ def _plan_bodiless(live: LivePolicy, request: Request, path: bytes) -> HeadPlan 
 
 
 def _plan_stored(live: LivePolicy, request: Request, path: bytes) -> HeadPlan | Refusal:
-    """GET, DELETE /v1/responses/{id}, GET …/input_items, POST …/cancel: only the replica that made it can answer."""
+    """Return the plan of a path about a stored response, which only the replica that made it can answer."""
     tenant = tenant_of(live.keys, request)
     if isinstance(tenant, Refusal):
         return tenant
@@ -168,7 +168,7 @@ class KnownHeads:
         self._heads: dict[bytes, KnownHead] = {}
 
     def match(self, data: bytes) -> tuple[KnownHead, int] | None:
-        """Where ``data`` is exactly one request with a known head: return that head, and where its body begins."""
+        """Return the known head of ``data`` and where its body begins; None if it is not exactly one such request."""
         found = head_of(data, _MAX_HEAD_BYTES)
         if found is None:
             return None
@@ -179,7 +179,7 @@ class KnownHeads:
         return None if head is None else (head, body_at)
 
     def learn(self, data: bytes, request: Request) -> None:
-        """``data`` began with the head of ``request``, which the parser read and nothing was wrong with."""
+        """Remember the head that ``data`` begins with, which the parser read as ``request`` without fault."""
         if not request.keep_alive or not _OF_ONE_REQUEST.isdisjoint(request.noted):
             return
         found = head_of(data, _MAX_HEAD_BYTES)

@@ -1,4 +1,4 @@
-"""What one request holds of others while it lives."""
+"""What one request holds while it lives: a place, a slot, an engine."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Lease:
         self.series.waiting += 1
 
     def granted(self) -> None:
-        """The place in the queue became a slot."""
+        """Note that the place in the queue became a slot."""
         if self._waits:
             self._waits = False
             self.series.waiting -= 1
 
     def expired(self) -> None:
-        """The queue has dropped it."""
+        """Forget the ticket that the queue has dropped."""
         self.granted()
         self.ticket = None
 
@@ -76,13 +76,13 @@ class Lease:
         upstream.streams.add(stream)
 
     def leave_engine(self) -> None:
-        """Count no more."""
+        """Stop counting as one of the engine's streams."""
         if self.upstream is not None and self._stream is not None:
             self.upstream.streams.discard(self._stream)
             self.upstream = self._stream = None
 
     def close(self, now_s: float) -> None:
-        """Give everything back. What the slot was used for is to follow, see ``settle``."""
+        """Give everything back. ``settle`` later tells what the slot was used for."""
         if not self.is_open:
             return
         self.is_open = False

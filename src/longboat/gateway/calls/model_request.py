@@ -27,40 +27,29 @@ _JSON: Final = AnswerKind.JSON
 
 
 class Call:
-    """Decided once, by ``admit``; carried by an exchange; closed once, by ``books``. Times are ``time.monotonic()``.
+    """A request that an engine is asked for. Admission makes it; one exchange carries it out; its account closes it.
 
-    path: the engine's, with the query; method: POST, or what the Responses API needs
-    body: as the client sent it; body_gone: no other engine can be tried any more
-    pools: models to try, the first choice and its fallbacks; at_pool: the one being tried
-    requested: the name that the client wrote; why: the routing decision in words
-    cost_tokens: estimate of prompt and completion, reserved of the tenant's quota
-    deadline_s: nobody waits for the answer after it; pinned: the only replica that can answer, by its key
-    plan: what its head decided
-    comes_back: its client has the beginning of the answer, up to this point, and wants the rest
-    salt: ``cache_salt`` for the engine; adds_usage: the stream's usage is asked for on our account
-    lease: what it holds while its account is open, see ``books``; reserved_unix_s: since when
-    whole_answer: all of the body, where it came at once: its usage is read when it is asked for; answer_kind: its shape
-    decisions: what was done with it that is out of the ordinary, and why
+    All times are of ``time.monotonic()``.
     """
 
     # What most calls never change stands here once for all of them.
-    at_pool = 0
-    pinned = ""
-    plan: HeadPlan | None = None
-    comes_back: tuple[ResumeToken, Point] | None = None
-    deadline_s: float | None = None
-    salt: str | None = None
-    adds_usage = False
-    body_gone = False
-    reserved_unix_s = 0.0
-    sent_body: bytes | None = None
-    lease: Lease | None = None
-    attempts: tuple[Attempt, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-    usage: UsageReader | None = None
-    whole_answer: bytes | None = None
-    answer_kind: AnswerKind = _JSON
-    series: Series | None = None
+    at_pool = 0  # index of the model that is being tried
+    pinned = ""  # key of the only replica that can answer
+    plan: HeadPlan | None = None  # what the request's head decided
+    comes_back: tuple[ResumeToken, Point] | None = None  # the client has the answer up to this point
+    deadline_s: float | None = None  # after it the client does not wait for the first byte
+    salt: str | None = None  # ``cache_salt`` for the engine
+    adds_usage = False  # the gateway, not the client, asked for the stream's usage
+    body_gone = False  # no other engine can be tried any more
+    reserved_unix_s = 0.0  # when its tokens were reserved
+    sent_body: bytes | None = None  # as engines of the pool get it
+    lease: Lease | None = None  # what it holds while its account is open
+    attempts: tuple[Attempt, ...] = ()  # one for each engine that was asked
+    decisions: tuple[Decision, ...] = ()  # what was done beyond the ordinary, and why
+    usage: UsageReader | None = None  # reads the tokens out of the answer
+    whole_answer: bytes | None = None  # a body that came at once; its usage is read later
+    answer_kind: AnswerKind = _JSON  # shape of ``whole_answer``
+    series: Series | None = None  # metrics of its model and tenant
     span: Span | None = None
     bytes_out = 0
     queued_s: float | None = None
@@ -85,15 +74,15 @@ class Call:
     ) -> None:
         self.request = request
         self.api = api
-        self.path = path
+        self.path = path  # of the engine's request, with the query
         self.tenant = tenant
-        self.pools = pools
-        self.requested = requested
-        self.body = body
+        self.pools = pools  # models to try: the first choice and its fallbacks
+        self.requested = requested  # the name that the client wrote
+        self.body = body  # as the client sent it
         self.facts = facts
-        self.why = why
+        self.why = why  # the routing decision in words
         self.method = method
-        self.cost_tokens = cost_tokens
+        self.cost_tokens = cost_tokens  # estimate of prompt and completion, reserved of the tenant's quota
         self.decided_s = decided_s or time.monotonic()
 
     @property

@@ -12,7 +12,7 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
-from longboat.gateway.calls.accounting import Books
+from longboat.gateway.calls.accounting import Accounting
 from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
@@ -28,8 +28,6 @@ from longboat.gateway.upstreams.table import LiveTable
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_view import Node
     from longboat.gateway.limits.keys import KeyRing
-    from longboat.gateway.limits.redis_counters import RedisCounters
-    from longboat.gateway.records.tracing import Tracer
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("GatewayState", "SweptConnection")
@@ -43,11 +41,8 @@ class SweptConnection(Protocol):
     def cut(self) -> None: ...
 
 
-class GatewayState:
-    """LocalCounters and budgets are of this process. ``held_bytes`` are request bodies in memory.
-
-    Eight of its 17 methods only show what belongs to ``books``.
-    """
+class GatewayState:  # size: what one process shares; every field belongs to one part of the gateway
+    """What the connections of one process share. Counters and budgets are of this process."""
 
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
         self.clock = clock
@@ -61,14 +56,14 @@ class GatewayState:
         self.deaths = Deaths(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
-        self.books = Books(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
-        self.node: Node  # whoever made this state says who answers for the node
+        self.accounting = Accounting(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
+        self.node: Node  # answers for the node; set by the maker of this state
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.draining = False
         self.stopping = False
         self.requests_total = 0
-        self.held_bytes = 0
+        self.held_bytes = 0  # of request bodies in memory
         self.created_s = int(clock.unix_s())
         self.started_s = clock.monotonic_s()
         self.last_contact_s = self.started_s
@@ -80,46 +75,14 @@ class GatewayState:
     @property
     def in_flight(self) -> int:
         """Requests whose account is open."""
-        return self.books.in_flight
-
-    @property
-    def counters(self) -> LocalCounters:
-        return self.books.counters
-
-    @counters.setter
-    def counters(self, counters: LocalCounters) -> None:
-        self.books.counters = counters
-
-    @property
-    def remote_counters(self) -> RedisCounters | None:
-        return self.books.remote_counters
-
-    @remote_counters.setter
-    def remote_counters(self, counters: RedisCounters | None) -> None:
-        self.books.remote_counters = counters
-
-    @property
-    def tracer(self) -> Tracer | None:
-        return self.books.tracer
-
-    @tracer.setter
-    def tracer(self, tracer: Tracer | None) -> None:
-        self.books.tracer = tracer
-
-    @property
-    def access_log(self) -> AccessLog | None:
-        return self.books.access_log
-
-    @access_log.setter
-    def access_log(self, log: AccessLog | None) -> None:
-        self.books.access_log = log
+        return self.accounting.in_flight
 
     def new_request_id(self) -> str:
         self._num_ids += 1
         return self._id_prefix + str(self._num_ids)
 
     def watch_until_found(self, upstream: Upstream) -> None:
-        """An engine fell silent: ask it now and then, where nobody else listens to its heart."""
+        """Ask a silent engine now and then whether it answers, where it has no heartbeats."""
         if not upstream.beats and not upstream.lost:
             task = asyncio.get_running_loop().create_task(until_answers(upstream))
             self.tasks.add(task)
@@ -139,7 +102,7 @@ class GatewayState:
         policy = decode_policy(document)
         self.live = LivePolicy(policy, self.table.models, digest_of_policy(document))
         self.table.set_queue(policy.queue)
-        self.counters.num_gateways = policy.num_gateways  # those behind a Redis are these, while it is away
+        self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         return True
 
     @property
@@ -151,7 +114,7 @@ class GatewayState:
         return self.live.keys
 
     def unready_reason(self) -> str:
-        """Why a balancer should send nothing here; empty when ready."""
+        """Return why a load balancer should send nothing here; empty when ready."""
         if self.draining or self.stopping:
             return "draining"
         if not self.table.known:

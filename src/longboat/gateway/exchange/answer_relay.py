@@ -1,4 +1,4 @@
-"""What the client of one request gets: the head and body of its answer, comments while it waits, or an error."""
+"""Gives the client of one request its answer's head and body, comments while it waits, or an error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ClientSide(Protocol):
 
 
 class AnswerRelay:
-    """Passes on the answer of one request, whichever engines give it."""
+    """The way of one request's answer to the client, from whichever engines."""
 
     __slots__ = ("call", "client", "last_block_s", "relay", "state", "status", "told_s")
 
@@ -70,7 +70,7 @@ class AnswerRelay:
     # an engine's answer
 
     def begin(self, head: AnswerHead, upstream: Upstream, length: int | None) -> None:
-        """Make the head; it is sent with the first part of the body. length: of the body, where it is known"""
+        """Make the head, which is sent with the first part of the body. length: of the body, where it is known"""
         call = self.call
         events = head.events
         # What was added is taken out, and its length would be wrong.
@@ -84,7 +84,7 @@ class AnswerRelay:
         self.read_usage(events=events)
 
     def begin_late(self, head: AnswerHead) -> None:
-        """An engine answers behind a head that the client has already."""
+        """Begin an engine's answer behind a head that the client has already."""
         self.status = head.status
         self.read_usage(events=True)
 
@@ -145,7 +145,7 @@ class AnswerRelay:
         return first
 
     def let_chunks_pass(self, path: ChunkPath) -> None:
-        """The way of nearly every token from here on: nothing is looked at but the clock."""
+        """Let the connection pass chunks on by itself, as it does with nearly every token: only the clock is read."""
         assert self.call.series is not None
         path.itl = self.call.series.itl
         path.last_s = self.last_block_s
@@ -166,7 +166,7 @@ class AnswerRelay:
     # the gateway's own words
 
     def waits_since(self, now_s: float) -> None:
-        """The client will get nothing for a while."""
+        """Note that the client will get nothing for a while."""
         if now_s - self.told_s > self.state.live.policy.resume.comment_s:
             self.told_s = now_s
 

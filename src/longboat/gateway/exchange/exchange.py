@@ -8,31 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longboat.gateway.api.body import BodyError, Facts
+from longboat.gateway.exchange import life
 from longboat.gateway.exchange.answer_relay import AnswerRelay, ClientSide
-from longboat.gateway.exchange.life import (
-    ASK_TURN,
-    CLIENT_GONE,
-    ENTER,
-    FINISH,
-    LEFT,
-    NOTHING,
-    OFFER,
-    START,
-    STREAM,
-    TICK,
-    Action,
-    Event,
-    Failed,
-    FallBack,
-    Judged,
-    Lost,
-    Park,
-    Phase,
-    Refuse,
-    Send,
-    Terms,
-    begin,
-)
+from longboat.gateway.exchange.life import Action, Event, Judged, Lost, Phase
 from longboat.gateway.exchange.lifecycle import step
 from longboat.gateway.exchange.reading import Host
 from longboat.gateway.exchange.resume_session import ResumeSession
@@ -54,13 +32,8 @@ __all__ = ("ClientSide", "Exchange")
 _MAX_DECISIONS = 64
 
 
-class Exchange(Host):
-    """Lives from the admission of a request to the last byte of its answer. The account of its call is open when it
-    begins, and closed when it ends.
-
-    It has 20 methods: five for the client's connection, five for visits and waits, and most of the others carry out one
-    action each.
-    """
+class Exchange(Host):  # size: five methods for each of its two callers, and one for each action
+    """One request from its admission to the last byte of its answer. Its account is open throughout."""
 
     __slots__ = (
         "_answer", "_blame", "_call", "_client", "_life", "_session", "_state", "_task", "_view", "_visit", "_waits",
@@ -73,7 +46,7 @@ class Exchange(Host):
         self._answer = AnswerRelay(state, client, call)
         self._session = ResumeSession(state, call)
         self._view = _View(state, call)
-        self._life = begin(_terms_of(call))
+        self._life = life.begin(_terms_of(call))
         self._visit: Visit | None = None  # at the engine that works on it
         self._waits = Waits(state, call, self)
         self._blame: Blame | None = None  # made when an engine was lost in its first steps
@@ -83,26 +56,26 @@ class Exchange(Host):
 
     def start(self) -> None:
         """Begin."""
-        self.step(START)
+        self.step(life.START)
 
     def abort(self) -> None:
-        """The client has gone: so does the engine's work, at once."""
-        self.step(CLIENT_GONE)
+        """End at once, with the engine's work: the client has gone."""
+        self.step(life.CLIENT_GONE)
 
     def pause(self) -> None:
-        """The client does not read."""
+        """Read no further: the client does not."""
         if self._visit is not None:
             self._visit.pause()
 
     def resume(self) -> None:
-        """The client reads again."""
+        """Read on: the client does again."""
         if self._visit is not None:
             self._visit.resume()
 
     def sweep(self, sweeps_allowed: float) -> None:
-        """Once a sweep: look at the limits in seconds. An engine may be silent for ``sweeps_allowed`` of them."""
+        """Check the limits in seconds. An engine may be silent for ``sweeps_allowed`` sweeps."""
         if self._life.phase is not Phase.STREAMING:
-            self.step(TICK)
+            self.step(life.TICK)
         visit, now_s = self._visit, time.monotonic()
         is_idle = self._session.is_interrupted or self._waits.is_idle
         if is_idle and self._call.is_open:
@@ -114,22 +87,23 @@ class Exchange(Host):
 
     def step(self, event: Event) -> Action:
         """Do what this event makes of the request."""
-        self._life, action = step(self._life, event, self._view, time.monotonic())
-        if action is not NOTHING:
+        now_s = 0.0 if event.is_answer else time.monotonic()
+        self._life, action = step(self._life, event, self._view, now_s)
+        if action is not life.NOTHING:
             self._carry_out(action)
         return action
 
     def guard(self, work: Callable[[], object]) -> None:
-        """Do what the event loop is the caller of: where it fails, the request ends with an error."""
+        """Do work that the event loop calls: where it fails, end the request with an error."""
         try:
             work()
         except Exception as error:
             report = {"message": "the gateway failed on a request", "exception": error}
             asyncio.get_running_loop().call_exception_handler(report)
-            self.step(Failed(error_responses.internal()))
+            self.step(life.Failed(error_responses.internal()))
 
     def left(self, event: Lost | Judged) -> Action:
-        """An engine was left, or judged afterwards."""
+        """Go on after an engine was left, or judged afterwards."""
         self._visit = None
         self._drop_task()
         if self._blame is not None:
@@ -139,7 +113,7 @@ class Exchange(Host):
         return self.step(event)
 
     def suspect(self, key: str) -> None:
-        """An engine was lost in this request's first steps."""
+        """Note that an engine was lost in this request's first steps."""
         if self._blame is None:
             self._blame = Blame(self._state.deaths)
         self._blame.suspect(key)
@@ -153,31 +127,31 @@ class Exchange(Host):
     # what the life decides
 
     def _carry_out(self, action: Action) -> None:
-        if action.reason and not isinstance(action, Send):
+        if action.reason and not isinstance(action, life.Send):
             self._note(action)
-        if not isinstance(action, Park):
+        if not isinstance(action, life.Park):
             self._waits.unpark()
-        if isinstance(action, Send):
+        if isinstance(action, life.Send):
             self._send(action)
-        elif action is OFFER:
+        elif action is life.OFFER:
             self.step(self._waits.offer())
-        elif action is FINISH:
+        elif action is life.FINISH:
             self._finish()
-        elif action is STREAM:
+        elif action is life.STREAM:
             self._waits.leave_turn()
-        elif action is ASK_TURN:
+        elif action is life.ASK_TURN:
             self._answer.waits_since(time.monotonic())
             self.step(self._waits.ask_turn())
-        elif isinstance(action, FallBack):
+        elif isinstance(action, life.FallBack):
             self._fall_back(action)
-        elif isinstance(action, Park):
+        elif isinstance(action, life.Park):
             self._park()
-        elif isinstance(action, Refuse):
+        elif isinstance(action, life.Refuse):
             self._refuse(action)
-        elif action is LEFT:
+        elif action is life.LEFT:
             self._close(status=499, outcome="client_left")
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: life.Send) -> None:
         upstream: Upstream = action.engine  # type: ignore[assignment]
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
@@ -185,13 +159,13 @@ class Exchange(Host):
         lease.take_engine(upstream, visit)
         visit.begin()
 
-    def _fall_back(self, action: FallBack) -> None:
+    def _fall_back(self, action: life.FallBack) -> None:
         call = self._call
         self._waits.leave_pool()
         call.at_pool = action.at_pool
         call.sent_body = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
-        self.step(ENTER)
+        self.step(life.START)
 
     def _park(self) -> None:
         call = self._call
@@ -211,7 +185,7 @@ class Exchange(Host):
         self._close(status=status, outcome=outcome)
         self._client.exchange_done(keep=True)
 
-    def _refuse(self, action: Refuse) -> None:
+    def _refuse(self, action: life.Refuse) -> None:
         call, refusal, answer = self._call, action.refusal, self._answer
         if self._visit is not None:
             self._visit.end()
@@ -236,10 +210,10 @@ class Exchange(Host):
         if self._answer.relay is not None:
             call.bytes_out = self._answer.relay.bytes_out
         self._state.held_bytes -= call.release_body()
-        books = self._state.books
-        books.close(call, now_s, status=status, outcome=outcome, code=code)
+        accounting = self._state.accounting
+        accounting.close(call, now_s, status=status, outcome=outcome, code=code)
         if lease is not None and lease.pool is not None and lease.pool.scheduler.num_waiting:
-            books.settle()  # who goes next depends on it
+            accounting.flush()  # who goes next depends on it
 
     def _drop_task(self) -> None:
         task, self._task = self._task, None
@@ -288,9 +262,9 @@ class _View:
         return deaths.is_poison(call.path, call.sent_body)
 
 
-def _terms_of(call: Call) -> Terms:
+def _terms_of(call: Call) -> life.Terms:
     facts = call.facts
-    return Terms(
+    return life.Terms(
         call.pools,
         deadline_s=call.deadline_s,
         pinned=call.pinned,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from longboat.core.states import ResumeLevel
@@ -14,23 +15,23 @@ if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
 
 __all__ = (
-    "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "ENTER", "FINISH", "GRANTED", "LEFT", "NOTHING", "NO_PAST",
-    "OFFER", "RELAY", "START", "STREAM", "TICK", "TURN", "WOKEN", "Action", "Ended", "Engine", "Event", "Failed",
-    "FallBack", "Has", "Head", "Judge", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park", "Past", "Phase", "Refuse",
-    "Send", "Terms", "View", "begin",
+    "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "FINISH", "GRANTED", "JUDGE", "LEFT", "NOTHING", "NO_PAST",
+    "OFFER", "RELAY", "START", "STREAM", "TICK", "TURN", "Action", "Ended", "Engine", "Event", "Failed", "FallBack",
+    "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park", "Past", "Phase", "Refuse", "Send", "Sign",
+    "Terms", "View", "begin",
 )  # fmt: skip
 
 
 class Phase(enum.Enum):
-    """Where a request is."""
+    """How far a request is."""
 
     NEW = enum.auto()  # nothing was done for it yet
     QUEUED = enum.auto()  # it asks for a slot
     GRANTED = enum.auto()  # it has a slot, and no engine
     ASKING = enum.auto()  # an engine was chosen and has not answered
     STREAMING = enum.auto()  # the client gets the answer
-    JUDGING = enum.auto()  # its engine was lost: it is being looked at whether it died
-    RESUMING = enum.auto()  # it waits for its turn to be gone on with by another engine
+    JUDGING = enum.auto()  # its engine was lost; whether it died is being found out
+    RESUMING = enum.auto()  # it waits until another engine may continue its answer
     PARKED = enum.auto()  # it waits for an engine
     ENDED = enum.auto()
 
@@ -39,8 +40,8 @@ class Has(enum.Enum):
     """What the client has of the answer when its engine is lost."""
 
     NOTHING = enum.auto()
-    BEGINNING = enum.auto()  # and another engine may go on with it
-    STUMP = enum.auto()  # and no other engine can go on with it
+    BEGINNING = enum.auto()  # another engine may continue it
+    STUMP = enum.auto()  # no other engine can continue it
     ALL = enum.auto()
 
 
@@ -57,16 +58,16 @@ class View(Protocol):
     """What the rules may see of the fleet."""
 
     def endpoints(self, model: str) -> Sequence[Engine] | None:
-        """Those of a model; None where the fleet has no such model."""
+        """Return those of a model; None where the fleet has no such model."""
 
     def ready_s(self, model: str) -> float:
-        """When an endpoint of the model was ready last, on the clock of ``step``."""
+        """Return when an endpoint of the model was last ready, on the clock of ``step``."""
 
     def next_turn(self) -> int:
-        """A count that grows: equals take turns."""
+        """Return a count that grows, so that equal engines take turns."""
 
     def is_poison(self) -> bool:
-        """Whether engines died of this request."""
+        """Return whether engines died of this request."""
 
     @property
     def policy(self) -> ResumePolicy: ...
@@ -92,7 +93,7 @@ class Terms:
         self.pinned = pinned  # key of the only engine that can answer
         self.needs_slot = needs_slot  # it costs an engine work
         self.streams = streams  # its client can be given comments while it waits
-        self.revision = revision  # of the answer whose rest is wanted; None: it begins here
+        self.revision = revision  # of the answer whose remainder is wanted; None: it begins here
 
     @property
     def may_move(self) -> bool:
@@ -117,7 +118,7 @@ NO_PAST: Final = Past()
 
 
 class Life:
-    """One request's state. It is never changed: each step makes another."""
+    """One request's state. It never changes: each step makes another."""
 
     __slots__ = ("has_content", "has_slot", "past", "phase", "terms")
 
@@ -128,6 +129,10 @@ class Life:
         self.has_slot = has_slot
         self.has_content = has_content  # the client has the answer's beginning
 
+    def then(self, phase: Phase, past: Past, *, has_slot: bool) -> Life:
+        """Return the same request's next state."""
+        return Life(self.terms, phase, past, has_slot, self.has_content)
+
     @property
     def model(self) -> str:
         """The model that is being tried."""
@@ -135,114 +140,87 @@ class Life:
 
 
 def begin(terms: Terms) -> Life:
-    """The life of a request that was admitted."""
+    """Return the life of a request that was admitted."""
     return Life(terms, Phase.NEW, NO_PAST, False, False)
 
 
 class Event:
     """What happened."""
 
-    __slots__ = ("name",)
+    name = ""
+    is_answer = False  # an engine answers: no rule asks for the time then
 
-    def __init__(self, name: str) -> None:
+
+class Sign(Event):
+    """An event that needs no words but its name."""
+
+    def __init__(self, name: str, *, is_answer: bool = False) -> None:
         self.name = name
+        self.is_answer = is_answer
 
 
-START: Final = Event("start")
-ENTER: Final = Event("enter")  # the next model is to be tried
-GRANTED: Final = Event("granted")  # there is a slot
-WOKEN: Final = Event("woken")  # endpoints changed
-TICK: Final = Event("tick")  # time went on
-TURN: Final = Event("turn")  # its answer may be gone on with now
-CONTENT: Final = Event("content")  # the client got the answer's beginning, or news after a fault
-COMPLETE: Final = Event("complete")  # the engine gave all of the answer
-CLIENT_GONE: Final = Event("client gone")
-
-
-class NoRoom(Event):
-    """The model gives no slot: it is full, or the wait for one was too long."""
-
-    __slots__ = ("refusal",)
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__("no room")
-        self.refusal = refusal
+START: Final = Sign("start")  # the request was admitted, or its next model is to be tried
+GRANTED: Final = Sign("granted")  # there is a slot
+TICK: Final = Sign("tick")  # time went on, or endpoints changed
+TURN: Final = Sign("turn")  # another engine may continue its answer now
+CONTENT: Final = Sign("content", is_answer=True)  # the client got the answer's beginning, or news after a fault
+COMPLETE: Final = Sign("complete", is_answer=True)  # the engine gave all of the answer
+CLIENT_GONE: Final = Sign("client gone")
 
 
 class Head(Event):
-    """An engine began to answer. fits: its kind of answer can follow what the client has."""
-
-    __slots__ = ("fits", "status")
+    """An engine began to answer."""
 
     def __init__(self, status: int, *, fits: bool) -> None:
-        super().__init__("head")
+        self.is_answer = True
         self.status = status
-        self.fits = fits
+        self.fits = fits  # its kind of answer can follow what the client has
 
 
+@dataclass(eq=False)
+class NoRoom(Event):
+    """The model gives no slot: it is full, or the wait for one was too long."""
+
+    refusal: Refusal
+
+
+@dataclass(eq=False)
 class Lost(Event):
-    """The engine does not answer, or not any further. See the attributes."""
+    """The engine does not answer, or not any further."""
 
-    __slots__ = ("detail", "has", "key", "reason", "revision", "stale", "suspect")
-
-    def __init__(
-        self,
-        reason: str,
-        detail: str,
-        key: str,
-        *,
-        has: Has = Has.NOTHING,
-        revision: str | None = None,
-        stale: bool = False,
-        suspect: bool = False,
-    ) -> None:
-        super().__init__("lost")
-        self.reason = reason  # one word
-        self.detail = detail  # for people
-        self.key = key  # of the engine
-        self.has = has
-        self.revision = revision  # of the engine that began the answer, where one did
-        self.stale = stale  # a kept connection had ended before: that says nothing about the engine
-        self.suspect = suspect  # the engine was lost in this request's first steps, and in no other's
+    reason: str  # one word
+    detail: str  # for people
+    key: str  # of the engine
+    has: Has = Has.NOTHING
+    revision: str | None = None  # of the engine that began the answer, where one did
+    stale: bool = False  # a kept connection had ended before: that says nothing about the engine
+    suspect: bool = False  # the engine was lost in this request's first steps, and in no other's
 
 
+@dataclass(eq=False)
 class Judged(Event):
     """It is known whether the engine died that this request was suspected of."""
 
-    __slots__ = ("dead", "key")
-
-    def __init__(self, key: str, *, dead: bool) -> None:
-        super().__init__("judged")
-        self.key = key
-        self.dead = dead
+    key: str
+    dead: bool
 
 
+@dataclass(eq=False)
 class Failed(Event):
-    """Nothing can help: the client gets this refusal. outcome: empty where the attempts tell it"""
+    """Nothing can help."""
 
-    __slots__ = ("outcome", "refusal")
-
-    def __init__(self, refusal: Refusal, outcome: str = "") -> None:
-        super().__init__("failed")
-        self.refusal = refusal
-        self.outcome = outcome
+    refusal: Refusal
+    outcome: str = ""  # empty: the attempts say
 
 
 class Action:
-    """What is to be done. reason: why, in words; empty where it goes without saying"""
+    """What to do next."""
 
     __slots__ = ("name", "reason")
 
     def __init__(self, name: str, reason: str = "") -> None:
         self.name = name
-        self.reason = reason
-
-
-NOTHING: Final = Action("nothing")
-OFFER: Final = Action("offer")  # ask the model's pool for a slot
-ASK_TURN: Final = Action("resume", "another engine goes on with the answer")  # ask the pool for a turn to do so
-RELAY: Final = Action("relay")  # give the client what the engine answers
-STREAM: Final = Action("stream")  # nothing but passing it on is left to do
+        self.reason = reason  # in words; empty where it goes without saying
 
 
 class Ended(Action):
@@ -251,6 +229,12 @@ class Ended(Action):
     __slots__ = ()
 
 
+NOTHING: Final = Action("nothing")
+OFFER: Final = Action("offer")  # ask the model's pool for a slot
+RELAY: Final = Action("relay")  # give the client what the engine answers
+STREAM: Final = Action("stream")  # nothing is left to do but to pass the answer on
+JUDGE: Final = Action("judge", "its engine was lost in its first steps")  # find out whether that engine died
+ASK_TURN: Final = Action("resume", "another engine goes on with the answer")  # ask the pool for a turn to do so
 FINISH: Final = Ended("finish")  # the answer is complete
 LEFT: Final = Ended("client_left")
 
@@ -265,20 +249,14 @@ class Send(Action):
         self.engine = engine
 
 
-class Judge(Action):
-    """Look whether the engine that was lost is dead."""
-
-    __slots__ = ()
-
-
 class Leave(Action):
-    """Leave the engine that answers. cause: one word"""
+    """Leave the engine that answers."""
 
     __slots__ = ("cause",)
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__("leave", reason)
-        self.cause = cause
+        self.cause = cause  # one word
 
 
 class FallBack(Action):
@@ -296,13 +274,16 @@ class Park(Action):
 
     __slots__ = ()
 
+    def __init__(self, reason: str) -> None:
+        super().__init__("park", reason)
+
 
 class Refuse(Ended):
-    """Answer with an error. outcome: empty where the attempts tell it"""
+    """Answer with an error."""
 
     __slots__ = ("outcome", "refusal")
 
     def __init__(self, refusal: Refusal, outcome: str = "") -> None:
         super().__init__("refuse", refusal.message)
         self.refusal = refusal
-        self.outcome = outcome
+        self.outcome = outcome  # empty: the attempts say

@@ -1,4 +1,4 @@
-"""Reads what an engine answers to one request, and hands it on."""
+"""Reads an engine's answer to one request, and passes it on."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from longboat.gateway.exchange.engine_errors import engine_refusal
 from longboat.gateway.exchange.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
 from longboat.gateway.http.response_head import AnswerHead, answer_head
-from longboat.gateway.resume.continuation.parts import StitchError
-from longboat.gateway.resume.session import EngineFaultError
+from longboat.gateway.resume.continuation.parts import ContinuationError
+from longboat.gateway.resume.resume_state import EngineFaultError
 
 if TYPE_CHECKING:
     from longboat.gateway.exchange.answer_relay import AnswerRelay
     from longboat.gateway.exchange.resume_session import ResumeSession
     from longboat.gateway.http.response_framing import Relay
-    from longboat.gateway.resume.session import Passage
+    from longboat.gateway.resume.resume_state import ResumeState
     from longboat.gateway.resume.unstreamed_journal import WholeJournal
     from longboat.gateway.upstreams.connection import EngineConnection
     from longboat.gateway.upstreams.upstream import Upstream
@@ -41,15 +41,15 @@ class Host:
         raise NotImplementedError
 
     def left(self, event: Lost | Judged) -> Action:
-        """The engine was left, or judged afterwards: do what this makes of the request."""
+        """Do what it makes of the request that its engine was left, or judged afterwards."""
         raise NotImplementedError
 
     def guard(self, work: Callable[[], object]) -> None:
-        """Do what the event loop is the caller of: where it fails, the request ends with an error."""
+        """Do work that the event loop calls: where it fails, end the request with an error."""
         raise NotImplementedError
 
     def suspect(self, key: str) -> None:
-        """The engine was lost in the request's first steps."""
+        """Note that the engine was lost in the request's first steps."""
         raise NotImplementedError
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -70,7 +70,7 @@ class Place:
         self.has_head = False  # the engine's answer has begun
 
     def leave(self, reason: str, detail: str, *, stale: bool = False) -> None:
-        """The engine does not answer, or not any further.
+        """Leave the engine, which does not answer or not any further.
 
         stale: the connection was kept, and may just have ended by its age: that says nothing about the engine
         """
@@ -78,7 +78,7 @@ class Place:
 
 
 class Reading:
-    """Fulfils ``upstream_connection.ResponseSink`` for one answer."""
+    """The sink of one engine's answer (``upstreams.connection.ResponseSink``)."""
 
     __slots__ = ("_answer", "_host", "_is_left", "_session", "_upstream", "_visit")
 
@@ -97,14 +97,14 @@ class Reading:
         if self._is_left:
             return
         answer, session, status = self._answer, self._session, head.status
-        journal, passage = session.journal, session.passage
+        journal, resume_state = session.journal, session.resume_state
         if journal is not None and self._on_head_of_whole(head, journal):
             return
         goes_on = answer.call.first_byte_s is not None
         late = answer.started
         fits = not late or (status == 200 and head.events and (head.journaled or not goes_on))
-        if goes_on and status == 409 and passage is not None:
-            passage.lower()
+        if goes_on and status == 409 and resume_state is not None:
+            resume_state.lower()
         action = self._host.step(_HEAD if fits and status == 200 else Head(status, fits=fits))
         if action is not RELAY:
             if isinstance(action, Leave):
@@ -113,15 +113,15 @@ class Reading:
         if status < 500 and not self._upstream.breaker.closed:
             self._upstream.breaker.succeeded()
         if goes_on:
-            assert passage is not None
-            passage.goes_on()
+            assert resume_state is not None
+            resume_state.goes_on()
             return
         if late:
             answer.begin_late(head)
         else:
             answer.begin(head, self._upstream, length)
-        if passage is not None:
-            passage.begins(head, self._upstream)
+        if resume_state is not None:
+            resume_state.begins(head, self._upstream)
 
     def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
         self._visit.connection = None  # it is free: it may carry another answer by now
@@ -141,12 +141,12 @@ class Reading:
         if session.journal is not None and session.journal.told:
             self._on_block_of_whole(session.journal, body, last=last)
             return
-        relay, passage = answer.relay, session.passage
+        relay, resume_state = answer.relay, session.resume_state
         assert relay is not None
         if connection is not None and connection.path.direct:
             answer.take_counts(connection.path)
-        if passage is not None and passage.journal is not None:
-            events = self._checked(passage, relay, body, last=last)
+        if resume_state is not None and resume_state.journal is not None:
+            events = self._checked(resume_state, relay, body, last=last)
             if events is not None:
                 self._pass_on(relay, events, last=last)
             return
@@ -168,10 +168,10 @@ class Reading:
 
     # reading
 
-    def _checked(self, passage: Passage, relay: Relay, body: bytes, *, last: bool) -> bytes | None:
+    def _checked(self, resume_state: ResumeState, relay: Relay, body: bytes, *, last: bool) -> bytes | None:
         """Return what the client gets of a stream with a journal; None where the engine was left for what it sent."""
         try:
-            events = passage.feed(relay.whole_events(body, last=False), last=last)
+            events = resume_state.feed(relay.whole_events(body, last=False), last=last)
             if last and relay.holds_tail:
                 raise EngineFaultError("ended", "it ended its answer in the middle of an event")
         except EngineFaultError as fault:
@@ -180,11 +180,11 @@ class Reading:
         if not events:
             return events
         answer = self._answer
-        if passage.fault_s:
+        if resume_state.fault_s:
             self._session.went_on(answer.last_block_s)
             self._host.step(CONTENT)
         if answer.call.first_byte_s is None:
-            line = self._session.client_token(passage, events)
+            line = self._session.client_token(resume_state, events)
             if relay.started:  # its head went before any engine had answered
                 answer.client.write(relay.comment(b": %b\n\n" % line.rstrip()))
             else:
@@ -217,15 +217,15 @@ class Reading:
         connection = self._visit.connection
         if not relay.passes_chunks or connection is None or answer.call.first_byte_s is None:
             return
-        passage = session.passage
-        if passage is None or passage.journal is None:
+        resume_state = session.resume_state
+        if resume_state is None or resume_state.journal is None:
             answer.let_chunks_pass(connection.path)
-        elif passage.lets_tokens_pass:
+        elif resume_state.lets_tokens_pass:
             answer.let_chunks_pass(connection.path)
-            connection.path.journal = passage.journal.log
+            connection.path.journal = resume_state.journal.log
 
     def _on_head_of_whole(self, head: AnswerHead, journal: WholeJournal) -> bool:
-        """Whether the answer comes behind its tokens, or is to be asked for in another way."""
+        """Return whether nothing more is to be done: the answer follows its tokens, or is asked for in another way."""
         if head.status == 200 and head.journaled and head.events:
             journal.begins()
             return True
@@ -239,7 +239,7 @@ class Reading:
         """Read an answer that comes behind its tokens."""
         try:
             journal.feed(body)
-        except StitchError as error:
+        except ContinuationError as error:
             self._visit.leave("nonsense", str(error))
             return
         if not last:
@@ -254,7 +254,7 @@ class Reading:
             self._session.journal = journal
 
     def _leave_soon(self, action: Leave) -> None:
-        """From within the reading of a head: what else of the answer arrives is not looked at."""
+        """Leave the engine after its head was read, and ignore the remainder of its answer."""
         self._is_left = True
         leave = functools.partial(self._visit.leave, action.cause, action.reason)
         asyncio.get_running_loop().call_soon(self._host.guard, leave)

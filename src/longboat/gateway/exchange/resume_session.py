@@ -1,4 +1,4 @@
-"""What one request keeps so that another engine can go on with its answer, or give it from the start."""
+"""What one request keeps so that another engine can continue its answer, or give it from the start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from longboat.gateway.exchange.life import Has
 from longboat.gateway.http.request import request_digest
-from longboat.gateway.resume.session import Passage, passage_of
+from longboat.gateway.resume.resume_state import ResumeState, resume_state_of
 from longboat.gateway.resume.unstreamed_journal import WholeJournal, whole_journal_of
 from longboat.gateway.upstreams.stream_watchdog import Watch
 
@@ -25,14 +25,14 @@ _MAX_HELD_BYTES = 1024 * 1024
 class ResumeSession:
     """The journals of one request's answer, and what is held back of one that is no stream."""
 
-    __slots__ = ("_call", "_held", "_held_bytes", "_state", "first_tokens", "journal", "passage", "watch")
+    __slots__ = ("_call", "_held", "_held_bytes", "_state", "first_tokens", "journal", "resume_state", "watch")
 
     def __init__(self, state: GatewayState, call: Call) -> None:
         self._state = state
         self._call = call
         self._held: tuple[bytes, ...] = ()
         self._held_bytes = 0
-        self.passage: Passage | None = None  # of a stream; made for the first engine that keeps a journal
+        self.resume_state: ResumeState | None = None  # of a stream; made for the first engine that keeps a journal
         self.journal: WholeJournal | None = None  # of a long answer that is no stream
         self.watch: Watch | None = None  # of the present engine, where it tells each second that it lives
         self.first_tokens = 0  # tokens that the client had when the present engine began
@@ -43,15 +43,17 @@ class ResumeSession:
         self._held, self._held_bytes = (), 0
         call, policy = self._call, self._state.live.policy.resume
         resumes = upstream.resumes
-        passage = self.passage
-        if passage is None and resumes and policy.enabled and not call.pinned and call.first_byte_s is None:
-            passage = self.passage = passage_of(call.facts, call.api.events, call.comes_back, seeds=policy.seeds)
-        if passage is None:
+        resume_state = self.resume_state
+        if resume_state is None and resumes and policy.enabled and not call.pinned and call.first_byte_s is None:
+            resume_state = self.resume_state = resume_state_of(
+                call.facts, call.api.events, call.comes_back, seeds=policy.seeds
+            )
+        if resume_state is None:
             return self._prepare_whole(upstream, body, sent_s)
-        self.first_tokens = passage.num_tokens
+        self.first_tokens = resume_state.num_tokens
         if resumes:
             self.watch = Watch(sent_s, self.first_tokens)
-        return passage.carry(upstream, body)
+        return resume_state.carry(upstream, body)
 
     def _prepare_whole(self, upstream: Upstream, body: bytes, sent_s: float) -> tuple[bytes, bytes]:
         call = self._call
@@ -65,22 +67,22 @@ class ResumeSession:
     @property
     def is_journaled(self) -> bool:
         """Whether the present engine tells the tokens of a stream."""
-        return self.passage is not None and self.passage.journal is not None
+        return self.resume_state is not None and self.resume_state.journal is not None
 
     @property
     def is_interrupted(self) -> bool:
         """Whether the client waits for the next words of an answer that has begun."""
-        return self.passage is not None and self.passage.fault_s > 0.0
+        return self.resume_state is not None and self.resume_state.fault_s > 0.0
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another engine could go on with what the client has."""
-        return self.passage is not None and self.passage.can_go_on
+        """Whether another engine could continue what the client has."""
+        return self.resume_state is not None and self.resume_state.can_go_on
 
     def hold(self, body: bytes, *, last: bool) -> bytes | None:
         """Hold back an answer that is no stream until it is complete, so that another engine may still give it.
 
-        None: not yet. One that is too large for that goes on its way.
+        Return None while it is incomplete; an answer that is too large to be held is passed on.
         """
         if self._call.facts is None or not self._state.live.policy.resume.enabled:
             return body
@@ -91,33 +93,33 @@ class ResumeSession:
         held, self._held = self._held, ()
         return held[0] if len(held) == 1 else b"".join(held)
 
-    def client_token(self, passage: Passage, events: bytes) -> bytes:
+    def client_token(self, resume_state: ResumeState, events: bytes) -> bytes:
         """Return the header line with which the client may come back. events: the answer's first"""
         call = self._call
         digest = request_digest(call.path, call.body)
         salt = self._state.live.policy.salt
-        return passage.token_line(events, salt, pool=call.pool, request=digest, now_s=time.time())
+        return resume_state.token_line(events, salt, pool=call.pool, request=digest, now_s=time.time())
 
     def interrupted(self, relay: Relay | None, reason: str, now_s: float, silent_s: float) -> Has:
-        """The engine is lost: say what the client has. silent_s: how long the engine had been silent"""
-        passage = self.passage
+        """Return what the client has when the engine is lost. silent_s: how long the engine had been silent"""
+        resume_state = self.resume_state
         if self._call.first_byte_s is None:
             return Has.NOTHING
-        if passage is None or relay is None or not relay.forget_tail():
+        if resume_state is None or relay is None or not relay.forget_tail():
             return Has.STUMP
-        if passage.is_over:
+        if resume_state.is_over:
             return Has.ALL
-        return Has.BEGINNING if passage.fails(reason, now_s, silent_s=silent_s) else Has.STUMP
+        return Has.BEGINNING if resume_state.fails(reason, now_s, silent_s=silent_s) else Has.STUMP
 
     def went_on(self, last_block_s: float) -> None:
-        """The client gets news again."""
+        """Note that the client gets new words again."""
         self.count("resumed", last_block_s)
-        if self.passage is not None:
-            self.passage.fault_s = 0.0
+        if self.resume_state is not None:
+            self.resume_state.fault_s = 0.0
 
     def count(self, result: str, last_block_s: float) -> None:
         """Count how an interruption ended. last_block_s: when the client got its last words before it"""
-        passage = self.passage
-        if passage is not None and passage.fault_s:
+        resume_state = self.resume_state
+        if resume_state is not None and resume_state.fault_s:
             gap_s = time.monotonic() - last_block_s
-            self._state.metrics.resumed(passage.reason, result, gap_s=gap_s, detection_s=passage.detection_s)
+            self._state.metrics.resumed(resume_state.reason, result, gap_s=gap_s, detection_s=resume_state.detection_s)

@@ -1,4 +1,4 @@
-"""One request at one engine: the way there, whether it still works on it, and the way from there."""
+"""One request at one engine: the way there, the watch over the engine's work, and the way from there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from longboat.gateway.api.body import BodyError
 from longboat.gateway.config import SWEEP_S
-from longboat.gateway.exchange.life import Failed, Has, Judge, Judged, Lost
+from longboat.gateway.exchange.life import JUDGE, Failed, Has, Judged, Lost
 from longboat.gateway.exchange.reading import Place, Reading
 from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.http import error_responses
@@ -39,11 +39,8 @@ _BLAMELESS = frozenset(
 )  # nothing bad of the engine
 
 
-class Visit(Place):
-    """Knows the connection, and how far the request is at the engine. Fulfils ``upstream.MovableStream``.
-
-    Its methods are more than 15 because three others call it: the request, the engine, and what reads the answer.
-    """
+class Visit(Place):  # size: three callers: the request, the engine, the reader of its answer
+    """The request's connection at one engine (an ``upstream.MovableStream``)."""
 
     __slots__ = ("_host", "_is_over", "_reason", "_sent_s")
 
@@ -112,7 +109,7 @@ class Visit(Place):
             connection.pause()
 
     def _note_attempt(self, now_s: float) -> bytes:
-        """Returns the header lines by which the engine joins the trace."""
+        """Note the attempt. Return the header lines by which the engine joins the trace."""
         call = self.answer.call
         at_s = now_s - call.request.received_s
         attempt = tuple.__new__(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
@@ -128,12 +125,12 @@ class Visit(Place):
     # watching
 
     def pause(self) -> None:
-        """The client does not read."""
+        """Read no further: the client does not."""
         if self.connection is not None:
             self.connection.pause()
 
     def resume(self) -> None:
-        """The client reads again."""
+        """Read on: the client does again."""
         if self.connection is not None:
             self.connection.resume()
 
@@ -144,8 +141,8 @@ class Visit(Place):
     def admitted(self, now_s: float) -> Admitted:
         session, connection = self.session, self.connection
         since_s = now_s - (self._sent_s or now_s)
-        if session.is_journaled and session.passage is not None:
-            return Admitted(self, session.passage.num_tokens - session.first_tokens, since_s)
+        if session.is_journaled and session.resume_state is not None:
+            return Admitted(self, session.resume_state.num_tokens - session.first_tokens, since_s)
         usage = self.answer.call.usage
         tokens = usage.num_events if usage is not None else 0
         if connection is not None:
@@ -168,11 +165,11 @@ class Visit(Place):
 
     def _watch_engine(self, now_s: float) -> None:
         session, answer, upstream = self.session, self.answer, self.upstream
-        watch, passage, whole = session.watch, session.passage, session.journal
+        watch, resume_state, whole = session.watch, session.resume_state, session.journal
         assert watch is not None
         journal: Told | None = whole
-        if passage is not None:
-            journal = passage.journal if self.has_head else None
+        if resume_state is not None:
+            journal = resume_state.journal if self.has_head else None
         elif whole is None or not whole.told:  # until then nothing was promised
             return
         if answer.client.write_paused:
@@ -181,7 +178,7 @@ class Visit(Place):
         silent_s = self.silent_s
         tokens, seconds = watch.look(upstream, journal, now_s, silent_s)
         pool = answer.state.table.pool(upstream.model)
-        if seconds and pool is not None and passage is not None and not passage.fault_s:
+        if seconds and pool is not None and resume_state is not None and not resume_state.fault_s:
             pool.outliers.observe(upstream.key, tokens=tokens, seconds=seconds, now_s=now_s)
         verdict = watch.verdict(upstream, journal, now_s)
         if not verdict:
@@ -203,7 +200,7 @@ class Visit(Place):
             return
         upstream, now_s = self.upstream, time.monotonic()
         deaths = self.answer.state.deaths
-        died = reason in ("lost", "beats") or (reason == "silent" and bool(upstream.lost))
+        died = reason in ("lost", "heartbeat") or (reason == "silent" and bool(upstream.lost))
         died = died and now_s - (self._sent_s or now_s) > _MIN_WORK_S
         suspect = died and deaths.suspect(upstream, now_s, sure=not stale) is self
         silent_s = 0.0 if self.connection is None else self.silent_s
@@ -216,15 +213,15 @@ class Visit(Place):
             self.answer.pass_on(relay, b"", upstream, last=True)
         if suspect and stale:
             self._host.suspect(upstream.key)  # the next connection to it will show
-        if isinstance(self._host.left(self._loss(reason, detail, has=has, stale=stale, suspect=suspect)), Judge):
+        if self._host.left(self._loss(reason, detail, has=has, stale=stale, suspect=suspect)) is JUDGE:
             self._host.run(self._judge())
 
     def _loss(self, reason: str, detail: str, *, has: Has, stale: bool = False, suspect: bool = False) -> Lost:
-        call, passage = self.answer.call, self.session.passage
+        call, resume_state = self.answer.call, self.session.resume_state
         if call.attempts:
             at_s = time.monotonic() - call.request.received_s
             call.attempts = (*call.attempts[:-1], call.attempts[-1]._replace(failure=detail, failed_s=at_s))
-        revision = passage.revision if passage is not None and has is Has.BEGINNING else None
+        revision = resume_state.revision if resume_state is not None and has is Has.BEGINNING else None
         return Lost(reason, detail, self.upstream.key, has=has, revision=revision, stale=stale, suspect=suspect)
 
     async def _judge(self) -> None:

@@ -1,4 +1,4 @@
-"""What one request may have to wait for: a slot, an engine, or its turn to be gone on with by another engine."""
+"""What one request may have to wait for: a slot, an engine, or its turn to be continued by another engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
-from longboat.gateway.exchange.life import GRANTED, TICK, TURN, WOKEN, Event, NoRoom
+from longboat.gateway.exchange.life import GRANTED, TICK, TURN, Event, NoRoom
 from longboat.gateway.http import error_responses
 from longboat.routing.queue.fair_queue import GRANTED as GRANTED_SLOT
 from longboat.routing.queue.fair_queue import Rejected, Ticket
@@ -21,7 +21,7 @@ __all__ = ("Waits",)
 
 
 class Waits:
-    """Holds what is waited for. Pools know it as ``pool.Waiting``, and not the request itself."""
+    """What the request waits for. Pools see it as ``pool.Waiting``, and not the request itself."""
 
     __slots__ = ("_call", "_host", "_parked_in", "_state", "_turn_in")
 
@@ -30,7 +30,7 @@ class Waits:
         self._call = call
         self._host: Host | None = host  # None once the request has ended
         self._parked_in: Pool | None = None
-        self._turn_in: Pool | None = None  # which of its answers may be resumed at once is counted there
+        self._turn_in: Pool | None = None  # the pool that limits how many answers are resumed at once
 
     @property
     def is_idle(self) -> bool:
@@ -40,7 +40,7 @@ class Waits:
         return self._parked_in is not None or (queued_in is not None and not queued_in.any_ready)
 
     def offer(self) -> Event:
-        """Ask the model that is being tried for a slot. Return what comes of it at once, a tick where it must wait."""
+        """Ask the model that is being tried for a slot. Return the event that follows at once; a tick means to wait."""
         call, tenant, lease = self._call, self._call.tenant, self._call.lease
         pool = self._state.table.pool(call.pool)
         assert lease is not None
@@ -74,13 +74,13 @@ class Waits:
             pool.parked[self] = None
 
     def unpark(self) -> None:
-        """Wait for no engine any more."""
+        """Stop waiting for an engine."""
         pool, self._parked_in = self._parked_in, None
         if pool is not None:
             pool.parked.pop(self, None)
 
     def ask_turn(self) -> Event:
-        """Ask whether another engine may go on with the answer. Return what comes of it at once, else a tick."""
+        """Ask for a turn to continue the answer. Return the event that follows at once; a tick means to wait."""
         pool = self._turn_in = self._state.table.pool(self._call.pool)
         may = pool is not None and pool.ask_turn(self, self._state.live.policy.resume.capacity_ratio)
         return TURN if may else TICK
@@ -92,7 +92,7 @@ class Waits:
             pool.leave_turn(self, self._state.live.policy.resume.capacity_ratio)
 
     def end(self) -> None:
-        """The request is over."""
+        """Stop every wait: the request is over."""
         self._host = None
         self.unpark()
         self.leave_turn()
@@ -119,7 +119,7 @@ class Waits:
             self._tell(NoRoom(error_responses.waited_too_long(call.pool, self._state.live.policy.queue.max_wait_s)))
 
     def woken(self) -> None:
-        self._tell(WOKEN)
+        self._tell(TICK)
 
     def may_resume(self) -> None:
         if self._turn_in is not None:

@@ -112,13 +112,13 @@ class Gateway:
             "demands": state.table.demands(),
             "lost": {upstream.key: upstream.lost for upstream in state.table.upstreams() if upstream.lost},
             "tenant_demands": written_demands(state.table.tenant_demands()),
-            "log_lines_dropped": state.access_log.num_dropped if state.access_log else 0,
+            "log_lines_dropped": state.accounting.access_log.num_dropped if state.accounting.access_log else 0,
             "processes": [os.getpid()],
         }
 
     async def leases(self, document: bytes) -> Mapping[str, Any]:
         """Take new shares of the limits; report what is counted and wanted."""
-        counters = self.state.counters
+        counters = self.state.accounting.counters
         if not isinstance(counters, LeasedCounters):
             return {}
         return counters.take(*decode_shares(document), self._clock.unix_s())
@@ -154,10 +154,10 @@ class Gateway:
         while state.connections and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110 an event would cost every request
             await asyncio.sleep(0.02)
         await self._cut_off()
-        state.books.settle()
-        if state.access_log is not None:
-            state.access_log.close()
-            state.access_log = None
+        state.accounting.flush()
+        if state.accounting.access_log is not None:
+            state.accounting.access_log.close()
+            state.accounting.access_log = None
         await self._services.stop()
         self.stopped.set()
 
@@ -186,8 +186,8 @@ class Gateway:
             pool.sweep(now_s)
         for upstream in state.table.upstreams():
             upstream.close_idle(now_s - state.limits.pool_idle_s)
-        if state.access_log is not None:
-            state.access_log.flush()
+        if state.accounting.access_log is not None:
+            state.accounting.access_log.flush()
         self._certificate.refresh(now_s)
         grace_s = state.config.orphan_grace_s
         if grace_s is not None and now_s - state.last_contact_s > grace_s:

@@ -34,19 +34,21 @@ class Services:
         """Start. Raise UserInputError where a directory or the Redis address cannot be used."""
         state, config = self._state, self._state.config
         state.usage.open()
-        state.counters = counters_of(config, state.live.policy.num_gateways)
+        state.accounting.counters = counters_of(config, state.live.policy.num_gateways)
         if config.worker_index is None:  # the parent restores the day for all of its workers
             now_s = state.clock.unix_s()
-            state.counters.restore_today(state.usage.all_totals_today(now_s), now_s=now_s)
+            state.accounting.counters.restore_today(state.usage.all_totals_today(now_s), now_s=now_s)
         if config.redis_url:
             from longboat.gateway.limits.redis_counters import RedisCounters
 
-            remote = RedisCounters(config.redis_url, fleet=config.fleet, fallback=state.counters)
+            remote = RedisCounters(config.redis_url, fleet=config.fleet, fallback=state.accounting.counters)
             await remote.start()
-            state.remote_counters = remote
+            state.accounting.remote_counters = remote
         if config.tracing_endpoint:
             resource = {"longboat.fleet": config.fleet, "longboat.node": config.node}
-            state.tracer = Tracer(config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource)
+            state.accounting.tracer = Tracer(
+                config.tracing_endpoint, sample_ratio=config.tracing_sample_ratio, resource=resource
+            )
         self._spawn(state.usage.run())
         self._spawn(follow_beats(state.table, clock=state.clock))
         if config.scrape_s is not None:
@@ -58,15 +60,15 @@ class Services:
         state = self._state
         if self._lag_timer is not None:
             self._lag_timer.cancel()
-        state.books.settle()
+        state.accounting.flush()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if state.remote_counters is not None:
+        if state.accounting.remote_counters is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(state.remote_counters.stop(), 2.0)
-        if state.tracer is not None:
-            await asyncio.to_thread(state.tracer.close)
+                await asyncio.wait_for(state.accounting.remote_counters.stop(), 2.0)
+        if state.accounting.tracer is not None:
+            await asyncio.to_thread(state.accounting.tracer.close)
         await asyncio.to_thread(state.usage.close)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -74,7 +76,7 @@ class Services:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self._state.books.settle()
+        self._state.accounting.flush()
         due_s = self._state.metrics.lag.tick(loop.time())
         self._lag_timer = loop.call_at(due_s, self._tick)
 

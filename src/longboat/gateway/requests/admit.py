@@ -26,28 +26,25 @@ if TYPE_CHECKING:
     from longboat.gateway.http.request import Request
     from longboat.routing.route_rules import Resolution
 
-__all__ = ("Later", "admit")
+__all__ = ("Deferred", "admit")
 
 _COMPLETION_ESTIMATE_TOKENS: Final = 256  # what an answer is taken to cost where the client names no limit
 _MAX_COST_TOKENS: Final = 1 << 40  # what a request is taken to cost at most, so that counts of 64 bits hold many such
 
 
-class Later:
-    """A request that cannot be decided here: it is the admin API's, or another worker may know the response it names.
-
-    response_id: empty for the admin API; call: what goes on with the owner of that response
-    """
+class Deferred:
+    """A request that this worker cannot decide alone: of the admin API, or about a response that another may know."""
 
     __slots__ = ("call", "response_id")
 
     def __init__(self, call: Call | None = None, response_id: str = "") -> None:
-        self.call = call
-        self.response_id = response_id
+        self.call = call  # goes to the owner of the response; None for the admin API
+        self.response_id = response_id  # empty for the admin API
 
 
 def admit(
     state: GatewayState, request: Request, known: KnownHead | None, *, close: bool
-) -> Call | Later | Refusal | bytes:
+) -> Call | Deferred | Refusal | bytes:
     """Return what to do with a complete request; bytes are a whole answer.
 
     known: its head, where that came before; close: the connection ends with this answer
@@ -74,10 +71,10 @@ def admit(
     return _admit(state, request, plan)
 
 
-def _without_engine(state: GatewayState, request: Request, *, close: bool) -> Later | Refusal | bytes:
+def _without_engine(state: GatewayState, request: Request, *, close: bool) -> Deferred | Refusal | bytes:
     path = request.url.partition(b"?")[0].decode("latin-1")
     if is_admin_path(path):
-        return Later()
+        return Deferred()
     if is_local_path(path):
         return local_answer(state, request, path, _tenant, close=close)
     return unknown_path(path)
@@ -87,7 +84,7 @@ def _tenant(state: GatewayState, request: Request) -> TenantPolicy | Refusal:
     return tenant_of(state.live.keys, request)
 
 
-def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Later | Refusal:
+def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Deferred | Refusal:
     try:
         facts = _facts(request, plan)
     except BodyError as error:
@@ -195,7 +192,7 @@ def _call(
 
 
 def _deadline_s(request: Request) -> float | Refusal | None:
-    """Return the time, on the monotonic clock, after which nobody waits for the answer."""
+    """Return the time, on the monotonic clock, after which the client does not wait for the answer."""
     noted = request.noted
     try:
         if (value := noted.get(b"x-request-timeout")) is not None:
@@ -225,11 +222,11 @@ def _tokenizer_info(state: GatewayState, request: Request, plan: HeadPlan) -> Ca
     return call
 
 
-def _at_owner(state: GatewayState, call: Call, response_id: str) -> Call | Later:
+def _at_owner(state: GatewayState, call: Call, response_id: str) -> Call | Deferred:
     """Send a request to the replica that keeps this response, or find out first which one it is."""
     owner = state.owners.of(response_id, call.tenant.name)
     if owner is None:
-        return Later(call, response_id)
+        return Deferred(call, response_id)
     call.pin(model=owner.model, key=owner.key)
     return call
 

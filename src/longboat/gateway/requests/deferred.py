@@ -15,11 +15,11 @@ __all__ = ("account_remotely", "admin_bytes", "with_owner")
 
 async def account_remotely(state: GatewayState, call: Call) -> Refusal | None:
     """Open the call's account where other processes, or Redis, must be asked for room first."""
-    return await state.books.open_remotely(call)
+    return await state.accounting.open_remotely(call)
 
 
 async def with_owner(state: GatewayState, call: Call, response_id: str) -> Call | Refusal:
-    """The call, pinned to the replica that keeps this response, if any worker of this node knows it."""
+    """Return the call, pinned to the replica that keeps this response, if any worker of this node knows it."""
     found = (await state.node.ask(OwnerQuery(response_id))).get("owner")
     if not found or found["tenant"] != call.tenant.name:
         return error_responses.unknown_response(response_id)
@@ -28,7 +28,7 @@ async def with_owner(state: GatewayState, call: Call, response_id: str) -> Call 
 
 
 async def admin_bytes(state: GatewayState, request: Request, *, peer: str, close: bool) -> bytes | Refusal:
-    """The admin API's answer."""
+    """Return the admin API's answer."""
     path, _, query = request.url.partition(b"?")
     found = await answer(state, request.method, path.decode("latin-1"), query.decode("latin-1"), request.noted, peer)
     if isinstance(found, Refusal):

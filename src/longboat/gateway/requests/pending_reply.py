@@ -1,4 +1,4 @@
-"""An answer that must be waited for, though no engine gives it: other workers are asked, or shared counters."""
+"""An answer that no engine gives and that must be waited for: other workers are asked, or shared counters."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-__all__ = ("Errand",)
+__all__ = ("PendingReply",)
 
 T = TypeVar("T")
 
 
-class Errand(Generic[T]):
-    """Occupies a client's connection like an exchange. Exactly one of the three is called:
+class PendingReply(Generic[T]):
+    """Work that occupies a client's connection like an exchange.
 
-    done: with what the work returned; failed: the work raised, which is a defect and was reported
-    left: the client went first. What the work returned in the same moment is nobody's then.
-
-    The work itself is ended when the client leaves; it must bound how long it takes.
+    Exactly one of three functions is called at its end. The work must bound how long it takes.
     """
 
     __slots__ = ("_done", "_failed", "_has_left", "_left", "_task")
@@ -30,26 +27,27 @@ class Errand(Generic[T]):
         failed: Callable[[], None],
         left: Callable[[], None],
     ) -> None:
-        self._done = done
-        self._failed = failed
-        self._left = left
+        self._done = done  # gets what the work returned
+        self._failed = failed  # the work raised; this was reported
+        self._left = left  # the client left first: the work is cancelled, and what it returned is dropped
         self._has_left = False
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(self._hand_over)
 
     def abort(self) -> None:
+        """Cancel the work: the client has left."""
         self._has_left = True
         self._task.cancel()
         self._left()
 
     def pause(self) -> None:
-        """Nothing flows yet."""
+        """Do nothing: no bytes flow yet."""
 
     def resume(self) -> None:
-        """Nothing flows yet."""
+        """Do nothing: no bytes flow yet."""
 
     def sweep(self, sweeps_allowed: float) -> None:
-        """The work has its own deadline."""
+        """Do nothing: the work has its own deadline."""
 
     def _hand_over(self, task: asyncio.Task[T]) -> None:
         error = None if task.cancelled() else task.exception()

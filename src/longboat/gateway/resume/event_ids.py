@@ -11,17 +11,14 @@ _POSITION = re.compile(rb"([0-9]{1,9}(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9}(?:\+[0-9]{
 
 
 class Point(NamedTuple):
-    """A place in a stream: of each choice its tokens so far, and how many events it had since the last of them.
+    """A place in a stream."""
 
-    sequence: the number that the event itself told; -1: none
-    """
-
-    places: tuple[tuple[int, int], ...]
-    sequence: int = -1
+    places: tuple[tuple[int, int], ...]  # per choice: its tokens so far, and its events since the last of them
+    sequence: int = -1  # the number that the event itself told; -1: none
 
     @classmethod
     def read(cls, text: bytes) -> Point | None:
-        """Of a ``Last-Event-ID``; None where it is none of ours."""
+        """Read a ``Last-Event-ID``; None where the gateway did not write it."""
         found = _POSITION.fullmatch(text.strip())
         if found is None:
             return None
@@ -30,7 +27,7 @@ class Point(NamedTuple):
         return cls(places, -1 if found[2] is None else int(found[2]))
 
     def encode(self) -> bytes:
-        """For an ``id:`` line."""
+        """Return the text for an ``id:`` line."""
         places = b".".join([b"%d+%d" % place if place[1] else b"%d" % place[0] for place in self.places])
         return places if self.sequence < 0 else b"%b@%d" % (places, self.sequence)
 

@@ -1,4 +1,4 @@
-"""What the gateway keeps of a stream so that another engine can go on with it: token ids, and what the client has."""
+"""What the gateway keeps of a stream so that another engine can continue it: token ids, and what the client has."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from array import array
 
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.native.leaf_work import TokenLog
-from longboat.gateway.resume.continuation.choices import ReceivedChoices
-from longboat.gateway.resume.continuation.messages import ReceivedMessage
-from longboat.gateway.resume.continuation.parts import IDS, STEPS, Received, StitchError, events_of, is_own_comment
-from longboat.gateway.resume.continuation.responses import ReceivedResponse
+from longboat.gateway.resume.continuation.choices import DeliveredChoices
+from longboat.gateway.resume.continuation.messages import DeliveredMessage
+from longboat.gateway.resume.continuation.parts import (
+    IDS,
+    STEPS,
+    ContinuationError,
+    Delivered,
+    events_of,
+    is_own_comment,
+)
+from longboat.gateway.resume.continuation.responses import DeliveredResponse
 
 __all__ = ("MAX_HELD_BYTES", "PACK_BYTES", "Journal")
 
 PACK_BYTES = 256 * 1024
 MAX_HELD_BYTES = 16 * 1024 * 1024
 
-_RECEIVED: dict[AnswerKind, type[Received]] = {
-    AnswerKind.OPENAI_EVENTS: ReceivedChoices,
-    AnswerKind.ANTHROPIC_EVENTS: ReceivedMessage,
-    AnswerKind.RESPONSES_EVENTS: ReceivedResponse,
+_DELIVERED: dict[AnswerKind, type[Delivered]] = {
+    AnswerKind.OPENAI_EVENTS: DeliveredChoices,
+    AnswerKind.ANTHROPIC_EVENTS: DeliveredMessage,
+    AnswerKind.RESPONSES_EVENTS: DeliveredResponse,
 }
 _COLON = ord(":")
 
 
 class Journal:
-    """One stream's. Feed it whole events, as the engine sent them, and give the client what comes back.
+    """The journal of one stream. Feed it whole events, as the engine sent them, and give the client what it returns.
 
-    Nothing is read while all is well: the bytes are kept as they came, packed whenever ``PACK_BYTES`` are reached (a
-    stream of tokens shrinks to about a twentieth). A stream that takes more than ``max_held_bytes`` even so is not
-    resumable. What is asked for after a fault reads all that is kept, at about a microsecond per event.
-
-    log: what came since it was last packed or read; the connection may write into it by itself, see ``ChunkPath``
-    engine_steps: what the engine last told of its own; -1 is nothing yet
+    The bytes are kept as they came, and packed whenever ``PACK_BYTES`` are reached (a stream of tokens shrinks to about
+    a twentieth). A stream that still takes more than ``max_held_bytes`` is not resumable. The events are read only
+    after a fault, at about a microsecond per event.
     """
 
     __slots__ = (
+        "_delivered",
         "_ids",
         "_kind",
         "_max_held_bytes",
@@ -44,28 +49,27 @@ class Journal:
         "_packed",
         "_packed_bytes",
         "_packed_tokens",
-        "_received",
         "_unreadable",
         "engine_steps",
         "log",
     )
 
     def __init__(self, kind: AnswerKind, num_choices: int = 1, *, max_held_bytes: int = MAX_HELD_BYTES) -> None:
-        """kind: one of a stream of events; num_choices: that the request asks for (at least 1)."""
+        """kind: one of a stream of events; num_choices: how many the request asks for (at least 1)."""
         self._kind = kind
         self._max_held_bytes = max_held_bytes
         self._num_lines = 3 if kind is AnswerKind.OPENAI_EVENTS else 4  # id, event (but OpenAI's), data, and none
         self._ids = [array("I") for _ in range(num_choices)]
-        self._received: Received = _RECEIVED[kind]()
-        self.log = TokenLog(PACK_BYTES)
+        self._delivered: Delivered = _DELIVERED[kind]()
+        self.log = TokenLog(PACK_BYTES)  # since the last packing or reading; the connection may write into it itself
         self._packed: list[bytes] = []
         self._packed_bytes = 0
         self._packed_tokens = 0
         self._unreadable = False
-        self.engine_steps = -1
+        self.engine_steps = -1  # the engine's own count; -1: not known yet
 
     def feed(self, events: bytes) -> bytes:
-        """What the client gets of whole events: all but the engine's words to the gateway. May be empty."""
+        """Return what the client gets of whole events: all but the engine's words to the gateway. It may be empty."""
         rest = self.feed_token(events)
         if rest is not None:
             return rest
@@ -75,8 +79,10 @@ class Journal:
         return events
 
     def feed_token(self, events: bytes) -> bytes | None:
-        """The same for one event with the ids of one choice before it, as nearly all are; None, and nothing done, for
-        anything else."""
+        """Do as ``feed`` for one event with the ids of one choice before it, as nearly all are.
+
+        Return None for anything else, and do nothing.
+        """
         ids, _, event = events.partition(b"\n")
         if ids[:6] != IDS or event.count(b"\n") != self._num_lines or event[0] == _COLON:
             return None
@@ -84,41 +90,41 @@ class Journal:
         return event
 
     def keep(self, events: bytes) -> None:
-        """The client got these."""
+        """Keep events that the client got."""
         self.log.keep(events)
         if self.log.sent_bytes > PACK_BYTES:
             self._pack()
 
     def learn_steps(self, events: bytes) -> None:
-        """Read how far the engine says that it is."""
+        """Read the engine's count of its steps."""
         at = events.rfind(STEPS)
         if at >= 0:
             steps = events[at + len(STEPS) :].partition(b"\n")[0]
             self.engine_steps = int(steps) if steps.isdigit() else self.engine_steps
 
-    def received(self) -> Received:
-        """What the client has, all of it read."""
+    def delivered(self) -> Delivered:
+        """Read all that is kept. Return what the client has."""
         self._read()
-        return self._received
+        return self._delivered
 
     @property
     def ids(self) -> list[array[int]]:
-        """Of the tokens generated so far, per choice; to be changed by who stitches, and nobody else."""
+        """Token ids generated so far, per choice. Only a continuation may change them."""
         self._read()
         return self._ids
 
     def priors(self) -> list[list[int]]:
-        """The ids that another engine is given, per choice.
+        """Return the token ids that another engine is given, per choice.
 
-        Not all that are known: a token whose event the client lacks is made again, and of a choice that has, or may
-        have, ended the last one is, so that the engine ends it by itself.
+        Some known ids are left out, and made again: those whose event the client lacks, and the last one of a choice
+        that may have ended, so that the engine ends it by itself.
         """
-        received = self.received()
-        return [ids[: received.carried(choice, len(ids))].tolist() for choice, ids in enumerate(self._ids)]
+        delivered = self.delivered()
+        return [ids[: delivered.carried(choice, len(ids))].tolist() for choice, ids in enumerate(self._ids)]
 
     @property
     def num_tokens(self) -> int:
-        """Of all choices, by what the engine last counted."""
+        """Tokens of all choices, by the engine's last count."""
         counted = _counted(self.log.last())
         if counted is None:
             counted = _counted(self.log.all())
@@ -128,18 +134,18 @@ class Journal:
 
     @property
     def held_bytes(self) -> int:
-        """About the memory that it takes."""
+        """About the memory that the journal takes."""
         ids_bytes = sum(ids.itemsize * len(ids) for ids in self._ids)
-        return self.log.sent_bytes + self._packed_bytes + self._received.held_bytes + ids_bytes
+        return self.log.sent_bytes + self._packed_bytes + self._delivered.held_bytes + ids_bytes
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it knows all that another engine needs. Ask after a fault: it reads what is kept."""
-        ended = self.received().ended
+        """Whether the journal knows all that another engine needs. Ask only after a fault: this reads what is kept."""
+        ended = self.delivered().ended
         return not self._unreadable and not ended and any(self._ids)
 
     def _without_comments(self, events: bytes) -> bytes:
-        """The same for any whole events; what is left of one that only held such words is dropped."""
+        """Do as ``feed`` for events with comments; an event of nothing but the engine's words is dropped."""
         kept = []
         for raw in events.split(b"\n\n"):
             lines = raw.split(b"\n")
@@ -169,27 +175,23 @@ class Journal:
         if self._unreadable:
             return
         try:
-            for blob in packed:
-                self._note(zlib.decompress(blob))
-            self._note(kept)
-        except (StitchError, LookupError, TypeError, AttributeError, ValueError, OverflowError):
+            for events in (*map(zlib.decompress, packed), kept):
+                for event in events_of(events):
+                    for choice, ids in event.ids:
+                        self._ids[choice].extend(ids)
+                    self._delivered.note(event)
+        except (ContinuationError, LookupError, TypeError, AttributeError, ValueError, OverflowError):
             self._give_up()
-
-    def _note(self, events: bytes) -> None:
-        for event in events_of(events):
-            for choice, ids in event.ids:
-                self._ids[choice].extend(ids)
-            self._received.note(event)
 
     def _give_up(self) -> None:
         self._unreadable = True
         self._packed, self._packed_bytes = [], 0
         self.log.take()
-        self._received = _RECEIVED[self._kind]()
+        self._delivered = _DELIVERED[self._kind]()
 
 
 def _counted(events: bytes) -> int | None:
-    """Tokens of all choices by the last ``id:`` line; None: there is none."""
+    """Return the tokens of all choices by the last ``id:`` line; None where there is none."""
     at = max(0 if events.startswith(b"id: ") else -1, events.rfind(b"\nid: ") + 1 or -1)
     if at < 0:
         return None

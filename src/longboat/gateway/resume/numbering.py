@@ -33,18 +33,18 @@ class Numbering:
         self._further: dict[int, int] = {}  # the same of each of several choices
 
     def plain(self, events: bytes) -> tuple[bytes, bytes, int, bool] | None:
-        """What ``feed`` would say of the events of one choice without the engine's words to us; what to tell
-        ``went`` when the client gets that; and whether all of them tell tokens. None where they are not plain."""
+        """Return the numbered events of one choice without the engine's words to the gateway, the two arguments of
+        ``went`` for when the client gets them, and whether all tell tokens. None where they are not plain."""
         if self._num_choices > 1 or self._sequenced:
             return None
         return numbered(events, self._last, self._count)
 
     def went(self, last: bytes, count: int) -> None:
-        """What ``plain`` said went to the client."""
+        """Note that the client got what ``plain`` returned."""
         self._last, self._count = last, count
 
     def feed(self, events: bytes, *, grows: bool) -> bytes:
-        """grows: it is one event that brings tokens, so its id is new already where there is one choice."""
+        """Number whole events. grows: it is one event that brings tokens, so that its id is new for one choice."""
         if grows and self._num_choices == 1:
             self._last, self._count = id_of(events), 0
             return with_sequence(events) if self._sequenced else events
@@ -54,7 +54,7 @@ class Numbering:
         return b"\n\n".join(out)
 
     def passed(self, events: bytes) -> None:
-        """Events went to the client; this is how the engine sent them."""
+        """Note events, as the engine sent them, that went to the client by another way."""
         found = id_of(events.rstrip(b"\n").rpartition(b"\n\n")[2])
         if self._num_choices == 1 and found and found != self._last:
             self._last, self._count = found, 0
@@ -86,7 +86,7 @@ class Numbering:
 
 
 def id_of(event: bytes) -> bytes:
-    """What its ``id:`` line tells; b"" where it has none."""
+    """Return what the ``id:`` line of an event tells; b"" where it has none."""
     if event.startswith(b"id: "):
         return event[4 : event.find(b"\n")]
     at = event.find(b"\nid: ")
@@ -94,18 +94,18 @@ def id_of(event: bytes) -> bytes:
 
 
 def with_id(event: bytes, point: Point) -> bytes:
-    """The event under another id than it has."""
+    """Return the event under another id."""
     return event.replace(b"id: " + id_of(event), b"id: " + point.encode(), 1)
 
 
 def with_sequence(event: bytes) -> bytes:
-    """The event with the number that it tells by itself in its id."""
+    """Return the event with its own sequence number in its id."""
     found, at = SEQUENCE.search(event), Point.read(id_of(event))
     return event if found is None or at is None else with_id(event, at._replace(sequence=int(found[2])))
 
 
 def choice_of(event: bytes) -> int:
-    """Which of several choices an event is about; 0 where it is about all of them."""
+    """Return which of several choices an event is about; 0 where it is about all of them."""
     found = _CHOICE.search(event)
     if found is not None:
         return int(found[1] or 0)

@@ -1,10 +1,10 @@
-"""A client that lost its gateway comes back for the rest of its stream: what it shows, and what it is given. Pure.
+"""Clients that lost their gateway and come back for the remainder of a stream: their tokens, and what they get. Pure.
 
 Each event of a stream that an engine keeps a journal of has an id: the tokens of each choice so far (``12``, ``12.7``),
-and behind a count, how many events of that choice came since (``12+1``, ``12.7+2``). Where events are numbered by
-themselves, as in the Responses API, it tells that too (``12@9``): how many events tokens come in differs from one run
-to the next. The answer's head has a token that names what is needed to make the answer again: model, revision, seed,
-and a digest of the request.
+each followed by the number of events of that choice since (``12+1``, ``12.7+2``). Where events have numbers of their
+own, as in the Responses API, the id tells that too (``12@9``), since the same tokens come in more or fewer events from
+one run to the next. The answer's head has a token that names what is needed to make the answer again: model, revision,
+seed, and a digest of the request.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from longboat.gateway.resume.numbering import SEQUENCE, choice_of, id_of, with_i
 
 __all__ = (
     "MAX_AGE_S",
+    "ClientRemainder",
     "CrossedError",
     "Identity",
     "ItemIds",
-    "Rest",
     "ResumeToken",
     "identity_of",
 )
@@ -44,51 +44,46 @@ _LOOK_BYTES = 16 * 1024
 
 
 class CrossedError(Exception):
-    """One event of the new stream holds tokens from before and after the point. priors: tokens before the event that
-    ends at the point, per choice: an engine that is given these makes a whole event of it
-    """
+    """One event of the new stream holds tokens from before and after the point."""
 
     def __init__(self, priors: tuple[int, ...]) -> None:
         super().__init__("an event crosses the point from which the answer goes on")
-        self.priors = priors
+        self.priors = priors  # per choice: an engine that is given these tokens ends an event at the point
 
 
 class Identity(NamedTuple):
-    """By which a stream's events say that they belong together."""
+    """The values by which a stream's events say that they belong together."""
 
     id: str = ""
     created: str = ""
 
 
 def identity_of(events: bytes) -> Identity:
-    """That of a stream that begins with these events; empty where they tell none."""
+    """Return the identity of a stream that begins with these events; empty where they tell none."""
     events = events[:_LOOK_BYTES]
     found_id, found_created = _ID.search(events), _CREATED.search(events)
     return Identity(found_id[1].decode() if found_id else "", found_created[2].decode() if found_created else "")
 
 
 class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
-    """What a client shows to have the rest of its answer. seed: -1 where the request names its own, or has none
-
-    request: digest of path and body; issued_s: Unix seconds
-    """
+    """What a client shows to get the remainder of its answer."""
 
     pool: str
     revision: str
-    seed: int
-    request: str
+    seed: int  # -1 where the request names its own, or has none
+    request: str  # digest of path and body
     id: str
     created: str
-    issued_s: int
+    issued_s: int  # Unix time
 
     def encode(self, secret: str) -> bytes:
-        """For a header line."""
+        """Return the text for a header line."""
         payload = binascii.b2a_base64(msgspec.json.encode(self), newline=False).rstrip(b"=").translate(_URL_SAFE)
         return b"%b.%b" % (payload, _mac(payload, secret))
 
     @classmethod
     def decode(cls, text: bytes, secret: str, now_s: float) -> ResumeToken | None:
-        """None where it is not one of ours, or too old."""
+        """Read a token; None where no gateway of this fleet made it, or it is too old."""
         payload, _, mac = text.strip().partition(b".")
         if not hmac.compare_digest(mac, _mac(payload, secret)):
             return None
@@ -112,6 +107,7 @@ class ItemIds:
         self._given: dict[bytes, bytes] = {}
 
     def feed(self, events: bytes) -> bytes:
+        """Return the events with the ids of their items replaced."""
         if not self._response:
             self._response = identity_of(events).id.encode()
         return _ITEM_ID.sub(self._renamed, events)
@@ -125,8 +121,8 @@ class ItemIds:
         return b'%b"%b"' % (found[1], given)
 
 
-class Rest:
-    """Of a stream that is made again from its start: what comes after the point, under the old identity."""
+class ClientRemainder:
+    """What comes after a point of a stream that is made again from its start, under the old identity."""
 
     __slots__ = ("_before", "_held", "_identity", "_new", "_point", "_shift", "_through")
 
@@ -141,7 +137,7 @@ class Rest:
         self._shift: int | None = None  # of the numbers that events tell by themselves
 
     def feed(self, events: bytes) -> bytes:
-        """Whole numbered events; b"" while the client has all of them. :raises CrossedError: see there"""
+        """Return what the client lacks of whole numbered events; b"" while it has all. :raises CrossedError:"""
         if not self._new.id:
             self._new = identity_of(events)
         if not self._through:
@@ -153,7 +149,7 @@ class Rest:
         return _renamed(events, self._new, self._identity)
 
     def _behind(self, events: bytes) -> bytes:
-        """News wait until every choice has come to the point: before that, all of it may have to be made again."""
+        """Hold new events back until every choice has come to the point: until then the stream may be made again."""
         ended = False
         for event in filter(None, events.split(b"\n\n")):
             news = self._rest_of(event)
@@ -166,7 +162,7 @@ class Rest:
         return held
 
     def _rest_of(self, event: bytes) -> bytes | None:
-        """None where the client has this event."""
+        """Return what the client lacks of an event; None where it has the event."""
         at = None if self._through else Point.read(id_of(event))
         if at is None or len(at.places) != len(self._point.places):
             return event
@@ -183,7 +179,7 @@ class Rest:
         return event if self._through else with_id(event, Point(reached, at.sequence))
 
     def _shifted(self, event: bytes) -> bytes:
-        """The event with the number that follows those that the client has."""
+        """Return the event with the number that follows those that the client has."""
         found = SEQUENCE.search(event)
         if found is None:
             return event
@@ -205,7 +201,7 @@ def _renamed(events: bytes, new: Identity, old: Identity) -> bytes:
 
 
 def _mac(payload: bytes, secret: str) -> bytes:
-    """BLAKE2b with a key is a MAC by itself (RFC 7693, section 2.9), and costs a tenth of an HMAC."""
+    """Return a keyed BLAKE2b, which is a MAC by itself (RFC 7693, section 2.9) and costs a tenth of an HMAC."""
     return hashlib.blake2b(payload, digest_size=_MAC_BYTES, key=_key_of(secret)).hexdigest().encode()
 
 

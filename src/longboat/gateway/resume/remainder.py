@@ -1,47 +1,56 @@
-"""Makes of a new, complete stream the rest of one that broke: the client sees one stream, each byte once."""
+"""Makes the remainder of a broken stream out of a new, complete one: the client sees one stream, each byte once."""
 
 from __future__ import annotations
 
 from array import array
 
 from longboat.gateway.api.usage import AnswerKind
-from longboat.gateway.resume.continuation.choices import ReceivedChoices
-from longboat.gateway.resume.continuation.choices_remainder import RestOfChoices
-from longboat.gateway.resume.continuation.messages import ReceivedMessage, RestOfMessage
-from longboat.gateway.resume.continuation.parts import Event, Received, Rest, StitchError, events_of, ids_line
-from longboat.gateway.resume.continuation.responses import ReceivedResponse, RestOfResponse
+from longboat.gateway.resume.continuation.choices import DeliveredChoices
+from longboat.gateway.resume.continuation.choices_remainder import ChoicesRemainder
+from longboat.gateway.resume.continuation.messages import DeliveredMessage, MessageRemainder
+from longboat.gateway.resume.continuation.parts import (
+    ContinuationError,
+    Delivered,
+    Event,
+    Remainder,
+    events_of,
+    ids_line,
+)
+from longboat.gateway.resume.continuation.responses import DeliveredResponse, ResponseRemainder
 from longboat.gateway.resume.journal import Journal
 
-__all__ = ("StitchError", "Stitcher")
+__all__ = ("Continuation", "ContinuationError")
 
 
-class Stitcher:
-    """Made when an answer is resumed, from what its journal knows; feed it what the new engine sends, instead of the
-    journal, up to the end. What it gives out is in the journal too, so that the stream may be resumed again.
+class Continuation:
+    """The continuation of an answer by another engine, from what the journal knows.
+
+    Feed it what the new engine sends, instead of the journal, up to the end. What it returns is in the journal too, so
+    that the stream may be resumed again.
     """
 
     __slots__ = ("_all_of", "_counts", "_ids", "_journal", "_rest", "caught_up")
 
     def __init__(self, kind: AnswerKind, journal: Journal) -> None:
         """kind: the journal's."""
-        received = journal.received()
+        delivered = journal.delivered()
         self._journal = journal
         self._ids = journal.ids
-        self._rest = _rest_of(received)
-        self._all_of = {choice for choice in range(len(self._ids)) if received.has_all(choice)}
+        self._rest = _rest_of(delivered)
+        self._all_of = {choice for choice in range(len(self._ids)) if delivered.has_all(choice)}
         self._counts = [0] * len(self._ids)
         self.caught_up = False
 
     def feed(self, events: bytes) -> bytes:
-        """What the client gets of whole events of the new stream; b"" while it has all of it.
+        """Return what the client gets of whole events of the new stream; b"" while it has all of it.
 
-        :raises StitchError: they contradict what the client has, or tell of an error; nothing of them may be sent
+        :raises ContinuationError: they contradict what the client has, or tell of an error; nothing of them may be sent
         """
         self._journal.learn_steps(events)
         return self._news(events) if self.caught_up else self._repeated(events)
 
     def _news(self, events: bytes) -> bytes:
-        """The client has none of it; only what names the stream may have to be the first one's."""
+        """Return events of which the client has nothing, under the first stream's name."""
         block = self._rest.block(events)
         if block is not None:
             return self._journal.feed(block)
@@ -52,7 +61,7 @@ class Stitcher:
         return self._journal.feed(told) if told else b""
 
     def _repeated(self, events: bytes) -> bytes:
-        """The client has some of it."""
+        """Return what the client lacks of events that it has in part."""
         out = []
         for event in events_of(events):
             self._learn(event)
@@ -69,7 +78,7 @@ class Stitcher:
         try:
             return self._rest.event(event)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise StitchError(f"an event is of no known shape: {error!r}") from error
+            raise ContinuationError(f"an event is of no known shape: {error!r}") from error
 
     def _learn(self, event: Event) -> None:
         try:
@@ -79,7 +88,7 @@ class Stitcher:
                 if choice not in self._all_of:
                     _learn_at(self._ids[choice], at, ids)
         except (IndexError, OverflowError) as error:
-            raise StitchError("an engine's journal line is torn") from error
+            raise ContinuationError("an engine's journal line is torn") from error
 
     def _ids_caught_up(self) -> bool:
         return all(
@@ -88,16 +97,16 @@ class Stitcher:
 
 
 def _learn_at(known: array[int], at: int, ids: list[int]) -> None:
-    """Where new ids are others than those known, they are right: what the client has was compared by content."""
+    """Store ids; where they differ from known ones they are right, as the client's text was compared by content."""
     if known[at : at + len(ids)].tolist() != ids[: len(known) - at]:
         del known[at:]
     known.extend(ids[len(known) - at :])
 
 
-def _rest_of(received: Received) -> Rest:
-    if isinstance(received, ReceivedChoices):
-        return RestOfChoices(received)
-    if isinstance(received, ReceivedMessage):
-        return RestOfMessage(received)
-    assert isinstance(received, ReceivedResponse)
-    return RestOfResponse(received)
+def _rest_of(delivered: Delivered) -> Remainder:
+    if isinstance(delivered, DeliveredChoices):
+        return ChoicesRemainder(delivered)
+    if isinstance(delivered, DeliveredMessage):
+        return MessageRemainder(delivered)
+    assert isinstance(delivered, DeliveredResponse)
+    return ResponseRemainder(delivered)

@@ -1,6 +1,6 @@
-"""What is kept of a long answer that is no stream, so that another engine can go on with it. Pure.
+"""What is kept of a long answer that is no stream, so that another engine can continue it. Pure.
 
-The client has nothing of it before its end, so whatever is not known here costs time, and nothing else.
+The client has nothing of it before its end, so tokens that are not known here cost only time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import orjson
 
 from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body_fields import BodyKind, Facts
-from longboat.gateway.resume.continuation.parts import STEPS, StitchError, event_of
+from longboat.gateway.resume.continuation.parts import STEPS, ContinuationError, event_of
 
 if TYPE_CHECKING:
     from longboat.gateway.upstreams.upstream import Upstream
@@ -29,7 +29,7 @@ _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
 
 
 def whole_journal_of(facts: object) -> WholeJournal | None:
-    """Return one for a request whose answer may be long and is no stream; None for any other. facts: of the body"""
+    """Return a journal for an answer that may be long and is no stream; None for any other. facts: of the body"""
     if type(facts) is not Facts or facts.stream or facts.kind not in _KINDS:
         return None
     is_short = facts.max_tokens is not None and facts.max_tokens < MIN_TOKENS
@@ -37,12 +37,7 @@ def whole_journal_of(facts: object) -> WholeJournal | None:
 
 
 class WholeJournal:
-    """The tokens of one answer as engines tell them while they make it, and at last the answer itself.
-
-    told: an engine began to tell tokens; carries: it was asked to go on with those of another
-    engine_steps: what the engine last told of its own; -1 is nothing yet
-    status, answer: what the client gets; None while it is not there
-    """
+    """The tokens of one answer as engines tell them while they make it, and at last the answer itself."""
 
     __slots__ = ("_ids", "_level", "_new", "_revision", "_tail", "answer", "carries", "engine_steps", "status", "told")
 
@@ -52,13 +47,14 @@ class WholeJournal:
         self._revision = ""
         self._level = ResumeLevel.CARRIED
         self._tail = b""
-        self.told = self.carries = False
-        self.engine_steps = -1
-        self.status = 0
-        self.answer: bytes | None = None
+        self.told = False  # an engine began to tell tokens
+        self.carries = False  # the engine was asked to continue another's tokens
+        self.engine_steps = -1  # the engine's own count; -1: not known yet
+        self.status = 0  # of the answer
+        self.answer: bytes | None = None  # what the client gets, once it is there
 
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
-        """Header lines and body for an engine that is asked for the answer, with the tokens that are known so far."""
+        """Return the header lines and the body for an engine, with the tokens that are known so far."""
         self.told = self.carries = False
         self._tail, self.answer = b"", None
         self._keep_longer()
@@ -75,20 +71,20 @@ class WholeJournal:
         return b"%bx-longboat-carry: %d\r\n" % (_LINE, len(prefix)), prefix + body
 
     def lower(self) -> None:
-        """An engine refused to go on with these tokens in this way."""
+        """Choose a slower way: an engine refused to continue these tokens in this one."""
         self._level = ResumeLevel.REPLAY if self._level is ResumeLevel.CARRIED else ResumeLevel.NONE
 
     def begins(self) -> None:
-        """An engine tells tokens, from the answer's first one on."""
+        """Begin an engine's tokens, from the answer's first one on."""
         self.told = True
         self.engine_steps = -1
         self._new = [array("I") for _ in self._ids]
 
     def feed(self, data: bytes) -> None:
-        """Any bytes of what it tells. :raises StitchError: they make no sense"""
+        """Read any bytes of what the engine tells. :raises ContinuationError: they make no sense"""
         *events, self._tail = (self._tail + data).split(b"\n\n")
         if len(self._tail) > _MAX_EVENT_BYTES:
-            raise StitchError("an engine's answer does not end")
+            raise ContinuationError("an engine's answer does not end")
         for raw in events:
             if raw.startswith(STEPS) and raw[len(STEPS) :].isdigit():
                 self.engine_steps = int(raw[len(STEPS) :])
@@ -98,15 +94,15 @@ class WholeJournal:
                 for choice, ids in event.ids:
                     self._new[choice].extend(ids)
             except (IndexError, OverflowError) as error:
-                raise StitchError("an engine's journal line is torn") from error
+                raise ContinuationError("an engine's journal line is torn") from error
             if event.name:
                 if not event.name.isdigit():
-                    raise StitchError("an engine's answer has no status")
+                    raise ContinuationError("an engine's answer has no status")
                 self.status, self.answer = int(event.name), event.data
 
     @property
     def num_tokens(self) -> int:
-        """Of what the present engine told."""
+        """Tokens that the present engine told."""
         return sum(map(len, self._new))
 
     def _keep_longer(self) -> None:

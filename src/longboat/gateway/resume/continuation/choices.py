@@ -6,7 +6,7 @@ from typing import Any
 
 from longboat.gateway.resume.continuation.parts import DONE, Event, decoded
 
-__all__ = ("ReceivedChoice", "ReceivedChoices", "line_of", "lists_of", "texts_of")
+__all__ = ("DeliveredChoice", "DeliveredChoices", "line_of", "lists_of", "texts_of")
 
 _Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ class _Tool:
         self.arguments = bytearray()
 
 
-class ReceivedChoice:
+class DeliveredChoice:
     """What a client has of one choice.
 
     texts: UTF-8 of each text field (``content``, ``reasoning``, ``text`` …)
@@ -43,14 +43,14 @@ class ReceivedChoice:
         self.finished = False
 
 
-class ReceivedChoices:
+class DeliveredChoices:
     """What a client has of a chat or completion stream."""
 
     def __init__(self) -> None:
         self.ended = False
         self.head: _Json = {}
         self.line = b""
-        self.choices: dict[int, ReceivedChoice] = {}
+        self.choices: dict[int, DeliveredChoice] = {}
         self.has_usage = False
 
     def note(self, event: Event) -> None:
@@ -96,7 +96,7 @@ class ReceivedChoices:
         index = document["index"]
         choice = self.choices.get(index)
         if choice is None:
-            choice = self.choices[index] = ReceivedChoice()
+            choice = self.choices[index] = DeliveredChoice()
         choice.begun = True
         choice.finished |= document.get("finish_reason") is not None
         delta = document.get("delta", document)

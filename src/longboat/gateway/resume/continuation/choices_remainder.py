@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.gateway.resume.continuation.choices import ReceivedChoice, ReceivedChoices, line_of, lists_of, texts_of
+from longboat.gateway.resume.continuation.choices import DeliveredChoice, DeliveredChoices, line_of, lists_of, texts_of
 from longboat.gateway.resume.continuation.parts import (
     DONE,
+    ContinuationError,
     Event,
-    StitchError,
     decoded,
     encoded,
     event_bytes,
     rest_of_text,
 )
 
-__all__ = ("RestOfChoices",)
+__all__ = ("ChoicesRemainder",)
 
 _Json = dict[str, Any]
 _ERROR = b'data: {"error"'
@@ -34,17 +34,17 @@ class _Progress:
         self.caught_up = False
 
 
-class RestOfChoices:
+class ChoicesRemainder:
     """The rest of a chat or completion stream.
 
-    received: what the client has when it begins; not changed meanwhile, until it caught up
+    delivered: what the client has when it begins; not changed meanwhile, until it caught up
     """
 
-    def __init__(self, received: ReceivedChoices) -> None:
-        self._received = received
-        self._progress = {index: _Progress() for index in received.choices}
+    def __init__(self, delivered: DeliveredChoices) -> None:
+        self._delivered = delivered
+        self._progress = {index: _Progress() for index in delivered.choices}
         self._behind = set(self._progress)
-        self._old_line = b"data: " + received.line
+        self._old_line = b"data: " + delivered.line
         self._new_line = b""
         self._shifts = False
 
@@ -64,7 +64,7 @@ class RestOfChoices:
         document = decoded(event.data)
         choices = document.get("choices")
         if "error" in document or not isinstance(choices, list):
-            raise StitchError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to go on with an answer failed")
         if not self._new_line and self._old_line != b"data: ":
             self._new_line = b"data: " + line_of(event.data)
         if choices:
@@ -72,30 +72,30 @@ class RestOfChoices:
             if not kept:
                 return b""
             document["choices"] = kept
-        elif self._received.has_usage or self._behind:
+        elif self._delivered.has_usage or self._behind:
             return self._repeated_usage()
         else:
             self._correct(document.get("usage") or {}, event.position)
         document.update(
             (key, value)
-            for key, value in self._received.head.items()
+            for key, value in self._delivered.head.items()
             if key != "system_fingerprint" or document.get(key) is not None
         )
-        return event_bytes(event, encoded(document), self._received)
+        return event_bytes(event, encoded(document), self._delivered)
 
     def _done(self, event: Event) -> bytes:
         if self._behind:
-            raise StitchError("the engine that was to go on with an answer ended before it")
-        return event_bytes(event, DONE, self._received)
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
+        return event_bytes(event, DONE, self._delivered)
 
     def _repeated_usage(self) -> bytes:
         if self._behind:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         return b""
 
     def _correct(self, usage: _Json, made: tuple[int, ...]) -> None:
         """Tokens that the new engine made more or fewer of, for choices that the client has all of, do not count."""
-        known = self._received
+        known = self._delivered
         surplus = sum(made[choice] - known.covered(choice) for choice in range(len(made)) if known.has_all(choice))
         for name in ("completion_tokens", "total_tokens") if surplus else ():
             if isinstance(usage.get(name), int):
@@ -107,9 +107,9 @@ class RestOfChoices:
         progress = self._progress.get(index)
         if progress is None:
             return document
-        received = self._received.choices[index]
+        delivered = self._delivered.choices[index]
         ends = document.get("finish_reason") is not None
-        if received.finished:
+        if delivered.finished:
             if ends:
                 self._behind.discard(index)
             return None
@@ -117,48 +117,48 @@ class RestOfChoices:
             _shift_offsets(document.get("logprobs"), progress)
             return document
         at = position[index] if index < len(position) else None
-        rest = _trimmed(document, received, progress)
+        rest = _trimmed(document, delivered, progress)
         self._shifts |= bool(progress.shift)
-        progress.caught_up = _has_caught_up(received, progress) and (at is None or at >= received.covered)
+        progress.caught_up = _has_caught_up(delivered, progress) and (at is None or at >= delivered.covered)
         if progress.caught_up:
             self._behind.discard(index)
         elif ends:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         return rest if ends or _says_something(rest) else None
 
 
-def _trimmed(document: _Json, received: ReceivedChoice, progress: _Progress) -> _Json:
+def _trimmed(document: _Json, delivered: DeliveredChoice, progress: _Progress) -> _Json:
     """The choice without what the client has of it."""
     document = dict(document)
     delta = document
     if "delta" in document:
         delta = document["delta"] = dict(document["delta"])
-        if received.role:
+        if delivered.role:
             delta.pop("role", None)
     document.pop("prompt_token_ids", None)
     for name, text in texts_of(delta):
-        rest, progress.texts[name] = rest_of_text(text, progress.texts.get(name, 0), received.texts.get(name, b""))
+        rest, progress.texts[name] = rest_of_text(text, progress.texts.get(name, 0), delivered.texts.get(name, b""))
         if rest or delta is document:
             delta[name] = rest
         else:
             del delta[name]
     if delta.get("tool_calls"):
-        calls = [_trimmed_call(call, received, progress) for call in delta["tool_calls"]]
+        calls = [_trimmed_call(call, delivered, progress) for call in delta["tool_calls"]]
         delta["tool_calls"] = [call for call in calls if call is not None]
         if not delta["tool_calls"]:
             del delta["tool_calls"]
-    _trim_lists(document, delta, received, progress)
+    _trim_lists(document, delta, delivered, progress)
     return document
 
 
-def _trimmed_call(call: _Json, received: ReceivedChoice, progress: _Progress) -> _Json | None:
+def _trimmed_call(call: _Json, delivered: DeliveredChoice, progress: _Progress) -> _Json | None:
     index = call["index"]
-    tool = received.tools.get(index)
+    tool = delivered.tools.get(index)
     if tool is None:
         return call
     function = dict(call.get("function") or {})
     if function.get("name") is not None and tool.fields.get("name", function["name"]) != function["name"]:
-        raise StitchError("the engine that was to go on with an answer called another tool")
+        raise ContinuationError("the engine that was to go on with an answer called another tool")
     rest, progress.arguments[index] = rest_of_text(
         function.get("arguments") or "", progress.arguments.get(index, 0), tool.arguments
     )
@@ -171,20 +171,20 @@ def _trimmed_call(call: _Json, received: ReceivedChoice, progress: _Progress) ->
     return {**lacks, "index": index, "function": left} if left or lacks else None
 
 
-def _trim_lists(document: _Json, delta: _Json, received: ReceivedChoice, progress: _Progress) -> None:
+def _trim_lists(document: _Json, delta: _Json, delivered: DeliveredChoice, progress: _Progress) -> None:
     first = 0
     for name, entries in lists_of(document, delta):
         seen = progress.lists.get(name, 0)
         progress.lists[name] = seen + len(entries)
-        drop = min(max(received.lists.get(name, 0) - seen, 0), len(entries))
+        drop = min(max(delivered.lists.get(name, 0) - seen, 0), len(entries))
         if name == "logprobs.tokens":
             first = drop
         elif drop:
             _holder(document, delta, name)[name.rpartition(".")[2]] = entries[drop:]
-    _trim_offsets(document, first, received, progress)
+    _trim_offsets(document, first, delivered, progress)
 
 
-def _trim_offsets(document: _Json, first: int, received: ReceivedChoice, progress: _Progress) -> None:
+def _trim_offsets(document: _Json, first: int, delivered: DeliveredChoice, progress: _Progress) -> None:
     """The four lists of a completion's log-probabilities, and where their tokens begin in the client's text."""
     logprobs = document.get("logprobs")
     if not logprobs or "tokens" not in logprobs:
@@ -192,8 +192,8 @@ def _trim_offsets(document: _Json, first: int, received: ReceivedChoice, progres
     logprobs = document["logprobs"] = {
         key: value[first:] if isinstance(value, list) else value for key, value in logprobs.items()
     }
-    if progress.shift is None and logprobs.get("text_offset") and received.offset is not None:
-        progress.shift = received.offset - logprobs["text_offset"][0]
+    if progress.shift is None and logprobs.get("text_offset") and delivered.offset is not None:
+        progress.shift = delivered.offset - logprobs["text_offset"][0]
     _shift_offsets(logprobs, progress)
 
 
@@ -202,11 +202,11 @@ def _shift_offsets(logprobs: _Json | None, progress: _Progress) -> None:
         logprobs["text_offset"] = [offset + progress.shift for offset in logprobs["text_offset"]]
 
 
-def _has_caught_up(received: ReceivedChoice, progress: _Progress) -> bool:
+def _has_caught_up(delivered: DeliveredChoice, progress: _Progress) -> bool:
     return (
-        all(progress.texts.get(name, 0) >= len(text) for name, text in received.texts.items())
-        and all(progress.arguments.get(i, -1) >= len(tool.arguments) for i, tool in received.tools.items())
-        and all(progress.lists.get(name, 0) >= count for name, count in received.lists.items())
+        all(progress.texts.get(name, 0) >= len(text) for name, text in delivered.texts.items())
+        and all(progress.arguments.get(i, -1) >= len(tool.arguments) for i, tool in delivered.tools.items())
+        and all(progress.lists.get(name, 0) >= count for name, count in delivered.lists.items())
     )
 
 

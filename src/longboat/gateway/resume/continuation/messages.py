@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.gateway.resume.continuation.parts import Event, StitchError, decoded, encoded, event_bytes, rest_of_text
+from longboat.gateway.resume.continuation.parts import (
+    ContinuationError,
+    Event,
+    decoded,
+    encoded,
+    event_bytes,
+    rest_of_text,
+)
 
-__all__ = ("ReceivedMessage", "RestOfMessage")
+__all__ = ("DeliveredMessage", "MessageRemainder")
 
 _Json = dict[str, Any]
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
@@ -25,7 +32,7 @@ class _Block:
         self.stopped = False
 
 
-class ReceivedMessage:
+class DeliveredMessage:
     """What a client has of a message: one choice, content blocks in order."""
 
     def __init__(self) -> None:
@@ -100,22 +107,22 @@ class _Progress:
         )
 
 
-class RestOfMessage:
+class MessageRemainder:
     """The rest of a message. Blocks of both streams belong together by type and order among those of their type:
     parsers that are given many tokens at once may put text before a tool call where it was after it.
     """
 
-    def __init__(self, received: ReceivedMessage) -> None:
-        self._received = received
+    def __init__(self, delivered: DeliveredMessage) -> None:
+        self._delivered = delivered
         self._progress: dict[int, _Progress] = {}
-        self._num_client_blocks = len(received.blocks)
+        self._num_client_blocks = len(delivered.blocks)
 
     @property
     def caught_up(self) -> bool:
-        if self._received.has_end:
+        if self._delivered.has_end:
             return False
         known = [progress for progress in self._progress.values() if progress.block is not None]
-        return len(known) == len(self._received.blocks) and all(progress.caught_up for progress in known)
+        return len(known) == len(self._delivered.blocks) and all(progress.caught_up for progress in known)
 
     def block(self, events: bytes) -> bytes | None:
         same_blocks = all(new == progress.index for new, progress in self._progress.items())
@@ -127,12 +134,12 @@ class RestOfMessage:
         document = decoded(event.data)
         kind = document.get("type")
         if kind == "error":
-            raise StitchError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to go on with an answer failed")
         if kind == "message_start":
-            rest = None if self._received.started else document
+            rest = None if self._delivered.started else document
         elif kind in ("message_delta", "message_stop"):
             rest = self._ending(document)
-        elif self._received.has_end:
+        elif self._delivered.has_end:
             rest = None
         elif kind == "content_block_start":
             rest = self._block_start(document)
@@ -142,13 +149,13 @@ class RestOfMessage:
             rest = _rest_of_stop(document, self._progress[document["index"]])
         else:
             rest = document
-        return b"" if rest is None else event_bytes(event, encoded(rest), self._received)
+        return b"" if rest is None else event_bytes(event, encoded(rest), self._delivered)
 
     def _ending(self, document: _Json) -> _Json | None:
-        if self._received.has_end:
+        if self._delivered.has_end:
             return document if document["type"] == "message_stop" else None
         if not self.caught_up:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         return document
 
     def _block_start(self, document: _Json) -> _Json | None:
@@ -160,14 +167,14 @@ class RestOfMessage:
             self._progress[document["index"]] = _Progress(index, None)
             return {**document, "index": index}
         if block.name != content.get("name"):
-            raise StitchError("the engine that was to go on with an answer called another tool")
-        self._progress[document["index"]] = _Progress(self._received.blocks.index(block), block)
+            raise ContinuationError("the engine that was to go on with an answer called another tool")
+        self._progress[document["index"]] = _Progress(self._delivered.blocks.index(block), block)
         return None
 
     def _counterpart(self, kind: str) -> _Block | None:
         """The first block of this type that the client has and the new stream has not begun yet."""
         begun = [progress.block for progress in self._progress.values()]
-        return next((block for block in self._received.blocks if block.kind == kind and block not in begun), None)
+        return next((block for block in self._delivered.blocks if block.kind == kind and block not in begun), None)
 
 
 def _rest_of_delta(document: _Json, progress: _Progress) -> _Json | None:
@@ -187,7 +194,7 @@ def _rest_of_delta(document: _Json, progress: _Progress) -> _Json | None:
 def _rest_of_stop(document: _Json, progress: _Progress) -> _Json | None:
     progress.stopped = True
     if not progress.caught_up:
-        raise StitchError("the engine that was to go on with an answer ended before it")
+        raise ContinuationError("the engine that was to go on with an answer ended before it")
     if progress.block is not None and progress.block.stopped:
         return None
     return {**document, "index": progress.index}

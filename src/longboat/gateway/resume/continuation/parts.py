@@ -1,4 +1,4 @@
-"""What all stitched streams share: events taken apart, JSON, and text of which the client has the beginning."""
+"""What all continued streams share: events taken apart, JSON, and text of which the client has the beginning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = (
     "DONE",
     "IDS",
     "STEPS",
+    "ContinuationError",
+    "Delivered",
     "Event",
-    "Received",
-    "Rest",
-    "StitchError",
+    "Remainder",
     "decoded",
     "encoded",
     "event_bytes",
@@ -33,8 +33,8 @@ IDS = b": ids "
 STEPS = b": steps "
 
 
-class StitchError(EngineError):
-    """The new stream does not go on with what the client has, or is no stream that can be stitched."""
+class ContinuationError(EngineError):
+    """The new stream does not go on with what the client has, or cannot be continued."""
 
 
 class Event(NamedTuple):
@@ -51,7 +51,7 @@ class Event(NamedTuple):
     ids: tuple[tuple[int, list[int]], ...]
 
 
-class Received(Protocol):
+class Delivered(Protocol):
     """What a client has of one answer, as far as that matters for its rest.
 
     ended: the client has the end of the answer, or an error in its place
@@ -60,7 +60,7 @@ class Received(Protocol):
     ended: bool
 
     def note(self, event: Event) -> None:
-        """The client got this. :raises StitchError: it is of no known shape"""
+        """The client got this. :raises ContinuationError: it is of no known shape"""
 
     def carried(self, choice: int, num_ids: int) -> int:
         """How many of the ``num_ids`` token ids known of a choice another engine is given."""
@@ -75,13 +75,13 @@ class Received(Protocol):
     def held_bytes(self) -> int: ...
 
 
-class Rest(Protocol):
+class Remainder(Protocol):
     """Turns the events of a new, complete stream into the rest of the first one."""
 
     def event(self, event: Event) -> bytes:
         """What the client gets of one event; b"" is nothing.
 
-        :raises StitchError: it contradicts what the client has
+        :raises ContinuationError: it contradicts what the client has
         """
 
     @property
@@ -97,13 +97,13 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decoded(data: bytes) -> dict[str, Any]:
-    """:raises StitchError: it is no JSON object"""
+    """:raises ContinuationError: it is no JSON object"""
     try:
         document = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StitchError(f"an event is not readable: {error}") from error
+        raise ContinuationError(f"an event is not readable: {error}") from error
     if not isinstance(document, dict):
-        raise StitchError("an event is no JSON object")
+        raise ContinuationError("an event is no JSON object")
     return document
 
 
@@ -132,7 +132,7 @@ def ids_line(choice: int, ids: list[int]) -> bytes:
 def events_of(block: bytes) -> Iterator[Event]:
     """The events of a block of whole ones; those that only hold comments come with empty data.
 
-    :raises StitchError: a line that engines write for the gateway is torn
+    :raises ContinuationError: a line that engines write for the gateway is torn
     """
     if b"\r\n" in block:
         block = block.replace(b"\r\n", b"\n")
@@ -142,7 +142,7 @@ def events_of(block: bytes) -> Iterator[Event]:
 
 
 def event_of(raw: bytes) -> Event:
-    """:raises StitchError: a line that engines write for the gateway is torn"""
+    """:raises ContinuationError: a line that engines write for the gateway is torn"""
     name = data = b""
     position: tuple[int, ...] = ()
     ids: list[tuple[int, list[int]]] = []
@@ -157,18 +157,18 @@ def event_of(raw: bytes) -> Event:
             elif (told := ids_of(line)) is not None:
                 ids.append(told)
     except ValueError as error:
-        raise StitchError("an engine's journal line is torn") from error
+        raise ContinuationError("an engine's journal line is torn") from error
     return Event(name, data, position, tuple(ids))
 
 
-def event_bytes(event: Event, data: bytes, received: Received) -> bytes:
+def event_bytes(event: Event, data: bytes, delivered: Delivered) -> bytes:
     """An event for the client; with an ``id:`` line where the engine wrote one, that never tells less than one did."""
     head = b""
     if event.position:
         counts = (
-            known if received.has_all(choice) else max(count, known)
+            known if delivered.has_all(choice) else max(count, known)
             for choice, count in enumerate(event.position)
-            for known in (received.covered(choice),)
+            for known in (delivered.covered(choice),)
         )
         head = b"id: %b\n" % ".".join(map(str, counts)).encode()
     if event.name:
@@ -176,22 +176,22 @@ def event_bytes(event: Event, data: bytes, received: Received) -> bytes:
     return b"%bdata: %b\n\n" % (head, data)
 
 
-def rest_of_text(piece: str, seen_bytes: int, received: bytes | bytearray) -> tuple[str, int]:
+def rest_of_text(piece: str, seen_bytes: int, delivered: bytes | bytearray) -> tuple[str, int]:
     """What the client lacks of a piece of text, and how many bytes of the text were seen with it.
 
-    seen_bytes: of this text, before the piece; received: what the client has of it
-    :raises StitchError: the piece is not what the client has there
+    seen_bytes: of this text, before the piece; delivered: what the client has of it
+    :raises ContinuationError: the piece is not what the client has there
     """
     raw = piece.encode("utf-8", "surrogatepass")
     end = seen_bytes + len(raw)
-    if seen_bytes >= len(received):
+    if seen_bytes >= len(delivered):
         return piece, end
-    overlap = min(len(raw), len(received) - seen_bytes)
-    if received[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
-        raise StitchError("the engine that was to go on with an answer gave another one")
+    overlap = min(len(raw), len(delivered) - seen_bytes)
+    if delivered[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
+        raise ContinuationError("the engine that was to go on with an answer gave another one")
     if overlap == len(raw):
         return "", end
     try:
         return raw[overlap:].decode("utf-8", "surrogatepass"), end
     except UnicodeDecodeError as error:
-        raise StitchError("the engine that was to go on with an answer gave another one") from error
+        raise ContinuationError("the engine that was to go on with an answer gave another one") from error

@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from longboat.gateway.resume.continuation.parts import Event, StitchError, decoded, encoded, event_bytes, rest_of_text
+from longboat.gateway.resume.continuation.parts import (
+    ContinuationError,
+    Event,
+    decoded,
+    encoded,
+    event_bytes,
+    rest_of_text,
+)
 
-__all__ = ("ReceivedResponse", "RestOfResponse")
+__all__ = ("DeliveredResponse", "ResponseRemainder")
 
 _Json = dict[str, Any]
 _Key = tuple[str, Any, Any]  # an event's type, content index, summary index
@@ -37,7 +44,7 @@ class _Item:
         self.logprobs = bytearray()
 
 
-class ReceivedResponse:
+class DeliveredResponse:
     """What a client has of a response: one choice, output items in order.
 
     logprobs_covered: tokens of which it has log-probabilities, or never gets any; a token that ended something else may
@@ -123,23 +130,23 @@ class _Progress:
         return item is None or all(self.seen_bytes.get(key, 0) >= len(text) for key, text in item.texts.items())
 
 
-class RestOfResponse:
+class ResponseRemainder:
     """The rest of a response. Items of both streams belong together by type and order among those of their type."""
 
-    def __init__(self, received: ReceivedResponse) -> None:
-        self._received = received
+    def __init__(self, delivered: DeliveredResponse) -> None:
+        self._delivered = delivered
         self._progress: dict[int, _Progress] = {}
         self._marks: dict[str, int] = {}
         self._own_ids: dict[str, str] = {}
-        self._num_client_items = len(received.items)
-        self._sequence = received.next_sequence
+        self._num_client_items = len(delivered.items)
+        self._sequence = delivered.next_sequence
 
     @property
     def caught_up(self) -> bool:
         known = [progress for progress in self._progress.values() if progress.item is not None]
         return (
-            all(self._marks.get(kind, 0) >= count for kind, count in self._received.marks.items())
-            and len(known) == len(self._received.items)
+            all(self._marks.get(kind, 0) >= count for kind, count in self._delivered.marks.items())
+            and len(known) == len(self._delivered.items)
             and all(progress.caught_up for progress in known)
         )
 
@@ -163,13 +170,13 @@ class RestOfResponse:
         document = decoded(event.data)
         kind = document["type"]
         if kind in _FAILURES or not kind.startswith("response."):
-            raise StitchError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to go on with an answer failed")
         rest = self._rest(kind, document, event.position)
         if rest is None:
             return b""
         rest["sequence_number"] = self._sequence
         self._sequence += 1
-        return event_bytes(event, encoded(rest), self._received)
+        return event_bytes(event, encoded(rest), self._delivered)
 
     def _rest(self, kind: str, document: _Json, position: tuple[int, ...]) -> _Json | None:
         if kind in _ENDS:
@@ -187,17 +194,17 @@ class RestOfResponse:
         kind = document["type"]
         seen = self._marks.get(kind, 0)
         self._marks[kind] = seen + 1
-        if seen < self._received.marks.get(kind, 0):
+        if seen < self._delivered.marks.get(kind, 0):
             return None
         if isinstance(document.get("response"), dict):
-            document["response"].update(self._received.head)
+            document["response"].update(self._delivered.head)
         return document
 
     def _ending(self, document: _Json) -> _Json:
         if not self.caught_up:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         response = document["response"]
-        response.update(self._received.head)
+        response.update(self._delivered.head)
         output = response.get("output") or []
         for index, item in enumerate(output):
             self._as_client_knows(item, self._progress.get(index))
@@ -215,22 +222,22 @@ class RestOfResponse:
             self._progress[document["output_index"]] = _Progress(index, None)
             return {**document, "output_index": index}
         if known.name != item.get("name"):
-            raise StitchError("the engine that was to go on with an answer called another tool")
+            raise ContinuationError("the engine that was to go on with an answer called another tool")
         for own, first in ((item.get("id"), known.id), (item.get("call_id"), known.call_id)):
             if own is not None and first is not None:
                 self._own_ids[own] = first
-        self._progress[document["output_index"]] = _Progress(self._received.items.index(known), known)
+        self._progress[document["output_index"]] = _Progress(self._delivered.items.index(known), known)
         return None
 
     def _counterpart(self, kind: str) -> _Item | None:
         """The first item of this type that the client has and the new stream has not begun yet."""
         begun = [progress.item for progress in self._progress.values()]
-        return next((item for item in self._received.items if item.kind == kind and item not in begun), None)
+        return next((item for item in self._delivered.items if item.kind == kind and item not in begun), None)
 
     def _rest_of_delta(self, document: _Json, progress: _Progress, position: tuple[int, ...]) -> _Json | None:
         key = _key(document)
-        received = progress.item.texts.get(key, b"") if progress.item is not None else b""
-        rest, progress.seen_bytes[key] = rest_of_text(document["delta"], progress.seen_bytes.get(key, 0), received)
+        delivered = progress.item.texts.get(key, b"") if progress.item is not None else b""
+        rest, progress.seen_bytes[key] = rest_of_text(document["delta"], progress.seen_bytes.get(key, 0), delivered)
         document["delta"] = rest
         if document.get("logprobs"):
             document["logprobs"] = self._new_logprobs(document["logprobs"], position)
@@ -241,8 +248,8 @@ class RestOfResponse:
         """Those of tokens that the client has no delta of; an event tells of tokens up to its position."""
         if not position:
             return entries
-        known = self._received.logprobs_covered - (position[0] - len(entries))
-        return entries[max(known, 0) :] if self._received.logprobs_covered else entries
+        known = self._delivered.logprobs_covered - (position[0] - len(entries))
+        return entries[max(known, 0) :] if self._delivered.logprobs_covered else entries
 
     def _rest_of_mark(self, document: _Json, progress: _Progress) -> _Json | None:
         key = _key(document)
@@ -251,7 +258,7 @@ class RestOfResponse:
         if progress.item is not None and seen < progress.item.marks.get(key, 0):
             return None
         if key[0].endswith(".done") and not progress.has_texts:
-            raise StitchError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to go on with an answer ended before it")
         return self._placed(document, progress)
 
     def _placed(self, document: _Json, progress: _Progress) -> _Json:

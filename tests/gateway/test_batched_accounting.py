@@ -1,4 +1,4 @@
-"""The books: what is free at once, and that what is written down later is all there, in order and on time."""
+"""Accounting in batches: what is free at once; what is written down later is complete, in order and on time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ USED_TOKENS = 10
 
 
 class Office:
-    """The books of one process without sockets, and requests of one tenant with these limits."""
+    """The accounting of one process without sockets, and requests of one tenant with these limits."""
 
     def __init__(self, log: Path | None = None, **limits: Any) -> None:
         tenant = TenantPolicy(name="anonymous", **limits)
         self.state = GatewayState(config(policy=Policy(tenants=(tenant,)), access_log=str(log or "")))
-        self.books = self.state.books
+        self.accounting = self.state.accounting
         self.tenant = tenant
         self.log = log
 
@@ -51,7 +51,7 @@ class Office:
 
     def opened(self, request_id: str = "req") -> Call:
         call = self.call(request_id)
-        assert self.books.open(call) is None
+        assert self.accounting.open(call) is None
         return call
 
     def answered(self, request_id: str = "req") -> Call:
@@ -59,12 +59,12 @@ class Office:
         call = self.opened(request_id)
         call.attempts = (Attempt("r0", 0.001),)
         call.whole_answer = USED_BODY
-        self.books.close(call, time.monotonic(), status=200, outcome="ok")
+        self.accounting.close(call, time.monotonic(), status=200, outcome="ok")
         return call
 
     def failed(self, request_id: str = "req") -> None:
         """One that costs nothing in the end."""
-        self.books.close(self.opened(request_id), time.monotonic(), status=503, outcome="refused")
+        self.accounting.close(self.opened(request_id), time.monotonic(), status=503, outcome="refused")
 
     @property
     def ids(self) -> list[str]:
@@ -72,12 +72,12 @@ class Office:
         return [record.request_id for record in reversed(self.state.recent.newest(limit=1000))]
 
     def counts(self) -> Any:
-        return self.state.counters.counts_of("anonymous", time.time())
+        return self.state.accounting.counters.counts_of("anonymous", time.time())
 
     def logged(self) -> list[str]:
-        assert self.state.access_log is not None and self.log is not None
-        self.state.access_log.close()
-        self.state.access_log = None
+        assert self.state.accounting.access_log is not None and self.log is not None
+        self.state.accounting.access_log.close()
+        self.state.accounting.access_log = None
         return [json.loads(line)["id"] for line in self.log.read_text().splitlines()]
 
 
@@ -85,19 +85,19 @@ class Office:
 def logging_office(tmp_path: Path) -> Iterator[Office]:
     office = Office(tmp_path / "access.log")
     yield office
-    if office.state.access_log is not None:
-        office.state.access_log.close()
+    if office.state.accounting.access_log is not None:
+        office.state.accounting.access_log.close()
 
 
 def test_place_of_a_request_that_ended_is_free_at_once() -> None:
     office = Office(concurrent_requests=1)
     call = office.opened("first")
-    assert isinstance(office.books.open(office.call("second")), Refusal)
+    assert isinstance(office.accounting.open(office.call("second")), Refusal)
     assert (office.state.in_flight, call.series.in_flight) == (1, 1)  # type: ignore[union-attr]
-    office.books.close(call, time.monotonic(), status=200, outcome="ok")
+    office.accounting.close(call, time.monotonic(), status=200, outcome="ok")
     assert (office.state.in_flight, call.series.in_flight) == (0, 0)  # type: ignore[union-attr]
     assert office.counts().running == 0 and not office.ids
-    assert office.books.open(office.call("third")) is None
+    assert office.accounting.open(office.call("third")) is None
 
 
 def test_settling_writes_each_request_into_every_book_once(logging_office: Office) -> None:
@@ -106,7 +106,7 @@ def test_settling_writes_each_request_into_every_book_once(logging_office: Offic
         office.answered(str(number))
     assert (office.ids, office.counts().tokens) == ([], 3 * COST_TOKENS)
     for _ in range(2):
-        office.books.settle()
+        office.accounting.flush()
     assert office.ids == ["0", "1", "2"]
     (series,) = office.state.metrics.snapshot()["series"]
     assert (series["outcomes"], series["prompt_tokens"], series["completion_tokens"]) == ({"ok": 3}, 21, 9)
@@ -122,8 +122,8 @@ def test_request_that_is_closed_again_is_counted_once() -> None:
     office = Office()
     call = office.answered()
     for _ in range(2):
-        office.books.close(call, time.monotonic(), status=499, outcome="client_left")
-        office.books.settle()
+        office.accounting.close(call, time.monotonic(), status=499, outcome="client_left")
+        office.accounting.flush()
     assert [record.outcome for record in office.state.recent.newest()] == ["ok"]
     assert (office.state.in_flight, office.counts().running) == (0, 0)
 
@@ -140,7 +140,7 @@ def test_denied_request_settles_first_and_fits() -> None:
 def test_request_that_is_denied_for_good_is_counted_nowhere() -> None:
     office = Office(requests_per_minute=1)
     office.failed("first")
-    refusal = office.books.open(office.call("second"))
+    refusal = office.accounting.open(office.call("second"))
     assert isinstance(refusal, Refusal) and refusal.code == "requests_per_minute"
     assert (office.ids, office.state.in_flight) == (["first"], 0)
     assert (office.counts().requests, office.counts().tokens, office.counts().running) == (1, 0, 0)
@@ -169,11 +169,11 @@ async def test_counters_in_a_network_are_asked_after_all_is_settled() -> None:
             self.told.append("release")
 
     office = Office()
-    office.state.remote_counters = far = Far()  # type: ignore[assignment]
+    office.state.accounting.remote_counters = far = Far()  # type: ignore[assignment]
     first = office.call("first")
-    assert await office.books.open_remotely(first) is None
-    office.books.close(first, time.monotonic(), status=503, outcome="refused")
-    assert await office.books.open_remotely(office.call("second")) is None
+    assert await office.accounting.open_remotely(first) is None
+    office.accounting.close(first, time.monotonic(), status=503, outcome="refused")
+    assert await office.accounting.open_remotely(office.call("second")) is None
     assert far.told == ["reserve", "release", f"settle 0 of {COST_TOKENS}", "reserve"]
 
 
@@ -185,11 +185,11 @@ async def test_defect_in_one_record_loses_no_other(logging_office: Office) -> No
         call = office.answered(str(number))
         if number in (0, 3):
             call.series = None  # which a call that was opened has
-    office.books.settle()
+    office.accounting.flush()
     assert [type(context["exception"]) for context in reported] == [AssertionError] * 2
     assert office.ids == ["1", "2", "4"]
     office.answered("after")
-    office.books.settle()
+    office.accounting.flush()
     assert office.ids == office.logged() == ["1", "2", "4", "after"]
     assert (office.state.in_flight, office.counts().running, len(reported)) == (0, 0, 2)
 
@@ -202,8 +202,8 @@ def test_log_keeps_the_order_of_answers_and_refusals(logging_office: Office) -> 
             office.answered(str(number))
         else:
             request.request_id = str(number)
-            office.books.refused(request, error_responses.no_key())
-    office.books.settle()
+            office.accounting.refused(request, error_responses.no_key())
+    office.accounting.flush()
     assert office.logged() == [str(number) for number in range(20)]
     assert office.ids == [str(number) for number in range(20) if number % 3]
 
@@ -212,8 +212,8 @@ def test_requests_that_end_in_another_order_are_written_in_that(logging_office: 
     office = logging_office
     calls = [office.opened(str(number)) for number in range(4)]
     for number in (2, 0, 3, 1):
-        office.books.close(calls[number], time.monotonic(), status=200, outcome="ok")
-    office.books.settle()
+        office.accounting.close(calls[number], time.monotonic(), status=200, outcome="ok")
+    office.accounting.flush()
     assert office.ids == office.logged() == ["2", "0", "3", "1"]
 
 
@@ -221,9 +221,9 @@ def test_record_has_the_times_of_the_request_and_not_of_the_writing() -> None:
     office = Office()
     call = office.opened()
     begun_unix_s, received_s = time.time(), call.request.received_s
-    office.books.close(call, time.monotonic(), status=200, outcome="ok")
+    office.accounting.close(call, time.monotonic(), status=200, outcome="ok")
     latest_s = time.monotonic()
-    office.books.settle()
+    office.accounting.flush()
     (record,) = office.state.recent.newest()
     assert 0 < record.ended_s <= latest_s - received_s
     assert record.received_unix_s == pytest.approx(begun_unix_s, abs=5.0)

@@ -48,7 +48,7 @@ class FarCounters:
 
 def with_far_counters(gateway: Gateway) -> FarCounters:
     far = FarCounters()
-    gateway.state.remote_counters = far  # type: ignore[assignment]
+    gateway.state.accounting.remote_counters = far  # type: ignore[assignment]
     return far
 
 

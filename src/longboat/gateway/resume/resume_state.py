@@ -1,4 +1,4 @@
-"""What one streamed answer needs so that another engine can go on with it: its seed, its journal, its faults so far."""
+"""What one streamed answer needs so that another engine can continue it: its seed, its journal, its faults so far."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.journal import Journal
 from longboat.gateway.resume.numbering import Numbering
 from longboat.gateway.resume.reconnect import (
+    ClientRemainder,
     CrossedError,
     Identity,
     ItemIds,
-    Rest,
     ResumeToken,
     identity_of,
 )
-from longboat.gateway.resume.remainder import Stitcher, StitchError
+from longboat.gateway.resume.remainder import Continuation, ContinuationError
 
 if TYPE_CHECKING:
     from longboat.gateway.http.response_head import AnswerHead
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("EngineFaultError", "Passage", "passage_of")
+__all__ = ("EngineFaultError", "ResumeState", "resume_state_of")
 
 _MAX_VAIN_FAULTS = 16
 _MAX_REPORTS = 2
@@ -46,17 +46,17 @@ _MAX_SEED = 2**31 - 1
 
 
 class EngineFaultError(Exception):
-    """The engine's stream is well-formed HTTP, but not the answer. reason: one word, for counting."""
+    """An engine's stream is well-formed HTTP, but not the answer."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason = reason  # one word, for counting
 
 
-def passage_of(
+def resume_state_of(
     facts: object, kind: AnswerKind, comes_back: tuple[ResumeToken, Point] | None, *, seeds: bool
-) -> Passage | None:
-    """Return one for a request whose answer is a stream that another engine may go on with; None for any other.
+) -> ResumeState | None:
+    """Return the state of a streamed answer that another engine may continue; None for any other answer.
 
     facts: of the body; comes_back: what its client has of the answer
     """
@@ -64,26 +64,18 @@ def passage_of(
         return None
     if comes_back is not None:
         token, _ = comes_back
-        passage = Passage(kind, facts.n, token.seed if token.seed >= 0 else None)
-        passage.revision = token.revision
-        passage.comes_back = comes_back
-        return passage
+        resume_state = ResumeState(kind, facts.n, token.seed if token.seed >= 0 else None)
+        resume_state.revision = token.revision
+        resume_state.comes_back = comes_back
+        return resume_state
     seed = None
     if seeds and facts.document.get("seed") is None:
         seed = int(random.random() * _MAX_SEED)
-    return Passage(kind, facts.n, seed)
+    return ResumeState(kind, facts.n, seed)
 
 
-class Passage:
-    """One answer's way through one engine or several.
-
-    seed: for requests that name none; None where they do
-    journal: made when an engine says that it keeps one; stitcher: from the second engine on
-    revision: of the engine that began the answer: no other may go on with it
-    reason: why the last engine was left; fault_s: when (monotonic); 0.0 while an engine answers
-    detection_s: how long it was silent before
-    comes_back: the client has the answer's beginning from another gateway
-    """
+class ResumeState:  # size: one answer's way through engines; most fields are needed by every token
+    """One answer's way through one engine or several."""
 
     __slots__ = (
         "_carried",
@@ -99,6 +91,7 @@ class Passage:
         "_tokens_before",
         "_vain",
         "comes_back",
+        "continuation",
         "detection_s",
         "fault_s",
         "journal",
@@ -106,40 +99,39 @@ class Passage:
         "reason",
         "revision",
         "seed",
-        "stitcher",
     )
 
     def __init__(self, kind: AnswerKind, num_choices: int, seed: int | None) -> None:
         self._kind = kind
         self._num_choices = num_choices
-        self.seed = seed
-        self.journal: Journal | None = None
-        self.stitcher: Stitcher | None = None
-        self.revision = ""
+        self.seed = seed  # for requests that name none; None where they do
+        self.journal: Journal | None = None  # made when an engine says that it keeps one
+        self.continuation: Continuation | None = None  # from the second engine on
+        self.revision = ""  # of the engine that began the answer; only its like may continue it
         self.level = ResumeLevel.CARRIED
-        self.reason = ""
-        self.fault_s = 0.0
-        self.detection_s = 0.0
-        self._carried: list[list[int]] = []
+        self.reason = ""  # why the last engine was left
+        self.fault_s = 0.0  # when it was left (monotonic); 0.0 while an engine answers
+        self.detection_s = 0.0  # how long it was silent before
+        self._carried: list[list[int]] = []  # token ids that the next engine is given, per choice
         self._last_events = b""
         self._num_differing = self._num_reports = self._num_crossed = 0
         self._numbering = self._new_numbering()
-        self._items: ItemIds | None = None
-        self._rest: Rest | None = None
-        self.comes_back: tuple[ResumeToken, Point] | None = None
-        self._tokens_before = -1
-        self._vain = 0
+        self._items: ItemIds | None = None  # of a Responses stream
+        self._rest: ClientRemainder | None = None  # what a client that came back lacks
+        self.comes_back: tuple[ResumeToken, Point] | None = None  # the client has a beginning from another gateway
+        self._tokens_before = -1  # tokens at the fault before
+        self._vain = 0  # faults one after another without a token between them
 
     # what an engine is sent
 
     def lines(self, upstream: Upstream) -> bytes:
-        """Header lines for an engine that keeps journals."""
+        """Return the header lines for an engine that keeps journals."""
         if upstream.resume is ResumeLevel.NONE:
             return b""
         return _JOURNAL_LINE if self.seed is None else b"%bx-longboat-seed: %d\r\n" % (_JOURNAL_LINE, self.seed)
 
     def carry(self, upstream: Upstream, body: bytes) -> tuple[bytes, bytes]:
-        """Header lines and body for an engine that is to go on with the answer."""
+        """Return the header lines and the body for an engine that begins the answer, or continues it."""
         lines = self.lines(upstream)
         if self.level is ResumeLevel.NONE or not any(self._carried):  # also for the first of an answer
             return lines, body
@@ -148,7 +140,7 @@ class Passage:
         return b"%bx-longboat-carry: %d\r\n" % (lines, len(prefix)), prefix + body
 
     def lower(self) -> bool:
-        """An engine refused to take the tokens over: whether there is a slower way."""
+        """Return whether a slower way is left after an engine refused to take the tokens over."""
         ways = (ResumeLevel.CARRIED, ResumeLevel.REPLAY, ResumeLevel.NONE)
         at = ways.index(self.level)
         self.level = ways[min(at + 1, 2)]
@@ -157,40 +149,40 @@ class Passage:
     # what an engine sends
 
     def begins(self, head: AnswerHead, upstream: Upstream) -> None:
-        """The first engine's answer begins: a journal is kept where the engine tells ids."""
+        """Begin the first engine's answer; keep a journal where the engine tells token ids."""
         self.revision = upstream.revision
-        self.journal = self.stitcher = None
+        self.journal = self.continuation = None
         self._last_events = b""
         self._numbering = self._new_numbering()
         if self._kind is AnswerKind.RESPONSES_EVENTS:
             self._items = ItemIds(self.comes_back[0].id if self.comes_back is not None else "")
         if self.comes_back is not None:
             token, point = self.comes_back
-            self._rest = Rest(point, Identity(token.id, token.created))
+            self._rest = ClientRemainder(point, Identity(token.id, token.created))
         if head.journaled and head.events and head.status == 200:
             self.journal = Journal(self._kind, self._num_choices)
 
     def goes_on(self) -> None:
-        """A further engine's answer begins."""
+        """Begin a further engine's answer."""
         assert self.journal is not None
         self._last_events = b""
-        self.stitcher = Stitcher(self._kind, self.journal)
+        self.continuation = Continuation(self._kind, self.journal)
 
     @property
     def lets_tokens_pass(self) -> bool:
         """Whether the journal is all that must see an event which brings a token."""
-        plain = self.stitcher is None and self._items is None and self._rest is None
+        plain = self.continuation is None and self._items is None and self._rest is None
         return plain and self.journal is not None and self._num_choices == 1
 
     def feed(self, events: bytes, *, last: bool) -> bytes:
-        """What the client gets of whole events. last: the engine says that this was all.
+        """Return what the client gets of whole events. last: the engine says that this was all.
 
         :raises EngineFaultError: this is no answer, or not the one that the client has the beginning of
         """
         journal = self.journal
         assert journal is not None
-        if self.stitcher is None:
-            if journal.log.sent_bytes:  # it may have passed by us
+        if self.continuation is None:
+            if journal.log.sent_bytes:  # the connection may have passed some on by itself
                 self._numbering.passed(journal.log.last())
             plain = self._numbering.plain(events) if events else None
             if plain is not None:
@@ -203,13 +195,13 @@ class Passage:
             self._last_events = events
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")
-        if self.stitcher is None:
+        if self.continuation is None:
             out = journal.feed(events)
         else:
-            alone = alone and self.stitcher.caught_up
+            alone = alone and self.continuation.caught_up
             try:
-                out = self.stitcher.feed(events)
-            except StitchError as error:
+                out = self.continuation.feed(events)
+            except ContinuationError as error:
                 raise EngineFaultError("differs", str(error)) from error
         if self._items is not None and out:
             out = self._items.feed(out)
@@ -219,7 +211,7 @@ class Passage:
     def _feed_plain(
         self, journal: Journal, events: bytes, plain: tuple[bytes, bytes, int, bool], *, last: bool
     ) -> bytes:
-        """Of one choice, as nearly all; see ``feed``."""
+        """Feed events of one choice, as nearly all are; see ``feed``."""
         out, last_id, count, told = plain
         if not told and not self._is_sound(events):
             raise EngineFaultError("nonsense", "it sent what is no event of an answer")
@@ -230,8 +222,8 @@ class Passage:
         self._numbering.went(last_id, count)
         return out if self._rest is None else self._behind(self._rest, out)
 
-    def _behind(self, rest: Rest, events: bytes) -> bytes:
-        """What a client that came back lacks of it."""
+    def _behind(self, rest: ClientRemainder, events: bytes) -> bytes:
+        """Return what a client that came back lacks of these events."""
         try:
             return rest.feed(events)
         except CrossedError as error:
@@ -247,7 +239,7 @@ class Passage:
         return Numbering(self._num_choices, sequenced=self._kind is AnswerKind.RESPONSES_EVENTS)
 
     def token_line(self, events: bytes, secret: str, *, pool: str, request: str, now_s: float) -> bytes:
-        """The header line with which the client may come back. events: the answer's first; request: its digest"""
+        """Return the header line with which the client may come back. events: its first; request: its digest"""
         if self.comes_back is not None:
             token = self.comes_back[0]
         else:
@@ -258,13 +250,13 @@ class Passage:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another engine could go on with what the client has."""
+        """Whether another engine could continue what the client has."""
         return self.journal is not None and _is_complete_so_far(self.journal)
 
     @property
     def caught_up(self) -> bool:
         """Whether the client gets news again."""
-        return self.stitcher is None or self.stitcher.caught_up
+        return self.continuation is None or self.continuation.caught_up
 
     @property
     def num_tokens(self) -> int:
@@ -275,10 +267,10 @@ class Passage:
     @property
     def is_over(self) -> bool:
         """Whether the client has the end of the answer."""
-        return self.journal is not None and self._ended() and self.journal.received().ended
+        return self.journal is not None and self._ended() and self.journal.delivered().ended
 
     def fails(self, reason: str, now_s: float, *, silent_s: float) -> bool:
-        """The engine is lost in the middle of the answer. Whether another can go on with it."""
+        """Note that the engine is lost in the middle of the answer. Return whether another can continue it."""
         if not self.fault_s:
             self.fault_s, self.detection_s, self.reason = now_s, silent_s, reason
         journal = self.journal
@@ -292,7 +284,7 @@ class Passage:
         return self._vain < _MAX_VAIN_FAULTS and self._num_differing < _MAX_DIFFERING
 
     def _is_sound(self, events: bytes) -> bool:
-        """Looks closer at events that bring no token: an engine that failed may say so in its stream."""
+        """Check events that bring no token: an engine that failed may say so in its stream."""
         for mark in _REPORTS:
             if mark in events:
                 self._num_reports += 1
@@ -316,8 +308,8 @@ class Passage:
 
 
 def _is_complete_so_far(journal: Journal) -> bool:
-    """Whether it knows all that the client has, and the client has not all."""
-    return journal.is_resumable or (not journal.num_tokens and not journal.received().ended)
+    """Return whether the journal knows all that the client has, and the client lacks something."""
+    return journal.is_resumable or (not journal.num_tokens and not journal.delivered().ended)
 
 
 def _is_json(data: bytes) -> bool:

@@ -1,0 +1,121 @@
+"""The sending side of a client's connection, and what its parts share."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.exchange.exchange import Exchange
+from longboat.gateway.http.request import Request
+from longboat.gateway.requests.pending_reply import PendingReply
+
+__all__ = ("ClientLink",)
+
+_LINGER_S = 1.0
+
+
+class ClientLink:
+    """A client's connection as the reader of requests and the giver of answers see it."""
+
+    __slots__ = (
+        "closes_after", "exchange", "idle_since_s", "is_deaf", "queue", "reads_later", "state", "transport",
+        "write_paused",
+    )  # fmt: skip
+
+    def __init__(self, state: GatewayState) -> None:
+        self.state = state
+        self.transport: Any = None
+        self.queue: deque[Request] = deque()  # requests that were read and not answered
+        self.exchange: Exchange | PendingReply[Any] | None = None  # gives the present answer
+        self.idle_since_s = 0.0  # 0.0: the next sweep sets it
+        self.is_deaf = False  # nothing more is read
+        self.reads_later = False  # reading is paused until the requests that wait were answered
+        self.write_paused = False
+        self.closes_after = False  # the connection ends with the present answer
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is owed."""
+        return self.exchange is not None or bool(self.queue)
+
+    # requests
+
+    def accept(self, request: Request) -> None:
+        """Queue a request, and answer it when its turn comes."""
+        raise NotImplementedError
+
+    def answer_next(self) -> None:
+        """Answer the requests that wait, as far as nothing else is being answered."""
+        raise NotImplementedError
+
+    def exchange_done(self, *, keep: bool) -> None:
+        """Go on after an answer. keep: it is complete; otherwise only closing the connection can end it."""
+        raise NotImplementedError
+
+    def answered(self, *, keep: bool) -> None:
+        """Note that an answer was given, and close where nothing may follow it."""
+        self.idle_since_s = time.monotonic()
+        if self.closes_after or not keep:
+            while self.queue:
+                self.release(self.queue.popleft())
+            self.linger()
+
+    # writing
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, if it is still there."""
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def chunk_writer(self) -> Callable[[bytes], object] | None:
+        """Return what takes bytes for the client; None where the client has gone."""
+        return None if self.transport is None else self.transport.write
+
+    # closing
+
+    def release(self, request: Request) -> None:
+        """Forget a request's body."""
+        self.state.held_bytes -= request.held_bytes
+        request.held_bytes = 0
+        request.pieces.clear()
+
+    def cut(self) -> None:
+        """Close now, whatever is owed, as if the client had gone."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def close(self) -> None:
+        """Close once all that was written has been sent."""
+        self.is_deaf = True
+        if self.transport is not None:
+            self.transport.close()
+
+    def linger(self) -> None:
+        """Close so that the answer arrives: read and drop for a moment what the client still sends."""
+        transport = self.transport
+        self.is_deaf = True
+        if transport is None or transport.is_closing():
+            return
+        transport.resume_reading()
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
+
+    def pause_reading(self) -> None:
+        """Read no further until the requests that wait were answered."""
+        if not self.transport.is_closing():
+            self.reads_later = True
+            self.transport.pause_reading()
+
+    def has_left(self) -> bool:
+        """Ask the system whether the client has gone: the event loop does not tell while reading is paused."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        asked = select.poll()
+        asked.register(sock.fileno(), select.POLLRDHUP)
+        return bool(asked.poll(0))
