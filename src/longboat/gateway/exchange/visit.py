@@ -188,7 +188,7 @@ class Visit(Place):
             return
         if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
             answer.state.watch_until_found(upstream)
-            upstream.mark_lost(verdict, "silent")
+            upstream.mark_down(verdict, "silent")
         else:
             self.leave("silent", verdict)
 

@@ -117,7 +117,7 @@ async def until_answers(upstream: Upstream) -> None:
     while upstream.lost and not upstream.gone:
         await asyncio.sleep(_ASK_EVERY_S)
         if await _answers(upstream):
-            upstream.mark_found()
+            upstream.mark_up()
 
 
 async def _answers(upstream: Upstream) -> bool:

@@ -85,7 +85,7 @@ class _Ear:
     def close(self) -> None:
         self._task.cancel()
         if self._upstream.lost:
-            self._upstream.mark_found()  # nobody would do it later
+            self._upstream.mark_up()  # nobody would do it later
 
     def on_beat(self, beat: Beat) -> None:
         self._liveness.hear(beat, self._clock.monotonic_s())
@@ -98,10 +98,10 @@ class _Ear:
         if judgement.health is Health.LOST:
             if not upstream.lost:
                 log.warning("%s is lost: %s", upstream.key, _words(judgement))
-                upstream.mark_lost(_words(judgement))
+                upstream.mark_down(_words(judgement))
         elif upstream.lost:
             log.warning("%s recovered", upstream.key)
-            upstream.mark_found()
+            upstream.mark_up()
         if judgement.health is Health.DOUBTFUL and now_s - self._doubted_s >= upstream.limits.suspect_s:
             self._doubted_s = now_s
             upstream.mark_suspect()

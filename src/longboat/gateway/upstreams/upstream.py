@@ -160,7 +160,7 @@ class Upstream:
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
         self.leaving = endpoint.moving
 
-    def mark_lost(self, detail: str, reason: str = "beats") -> None:
+    def mark_down(self, detail: str, reason: str = "beats") -> None:
         """Nothing is sent there any more, and what runs there goes elsewhere. reason: one word, for counting"""
         self.lost, self.ready = detail, False
         self.close_idle(float("inf"))
@@ -171,7 +171,7 @@ class Upstream:
         for stream in tuple(self.streams):
             stream.replica_lost(detail, reason)
 
-    def mark_found(self) -> None:
+    def mark_up(self) -> None:
         """It works again."""
         self.lost, self.ready = "", self.told_ready
 
