@@ -36,7 +36,7 @@ async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) 
         except (OSError, ValueError):
             answer = None
     if answer is None or answer.status != 200:
-        upstream.room_told = None
+        upstream.reported_slots = None
         return
     text = answer.body.decode(errors="replace")
     lines = (line for line in text.splitlines() if line.startswith("vllm:num_requests_"))
@@ -44,8 +44,8 @@ async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) 
     running = total_of(samples, "vllm:num_requests_running")
     waiting = total_of(samples, "vllm:num_requests_waiting")
     if running is None or not upstream.capacity or whole is None:
-        upstream.room_told = None
+        upstream.reported_slots = None
         return
     own = upstream.outstanding
     # What the engine has beyond ours is others' work: room that it takes is not ours, even where our part is larger.
-    upstream.room_told = own + corrected(whole, own, int(running), int(waiting or 0))
+    upstream.reported_slots = own + corrected(whole, own, int(running), int(waiting or 0))

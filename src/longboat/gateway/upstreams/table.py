@@ -49,7 +49,7 @@ class LiveTable:
             upstream.learn(endpoint)
             upstream.capacity = self._capacity(endpoint.capacity)
             if not upstream.capacity:
-                upstream.room_told = None  # without slots here, room there is none of ours
+                upstream.reported_slots = None  # without slots here, room there is none of ours
         for upstream in old.values():
             upstream.retire()
         self._engine_capacities = {e.key: e.engine_capacity for e in table.endpoints}

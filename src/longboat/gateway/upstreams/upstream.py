@@ -60,9 +60,9 @@ class Upstream:
         "replica",
         "resume",
         "revision",
-        "room_told",
+        "reported_slots",
         "streams",
-        "told_ready",
+        "announced_ready",
         "url",
     )
 
@@ -75,7 +75,7 @@ class Upstream:
         self.replica = endpoint.replica
         self.key = f"{endpoint.replica}/{endpoint.generation}@{endpoint.url}"
         self.api_key = endpoint.api_key
-        self.ready = self.told_ready = endpoint.ready
+        self.ready = self.announced_ready = endpoint.ready
         self.resume = endpoint.resume
         self.revision = endpoint.revision
         self.beats = endpoint.beats
@@ -84,7 +84,7 @@ class Upstream:
         self.streams: set[MovableStream] = set()  # requests that it works on; they hear when it is lost
         self.limits = limits
         self.capacity = limits.max_outstanding
-        self.room_told: int | None = None  # slots for us by the engine's own account
+        self.reported_slots: int | None = None  # slots for us by the engine's own account
         self.breaker = Breaker(first_s=limits.suspect_s)
         self.pace = PauseStats()
         self.ejected = False  # much slower than its siblings
@@ -119,9 +119,9 @@ class Upstream:
     @property
     def slots(self) -> int | None:
         """Requests that we may have there at once; None is no limit."""
-        if self.capacity is None or self.room_told is None:
+        if self.capacity is None or self.reported_slots is None:
             return self.capacity
-        return min(self.capacity, max(1, self.room_told))
+        return min(self.capacity, max(1, self.reported_slots))
 
     def take_idle(self) -> EngineConnection | None:
         """A pooled connection, the most recently used; None where there is none."""
@@ -155,7 +155,7 @@ class Upstream:
 
     def learn(self, endpoint: Endpoint) -> None:
         """What a newer table says of it. It stays unready while it is lost."""
-        self.told_ready = endpoint.ready
+        self.announced_ready = endpoint.ready
         self.ready = endpoint.ready and not self.lost
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
         self.leaving = endpoint.moving
@@ -173,7 +173,7 @@ class Upstream:
 
     def mark_up(self) -> None:
         """It works again."""
-        self.lost, self.ready = "", self.told_ready
+        self.lost, self.ready = "", self.announced_ready
 
     def keep(self, connection: EngineConnection) -> None:
         """Pool a connection whose response is complete, or close it where the endpoint has gone."""
