@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, answer_head
+from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
 from longboat.gateway.http.wire import Framing
 from longboat.gateway.native.leaf_work import whole_chunks
 from longboat.gateway.upstreams.connection import UpstreamConnection
@@ -40,7 +40,7 @@ class Reading:
     end: str = "open"
     reusable: bool = False
 
-    def begin(self, head: AnswerHead, length: int | None) -> None:
+    def begin(self, head: ResponseHead, length: int | None) -> None:
         assert not self.head
         told = head.length if length is None else length
         lines = head.for_client(
@@ -75,7 +75,7 @@ class ParserReading(Reading):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise AnswerHeadError("a second answer")
+            raise ResponseHeadError("a second answer")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -85,7 +85,7 @@ class ParserReading(Reading):
         status = self._parser.get_status_code()
         self._interim = status < 200
         if not self._interim:
-            head = answer_head(status, self._headers)
+            head = parse_response_head(status, self._headers)
             self._until_end = head.until_end
             self._keeps = not head.until_end and self._parser.should_keep_alive()
             self.begin(head, None)
@@ -127,11 +127,11 @@ class Sink:
 
     got: Reading = field(default_factory=Reading)
 
-    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+    def on_head(self, head: ResponseHead, length: int | None = None) -> None:
         assert self.got.end == "open"
         self.got.begin(head, length)
 
-    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+    def on_whole(self, head: ResponseHead, length: int, body: bytes) -> None:
         self.on_head(head, length)
         self.on_block(body, last=True)
 
@@ -311,9 +311,9 @@ SIZED = Kind(b"200 OK", fresh_line(), b"Content-Length: ")
 CHUNKED = Kind(b"200 OK", fresh_line(), b"Transfer-Encoding: chunked\r\n")
 
 
-def head_of(wire: bytes) -> AnswerHead:
+def head_of(wire: bytes) -> ResponseHead:
     reading = ParserReading()
-    heads: list[AnswerHead] = []
+    heads: list[ResponseHead] = []
     reading.begin = lambda head, length: heads.append(head)  # type: ignore[method-assign]
     reading.feed(wire)
     return heads[0]
@@ -391,7 +391,7 @@ def test_odd_heads_are_not_learned(wire: bytes) -> None:
 def test_head_with_bare_line_ends_is_not_learned() -> None:
     """Its end may be elsewhere than where it is looked for."""
     wire = b"HTTP/1.1 200 OK\n%btransfer-encoding: chunked\n\n2\r\nok\r\n0\r\n\r\n" % fresh_line()
-    learn_answer(wire, AnswerHead(200, [(b"transfer-encoding", b"chunked")]), reusable=True)
+    learn_answer(wire, ResponseHead(200, [(b"transfer-encoding", b"chunked")]), reusable=True)
     assert known_answer(wire) is None
 
 

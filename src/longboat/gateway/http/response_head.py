@@ -7,17 +7,17 @@ from typing import Final
 from longboat.gateway.http.responses import status_line
 from longboat.gateway.http.wire import Framing, end_to_end_lines
 
-__all__ = ("AnswerHead", "AnswerHeadError", "answer_head")
+__all__ = ("ResponseHead", "ResponseHeadError", "parse_response_head")
 
 _MAX_KNOWN = 1024
 _CHUNKED: Final = Framing.CHUNKED
 
 
-class AnswerHeadError(Exception):
+class ResponseHeadError(Exception):
     """The head is well-formed HTTP, but no answer can be read by it."""
 
 
-class AnswerHead:
+class ResponseHead:
     """length: the body's, where the engine told it; sized: it did, or there is none; until_end: the connection's end
     ends the body; events: its body is a stream of server-sent events; journaled: in which the engine tells token ids
     to us
@@ -26,7 +26,7 @@ class AnswerHead:
     __slots__ = ("_lines", "events", "journaled", "length", "sized", "status", "until_end")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """:raises AnswerHeadError: the body is framed in a way that is not HTTP/1.1's"""
+        """:raises ResponseHeadError: the body is framed in a way that is not HTTP/1.1's"""
         self.status = status
         self.sized = status in (204, 304)
         self.until_end = not self.sized
@@ -39,7 +39,7 @@ class AnswerHead:
                 self.length = int(value) if value.isdigit() else None
             elif lower == b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
-                    raise AnswerHeadError("unknown transfer encoding")
+                    raise ResponseHeadError("unknown transfer encoding")
                 self.until_end = False
             elif lower == b"content-type":
                 self.events = self.events or value.lower().startswith(b"text/event-stream")
@@ -73,15 +73,15 @@ class AnswerHead:
         return b"".join((self._lines, own, extra, coding, end))
 
 
-_known: dict[tuple[object, ...], AnswerHead] = {}
+_known: dict[tuple[object, ...], ResponseHead] = {}
 
 
-def answer_head(status: int, headers: list[tuple[bytes, bytes]]) -> AnswerHead:
-    """:raises AnswerHeadError: see there"""
+def parse_response_head(status: int, headers: list[tuple[bytes, bytes]]) -> ResponseHead:
+    """:raises ResponseHeadError: see there"""
     key = (status, *headers)
     head = _known.get(key)
     if head is None:
-        head = AnswerHead(status, headers)
+        head = ResponseHead(status, headers)
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[key] = head

@@ -25,7 +25,7 @@ from longboat.gateway.resume.reconnect import (
 from longboat.gateway.resume.remainder import Stitcher, StitchError
 
 if TYPE_CHECKING:
-    from longboat.gateway.http.response_head import AnswerHead
+    from longboat.gateway.http.response_head import ResponseHead
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("EngineFaultError", "Passage", "passage_of")
@@ -156,7 +156,7 @@ class Passage:
 
     # what an engine sends
 
-    def begins(self, head: AnswerHead, upstream: Upstream) -> None:
+    def begins(self, head: ResponseHead, upstream: Upstream) -> None:
         """The first engine's answer begins: a journal is kept where the engine tells ids."""
         self.revision = upstream.revision
         self.journal = self.stitcher = None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, answer_head
+from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
 from longboat.gateway.native.leaf_work import ChunkPath, whole_chunks
 from longboat.gateway.upstreams.protocol import EngineProtocol
 from longboat.gateway.upstreams.response_head_cache import KnownAnswer, known_answer, learn_answer
@@ -33,10 +33,10 @@ class ResponseSink(Protocol):
     Where it sets the connection's ``write`` and ``direct`` (see ``ChunkPath``), whole chunks go there as they arrive.
     """
 
-    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+    def on_head(self, head: ResponseHead, length: int | None = None) -> None:
         """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
 
-    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+    def on_whole(self, head: ResponseHead, length: int, body: bytes) -> None:
         """``on_head`` and the only ``on_block`` of an answer that came at once. The connection is free again.
 
         length: -1 where the head tells none
@@ -276,7 +276,7 @@ class UpstreamConnection:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             cause = error.__context__
-            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, AnswerHeadError):
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, ResponseHeadError):
                 raise  # a defect of ours: the loop reports it and closes the connection
             self._lose(f"its answer is not HTTP: {cause or error}")
             return
@@ -294,7 +294,7 @@ class UpstreamConnection:
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise AnswerHeadError("a second answer to one request")
+            raise ResponseHeadError("a second answer to one request")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -310,7 +310,7 @@ class UpstreamConnection:
             return
         if self._sink is None:
             return
-        head = answer_head(status, self._headers)
+        head = parse_response_head(status, self._headers)
         self._until_end = head.until_end
         self._reusable = not head.until_end and self._parser.should_keep_alive()
         learn_answer(self._unparsed_head, head, reusable=self._reusable)

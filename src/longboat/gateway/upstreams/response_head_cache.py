@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.gateway.http.response_head import AnswerHead
+from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.native.leaf_work import head_of
 
 __all__ = ("KnownAnswer", "known_answer", "learn_answer")
@@ -16,7 +16,7 @@ class KnownAnswer:
 
     __slots__ = ("head", "reusable")
 
-    def __init__(self, head: AnswerHead, *, reusable: bool) -> None:
+    def __init__(self, head: ResponseHead, *, reusable: bool) -> None:
         self.head = head
         self.reusable = reusable
 
@@ -37,7 +37,7 @@ def known_answer(data: bytes) -> tuple[KnownAnswer, int, int] | None:
     return found, body_at, length
 
 
-def learn_answer(data: bytes, head: AnswerHead, *, reusable: bool) -> None:
+def learn_answer(data: bytes, head: ResponseHead, *, reusable: bool) -> None:
     """``data`` began with an answer's head, which the parser read and nothing was wrong with."""
     seen = head_of(data, _MAX_HEAD_BYTES)
     if seen is None or head.until_end or head.status in (204, 304):
