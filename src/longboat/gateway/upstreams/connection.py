@@ -11,7 +11,7 @@ import httptools
 from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
 from longboat.gateway.native.leaf_work import ChunkPath, whole_chunks
 from longboat.gateway.upstreams.protocol import EngineProtocol
-from longboat.gateway.upstreams.response_head_cache import KnownAnswer, known_answer, learn_answer
+from longboat.gateway.upstreams.response_head_cache import CachedResponseHead, cache_response_head, cached_response_head
 
 __all__ = ("EngineConnection", "ResponseSink", "UpstreamConnection")
 
@@ -189,7 +189,7 @@ class UpstreamConnection:
                 return
         elif self._at_start:
             self._at_start = False
-            known = known_answer(data)
+            known = cached_response_head(data)
             if known is not None:
                 self._begin(sink, data, known)
                 return
@@ -213,7 +213,7 @@ class UpstreamConnection:
 
     # without the parser
 
-    def _begin(self, sink: ResponseSink, data: bytes, known: tuple[KnownAnswer, int, int]) -> None:
+    def _begin(self, sink: ResponseSink, data: bytes, known: tuple[CachedResponseHead, int, int]) -> None:
         answer, body_at, length = known
         self._reusable = answer.reusable
         if length >= 0:
@@ -313,7 +313,7 @@ class UpstreamConnection:
         head = parse_response_head(status, self._headers)
         self._until_end = head.until_end
         self._reusable = not head.until_end and self._parser.should_keep_alive()
-        learn_answer(self._unparsed_head, head, reusable=self._reusable)
+        cache_response_head(self._unparsed_head, head, reusable=self._reusable)
         self._sink.on_head(head)
 
     def on_chunk_header(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.native.leaf_work import head_of
 
-__all__ = ("KnownAnswer", "known_answer", "learn_answer")
+__all__ = ("CachedResponseHead", "cache_response_head", "cached_response_head")
 
 _MAX_HEAD_BYTES = 4096
 _MAX_KNOWN = 1024
 
 
-class KnownAnswer:
+class CachedResponseHead:
     """What the parser made of a head, and whether its connection can be used again."""
 
     __slots__ = ("head", "reusable")
@@ -21,10 +21,10 @@ class KnownAnswer:
         self.reusable = reusable
 
 
-_known: dict[bytes, KnownAnswer] = {}
+_known: dict[bytes, CachedResponseHead] = {}
 
 
-def known_answer(data: bytes) -> tuple[KnownAnswer, int, int] | None:
+def cached_response_head(data: bytes) -> tuple[CachedResponseHead, int, int] | None:
     """The answer that ``data`` begins, where its head came before: where its body begins, and its length, -1 if it
     comes in chunks."""
     seen = head_of(data, _MAX_HEAD_BYTES)
@@ -37,7 +37,7 @@ def known_answer(data: bytes) -> tuple[KnownAnswer, int, int] | None:
     return found, body_at, length
 
 
-def learn_answer(data: bytes, head: ResponseHead, *, reusable: bool) -> None:
+def cache_response_head(data: bytes, head: ResponseHead, *, reusable: bool) -> None:
     """``data`` began with an answer's head, which the parser read and nothing was wrong with."""
     seen = head_of(data, _MAX_HEAD_BYTES)
     if seen is None or head.until_end or head.status in (204, 304):
@@ -52,4 +52,4 @@ def learn_answer(data: bytes, head: ResponseHead, *, reusable: bool) -> None:
         return
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
-    _known[key] = KnownAnswer(head, reusable=reusable)
+    _known[key] = CachedResponseHead(head, reusable=reusable)
