@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("Blame", "Deaths", "is_dead", "until_answers")
+__all__ = ("Blame", "CrashBlame", "is_dead", "until_answers")
 
 _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
@@ -24,7 +24,7 @@ _MANY_DIE_S = 0.25  # engines that die so soon after one another died of somethi
 _ONE_DEATH_S = 1.0  # connections of a dead engine end within it
 
 
-class Deaths:
+class CrashBlame:
     """What one process knows. It sees only its own requests. any_blamed: whether any request ever was."""
 
     __slots__ = ("_clock", "_last", "_poison", "any_blamed")
@@ -71,7 +71,7 @@ class Blame:
 
     __slots__ = ("_deaths", "digest", "suspected")
 
-    def __init__(self, deaths: Deaths) -> None:
+    def __init__(self, deaths: CrashBlame) -> None:
         self._deaths = deaths
         self.digest = ""
         self.suspected: frozenset[str] = frozenset()
