@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ("Owner", "Owners")
+__all__ = ("Owner", "ResponseAffinity")
 
 _ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,120})"')
 _LOOK_BYTES = 64 * 1024
@@ -20,7 +20,7 @@ class Owner(NamedTuple):
     key: str
 
 
-class Owners:
+class ResponseAffinity:
     """Remembers the newest; the oldest is forgotten, and a request for it is then refused."""
 
     __slots__ = ("_by_id",)
