@@ -44,6 +44,7 @@ class Upstream:
         "_idle",
         "_own_lines",
         "_target",
+        "announced_ready",
         "api_key",
         "beats",
         "breaker",
@@ -58,11 +59,10 @@ class Upstream:
         "pace",
         "ready",
         "replica",
+        "reported_slots",
         "resume",
         "revision",
-        "reported_slots",
         "streams",
-        "announced_ready",
         "url",
     )
 
