@@ -118,7 +118,7 @@ class World:
     def connect_all(self) -> None:
         for upstream in self.state.table.upstreams():
             while len(upstream._idle) < 5:
-                upstream.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
+                upstream.connections.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
 
     def begin(self) -> None:
         stream = self.random.random() < 0.5
@@ -173,7 +173,7 @@ class World:
     def answer(self, connection: Connection, body: bytes) -> None:
         sink, connection.sink = connection.sink, None
         connection.used = True
-        connection.upstream.keep(connection)  # type: ignore[arg-type]
+        connection.upstream.connections.keep(connection)  # type: ignore[arg-type]
         sink.on_block(body, last=True)
 
     def step_client(self) -> None:

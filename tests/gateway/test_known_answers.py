@@ -160,7 +160,7 @@ def read(pieces: Sequence[bytes]) -> tuple[Reading, Reading]:
     Nothing is read after the answer's end.
     """
     upstream = Upstream(endpoint("http://127.0.0.1:9"), GatewayLimits())
-    connection, sink, right = UpstreamConnection(upstream.keep), Sink(), ParserReading()
+    connection, sink, right = UpstreamConnection(upstream.connections.keep), Sink(), ParserReading()
     connection.connection_made(Transport())
     connection.send(sink, b"", b"")
     for number, piece in enumerate(pieces, 1):
@@ -174,7 +174,7 @@ def read(pieces: Sequence[bytes]) -> tuple[Reading, Reading]:
     else:
         connection.connection_lost(None)
         right.eof()
-    sink.got.reusable = upstream.take_idle() is connection
+    sink.got.reusable = upstream.connections.take() is connection
     return sink.got, right
 
 

@@ -64,7 +64,7 @@ class Visit(Place):
         upstream = self.upstream
         if not upstream.breaker.closed:
             upstream.breaker.used(time.monotonic())
-        connection = upstream.take_idle()
+        connection = upstream.connections.take()
         if connection is not None:
             self._send(connection)
         else:
@@ -73,7 +73,7 @@ class Visit(Place):
     async def _connect(self) -> None:
         upstream = self.upstream
         try:
-            connection = await upstream.connect()
+            connection = await upstream.connections.open()
         except OSError as error:
             now_s = time.monotonic()
             upstream.breaker.failed(now_s)

@@ -207,7 +207,7 @@ class Gateway:
         for pool in state.table.pools():
             pool.sweep(now_s)
         for upstream in state.table.upstreams():
-            upstream.close_idle(now_s - state.limits.pool_idle_s)
+            upstream.connections.drop(now_s - state.limits.pool_idle_s)
         if state.access_log is not None:
             state.access_log.flush()
         self._look_at_certificate(now_s)

@@ -71,7 +71,7 @@ class EngineConnection(Protocol):
     def close(self) -> None: ...
 
 
-class UpstreamConnection:
+class UpstreamConnection:  # size: the parser calls seven of its methods, and reading is one state machine
     """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives.
 
     Answers of known heads in whole chunks, or of a known length, never meet the parser. Where one turns out to be
