@@ -117,7 +117,7 @@ class World:
 
     def connect_all(self) -> None:
         for upstream in self.state.table.upstreams():
-            while len(upstream._idle) < 5:
+            while len(upstream.connections._idle) < 5:
                 upstream.connections.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
 
     def begin(self) -> None:
