@@ -287,7 +287,7 @@ async def test_answer_that_is_no_stream_is_not_waited_for_until_its_client_gives
     assert int(answer.headers["retry-after"]) >= 1
     events = timeline(settled(gateway).recent.newest()[0])["events"]
     (parked,) = [event for event in events if event["event"] == "park"]
-    assert "No replica of 'tiny' answered" in parked["reason"]
+    assert "No replica of 'tiny' responded" in parked["reason"]
     assert gateway.state.table.pools()[0].in_use == 0
 
 
