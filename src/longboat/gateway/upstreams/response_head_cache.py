@@ -1,4 +1,4 @@
-"""Reads the answers that engines give over and over without a parser: heads that came before."""
+"""Recognizes response heads that an engine sent before, so that they are not parsed again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_KNOWN = 1024
 
 
 class CachedResponseHead:
-    """What the parser made of a head, and whether its connection can be used again."""
+    """A parsed head, and whether its connection can be used again."""
 
     __slots__ = ("head", "reusable")
 
@@ -25,26 +25,28 @@ _known: dict[bytes, CachedResponseHead] = {}
 
 
 def cached_response_head(data: bytes) -> tuple[CachedResponseHead, int, int] | None:
-    """The answer that ``data`` begins, where its head came before: where its body begins, and its length, -1 if it
-    comes in chunks."""
+    """Return the known head with which ``data`` begins, where its body begins, and its length (-1: in chunks).
+
+    None where the head is new.
+    """
     seen = head_of(data, _MAX_HEAD_BYTES)
     if seen is None:
         return None
     key, body_at, length = seen
     found = _known.get(key)
-    if found is None or (found.head.length is None) is not (length < 0):  # without the digits it is none
+    if found is None or (found.head.length is None) is not (length < 0):  # the key lacks the digits
         return None
     return found, body_at, length
 
 
 def cache_response_head(data: bytes, head: ResponseHead, *, reusable: bool) -> None:
-    """``data`` began with an answer's head, which the parser read and nothing was wrong with."""
+    """Remember the head with which ``data`` begins, as the parser read it without an error."""
     seen = head_of(data, _MAX_HEAD_BYTES)
     if seen is None or head.until_end or head.status in (204, 304):
         return
     key, body_at, length = seen
     if not key.startswith(b"HTTP/1.1 ") or key.count(b"\n") != key.count(b"\r\n"):
-        return  # the parser passes over empty lines before it
+        return  # the parser skips empty lines before a head
     if head.length is not None:
         if length != head.length or data[: body_at - 2].lower().count(b"\r\ncontent-length:") != 1:
             return
