@@ -16,7 +16,7 @@ _MAX_NAMES: Final = 1024
 
 
 class Resolution(NamedTuple):
-    """Where a request goes. pools: models, the first choice then its fallbacks; why: for the routing record."""
+    """The models to which a request goes."""
 
     pools: tuple[str, ...]  # models: the first choice, then its fallbacks
     requested: str
@@ -132,7 +132,10 @@ class HeadRoutes:
         return Resolution(pools=pools, requested=model, why=_why(number, target, first))
 
     def _model_of(self, name: str, user: str, request_id: str) -> str | None:
-        """An alias hides a model of the same name, so that a model can be split without its users knowing."""
+        """Return the model that a name means; None where there is none.
+
+        An alias hides a model of the same name, so that a model can be split without its users knowing.
+        """
         canary = self._book.canaries.get(name)
         if canary is not None:
             return canary.choose(self._tenant, self._headers, user, request_id)
@@ -192,7 +195,7 @@ class _Canary:
         if len(self.pools) < 2:
             return self.pools[0][0] if self.pools else None
         value = self._header(headers) or (user if self._sticky == "user" else "")
-        # A tenant that is everybody keeps no pool: all would get the same one.
+        # The anonymous tenant keeps no pool: all its clients would get the same one.
         if self._sticky == "request" or (not value and tenant == ANONYMOUS):
             point = _point(self._name, "", request_id)
         else:

@@ -1,4 +1,4 @@
-"""The head of an engine's answer, as the gateway needs it: read once for all answers that have the same."""
+"""The head of an engine's response, as the gateway needs it; equal heads are parsed once."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ _CHUNKED: Final = Framing.CHUNKED
 
 
 class ResponseHeadError(Exception):
-    """The head is well-formed HTTP, but no answer can be read by it."""
+    """A head that is well-formed HTTP, but frames the body in a way that cannot be read."""
 
 
 class ResponseHead:
-    """length: the body's, where the engine told it; sized: it did, or there is none; until_end: the connection's end
-    ends the body; events: its body is a stream of server-sent events; journaled: in which the engine tells token ids
-    to us
-    """
+    """The parsed head of an engine's response."""
 
     __slots__ = ("_lines", "events", "journaled", "length", "sized", "status", "until_end")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """:raises ResponseHeadError: the body is framed in a way that is not HTTP/1.1's"""
         self.status = status
-        self.sized = status in (204, 304)
-        self.until_end = not self.sized
-        self.events = self.journaled = False
-        self.length: int | None = None
+        self.sized = status in (204, 304)  # the engine stated the length, or there is no body
+        self.until_end = not self.sized  # the end of the connection ends the body
+        self.events = False  # the body is a stream of server-sent events
+        self.journaled = False  # the events carry the engine's token ids for the gateway
+        self.length: int | None = None  # of the body, where the engine stated it
         for name, value in headers:
             lower = name.lower()
             if lower == b"content-length":
@@ -59,9 +57,10 @@ class ResponseHead:
         extra: bytes = b"",
         length: int | None = None,
     ) -> bytes:
-        """The head that the client gets: the engine's end-to-end headers and our own. extra: whole lines.
+        """Return the head that the client gets: the engine's end-to-end headers, and the gateway's own.
 
-        sized: the engine's length stays true; length: that of this answer where the head is known from another
+        sized: the engine's length stays true; length: of this response, where the head is known from another one
+        extra: whole lines
         """
         own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
         if framing is _CHUNKED:
@@ -77,7 +76,10 @@ _known: dict[tuple[object, ...], ResponseHead] = {}
 
 
 def parse_response_head(status: int, headers: list[tuple[bytes, bytes]]) -> ResponseHead:
-    """:raises ResponseHeadError: see there"""
+    """Return the head of these headers.
+
+    :raises ResponseHeadError: see ``ResponseHead``
+    """
     key = (status, *headers)
     head = _known.get(key)
     if head is None:
