@@ -32,10 +32,9 @@ class ServerTls:
         self.context.sni_callback = self._choose
 
     def refresh(self) -> bool:
-        """Read the files again if they changed, and return whether there is a new pair. Call it in a thread: it reads
-        the
-        disk.
-        A change counts when two calls see it alike, so that a pair of which only one half was replaced is left
+        """Read the files again if they changed, and return whether there is a new pair.
+
+        Call it in a thread, because it reads the disk. A change counts when two calls see it alike, so that a pair of which only one half was replaced is left
         alone.
         A pair that cannot be used is reported once in the log, and the old one stays.
         """
