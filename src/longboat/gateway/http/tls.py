@@ -34,8 +34,8 @@ class ServerTls:
     def refresh(self) -> bool:
         """Read the files again if they changed, and return whether there is a new pair.
 
-        Call it in a thread, because it reads the disk. A change counts when two calls see it alike, so that a pair of which only one half was replaced is left
-        alone.
+        Call it in a thread, because it reads the disk. A change counts when two calls see it alike, so that a pair of
+        which only one half was replaced is left alone.
         A pair that cannot be used is reported once in the log, and the old one stays.
         """
         stamp = self._stamp()
