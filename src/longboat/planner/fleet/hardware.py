@@ -26,7 +26,7 @@ LABEL_HINT = "start the node with --label longboat.accelerator=RTX4090, or write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageHardware:
-    """What each rank of one stage computes on."""
+    """The hardware on which each rank of one stage computes."""
 
     card: Card
     machine: Machine
@@ -35,14 +35,14 @@ class StageHardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaHardware:
-    """What the ranks of one replica compute on; where stages have their own, the figures are those of the weakest."""
+    """The hardware of one replica's ranks; where stages have their own, the figures are those of the weakest."""
 
     entry: Accelerator
     card: Card
     machine: Machine
     bus: Fabric  # within a node
     network: Fabric  # between nodes
-    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes told
+    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes reported
     stages: tuple[StageHardware, ...] = ()  # where stages are bound to nodes
 
     def stage(self, number: int) -> StageHardware:
@@ -69,9 +69,9 @@ def find_hardware_of(
     memory_bytes: Mapping[str, int],
     accelerators: Mapping[str, str],
 ) -> ReplicaHardware:
-    """Return the weakest of what ranks get on the nodes that they are to be on.
+    """Return the weakest hardware that ranks get on the nodes that they are to be on.
 
-    ranks_on: node → ranks of this model there; memory_bytes, accelerators: what nodes told, by node
+    ranks_on: node → ranks of this model there; memory_bytes, accelerators: as the nodes reported them, by node
 
     Raises UserInputError where an accelerator is not known, or ranks get parts of one.
     """

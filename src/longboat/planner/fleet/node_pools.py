@@ -36,7 +36,7 @@ class NodePools:
 class _Sort:
     """Nodes whose ranks get the same card, or about the same memory.
 
-    labels: empty where there is no other sort; None where no label tells them from the others
+    labels: empty where there is no other sort; None where no label distinguishes them from the others
     """
 
     nodes: tuple[Node, ...]
@@ -61,7 +61,7 @@ def node_pools(context: PlacementContext) -> list[NodePools]:
 
 
 def _ways(context: PlacementContext, nodes: Sequence[Node], sorts: Sequence[_Sort], count: int) -> Iterator[NodePools]:
-    """Yield the sorts apart where labels tell them, and all nodes together where they do not, or are processors."""
+    """Yield each sort alone where labels distinguish them; all nodes together where they do not, or are processors."""
     told = [(sort.nodes, sort.labels) for sort in sorts if sort.labels is not None]
     is_told = len(told) == len(sorts) > 0
     by_id = any(NODE_ID in labels for _, labels in told)

@@ -23,7 +23,7 @@ PADDED_EXPERTS = ("mxfp4",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a split is impossible: one sentence with the numbers, and what works."""
+    """The reason why a split is impossible: one sentence with the numbers, and what works."""
 
     what: str
     hint: str

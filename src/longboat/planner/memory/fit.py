@@ -81,28 +81,21 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What came out.
-
-    load: as it was asked, with the settings that the engine must be started with where its defaults do not do
-    fits: the engine starts with the load's context; holds: and keeps all sequences of the load at once
-    num_kv_tokens: that the replica keeps, the least over its ranks; max_sequences: of the load's context at once
-    max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have;
-        both with the settings of ``load``: a plan that is asked for longer ones may find smaller settings for them
-    shortage: what is broken where it does not fit; caches: of each stage
-    """
+    """Whether a model fits on cards, and how much they hold besides."""
 
     shape: ModelShape
     split: Split
-    load: Load
+    load: Load  # as asked for, with the settings that the engine must start with where its defaults need too much
     ranks: tuple[RankBytes, ...]
-    fits: bool
-    holds: bool
-    num_kv_tokens: int = 0
-    max_sequences: int = 0
-    max_context_tokens: int = 0
-    context_at_load: int = 0
-    caches: tuple[StageCaches, ...] = ()
-    shortage: Shortage | None = None
+    fits: bool  # the engine starts with the load's context
+    holds: bool  # it also keeps all sequences of the load at once
+    num_kv_tokens: int = 0  # that the replica keeps: the least over its ranks
+    max_sequences: int = 0  # sequences of the load's context that are kept at once
+    # Both with the settings of ``load``; a plan that is asked for longer ones may find smaller settings for them.
+    max_context_tokens: int = 0  # of one sequence alone
+    context_at_load: int = 0  # the longest that all sequences of the load can have
+    caches: tuple[StageCaches, ...] = ()  # of each stage
+    shortage: Shortage | None = None  # what is broken where it does not fit
 
     def num_kv_blocks(self, block_tokens: int) -> int | None:
         """Return cache blocks that vLLM makes, the least over the ranks; None where kinds of layers share blocks."""

@@ -19,16 +19,12 @@ def host_name(machine: str, engine: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a group (model, machine, engine) itself was measured to need, against the model's prediction.
+    """The measured times of a group (model, machine, engine), compared with the model's prediction."""
 
-    itl_factor, ttft_factor: measured / predicted, median of ``num_rows``
-    here: measured on the user's own cluster
-    """
-
-    itl_factor: float
-    ttft_factor: float
+    itl_factor: float  # measured / predicted, median of ``num_rows``
+    ttft_factor: float  # the same of the time to the first token
     num_rows: int
-    here: bool = False
+    here: bool = False  # measured on the user's own cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Layout:
     data_attention: bool = False  # as in ``Split``
     hop: Fabric = LOOPBACK  # between stages
     over_network: bool = False  # whether tensor parallelism crosses nodes
-    memory_is_told: bool = True  # False where the cards' memory is the catalog's and not what the nodes told
+    memory_is_told: bool = True  # False where the cards' memory is the catalog's and not what the nodes reported
 
     @property
     def num_ranks(self) -> int:
