@@ -106,7 +106,5 @@ class Facts:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the prompt and the asked-for completion. A negative limit counts as 0: it must not make the request
-        cheap.
-        """
+        """Tokens of the prompt and the asked-for completion. A negative limit counts as 0, so that it saves no cost."""
         return self.num_prompt_tokens_estimate + max(0, self.max_tokens or 0)

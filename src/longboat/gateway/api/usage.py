@@ -176,9 +176,7 @@ def _last_usage(block: bytes) -> UsageShape | None:
 
 
 def _usage_of_messages(first: bytes, last: bytes) -> Usage:
-    """Join the first event, which reports the prompt only, and the last one, with the completion and the prompt
-    again.
-    """
+    """Join the first event, which reports the prompt, and the last, which reports the completion and the prompt."""
     starts = [event.message.usage for event in _decoded_events(first) if event.message is not None]
     start = _shape(starts[0] if starts else None, apart=True)
     end = _shape(_last_usage(last), apart=True)

@@ -137,8 +137,8 @@ def no_ready_endpoint(model: str) -> Refusal:
 
 
 def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
-    """Return 502 where an engine accepted the request and failed (``reached``), 503 where none could be connected
-    to.
+    """Return 502 where an engine accepted the request and failed (``reached``), 503 where no engine could be
+    reached.
     """
     message = f"No replica of {model!r} responded: {detail}. Try again; `longboat logs {model}` shows why."
     if reached:

@@ -60,7 +60,7 @@ class ResponseHead:
         """Return the head that the client gets: the engine's end-to-end headers, and the gateway's own.
 
         sized: the engine's length stays true; length: of this response, where the head is known from another one
-        extra: whole lines
+        extra: whole header lines
         """
         own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
         if framing is _CHUNKED:

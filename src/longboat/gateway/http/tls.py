@@ -67,8 +67,7 @@ class TlsTransport:
     """A TLS transport that accepts ``write_eof`` as plain TCP does.
 
     TLS has no half-closed connection, so ``write_eof`` waits for the ``close`` that follows. The calls of the hot path
-    go
-    straight to the transport.
+    go straight to the transport.
     """
 
     __slots__ = ("_transport", "is_closing", "pause_reading", "resume_reading", "write", "writelines")

@@ -75,8 +75,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
     """One connection to an engine. It carries one request at a time, and delivers each block of body as it arrives.
 
     A response whose head is known and whose body is in whole chunks or of known length does without the parser. Where
-    it
-    turns out to be of another kind, the parser gets its head and continues from there.
+    it turns out to be of another kind, the parser gets its head and continues from there.
     """
 
     __slots__ = (

@@ -77,9 +77,7 @@ class LiveTable:
         return [u for pool in self._pools.values() for u in pool.upstreams]
 
     def demands(self) -> dict[str, int]:
-        """Return the requests of each endpoint, by its key: those that run there, and an equal part of those that
-        wait.
-        """
+        """Return the requests of each endpoint, by its key: those that run there, and a part of those that wait."""
         found: dict[str, int] = {}
         for pool in self._pools.values():
             ready = [u for u in pool.upstreams if u.ready]
