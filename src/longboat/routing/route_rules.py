@@ -24,19 +24,17 @@ class Resolution(NamedTuple):
 
 
 class RuleBook:
-    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Replaced when either changes.
-
-    field_names: top-level fields of the body that rules read; header_names: headers that rules and canaries read
-    """
+    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Replaced when either changes."""
 
     def __init__(self, policy: Policy, models: Iterable[str]) -> None:
         self.models = frozenset(models)
         self.rules = policy.rules
         self.fallbacks = policy.fallbacks
         self.canaries = {alias.name: _Canary(alias, self.models) for alias in policy.aliases}
+        # Top-level fields of the body that rules read.
         self.field_names = frozenset(name for rule in policy.rules for name in rule.fields)
         sticky = (alias.sticky.removeprefix(_HEADER) for alias in policy.aliases if alias.sticky.startswith(_HEADER))
-        # headers that ``RequestFacts`` must hold; other headers are not read
+        # Headers that rules and canaries read; ``RequestFacts`` must hold them.
         self.header_names = frozenset(
             name.lower()
             for names in ((name for rule in policy.rules for name in rule.headers), sticky)
@@ -143,21 +141,17 @@ class HeadRoutes:
 
 
 class _Branch:
-    """Where one rule, or the asked-for name itself, sends requests.
-
-    number: of the rule, from 1; 0 where none matched
-    is_steady: all requests get ``resolution``; else a canary spreads them
-    """
+    """The destination of one rule, or of the asked-for name itself."""
 
     __slots__ = ("is_steady", "number", "resolution", "rule", "target")
 
     def __init__(
         self, number: int, target: str, rule: RouteRule | None, *, is_steady: bool, resolution: Resolution | None
     ) -> None:
-        self.number = number
+        self.number = number  # of the rule, from 1; 0 where none matched
         self.target = target
         self.rule = rule
-        self.is_steady = is_steady
+        self.is_steady = is_steady  # all requests get ``resolution``; else a canary spreads them
         self.resolution = resolution
 
 

@@ -34,13 +34,10 @@ class NodePools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sort:
-    """Nodes whose ranks get the same card, or about the same memory.
-
-    labels: empty where there is no other sort; None where no label distinguishes them from the others
-    """
+    """The nodes whose ranks get the same card, or about the same memory."""
 
     nodes: tuple[Node, ...]
-    labels: Labels
+    labels: Labels  # empty where there is no other sort; None where no label distinguishes them
 
 
 def node_pools(context: PlacementContext) -> list[NodePools]:

@@ -20,10 +20,10 @@ CACHE_FLAG = "--kv-cache-memory-bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """refusal: why it cannot start (paths begin at the model), None where it can; doubts: in sentences."""
+    """The judgement about a forecast."""
 
-    refusal: Problem | None = None
-    doubts: tuple[str, ...] = ()
+    refusal: Problem | None = None  # why it cannot start (paths begin at the model); None where it can
+    doubts: tuple[str, ...] = ()  # in sentences
 
 
 def judge(forecast: Forecast, wanted: WantedModel) -> Verdict:

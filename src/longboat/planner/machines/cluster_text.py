@@ -36,7 +36,7 @@ SAME_MEMORY = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is said of all machines; None: nothing was said."""
+    """The settings of all machines; None: not given."""
 
     network: Link | None = None
     bus: Link | None = None

@@ -24,26 +24,19 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBytes:
-    """One rank: bytes by part, and what is left.
-
-    weights: by part of the model; overhead: activations, graphs and so on
-    budget_bytes: what the engine may use of the card; room_bytes: of it for caches, negative where nothing is left
-    num_tokens: that this rank alone could keep, in sequences of the load's context
-    cache_bytes: that the engine gives to caches here: as many tokens as the weakest rank keeps
-    told_cache_bytes: that it must give; 0: what is left
-    """
+    """The bytes of one rank by part, and what is left."""
 
     stage: int
     tensor_rank: int
     card: Card
-    weights: Mapping[str, int]
-    overhead: Mapping[str, int]
-    budget_bytes: int
+    weights: Mapping[str, int]  # by part of the model
+    overhead: Mapping[str, int]  # activations, graphs and so on
+    budget_bytes: int  # that the engine may use of the card
     budget_rule: str
     sequence_bytes: int
-    num_tokens: int
-    cache_bytes: int = 0
-    told_cache_bytes: int = 0
+    num_tokens: int  # that this rank alone could keep, in sequences of the load's context
+    cache_bytes: int = 0  # that the engine gives to caches here, for as many tokens as the weakest rank keeps
+    told_cache_bytes: int = 0  # that the engine must give by its settings; 0: what is left
 
     @property
     def cache_room_bytes(self) -> int:

@@ -19,18 +19,13 @@ __all__ = ("Prediction", "Times", "predict", "times_of")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds, without intervals.
-
-    step_s: one decode step without prompts of others
-    prefill_s: one prompt alone, from its start to its end
-    queue_s: of ``ttft_s``, waiting for room in the cache
-    """
+    """The times of one replica in seconds, without intervals."""
 
     itl_s: float
     ttft_s: float
-    step_s: float
-    prefill_s: float
-    queue_s: float
+    step_s: float  # one decode step without prompts of others
+    prefill_s: float  # one prompt alone, from its start to its end
+    queue_s: float  # the part of ``ttft_s`` that waits for room in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
