@@ -42,7 +42,7 @@ class ReplicaHardware:
     machine: Machine
     bus: Fabric  # within a node
     network: Fabric  # between nodes
-    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes reported
+    memory_is_reported: bool = True  # False where the card's memory is the catalog's and not what the nodes reported
     stages: tuple[StageHardware, ...] = ()  # where stages are bound to nodes
 
     def stage(self, number: int) -> StageHardware:
@@ -91,7 +91,7 @@ def hardware_by_stage(stages: Sequence[ReplicaHardware]) -> ReplicaHardware:
     return replace(
         weakest,
         network=min((one.network for one in stages), key=lambda link: link.bandwidth_bytes_per_s),
-        memory_is_told=all(one.memory_is_told for one in stages),
+        memory_is_reported=all(one.memory_is_reported for one in stages),
         stages=tuple(StageHardware(card=one.card, machine=one.machine, bus=one.bus) for one in stages),
     )
 
@@ -134,5 +134,5 @@ def _hardware(card: Card, cards: Cards, library: Library, *, is_told: bool) -> R
         machine=machine,
         bus=fabric_of(bus),
         network=fabric_of(kind.network),
-        memory_is_told=is_told,
+        memory_is_reported=is_told,
     )

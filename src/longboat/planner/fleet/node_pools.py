@@ -86,7 +86,7 @@ def _pool(context: PlacementContext, nodes: Sequence[Node], number: int, count: 
         slots=slots,
         bus=found.bus,
         network=found.network,
-        memory_is_told=found.memory_is_told,
+        memory_is_reported=found.memory_is_reported,
     )
 
 

@@ -30,7 +30,7 @@ def judge(forecast: Forecast, wanted: WantedModel) -> Verdict:
     """Judge: weights, and the cache of a context that is asked for, are certain; the rest is an estimate."""
     short = forecast.fit.shortage
     unknown = [*forecast.demand.settings.unknown, *forecast.shape.estimate[:1]]
-    certain = _certain(forecast, wanted) if not unknown and forecast.layout.memory_is_told else None
+    certain = _certain(forecast, wanted) if not unknown and forecast.layout.memory_is_reported else None
     if certain is not None:
         return Verdict(refusal=certain)
     doubts = [f"not checked: {unknown[0]} may change what it takes"] if unknown else []
