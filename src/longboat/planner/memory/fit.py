@@ -36,12 +36,12 @@ class RankBytes:
     sequence_bytes: int
     num_tokens: int  # that this rank alone could keep, in sequences of the load's context
     cache_bytes: int = 0  # that the engine gives to caches here, for as many tokens as the weakest rank keeps
-    told_cache_bytes: int = 0  # that the engine must give by its settings; 0: what is left
+    required_cache_bytes: int = 0  # that the engine must give by its settings; 0: what is left
 
     @property
     def cache_room_bytes(self) -> int:
         """Bytes that caches may have: those of the setting, or those that are left."""
-        return self.told_cache_bytes or self.room_bytes
+        return self.required_cache_bytes or self.room_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -187,7 +187,7 @@ def _rank(
         budget_rule=budget.rule,
         sequence_bytes=one,
         num_tokens=max(0, given) * load.context_tokens // max(1, one),
-        told_cache_bytes=load.cache_bytes,
+        required_cache_bytes=load.cache_bytes,
     )
 
 
@@ -260,11 +260,11 @@ def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
     where = f"{rank.card.name} of stage {rank.stage}"
     fixed = rank.weight_bytes + rank.overhead_bytes
     kept = f"{fixed / GIB:.1f} GiB of weights and buffers"
-    asked = max(needed * rank.sequence_bytes, rank.told_cache_bytes)
-    if rank.told_cache_bytes and rank.told_cache_bytes < needed * rank.sequence_bytes:
+    asked = max(needed * rank.sequence_bytes, rank.required_cache_bytes)
+    if rank.required_cache_bytes and rank.required_cache_bytes < needed * rank.sequence_bytes:
         what = (
             f"{where} needs {needed * rank.sequence_bytes / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
-            f"and the engine is set to take {rank.told_cache_bytes / GIB:.2f} GiB"
+            f"and the engine is set to take {rank.required_cache_bytes / GIB:.2f} GiB"
         )
     elif rank.room_bytes < 0:
         what = (
