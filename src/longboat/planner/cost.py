@@ -184,8 +184,8 @@ def _rent(cluster: Cluster) -> float | None:
 def _blended(api: ApiPrice, demand: Demand) -> float:
     """Return price of a million tokens in the demand's ratio of prompts to answers."""
     total = demand.prompt_tokens + demand.output_tokens
-    told = demand.prompt_tokens * api.usd_per_million_input + demand.output_tokens * api.usd_per_million_output
-    return told / total
+    price = demand.prompt_tokens * api.usd_per_million_input + demand.output_tokens * api.usd_per_million_output
+    return price / total
 
 
 def break_even_months(

@@ -104,10 +104,12 @@ def _on_processors(
     memory_bytes: Mapping[str, int],
 ) -> ReplicaHardware:
     entry = processor_part(library, rank.num_cpus)
-    told = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
-    each = min(told, default=0) or entry.memory_bytes
+    reported = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
+    each = min(reported, default=0) or entry.memory_bytes
     card = replace(card_of(entry, memory_bytes=each), usable_bytes=each)
-    return _hardware(card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(told, default=0)))
+    return _hardware(
+        card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(reported, default=0))
+    )
 
 
 def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> ReplicaHardware:

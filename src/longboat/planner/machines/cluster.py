@@ -79,9 +79,9 @@ class Cluster:
         nodes = " + ".join(_counted(kind) for kind in self.kinds)
         networks = dict.fromkeys(kind.network.name for kind in self.kinds) if self.num_nodes > 1 else ()
         systems = dict.fromkeys(kind.os for kind in self.kinds if kind.os in ("wsl2", "windows"))
-        told = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
-        told += [f"engine={self.engine}"] if self.engine else []
-        return ", ".join([nodes, *told])
+        settings = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
+        settings += [f"engine={self.engine}"] if self.engine else []
+        return ", ".join([nodes, *settings])
 
     def nodes(self) -> Iterator[NodeKind]:
         """Yield each node as a kind of one, in order; they are numbered from 1."""
