@@ -48,6 +48,12 @@ def test_each_command_has_a_whole_line(words: tuple[str, ...]) -> None:
         assert line.endswith(command.get_short_help_str(1000))
 
 
+def test_commands_below_plan_are_described_in_whole_sentences() -> None:
+    told = " ".join(" ".join(help_of("plan")).split())
+    for command in ALL[("plan",)].commands.values():
+        assert command.get_short_help_str(1000) in told
+
+
 @pytest.mark.parametrize(
     "words", [words for words in ALL if words[:1] not in {(name,) for name in PLANNING}], ids=" ".join
 )

@@ -19,7 +19,7 @@ from longboat.gateway.calls.model_request import Call
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.exchange.exchange import Exchange
 from longboat.gateway.http.request import Request
-from longboat.gateway.http.response_head import AnswerHead
+from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.native.leaf_work import ChunkPath
 from longboat.gateway.records.recent import RecentRequests
@@ -117,8 +117,8 @@ class World:
 
     def connect_all(self) -> None:
         for upstream in self.state.table.upstreams():
-            while len(upstream._idle) < 5:
-                upstream.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
+            while len(upstream.connections._idle) < 5:
+                upstream.connections.keep(Connection(upstream, self.sent))  # type: ignore[arg-type]
 
     def begin(self) -> None:
         stream = self.random.random() < 0.5
@@ -163,7 +163,7 @@ class World:
             streams = status == 200 and call.facts.stream
             kind_of = b"text/event-stream" if streams else b"application/json"
             more = (b"x-longboat-journal", b"1") if streams else (b"content-length", b"9")
-            sink.on_head(AnswerHead(status, [(b"content-type", kind_of), more]))
+            sink.on_head(ResponseHead(status, [(b"content-type", kind_of), more]))
         elif relay is None or not relay.events:
             self.answer(connection, orjson.dumps({"choices": [{}], "usage": USAGE}))
         elif connection.num_events < NUM_EVENTS:
@@ -174,7 +174,7 @@ class World:
     def answer(self, connection: Connection, body: bytes) -> None:
         sink, connection.sink = connection.sink, None
         connection.used = True
-        connection.upstream.keep(connection)  # type: ignore[arg-type]
+        connection.upstream.connections.keep(connection)  # type: ignore[arg-type]
         sink.on_block(body, last=True)
 
     def step_client(self) -> None:

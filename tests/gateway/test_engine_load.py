@@ -31,7 +31,7 @@ async def test_room_is_what_the_whole_engine_has_left(
     (live,) = gateway.state.table.upstreams()
     following = asyncio.create_task(follow_load(gateway.state.table, 0.01))
     try:
-        await eventually(lambda: live.room_told is not None, "the engine told")
+        await eventually(lambda: live.reported_slots is not None, "the engine told")
         assert live.slots == slots
     finally:
         following.cancel()

@@ -380,7 +380,7 @@ def test_rest_that_nobody_came_for_says_so() -> None:
     walk = Walk(Fleet({"m": (Engine("a", resume=ResumeLevel.NONE),)}), revision="one", streams=True)
     walk.go(START)
     refused = walk.go(TICK, after_s=301.0)
-    assert code_of(refused) == "model_not_ready" and "can go on with that answer" in refused.reason
+    assert code_of(refused) == "model_not_ready" and "can continue this response" in refused.reason
 
 
 # whatever happens

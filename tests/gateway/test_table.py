@@ -130,7 +130,7 @@ def test_streams_of_a_replica_that_is_taken_out_are_moved_however_it_ends() -> N
     live.offer("e", table(dataclasses.replace(endpoint(URL, ready=False), moving=True)))
     upstream = live.upstreams()[0]
     upstream.streams.add(stream)
-    upstream.mark_lost("rank 0: its process has ended")
+    upstream.mark_down("rank 0: its process has ended")
     live.offer("e", table(endpoint(URL), version=2))
-    upstream.mark_lost("rank 0: its process has ended")
+    upstream.mark_down("rank 0: its process has ended")
     assert stream.reasons == ["moved", "heartbeat"]

@@ -56,7 +56,7 @@ def test_obstacles_carry_their_numbers(name: str, quantization: str, tensor: int
         ("Llama-3.1-70B", "awq", 8),
         ("Qwen3-235B-A22B", "", 16),  # 4 key-value heads are copied
         ("DeepSeek-R1", "", 16),
-        ("Phi-4", "", 5),
+        ("Phi-4", "", 2),
         ("Qwen3-32B", "awq", 8),
         ("Gemma-3-27B", "", 16),
         ("GLM-4.5-Air", "", 8),
@@ -73,10 +73,17 @@ def test_experts_that_are_not_cut_need_no_whole_groups() -> None:
 
 
 def test_hint_names_the_nearest_degrees_that_work() -> None:
+    below_and_above = find_obstacle(shape("Qwen3-14B"), tensor=3, stages=(40,))
+    assert below_and_above is not None
+    assert below_and_above.hint == "tensor 2 or 4 works"
     found = find_obstacle(shape("Phi-4"), tensor=4, stages=(40,))
     assert found is not None
-    assert found.hint == "tensor 2 or 5 works"
-    assert tensor_degrees(shape("Phi-4")) == [1, 2, 5, 10, 20, 40]
+    assert found.hint == "tensor 2 works"
+    assert tensor_degrees(shape("Phi-4")) == [1, 2]
+
+
+def test_the_padded_vocabulary_is_divided_too() -> None:
+    assert "the vocabulary of 100352, padded to 100352, is no multiple of tensor 5" in why(shape("Phi-4"), 5)
 
 
 def test_stages_must_make_all_layers() -> None:

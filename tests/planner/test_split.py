@@ -18,12 +18,12 @@ def change(**fields: object) -> ModelConfig:
 @pytest.mark.parametrize(
     ("facts", "tensor", "words", "hint"),
     [
-        (TINY, 3, "3 does not divide 8 attention heads", "write 2 or 4"),
-        (TINY, 16, "16 does not divide 8 attention heads", "write 8"),
+        (TINY, 3, "8 attention heads are no multiple of tensor 3", "write 2 or 4"),
+        (TINY, 16, "8 attention heads are no multiple of tensor 16", "write 8"),
         (
             change(num_heads=12, num_kv_heads=3, intermediate_size=None, vocab_size=None),
             2,
-            "3 key and value heads",
+            "3 key-value heads and tensor 2 do not divide each other",
             "write 1 or 3",
         ),
         (change(num_heads=12, num_kv_heads=12, vocab_size=4096), 3, "the MLP's width of 512", "write 2 or 4"),

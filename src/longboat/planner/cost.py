@@ -42,43 +42,33 @@ class Power:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """utilization: share of the time in which the load is served; the machines stay on in the rest
-
-    tokens_per_day: prompts and answers, if that is known instead; it gives the utilization
-    years: after which bought machines are worth nothing; purchase_usd: instead of the catalog's prices
-    """
+    """The assumptions about prices and use."""
 
     usd_per_kwh: float
-    utilization: float = 0.5
-    tokens_per_day: float | None = None
-    years: float = 3.0
-    purchase_usd: float | None = None
+    utilization: float = 0.5  # share of the time in which the load is served; the machines stay on in the rest
+    tokens_per_day: float | None = None  # prompts and responses, where known; it then gives the utilization
+    years: float = 3.0  # time after which bought machines are worth nothing
+    purchase_usd: float | None = None  # instead of the catalog's prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """tokens_per_s: prompts and answers, under load; output_tokens_per_s: of them answers
-
-    purchase_usd: of the accelerators, None where no price is known; without_price: names that have none
-    rent_usd_per_hour: of the same accelerators from a cloud, None where one has no price
-    usd_per_million: of all tokens; usd_per_million_output: if answers alone are paid for
-    months_to_api, months_to_cloud: until a purchase has paid for itself; None: never
-    tokens_per_day_to_api: from which load on it does so within its years; None: not even working all day
-    """
+    """The cost of one plan."""
 
     power: Power
     utilization: float
-    tokens_per_s: float
-    output_tokens_per_s: float
+    tokens_per_s: float  # prompts and responses, under load
+    output_tokens_per_s: float  # responses alone
     tokens_per_month: float
     power_usd_per_month: float
     capital_usd_per_month: float | None
-    purchase_usd: float | None
-    without_price: tuple[str, ...] = ()
-    rent_usd_per_hour: float | None = None
+    purchase_usd: float | None  # of the accelerators; None where no price is known
+    without_price: tuple[str, ...] = ()  # names of accelerators without a price
+    rent_usd_per_hour: float | None = None  # of the same accelerators from a cloud; None where one has no price
     api_usd_per_million: float | None = None
-    months_to_api: float | None = None
-    months_to_cloud: float | None = None
+    months_to_api: float | None = None  # time until a purchase has paid for itself; None: never
+    months_to_cloud: float | None = None  # the same, compared with renting
+    # Load from which a purchase pays within its years; None: not even at full load.
     tokens_per_day_to_api: float | None = None
     what_if: tuple[WhatIf, ...] = ()
 
@@ -194,8 +184,8 @@ def _rent(cluster: Cluster) -> float | None:
 def _blended(api: ApiPrice, demand: Demand) -> float:
     """Return price of a million tokens in the demand's ratio of prompts to answers."""
     total = demand.prompt_tokens + demand.output_tokens
-    told = demand.prompt_tokens * api.usd_per_million_input + demand.output_tokens * api.usd_per_million_output
-    return told / total
+    price = demand.prompt_tokens * api.usd_per_million_input + demand.output_tokens * api.usd_per_million_output
+    return price / total
 
 
 def break_even_months(

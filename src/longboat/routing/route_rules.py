@@ -16,7 +16,7 @@ _MAX_NAMES: Final = 1024
 
 
 class Resolution(NamedTuple):
-    """Where a request goes. pools: models, the first choice then its fallbacks; why: for the routing record."""
+    """The models to which a request goes."""
 
     pools: tuple[str, ...]  # models: the first choice, then its fallbacks
     requested: str
@@ -24,19 +24,17 @@ class Resolution(NamedTuple):
 
 
 class RuleBook:
-    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Replaced when either changes.
-
-    field_names: top-level fields of the body that rules read; header_names: headers that rules and canaries read
-    """
+    """A policy's rules, aliases and fallbacks, prepared for the models that exist. Replaced when either changes."""
 
     def __init__(self, policy: Policy, models: Iterable[str]) -> None:
         self.models = frozenset(models)
         self.rules = policy.rules
         self.fallbacks = policy.fallbacks
         self.canaries = {alias.name: _Canary(alias, self.models) for alias in policy.aliases}
+        # Top-level fields of the body that rules read.
         self.field_names = frozenset(name for rule in policy.rules for name in rule.fields)
         sticky = (alias.sticky.removeprefix(_HEADER) for alias in policy.aliases if alias.sticky.startswith(_HEADER))
-        # headers that ``RequestFacts`` must hold; other headers are not read
+        # Headers that rules and canaries read; ``RequestFacts`` must hold them.
         self.header_names = frozenset(
             name.lower()
             for names in ((name for rule in policy.rules for name in rule.headers), sticky)
@@ -132,7 +130,10 @@ class HeadRoutes:
         return Resolution(pools=pools, requested=model, why=_why(number, target, first))
 
     def _model_of(self, name: str, user: str, request_id: str) -> str | None:
-        """An alias hides a model of the same name, so that a model can be split without its users knowing."""
+        """Return the model that a name means; None where there is none.
+
+        An alias hides a model of the same name, so that a model can be split without its users knowing.
+        """
         canary = self._book.canaries.get(name)
         if canary is not None:
             return canary.choose(self._tenant, self._headers, user, request_id)
@@ -140,21 +141,17 @@ class HeadRoutes:
 
 
 class _Branch:
-    """Where one rule, or the asked-for name itself, sends requests.
-
-    number: of the rule, from 1; 0 where none matched
-    is_steady: all requests get ``resolution``; else a canary spreads them
-    """
+    """The destination of one rule, or of the asked-for name itself."""
 
     __slots__ = ("is_steady", "number", "resolution", "rule", "target")
 
     def __init__(
         self, number: int, target: str, rule: RouteRule | None, *, is_steady: bool, resolution: Resolution | None
     ) -> None:
-        self.number = number
+        self.number = number  # of the rule, from 1; 0 where none matched
         self.target = target
         self.rule = rule
-        self.is_steady = is_steady
+        self.is_steady = is_steady  # all requests get ``resolution``; else a canary spreads them
         self.resolution = resolution
 
 
@@ -192,7 +189,7 @@ class _Canary:
         if len(self.pools) < 2:
             return self.pools[0][0] if self.pools else None
         value = self._header(headers) or (user if self._sticky == "user" else "")
-        # A tenant that is everybody keeps no pool: all would get the same one.
+        # The anonymous tenant keeps no pool: all its clients would get the same one.
         if self._sticky == "request" or (not value and tenant == ANONYMOUS):
             point = _point(self._name, "", request_id)
         else:

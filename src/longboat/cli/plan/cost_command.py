@@ -17,9 +17,9 @@ __all__ = ("Money", "run_cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Money:
-    """Options of the command. electricity: a price of one kWh in USD, or a region of the catalog."""
+    """The options of the command about money."""
 
-    electricity: str = "United States"
+    electricity: str = "United States"  # a price of one kWh in USD, or a region of the catalog
     utilization: float = 0.5
     tokens_per_day: float | None = None
     years: float = 3.0

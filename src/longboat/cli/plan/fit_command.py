@@ -15,13 +15,13 @@ __all__ = ("Row", "fitting_rows", "run_fit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One model. quantization: that fits; ``""`` for none, and why not is in ``plan``."""
+    """One model of the catalog."""
 
     model: str
     params: float
     fits: bool
-    quantization: str
-    plan: str
+    quantization: str  # that fits; empty where none does
+    plan: str  # the split; why it does not fit, where it does not
     tokens_per_s: float = 0.0
     itl_s: float = 0.0
     ttft_s: float = 0.0

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+
+from longboat.cli.shared.command_list import CommandList
 
 if TYPE_CHECKING:
     from longboat.planner.machines.cluster_edits import Edits
@@ -111,7 +112,7 @@ def takes_request(*left_out: str) -> Callable[[Callable[..., None]], Callable[..
     return decorate
 
 
-class ModelGroup(TyperGroup):
+class ModelGroup(CommandList):
     """``longboat plan Qwen3-32B`` is ``longboat plan model Qwen3-32B``."""
 
     default_command = "model"

@@ -14,15 +14,15 @@ __all__ = ("PlanRow", "explain")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One model of the plan. nodes: of one replica; per_node: what one replica takes on each of them."""
+    """One model of the plan."""
 
     model: str
     source: str
     replicas: str
     engine: str
     split: str
-    nodes: str
-    per_node: str
+    nodes: str  # of one replica
+    per_node: str  # resources of one replica on each node
     reason: str
 
 

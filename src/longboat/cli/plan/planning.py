@@ -51,12 +51,12 @@ AS_STORED = ("stored", "as-stored")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Catalog, constants, machines and demand of one command. base: machines before the changes; None: no changes."""
+    """The catalog, constants, machines and demand of one command."""
 
     library: Library
     calibration: Calibration
     cluster: Cluster
-    base: Cluster | None
+    base: Cluster | None  # machines before the changes; None: no changes
     demand: Demand
     quantization: str = ""
     offline: bool = False

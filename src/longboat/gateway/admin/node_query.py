@@ -15,7 +15,7 @@ from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics, merge
 from longboat.gateway.records.recent import RecentRequests, summary, timeline
 from longboat.gateway.records.usage_store import UsageStore
-from longboat.gateway.upstreams.response_affinity import Owners
+from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 from longboat.gateway.upstreams.table import LiveTable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ObservedState(Protocol):
     metrics: Metrics
     recent: RecentRequests
     usage: UsageStore
-    owners: Owners
+    owners: ResponseAffinity
     table: LiveTable
     connections: set[Any]
     held_bytes: int

@@ -1,1 +1,1 @@
-"""What request and response bodies mean in each API. Pure; it opens no connection."""
+"""The meaning of request and response bodies in each API. Pure; it opens no connection."""

@@ -1,4 +1,4 @@
-"""The table of paths: what the gateway relays to engines, and what each path makes of its body and response."""
+"""The table of paths: what the gateway relays to engines, and how it reads each path's body and response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("APIS", "KNOWN_PATHS", "OWN_PATHS", "RESPONSES", "TOKENIZER_INFO", "A
 
 
 class Api:
-    """What a path makes of its body and of its response. Several paths can share one."""
+    """The reading of a path's body and response. Several paths can share one."""
 
     __slots__ = ("body", "events", "name", "needs", "remembers_owner", "style", "summary", "weighs_completion")
 

@@ -49,13 +49,7 @@ _COMMON_FIELDS = frozenset(
 
 
 class _Rules:
-    """What one kind of body has.
-
-    limits: fields that bound the completion, the first that is there counts; empty: nothing is generated
-    limit_tokens: what counts where none is there; salted, options: it has ``cache_salt``, ``stream_options``
-    prompts: the field that may hold several prompts
-    sampling: the object that holds the limits and ``n``; empty: they are at the top
-    """
+    """The fields that matter in one kind of body."""
 
     __slots__ = ("chars", "limit_tokens", "limits", "options", "prompts", "salted", "sampling")
 
@@ -69,13 +63,14 @@ class _Rules:
         prompts: str = "",
         sampling: str = "",
     ) -> None:
-        self.chars = chars
+        self.chars = chars  # counts the characters of the prompt
+        # Fields that bound the completion, of which the first present one counts; empty: no tokens are generated.
         self.limits = limits
-        self.limit_tokens = limit_tokens
-        self.salted = salted
-        self.options = options
-        self.prompts = prompts
-        self.sampling = sampling
+        self.limit_tokens = limit_tokens  # the limit where none of these fields is present
+        self.salted = salted  # it has ``cache_salt``
+        self.options = options  # it has ``stream_options``
+        self.prompts = prompts  # the field that may hold several prompts
+        self.sampling = sampling  # the object that holds the limits and ``n``; empty: they are at the top
 
 
 _COMPLETION_TOKENS = 16  # the default of OpenAI's completions, and of engines
@@ -102,7 +97,7 @@ _RULES = {
 def read_body(body: bytes, kind: BodyKind, *, keyed: bool, content_type: bytes, allowed: Collection[str] = ()) -> Facts:
     """Return what a client's request asks for.
 
-    keyed: tenants are kept apart, so that none may name a ``cache_salt``; allowed: see ``read_facts``
+    keyed: tenants are kept apart, so a client may not send ``cache_salt``; allowed: see ``read_facts``
     Raises BodyError: see ``read_facts`` and ``multipart.read_form``.
     """
     if kind is BodyKind.CHAT or kind is BodyKind.COMPLETIONS:
@@ -115,7 +110,7 @@ def read_body(body: bytes, kind: BodyKind, *, keyed: bool, content_type: bytes, 
 
 
 def _scanned(body: bytes, kind: BodyKind, *, keyed: bool) -> Facts | None:
-    """Return what ``read_facts`` would say of an ordinary body, in a twentieth of the time; None of any other."""
+    """Return what ``read_facts`` would return for an ordinary body, in a twentieth of the time; None for any other."""
     found = scan(body, kind is BodyKind.COMPLETIONS, keyed)
     if found is None:
         return None
@@ -159,11 +154,11 @@ def read_facts(
     may_salt: bool = False,
     allowed: Collection[str] = (),
 ) -> Facts:
-    """Reads a body once.
+    """Read a body once.
 
     refuse_fleet_fields: the request comes from a client, so fields that only the fleet sends are errors
-    may_salt: except ``cache_salt``, for where nothing keeps tenants apart
-    allowed: and except these fields, which the tenant may send (``allow_fields`` of the fleet file)
+    may_salt: a client may send ``cache_salt`` all the same, because tenants are not kept apart
+    allowed: further fields that the tenant may send (``allow_fields`` of the fleet file)
     Raises BodyError: not one JSON object in UTF-8, too deep, a duplicate key, no model, a fleet field, or a field of
     another type than engines take (they would read ``"stream":1`` as true).
     """
@@ -191,10 +186,11 @@ def read_facts(
 def splice(body: bytes, facts: Facts, *, model: str | None, add_usage: bool, cache_salt: str | None) -> bytes:
     """Return the body that the engine gets.
 
-    model: the engine's name for the model; None leaves the client's
-    add_usage: ask for usage where ``facts.usage_addable``; elsewhere this does nothing
-    cache_salt: replaces whatever the client sent, where requests of this kind have the field; None leaves it. vLLM
-    takes 1 to 128 characters, none of them ``@``, ``/``, backslash or NUL.
+    model: the engine's name for the model; None keeps the client's
+    add_usage: ask for usage where ``facts.usage_addable``; elsewhere this has no effect
+    cache_salt: replaces the client's value, where requests of this kind have the field; None keeps it. vLLM takes 1 to
+    128
+    characters, none of them ``@``, ``/``, backslash or NUL.
     """
     if facts.form is not None:
         return splice_form(body, facts, model=model, add_usage=add_usage)
@@ -244,7 +240,7 @@ def _options_with_usage(document: dict[str, Any]) -> msgspec.Raw:
     options = document.get("stream_options")
     if not options:
         return _JUST_USAGE
-    # Without include_usage it does nothing; with it, every event would carry usage that nobody asked for.
+    # Without include_usage it has no effect; with it, every event would carry usage that no client asked for.
     kept = {name: value for name, value in options.items() if name != "continuous_usage_stats"}
     return msgspec.Raw(orjson.dumps(kept | {"include_usage": True}))
 
@@ -258,7 +254,7 @@ def _refuse_fleet_fields(document: dict[str, Any], allowed: Collection[str]) -> 
 
 
 def _set_fields(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a tokens-in request that do something, with what is inside its sampling parameters.
+    """Return the fields of a tokens-in request that have an effect, with those inside its sampling parameters.
 
     Engines write such requests themselves (``…/render``) with every field at its default, and take ``request_id`` only
     where there is no X-Request-Id.

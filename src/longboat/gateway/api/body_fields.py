@@ -1,4 +1,4 @@
-"""What is known of a request's body once it was read."""
+"""The facts about a request's body that are known once it was read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ("FLEET_FIELDS", "BodyKind", "Facts", "Form", "fleet_field")
 
 FLEET_FIELDS = frozenset(
     (
-        "cache_salt",  # whose prefix cache is shared
+        "cache_salt",  # which requests share a prefix cache
         "data_parallel_rank",  # which part of an engine answers
         "routed_dp_rank",
         "ec_transfer_params",  # where caches are fetched from and sent to: addresses of other engines
         "kv_transfer_params",
         "nvext",
-        "priority",  # who goes first in an engine
-        "prior",  # tokens of an answer that another engine began
+        "priority",  # the order in which an engine takes requests
+        "prior",  # tokens of a response that another engine began
         "request_id",  # names of requests and stored responses; x-request-id is the client's
         "rid",
         "vllm_xargs",  # arguments of an engine's extensions, transfers among them
@@ -37,9 +37,9 @@ def fleet_field(name: str) -> BodyError:
 
 
 class BodyKind(enum.Enum):
-    """What the path of a request makes of its body."""
+    """The kind of body that a path takes."""
 
-    __hash__ = object.__hash__  # in C: every request looks something up by it
+    __hash__ = object.__hash__  # in C, because every request looks something up by it
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -56,40 +56,23 @@ class BodyKind(enum.Enum):
     RENDER = "render"  # a request that is turned into token ids, or counted, and not run
     GENERATE = "generate"  # token ids in, token ids out
     FORM = "form"  # multipart/form-data
-    NONE = "none"  # there is none
+    NONE = "none"  # the request has no body
 
 
 class Form:
-    """What else is known of a multipart form.
-
-    fields: text fields by name; spans: where the value of each of them stands in the body
-    file_bytes: size of all files together
-    """
+    """The further facts about a multipart form."""
 
     __slots__ = ("boundary", "fields", "file_bytes", "spans")
 
     def __init__(self, boundary: bytes) -> None:
         self.boundary = boundary
-        self.fields: dict[str, str] = {}
-        self.file_bytes = 0
-        self.spans: dict[str, tuple[int, int]] = {}
+        self.fields: dict[str, str] = {}  # text fields by name
+        self.file_bytes = 0  # size of all files together
+        self.spans: dict[str, tuple[int, int]] = {}  # where the value of each text field is in the body
 
 
 class Facts:
-    """What the gateway needs to know of one body.
-
-    document: the decoded body, empty where nobody had to decode it; let it go after routing, it weighs several times
-        the body
-    form: what else is known of a form; None of a JSON body
-    model: as asked for, never empty
-    prompt_chars: characters of the prompt, instructions and tools together, as prompt_size counts them
-    num_prompt_tokens_estimate: a quarter of these; token ids count exactly
-    max_tokens: asked-for completion tokens of one choice; None: up to the engine; 0 where nothing is generated
-    n: choices per prompt times prompts
-    wants_usage: the client itself asked for usage in its stream
-    usage_addable: ``splice(add_usage=True)`` adds ``include_usage``; the answer's reader must take its event out
-    user: the body's ``user`` (``metadata.user_id`` of messages), or empty
-    """
+    """The facts about one body that the gateway needs."""
 
     __slots__ = (
         "document",
@@ -106,20 +89,22 @@ class Facts:
         "wants_usage",
     )
 
+    # The decoded body; empty where it was not decoded. Drop it after routing: it is several times as large as the body.
     document: dict[str, Any]
-    form: Form | None
+    form: Form | None  # further facts about a form; None for a JSON body
     kind: BodyKind
-    model: str
+    model: str  # as asked for, never empty
     stream: bool
-    prompt_chars: int
-    num_prompt_tokens_estimate: int
-    max_tokens: int | None
-    n: int
-    wants_usage: bool
+    prompt_chars: int  # characters of the prompt, instructions and tools together, as ``prompt_size`` counts them
+    num_prompt_tokens_estimate: int  # a quarter of these; token ids count exactly
+    max_tokens: int | None  # for the completion of one choice; None: the engine decides; 0: no tokens are generated
+    n: int  # choices per prompt times prompts
+    wants_usage: bool  # the client itself asked for usage in its stream
+    # ``splice(add_usage=True)`` adds ``include_usage``, and the reader of the response must take that event out.
     usage_addable: bool
-    user: str
+    user: str  # the body's ``user`` (``metadata.user_id`` of messages), or empty
 
     @property
     def context_tokens(self) -> int:
-        """Prompt and asked-for completion. A negative limit counts as 0: it must not make the request cheap."""
+        """Tokens of the prompt and the asked-for completion. A negative limit counts as 0, so that it saves no cost."""
         return self.num_prompt_tokens_estimate + max(0, self.max_tokens or 0)

@@ -75,7 +75,7 @@ def with_model_field(body: bytes, content_type: bytes, model: bytes) -> bytes:
 
 
 def _spliced(body: bytes, form: Form, changes: dict[str, bytes]) -> bytes:
-    """New fields go before the first part."""
+    """Return the body with values replaced and new fields put before the first part."""
     pieces = [
         _NEW_FIELD % (form.boundary, name.encode(), value) for name, value in changes.items() if name not in form.spans
     ]
@@ -99,7 +99,7 @@ def _boundary(content_type: bytes) -> bytes:
 
 
 def _parts(body: bytes, boundary: bytes) -> list[tuple[int, int]]:
-    """Where each part's head starts and its content ends."""
+    """Return where each part's head starts and its content ends."""
     first = b"--" + boundary + b"\r\n"
     if not body.startswith(first):
         raise _bad("it does not start with its boundary")
@@ -147,7 +147,7 @@ def _read_part(form: Form, body: bytes, start: int, end: int, names: set[str]) -
 
 
 def _disposition(head: bytes) -> tuple[str, bool]:
-    """The name of a part, and whether it is a file."""
+    """Return the name of a part, and whether it is a file."""
     found = None
     for line in head.split(b"\r\n"):
         name, colon, value = line.partition(b":")

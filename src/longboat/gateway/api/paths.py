@@ -1,4 +1,4 @@
-"""From the target of a request to a path that the gateway has; and what to say of a path that it lacks."""
+"""Maps the target of a request to a path of the gateway, and refuses the paths that it lacks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def not_relayed(path: str) -> Refusal | None:
 
 
 def unknown_path(path: str) -> Refusal:
-    """Return the 404 for a path that is not here, with the nearest thing that works."""
+    """Return the 404 for an unknown path, with the nearest one that works."""
     shown = path[:_MAX_PATH_CHARS]
     return Refusal(status=404, message=f"There is no path {shown!r} here. {_advice(shown)}", code="unknown_url")
 

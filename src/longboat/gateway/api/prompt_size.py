@@ -1,4 +1,4 @@
-"""How long a request's prompt is, in characters, without a tokenizer.
+"""Estimates the length of a request's prompt in characters, without a tokenizer.
 
 Four characters stand for a token wherever something else than text is counted: a token id is 4 characters, a message
 16 (its place in a chat template), an image, a sound or a file 4,000.
@@ -65,7 +65,7 @@ def responses_chars(document: Document) -> int:
 
 
 def pooling_chars(document: Document) -> int:
-    """Embeddings, classification and the like."""
+    """Count the characters of embeddings, classification and similar requests."""
     chars = _text(document.get("input")) if "input" in document else 0
     if "messages" in document:
         chars += _messages(document["messages"])
@@ -102,7 +102,7 @@ def rendered_chars(document: Document) -> int:
 
 
 def num_prompts(prompt: Any) -> int:
-    """A list is several prompts, unless it is one of token ids."""
+    """Return the number of prompts: a list is several, unless it is one of token ids."""
     return len(prompt) if type(prompt) is list and prompt and type(prompt[0]) is not int else 1
 
 
@@ -145,7 +145,7 @@ def _as_json(document: Document, name: str) -> int:
 
 
 def _crossed(first: Any, second: Any) -> int:
-    """One text before each of several is read as often as there are others; equally many stand in pairs."""
+    """Count pairs of texts: a single text is read with each of the others; lists of equal length are read in pairs."""
     chars, others = _text(first), _text(second)
     if num_prompts(first) == 1:
         chars *= num_prompts(second)

@@ -1,6 +1,6 @@
-"""Counts an answer's tokens from what the engine says, and takes out the usage event that only the gateway wanted.
+"""Counts a response's tokens from what the engine reports, and removes the usage event that only the gateway wanted.
 
-Where engines put usage (vLLM 0.32, which others follow): in ``usage`` of a whole answer; in the last event of a chat,
+Where engines put usage (vLLM 0.32, which others follow): in ``usage`` of a whole response; in the last event of a chat,
 completion or audio stream, one with ``"choices":[]``, when ``include_usage`` asks for it; in ``response.usage`` of the
 event that ends a Responses stream; in ``message.usage`` of a Messages stream's first event and ``usage`` of its last
 but one, both without the prompt tokens that were cached. A quote inside a JSON string is escaped, so ``"usage":{`` can
@@ -21,9 +21,9 @@ _TAIL_BYTES = 16 * 1024
 
 
 class AnswerKind(enum.Enum):
-    """The shape of an answer, by the path and the answer's content type."""
+    """The shape of a response, by its path and content type."""
 
-    JSON = "json"  # any answer that is not a stream of events
+    JSON = "json"  # any response that is not a stream of events
     OPENAI_EVENTS = "openai"  # chat, completions, audio
     RESPONSES_EVENTS = "responses"
     ANTHROPIC_EVENTS = "anthropic"
@@ -33,36 +33,35 @@ _JSON: Final = AnswerKind.JSON
 
 
 class Usage(NamedTuple):
-    """Tokens of one answer; None is unknown. cached_tokens are part of prompt_tokens."""
+    """The tokens of one response; None: unknown."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  # part of ``prompt_tokens``
 
 
 class UsageReader:
-    """Reads one answer on its way. Feed it what comes from the engine, in order.
-
-    added: the gateway itself asked for the usage event, so it is taken out of the stream
-    num_events: server-sent events so far, about one per token; for answers that end before their usage
-    """
+    """The reader of one response on its way to the client. Feed it what comes from the engine, in order."""
 
     __slots__ = ("_added", "_first", "_held", "_held_bytes", "_is_json", "_kind", "_last", "_result", "num_events")
 
     def __init__(self, kind: AnswerKind, *, added: bool = False) -> None:
         self._kind = kind
         self._is_json = kind is _JSON
-        self._added = added
+        self._added = added  # the gateway itself asked for the usage event, so it is removed from the stream
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._first = b""
         self._last = b""
         self._result: Usage | None = None
+        # Server-sent events so far, about one per token; for responses that end before their usage.
         self.num_events = 0
 
     def feed(self, block: bytes, last: bool) -> bytes:
-        """What the client gets of this block. Blocks of streams hold whole events. May be empty: write nothing then
-        (an empty HTTP chunk would end the answer)."""
+        """Return the bytes that the client gets of this block. Blocks of streams hold whole events.
+
+        Write nothing where the result is empty: an empty HTTP chunk would end the response.
+        """
         if self._is_json:
             self._hold(block)
             return block
@@ -77,7 +76,7 @@ class UsageReader:
         return block
 
     def result(self) -> Usage:
-        """What the answer told; nothing may be fed after the first call."""
+        """Return the usage that the response reported; feed nothing after the first call."""
         if self._result is None:
             self._result = self._read()
         return self._result
@@ -90,7 +89,7 @@ class UsageReader:
         return _shape(_last_usage(self._last))
 
     def _hold(self, block: bytes) -> None:
-        """Keeps the answer, or only its tail once it is large."""
+        """Keep the response, or only its tail once it is large."""
         self._held.append(block)
         self._held_bytes += len(block)
         if self._held_bytes > _MAX_HELD_BYTES:
@@ -112,7 +111,7 @@ _UNKNOWN: Final = Usage()
 
 
 def without_usage_event(block: bytes) -> bytes:
-    """Whole events less the one that tells usage and nothing else."""
+    """Return whole events without the one that reports only usage."""
     at = block.rfind(b'"usage":{')
     start, end = block.rfind(b"\n\n", 0, at) + 2, block.find(b"\n\n", at) + 2
     if at >= 0 and start > 1 and end > 1 and block.find(b'"usage"', 0, start) < 0 and block.find(b'"usage"', end) < 0:
@@ -133,7 +132,7 @@ def _usage_of_document(body: bytes, *, whole: bool) -> Usage:
 
 
 def _usage_in_tail(tail: bytes) -> UsageShape | None:
-    """Of an answer of which only the end is known: the last object that is named so and is one."""
+    """Return the last object called ``usage`` in the end of a response whose beginning is unknown."""
     at = tail.rfind(b'"usage"')
     start = tail.find(b"{", at)
     if at < 0 or start < 0 or tail[at + 7 : start].strip() != b":":
@@ -153,7 +152,7 @@ def _decoded(usage: bytes) -> UsageShape | None:
 
 
 def _event_of(event: bytes) -> Event | None:
-    """The JSON of one server-sent event, if it is an object of known shape."""
+    """Return the JSON of one server-sent event, if it is an object of known shape."""
     at = event.find(b"{")
     if at < 0:
         return None
@@ -177,7 +176,7 @@ def _last_usage(block: bytes) -> UsageShape | None:
 
 
 def _usage_of_messages(first: bytes, last: bytes) -> Usage:
-    """The first event tells the prompt, and no more than that; the last one the completion, and the prompt again."""
+    """Join the first event, which reports the prompt, and the last, which reports the completion and the prompt."""
     starts = [event.message.usage for event in _decoded_events(first) if event.message is not None]
     start = _shape(starts[0] if starts else None, apart=True)
     end = _shape(_last_usage(last), apart=True)
@@ -198,7 +197,10 @@ def _separator(block: bytes) -> bytes:
 
 
 def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
-    """apart: cached tokens are not part of ``input_tokens``, as in Anthropic's API."""
+    """Return the counts under one name each.
+
+    apart: cached tokens are not part of ``input_tokens``, as in Anthropic's API
+    """
     if usage is None:
         return _UNKNOWN
     details = usage.prompt_tokens_details or usage.input_tokens_details

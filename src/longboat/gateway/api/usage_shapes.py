@@ -1,4 +1,7 @@
-"""Where engines write the tokens of an answer, as msgspec reads it. Never compiled: it is read by its annotations."""
+"""The places where engines report the tokens of a response, as msgspec reads them.
+
+Never compiled: msgspec reads the annotations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import msgspec
 __all__ = ("DOCUMENT", "EVENT", "UNREADABLE", "USAGE", "Event", "UsageShape")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # what a broken engine says must not break the books
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # a broken engine's number must not break the books
 
 
 class _PromptDetails(msgspec.Struct):
@@ -17,7 +20,7 @@ class _PromptDetails(msgspec.Struct):
 
 
 class UsageShape(msgspec.Struct):
-    """Every name that counts go by: OpenAI's two APIs and Anthropic's."""
+    """Every name under which counts are reported: in OpenAI's two APIs and in Anthropic's."""
 
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None

@@ -21,8 +21,8 @@ from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.records.usage_store import UsageStore
-from longboat.gateway.upstreams.crash_blame import Deaths, until_answers
-from longboat.gateway.upstreams.response_affinity import Owners
+from longboat.gateway.upstreams.crash_blame import CrashBlame, until_answers
+from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 from longboat.gateway.upstreams.table import LiveTable
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
-        self.owners = Owners()
-        self.deaths = Deaths(clock)
+        self.owners = ResponseAffinity()
+        self.deaths = CrashBlame(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
         self.accounting = Accounting(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from longboat.gateway.exchange.engine_errors import engine_refusal
 from longboat.gateway.exchange.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
-from longboat.gateway.http.response_head import AnswerHead, answer_head
+from longboat.gateway.http.response_head import ResponseHead, parse_response_head
 from longboat.gateway.resume.continuation.parts import ContinuationError
 from longboat.gateway.resume.resume_state import EngineFaultError
 
@@ -92,7 +92,7 @@ class Reading:
 
     # what the connection calls
 
-    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+    def on_head(self, head: ResponseHead, length: int | None = None) -> None:
         self._visit.has_head = True
         if self._is_left:
             return
@@ -123,7 +123,7 @@ class Reading:
         if resume_state is not None:
             resume_state.begins(head, self._upstream)
 
-    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+    def on_whole(self, head: ResponseHead, length: int, body: bytes) -> None:
         self._visit.connection = None  # it is free: it may carry another answer by now
         if self._is_left or not self._answer.takes_whole(head, length, body):
             self.on_head(head, None if length < 0 else length)
@@ -224,7 +224,7 @@ class Reading:
             answer.let_chunks_pass(connection.path)
             connection.path.journal = resume_state.journal.log
 
-    def _on_head_of_whole(self, head: AnswerHead, journal: WholeJournal) -> bool:
+    def _on_head_of_whole(self, head: ResponseHead, journal: WholeJournal) -> bool:
         """Return whether nothing more is to be done: the answer follows its tokens, or is asked for in another way."""
         if head.status == 200 and head.journaled and head.events:
             journal.begins()
@@ -248,7 +248,7 @@ class Reading:
             self._visit.leave("ended", "it ended its answer before the end")
             return
         self._session.journal = None
-        head = answer_head(journal.status, _JSON)
+        head = parse_response_head(journal.status, _JSON)
         self.on_whole(head, len(journal.answer), journal.answer)
         if self._is_left:
             self._session.journal = journal

@@ -61,7 +61,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         upstream = self.upstream
         if not upstream.breaker.closed:
             upstream.breaker.used(time.monotonic())
-        connection = upstream.take_idle()
+        connection = upstream.connections.take()
         if connection is not None:
             self._send(connection)
         else:
@@ -70,7 +70,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
     async def _connect(self) -> None:
         upstream = self.upstream
         try:
-            connection = await upstream.connect()
+            connection = await upstream.connections.open()
         except OSError as error:
             now_s = time.monotonic()
             upstream.breaker.failed(now_s)
@@ -185,7 +185,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             return
         if silent_s and all(stream.silent_s >= _SILENT_TOO_S for stream in upstream.streams):
             answer.state.watch_until_found(upstream)
-            upstream.mark_lost(verdict, "silent")
+            upstream.mark_down(verdict, "silent")
         else:
             self.leave("silent", verdict)
 

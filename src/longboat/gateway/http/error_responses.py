@@ -120,7 +120,7 @@ def name_a_model(models: Sequence[str]) -> Refusal:
 
 
 def unknown_model(name: str, models: Sequence[str]) -> Refusal:
-    """Names the models that are served, the most similar first."""
+    """Return the refusal that lists the models that are served, the most similar first."""
     requested = name[:_MAX_NAME_CHARS]
     message = f"The model {requested!r} is not served here. {_listed(_nearest(requested, models))}"
     return Refusal(status=404, message=message, code="model_not_found", param="model")
@@ -137,7 +137,9 @@ def no_ready_endpoint(model: str) -> Refusal:
 
 
 def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:
-    """reached: an engine accepted the request and failed (502), else the gateway could not connect to any (503)."""
+    """Return 502 where an engine accepted the request and failed (``reached``), 503 where no engine could be
+    reached.
+    """
     message = f"No replica of {model!r} responded: {detail}. Try again; `longboat logs {model}` shows why."
     if reached:
         return Refusal(status=502, message=message, code="engine_lost")
@@ -155,7 +157,7 @@ def waited_too_long(model: str, max_wait_s: float) -> Refusal:
 
 
 def no_room(model: str, rejected: Rejected) -> Refusal:
-    """Every slot is taken, and the request would wait longer than it may."""
+    """Return the refusal for a request that would wait longer than it may, while every slot is taken."""
     message = f"Every replica of {model!r} is full: {rejected.detail}"
     return Refusal(status=429, message=message, code=str(rejected.reason), retry_after_s=rejected.retry_after_s)
 
@@ -209,7 +211,7 @@ _LIMITS = {
 
 
 def quota_refused(denied: Denied, tenant: str) -> Refusal:
-    """The request would exceed a limit of its tenant."""
+    """Return the refusal for a request that would exceed a limit of its tenant."""
     what = _LIMITS.get(denied.limit, denied.limit)
     retry_s = denied.retry_after_s
     advice = "This request alone exceeds the limit. Shorten the prompt or lower max_tokens."
@@ -243,7 +245,7 @@ def stopping() -> Refusal:
 
 
 def answer_lost(detail: str) -> Refusal:
-    """An engine was lost in the middle of a response that no other engine could continue."""
+    """Return the error for a response whose engine was lost in the middle, where no other could continue it."""
     message = f"The engine failed in the middle of this response, and no other could continue it: {detail}."
     return Refusal(status=502, message=f"{message} Send the request again.", code="engine_lost")
 
@@ -271,8 +273,11 @@ def no_rest(detail: str) -> Refusal:
 
 
 def none_came(model: str, failure: str, *, rest: bool) -> Refusal:
-    """The request waited for an engine as long as it may. rest: it wanted the rest of an answer"""
-    able = "that can go on with that answer " if rest else ""
+    """Return the refusal for a request that waited for an engine as long as it may.
+
+    rest: it wanted the rest of a response
+    """
+    able = "that can continue this response " if rest else ""
     message = f"No replica of {model!r} {able}became ready while the request waited"
     detail = f" (the last one: {failure})" if failure else ""
     hint = "Try again soon; `longboat status` shows how far it is."

@@ -1,4 +1,4 @@
-"""Whole HTTP/1.1 messages: one request or response read off a stream, and one request with its response."""
+"""Whole HTTP/1.1 messages: reading one request or response from a stream, and sending one request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 class Message:
-    """Request or response, filled by its parser. Names of headers are in lower case."""
+    """A request or response, filled by its parser. Names of headers are in lower case."""
 
     def __init__(self, max_bytes: int) -> None:
         self.method = ""
@@ -99,7 +99,7 @@ async def ask(
 ) -> Message:
     """Send one request for ``path`` below ``url`` (``http://HOST:PORT``) on a new connection, and return the response.
 
-    socket_path: of the Unix socket to send it over, instead of to the URL's host
+    socket_path: the Unix socket over which to send it, instead of to the URL's host
     head_only: return when the response's head is complete
     :raises TimeoutError: the response was not complete in ``timeout_s``; OSError: no connection, or it broke
     :raises ValueError: the response is not HTTP, or longer than ``max_bytes``

@@ -15,12 +15,10 @@ _MAX_TAIL_BYTES = 1024 * 1024
 
 
 class Relay:
-    """One response body on its way. The head is held back until there is a body block to send with it, so that a
-    request whose engine dies before its first word can still go to another.
+    """One response body on its way to the client.
 
-    events: the body is a stream of server-sent events; only whole events are passed on, so that an error event can
-    be added between two of them when the engine dies
-    started: something was handed out; bytes_out: body bytes handed out
+    The head waits for the first block of the body, so that a request whose engine dies before that can still go to
+    another engine.
     """
 
     __slots__ = ("_chunked", "_head", "_style", "_tail", "_torn", "bytes_out", "events", "started")
@@ -31,18 +29,20 @@ class Relay:
         self._tail = b""
         self._torn = False
         self._style = style
+        # The body is a stream of server-sent events. Only whole events are passed on, so that an error event can be
+        # added between two of them when the engine dies.
         self.events = events
-        self.started = False
-        self.bytes_out = 0
+        self.started = False  # the client got some bytes
+        self.bytes_out = 0  # bytes of the body that the client got
 
     def whole_events(self, body: bytes, *, last: bool) -> bytes:
-        """What may be passed on of the bytes that arrived together: up to the end of the last whole event."""
+        """Return the part of ``body`` to pass on: up to the end of the last whole event."""
         if self._tail or not (last or not body or body.endswith(_EVENT_ENDS)):
             return self._rejoined(body, last=last)
         return body
 
     def framed(self, body: bytes, *, last: bool) -> bytes:
-        """What the client gets for a part of the body; may be empty."""
+        """Return the bytes that the client gets for a part of the body; may be empty."""
         if not body and not last:
             return b""
         self.bytes_out += len(body)
@@ -55,15 +55,15 @@ class Relay:
 
     @property
     def passes_chunks(self) -> bool:
-        """Whether a chunk of whole events may go to the client as it came: nothing is held back before it."""
+        """Whether a chunk of whole events may go to the client unchanged: no bytes before it are held back."""
         return self.started and self.events and self._chunked and not self._tail and not self._torn
 
     def add_lines(self, lines: bytes) -> None:
-        """Whole header lines, to a head that was not handed out yet."""
+        """Add whole header lines to a head that was not sent yet."""
         self._head = self._head[:-2] + lines + b"\r\n"
 
     def forget_tail(self) -> bool:
-        """Drop the half of an event whose rest will not come. Whether the client has whole events only."""
+        """Drop the half of an event whose rest will not come. Return whether the client has whole events only."""
         self._tail = b""
         return not self._torn
 
@@ -73,7 +73,7 @@ class Relay:
         return bool(self._tail)
 
     def comment(self, text: bytes) -> bytes:
-        """A whole comment between two events of a stream, with the head where it was not sent yet."""
+        """Frame a whole comment between two events, with the head where it was not sent yet."""
         framed = b"%x\r\n%b\r\n" % (len(text), text) if self._chunked else text
         if self.started:
             return framed
@@ -81,7 +81,7 @@ class Relay:
         return self._head + framed
 
     def broken(self, message: str, code: str, request_id: str = "") -> bytes:
-        """What ends a started stream of events whose engine died: an event that says so, and a proper end."""
+        """Return the end of a started stream of events whose engine died: an event with the error, and a proper end."""
         event = error_event(message, code, style=self._style, request_id=request_id)
         if self._torn:
             event = b"\n\n" + event
@@ -89,7 +89,7 @@ class Relay:
         return last_chunk(event) if self._chunked else event
 
     def _rejoined(self, body: bytes, *, last: bool) -> bytes:
-        """The held-back tail with what followed it, up to the end of its last whole event."""
+        """Join ``body`` to the held-back tail, and return it up to the end of its last whole event."""
         body, self._tail = self._tail + body, b""
         if last or body.endswith(_EVENT_ENDS):
             self._torn = False
@@ -108,5 +108,5 @@ def _after_last(body: bytes, end: bytes) -> int:
 
 
 def last_chunk(body: bytes) -> bytes:
-    """The last of a body in chunks, and what ends these."""
+    """Return the last chunk of a body and the mark of its end."""
     return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"

@@ -1,4 +1,4 @@
-"""The head of an engine's answer, as the gateway needs it: read once for all answers that have the same."""
+"""The head of an engine's response, as the gateway needs it; equal heads are parsed once."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from typing import Final
 from longboat.gateway.http.responses import status_line
 from longboat.gateway.http.wire import Framing, end_to_end_lines
 
-__all__ = ("AnswerHead", "AnswerHeadError", "answer_head")
+__all__ = ("ResponseHead", "ResponseHeadError", "parse_response_head")
 
 _MAX_KNOWN = 1024
 _CHUNKED: Final = Framing.CHUNKED
 
 
-class AnswerHeadError(Exception):
-    """The head is well-formed HTTP, but no answer can be read by it."""
+class ResponseHeadError(Exception):
+    """A head that is well-formed HTTP, but frames the body in a way that cannot be read."""
 
 
-class AnswerHead:
-    """length: the body's, where the engine told it; sized: it did, or there is none; until_end: the connection's end
-    ends the body; events: its body is a stream of server-sent events; journaled: in which the engine tells token ids
-    to us
-    """
+class ResponseHead:
+    """The parsed head of an engine's response."""
 
     __slots__ = ("_lines", "events", "journaled", "length", "sized", "status", "until_end")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """:raises AnswerHeadError: the body is framed in a way that is not HTTP/1.1's"""
+        """:raises ResponseHeadError: the body is framed in a way that is not HTTP/1.1's"""
         self.status = status
-        self.sized = status in (204, 304)
-        self.until_end = not self.sized
-        self.events = self.journaled = False
-        self.length: int | None = None
+        self.sized = status in (204, 304)  # the engine stated the length, or there is no body
+        self.until_end = not self.sized  # the end of the connection ends the body
+        self.events = False  # the body is a stream of server-sent events
+        self.journaled = False  # the events carry the engine's token ids for the gateway
+        self.length: int | None = None  # of the body, where the engine stated it
         for name, value in headers:
             lower = name.lower()
             if lower == b"content-length":
@@ -39,7 +37,7 @@ class AnswerHead:
                 self.length = int(value) if value.isdigit() else None
             elif lower == b"transfer-encoding":
                 if value.strip().lower() != b"chunked":
-                    raise AnswerHeadError("unknown transfer encoding")
+                    raise ResponseHeadError("unknown transfer encoding")
                 self.until_end = False
             elif lower == b"content-type":
                 self.events = self.events or value.lower().startswith(b"text/event-stream")
@@ -59,9 +57,10 @@ class AnswerHead:
         extra: bytes = b"",
         length: int | None = None,
     ) -> bytes:
-        """The head that the client gets: the engine's end-to-end headers and our own. extra: whole lines.
+        """Return the head that the client gets: the engine's end-to-end headers, and the gateway's own.
 
-        sized: the engine's length stays true; length: that of this answer where the head is known from another
+        sized: the engine's length stays true; length: of this response, where the head is known from another one
+        extra: whole header lines
         """
         own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
         if framing is _CHUNKED:
@@ -73,15 +72,18 @@ class AnswerHead:
         return b"".join((self._lines, own, extra, coding, end))
 
 
-_known: dict[tuple[object, ...], AnswerHead] = {}
+_known: dict[tuple[object, ...], ResponseHead] = {}
 
 
-def answer_head(status: int, headers: list[tuple[bytes, bytes]]) -> AnswerHead:
-    """:raises AnswerHeadError: see there"""
+def parse_response_head(status: int, headers: list[tuple[bytes, bytes]]) -> ResponseHead:
+    """Return the head of these headers.
+
+    :raises ResponseHeadError: see ``ResponseHead``
+    """
     key = (status, *headers)
     head = _known.get(key)
     if head is None:
-        head = AnswerHead(status, headers)
+        head = ResponseHead(status, headers)
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[key] = head

@@ -89,20 +89,15 @@ def bytes_answer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The error for a request. ``message`` says what was wrong and what to do.
-
-    code: a short word that programs can compare; param: the field of the body that is at fault
-    retry_after_s: when trying again may help; None where it will not
-    close: the connection cannot be used further (the rest of the request was not read)
-    """
+    """The error for a request. ``message`` says what was wrong and what to do."""
 
     status: int
     message: str
-    code: str
-    param: str | None = None
-    retry_after_s: int | None = None
-    close: bool = False
-    allow: str = ""
+    code: str  # a short word that programs can compare
+    param: str | None = None  # the field of the body that is at fault
+    retry_after_s: int | None = None  # time after which another try may help; None where it will not
+    close: bool = False  # the rest of the request was not read, so the connection cannot be used further
+    allow: str = ""  # methods that the path has
 
     def encode(
         self,

@@ -11,7 +11,7 @@ import orjson
 __all__ = ("MAX_DEPTH", "BodyError", "decode_object")
 
 MAX_DEPTH = 128
-"""Objects and arrays inside one another; engines' parsers give up at about a thousand."""
+"""Limit of objects and arrays inside one another; engines' parsers give up at about a thousand."""
 
 _LARGE_BYTES = 4 * 1024 * 1024
 _MAX_MARKS = 2_000_000
@@ -22,17 +22,20 @@ _MEMBER = re.compile(rb'"[ \t\r\n]*:')  # the leading literal lets `re` jump fro
 
 
 class BodyError(Exception):
-    """A body that gets 400. ``code`` is a short word, ``param`` the field at fault."""
+    """A body that gets 400."""
 
     def __init__(self, message: str, code: str, param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
-        self.param = param
+        self.code = code  # a short word that programs can compare
+        self.param = param  # the field at fault
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """Raises BodyError: not one JSON object in UTF-8, too deep, too many members, a duplicate key at any depth."""
+    """Decode one JSON object.
+
+    Raises BodyError: not one JSON object in UTF-8, too deep, too many members, a duplicate key at any depth.
+    """
     if len(body) > _LARGE_BYTES:
         _refuse_too_many_marks(body)
     try:
@@ -54,7 +57,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def _num_keys(document: dict[str, Any], body: bytes) -> int:
-    """Keys of all objects together. Raises BodyError where they are nested too deep."""
+    """Count the keys of all objects together. Raises BodyError where they are nested too deep."""
     num_keys = len(document)
     num_found, num_brackets = 1, 0
     level: list[Any] = [document]
@@ -65,7 +68,7 @@ def _num_keys(document: dict[str, Any], body: bytes) -> int:
             if len(container) >= _LONG_LIST:
                 num_brackets = num_brackets or body.count(b"{") + body.count(b"[")
                 if num_found == num_brackets:
-                    continue  # nothing but numbers and strings in here, and in all that is left
+                    continue  # only numbers and strings are left, here and in the other containers
             for value in values:
                 kind = type(value)
                 if kind is str:
@@ -84,7 +87,7 @@ def _num_keys(document: dict[str, Any], body: bytes) -> int:
 
 
 def _num_escaped(body: bytes) -> int:
-    """How often a quote before a colon stands inside a string for sure: after exactly one backslash."""
+    """Count the quotes before a colon that are surely inside a string: those after exactly one backslash."""
     return body.count(b'\\":') - body.count(b'\\\\":')
 
 

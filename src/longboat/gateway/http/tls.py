@@ -17,7 +17,7 @@ Stamp = tuple[int, ...]
 
 
 class ServerTls:
-    """``context`` is for the listener and stays the same; each handshake is answered with the newest good pair.
+    """The listener's certificate. ``context`` stays the same; each handshake gets the newest pair that can be used.
 
     :raises UserInputError: the pair cannot be used
     """
@@ -32,10 +32,11 @@ class ServerTls:
         self.context.sni_callback = self._choose
 
     def refresh(self) -> bool:
-        """Read the files again if they changed. Whether there is a new pair. It reads the disk: call it in a thread.
+        """Read the files again if they changed, and return whether there is a new pair.
 
-        A change counts when it is the same in two calls, so that a pair of which one half is replaced is left alone.
-        A pair that cannot be used is told of once on stderr, and the old one stays.
+        Call it in a thread, because it reads the disk. A change counts when two calls see it alike, so that a pair of
+        which only one half was replaced is left alone.
+        A pair that cannot be used is reported once in the log, and the old one stays.
         """
         stamp = self._stamp()
         settled, self._seen = stamp == self._seen, stamp
@@ -51,7 +52,7 @@ class ServerTls:
         return True
 
     def _choose(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        """Called at the start of every handshake, also where the client names no server."""
+        """Choose the newest pair. OpenSSL calls this for every handshake, also where the client names no server."""
         handshake.context = self._newest
 
     def _stamp(self) -> Stamp:
@@ -63,8 +64,11 @@ class ServerTls:
 
 
 class TlsTransport:
-    """A TLS transport that takes ``write_eof`` as plain TCP does: TLS has no half-closed connection, so it waits
-    for the ``close`` that follows. The calls of the hot path go straight to the transport."""
+    """A TLS transport that accepts ``write_eof`` as plain TCP does.
+
+    TLS has no half-closed connection, so ``write_eof`` waits for the ``close`` that follows. The calls of the hot path
+    go straight to the transport.
+    """
 
     __slots__ = ("_transport", "is_closing", "pause_reading", "resume_reading", "write", "writelines")
 
@@ -77,7 +81,7 @@ class TlsTransport:
         self.is_closing = transport.is_closing
 
     def write_eof(self) -> None:
-        """Nothing can be done yet."""
+        """Do nothing: ``close`` follows."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -119,5 +123,5 @@ def _reason(error: Any) -> str:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask for it on the terminal, and wait."""
+    """Refuse to give a password; without this, OpenSSL would wait for one on the terminal."""
     raise ValueError("the key has a password")

@@ -1,4 +1,4 @@
-"""Which headers cross the gateway, and how the end of a body is shown."""
+"""Defines which headers cross the gateway, and how the end of a body is marked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEPT_FROM_CLIENT = _HOP_BY_HOP | frozenset(
 
 
 class Framing(enum.Enum):
-    """How the end of a response body is shown to the client."""
+    """How the client sees the end of a response body."""
 
     IDENTITY = "identity"  # content-length, or no body at all
     CHUNKED = "chunked"
@@ -40,15 +40,15 @@ class Framing(enum.Enum):
 
 
 def connection_tokens(value: bytes) -> frozenset[bytes]:
-    """The lower-case names in a Connection header."""
+    """Return the lower-case names in a Connection header."""
     return frozenset(token.strip().lower() for token in value.split(b","))
 
 
 def without_named(lines: Iterable[bytes], names: frozenset[bytes]) -> list[bytes]:
-    """Header lines without those that the Connection header names."""
+    """Return the header lines without those that the Connection header names."""
     return [line for line in lines if line.partition(b":")[0].lower() not in names]
 
 
 def end_to_end_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The lines of an engine's headers that the client gets too."""
+    """Return the lines of an engine's headers that the client gets too."""
     return b"".join(b"%b: %b\r\n" % item for item in headers if item[0].lower() not in _KEPT_FROM_CLIENT)

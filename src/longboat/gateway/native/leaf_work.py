@@ -1,13 +1,19 @@
 """The compiled leaf work of the gateway, from ``_native.c``.
 
-scan: what ``read_facts`` says of an ordinary chat or completions body; None where ``read_facts`` itself must look.
-The tuple is: model, stream, wants_usage, num_prompt_tokens_estimate, prompt_chars, max_tokens, n, user, and whether
-neither ``stream_options`` nor ``cache_salt`` is in the document, so that either can be put before its first member.
-head_of: where data begins with the head of a message, that head without the digits of its Content-Length, where its
-body begins, and that length (-1: none): equal bytes mean an equal reading. None where no head ends within max_bytes.
-whole_chunks: the body that data brings from ``at`` on, where it is whole chunks and nothing else; and whether the last.
-numbered: whole events without the engine's words to us, each with an id of its own; the id and count that the next is
-numbered with; and whether all of them tell tokens. None where an event is not plain: ids of one choice, and no comment.
+``scan`` returns what ``read_facts`` would for an ordinary chat or completions body, and None for any other: model,
+stream, wants_usage, num_prompt_tokens_estimate, prompt_chars, max_tokens, n, user, and whether neither
+``stream_options`` nor ``cache_salt`` is in the document, so that either can be put before its first member.
+
+``head_of`` returns the head of a message with which ``data`` begins, without the digits of its Content-Length, where
+its body begins, and that length (-1: none). Heads of equal bytes have an equal reading. None where no head ends within
+``max_bytes``.
+
+``whole_chunks`` returns the body that ``data`` brings from ``at`` on, and whether it holds the last chunk. None where
+the data is anything else than whole chunks.
+
+``numbered`` returns whole events without the engine's fields for the gateway, each with an id of its own; the id and
+the count for the next event; and whether all of them report tokens. None where an event is not plain: ids of one
+choice, and no comment.
 """
 
 from __future__ import annotations

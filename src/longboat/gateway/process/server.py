@@ -185,7 +185,7 @@ class Gateway:
         for pool in state.table.pools():
             pool.sweep(now_s)
         for upstream in state.table.upstreams():
-            upstream.close_idle(now_s - state.limits.pool_idle_s)
+            upstream.connections.drop(now_s - state.limits.pool_idle_s)
         if state.accounting.access_log is not None:
             state.accounting.access_log.flush()
         self._certificate.refresh(now_s)

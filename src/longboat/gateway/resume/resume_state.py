@@ -25,7 +25,7 @@ from longboat.gateway.resume.reconnect import (
 from longboat.gateway.resume.remainder import Continuation, ContinuationError
 
 if TYPE_CHECKING:
-    from longboat.gateway.http.response_head import AnswerHead
+    from longboat.gateway.http.response_head import ResponseHead
     from longboat.gateway.upstreams.upstream import Upstream
 
 __all__ = ("EngineFaultError", "ResumeState", "resume_state_of")
@@ -148,7 +148,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
 
     # what an engine sends
 
-    def begins(self, head: AnswerHead, upstream: Upstream) -> None:
+    def begins(self, head: ResponseHead, upstream: Upstream) -> None:
         """Begin the first engine's answer; keep a journal where the engine tells token ids."""
         self.revision = upstream.revision
         self.journal = self.continuation = None

@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import httptools
 
-from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, answer_head
+from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
 from longboat.gateway.native.leaf_work import ChunkPath, whole_chunks
 from longboat.gateway.upstreams.protocol import EngineProtocol
-from longboat.gateway.upstreams.response_head_cache import KnownAnswer, known_answer, learn_answer
+from longboat.gateway.upstreams.response_head_cache import CachedResponseHead, cache_response_head, cached_response_head
 
 __all__ = ("EngineConnection", "ResponseSink", "UpstreamConnection")
 
 
-# A host that vanished without a word is noticed in about 11 s, though nothing is being sent to it.
+# They detect a host that vanished in about 11 s, even while nothing is sent to it.
 _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -28,54 +28,54 @@ _SOCKET_OPTIONS = (
 
 
 class ResponseSink(Protocol):
-    """Who wants a response: told of its head, its body block by block, and its end.
+    """The receiver of a response: its head, its body block by block, and its end.
 
     Where it sets the connection's ``write`` and ``direct`` (see ``ChunkPath``), whole chunks go there as they arrive.
     """
 
-    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
-        """The answer begins. Raises nothing. length: of its body, where the head is known from another answer."""
+    def on_head(self, head: ResponseHead, length: int | None = None) -> None:
+        """Take the head, with which the response begins. Raises nothing.
 
-    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
-        """``on_head`` and the only ``on_block`` of an answer that came at once. The connection is free again.
+        length: of the body, where the head is known from another response
+        """
 
-        length: -1 where the head tells none
+    def on_whole(self, head: ResponseHead, length: int, body: bytes) -> None:
+        """Take a response that arrived in one piece, head and body. The connection is free again.
+
+        length: of the body; -1 where the head does not state it
         """
 
     def on_block(self, body: bytes, *, last: bool) -> None:
-        """Everything that arrived together. ``last``: the response is complete and the connection is free again."""
+        """Take all of the body that arrived together. last: the response is complete and the connection free again"""
 
     def on_lost(self, detail: str) -> None:
-        """The connection ended, or spoke nonsense, before the response was complete."""
+        """End the response: the connection ended, or broke the protocol, before the response was complete."""
 
 
 class EngineConnection(Protocol):
-    """A connection to an engine, as an exchange needs it.
+    """A connection to an engine, as an exchange needs it."""
 
-    path: the way of its chunks; used: it has carried a complete answer
-    """
-
-    path: ChunkPath
-    used: bool
+    path: ChunkPath  # the way of its chunks
+    used: bool  # it has carried a complete response
 
     @property
     def usable(self) -> bool: ...
     def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
-        """Send one request; its answer goes to ``sink``."""
+        """Send one request; its response goes to ``sink``."""
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def abort(self) -> None:
-        """Give the answer up: the engine sees the connection end at once."""
+        """Give the response up: the engine sees the connection end at once."""
 
     def close(self) -> None: ...
 
 
-class UpstreamConnection:
-    """One connection to an engine. Carries one request at a time; hands on each block of body as it arrives.
+class UpstreamConnection:  # size: the parser calls seven of its methods, and reading is one state machine
+    """One connection to an engine. It carries one request at a time, and delivers each block of body as it arrives.
 
-    Answers of known heads in whole chunks, or of a known length, never meet the parser. Where one turns out to be
-    of another kind, the parser is given its head, and goes on from where the answer is.
+    A response whose head is known and whose body is in whole chunks or of known length does without the parser. Where
+    it turns out to be of another kind, the parser gets its head and continues from there.
     """
 
     __slots__ = (
@@ -104,20 +104,20 @@ class UpstreamConnection:
         self.path: ChunkPath = EngineProtocol(self)
         self._keep = keep
         self._transport: Any = None
-        self._parser: Any = None  # of this answer; None while it needs none
+        self._parser: Any = None  # of this response; None while it needs none
         self._sink: ResponseSink | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
-        self._at_start = False  # nothing of the answer came yet
+        self._at_start = False  # nothing of the response arrived yet
         self._complete = False
         self._interim = False
         self._until_end = False
         self._reusable = False
-        self._left = -1  # bytes of a body of known length that are still to come; -1: it is in chunks, or parsed
-        self._ended = False  # by the engine, or by us: nothing can be sent any more
+        self._left = -1  # bytes still missing of a body of known length; -1: it is in chunks, or parsed
+        self._ended = False  # by the engine or by this process: nothing can be sent any more
         self._paused = False
-        self._wrote_much = False  # some of it may not be sent yet
-        self._unparsed_head = b""  # what the parser is to be given before anything else
+        self._wrote_much = False  # a part of the request may not be sent yet
+        self._unparsed_head = b""  # what the parser must get before anything else
         self.used = False  # has carried a complete response
 
     # what the exchange calls
@@ -172,24 +172,24 @@ class UpstreamConnection:
             sock.setsockopt(level, option, value)
 
     def eof_received(self) -> None:
-        """The loop closes the connection, and says so in a moment."""
+        """Stop using the connection; the loop closes it and calls ``connection_lost`` in a moment."""
         self._ended = True
 
     def data_arrived(self, data: bytes) -> None:
-        """What is not for the short way of ``ChunkPath``."""
+        """Read what does not take the short way of ``ChunkPath``."""
         sink = self._sink
-        if sink is None:  # an idle engine has nothing to say: what follows could not be told from an answer
+        if sink is None:  # bytes without a request: they would be taken for the next response
             self.abort()
             return
         if self.path.between_chunks:
-            # The parser is between two chunks before this one and after it, so it need not see it.
+            # The parser is between two chunks before these bytes and after them, so it need not see them.
             chunks = whole_chunks(data, 0)
             if chunks is not None:
                 self._deliver_chunks(sink, chunks)
                 return
         elif self._at_start:
             self._at_start = False
-            known = known_answer(data)
+            known = cached_response_head(data)
             if known is not None:
                 self._begin(sink, data, known)
                 return
@@ -199,7 +199,7 @@ class UpstreamConnection:
         self._parse(sink, data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.path.owner = None  # each holds the other
+        self.path.owner = None  # they refer to each other
         self._transport = None
         self._parser = None
         sink = self._sink
@@ -213,7 +213,7 @@ class UpstreamConnection:
 
     # without the parser
 
-    def _begin(self, sink: ResponseSink, data: bytes, known: tuple[KnownAnswer, int, int]) -> None:
+    def _begin(self, sink: ResponseSink, data: bytes, known: tuple[CachedResponseHead, int, int]) -> None:
         answer, body_at, length = known
         self._reusable = answer.reusable
         if length >= 0:
@@ -249,9 +249,9 @@ class UpstreamConnection:
         sink.on_block(body, last=self._complete)
 
     def _deliver_part(self, sink: ResponseSink, data: bytes) -> None:
-        """Of a body whose length is known."""
+        """Deliver a part of a body whose length is known."""
         left = self._left - len(data)
-        if left < 0 and not data[self._left :].strip(b"\r\n"):  # a line end after the body belongs to nothing
+        if left < 0 and not data[self._left :].strip(b"\r\n"):  # a line end after the body is ignored
             data, left = data[: self._left], 0
         if left < 0:
             self._lose("it sent more than it had announced")
@@ -272,13 +272,13 @@ class UpstreamConnection:
                 if self.path.between_chunks:
                     parser.feed_data(self._unparsed_head)
                 else:
-                    self._unparsed_head = data  # it may be the whole of an answer's head
+                    self._unparsed_head = data  # it may be a whole response head
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             cause = error.__context__
-            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, AnswerHeadError):
-                raise  # a defect of ours: the loop reports it and closes the connection
-            self._lose(f"its answer is not HTTP: {cause or error}")
+            if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, ResponseHeadError):
+                raise  # a defect of Longboat: the loop reports it and closes the connection
+            self._lose(f"its response is not HTTP: {cause or error}")
             return
         if self.path.between_chunks and not data.endswith(b"\r\n"):
             self.path.between_chunks = False  # the parser has a part of the next chunk's size
@@ -294,26 +294,26 @@ class UpstreamConnection:
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise AnswerHeadError("a second answer to one request")
+            raise ResponseHeadError("a second response to one request")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.path.between_chunks:  # of an answer that began without the parser
+        if self.path.between_chunks:  # the parser got the head of a response that began without it
             return
         status = self._parser.get_status_code()
         self._interim = status < 200
         if self._interim:
-            self._unparsed_head = b""  # what follows is not what these bytes began with
+            self._unparsed_head = b""  # the head that follows is another one
             return
         if self._sink is None:
             return
-        head = answer_head(status, self._headers)
+        head = parse_response_head(status, self._headers)
         self._until_end = head.until_end
         self._reusable = not head.until_end and self._parser.should_keep_alive()
-        learn_answer(self._unparsed_head, head, reusable=self._reusable)
+        cache_response_head(self._unparsed_head, head, reusable=self._reusable)
         self._sink.on_head(head)
 
     def on_chunk_header(self) -> None:

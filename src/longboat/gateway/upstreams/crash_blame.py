@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
     from longboat.gateway.upstreams.upstream import Upstream
 
-__all__ = ("Blame", "Deaths", "is_dead", "until_answers")
+__all__ = ("Blame", "CrashBlame", "is_dead", "until_answers")
 
 _ASK_EVERY_S = 1.0
 _DYING_S = 0.1  # a process that was killed still takes connections for a moment
-_MANY_DIE_S = 0.25  # engines that die so soon after one another died of something else
-_ONE_DEATH_S = 1.0  # connections of a dead engine end within it
+_MANY_DIE_S = 0.25  # engines that die within this time of each other have another cause than a request
+_ONE_DEATH_S = 1.0  # all connections of a dead engine end within this time
 
 
-class Deaths:
-    """What one process knows. It sees only its own requests. any_blamed: whether any request ever was."""
+class CrashBlame:
+    """The deaths of engines as one process knows them, from its own requests only."""
 
     __slots__ = ("_clock", "_last", "_poison", "any_blamed")
 
     def __init__(self, clock: Clock = WALL) -> None:
         self._clock = clock
         self._poison = PoisonList()
-        self.any_blamed = False
+        self.any_blamed = False  # whether any request was ever blamed
         self._last: dict[str, tuple[float, Hashable | None]] = {}
 
     def suspect(self, upstream: Upstream, now_s: float, *, sure: bool) -> Hashable | None:
-        """Whose first steps the engine was lost in, if it was one request's alone. Asked before who asks has left the
-        engine; the answer is the same for all that are lost with it. sure: something was lost at least
+        """Return the request to blame for the loss of an engine: the only one in its first steps there, else None.
+
+        Every request that is lost with the engine gets the same result. Call it before the request leaves the engine.
+        sure: at least one request was lost
         """
         died_s, who = self._last.get(upstream.key, (-_ONE_DEATH_S, None))
         if now_s - died_s >= _ONE_DEATH_S:
@@ -51,33 +53,31 @@ class Deaths:
         return who
 
     def blame(self, digest: str) -> bool:
-        """The engine is dead indeed. Whether this makes the request poison."""
+        """Count a confirmed death, and return whether it makes the request poison."""
         self.any_blamed = True
         return self._poison.blame(digest, self._clock.monotonic_s())
 
     def acquit(self, digest: str) -> None:
-        """It was answered in the end: the death was chance."""
+        """Clear a request that was completed in the end: the death was chance."""
         self._poison.forget(digest)
 
     def is_poison(self, path: bytes, body: bytes) -> bool:
+        """Return whether the request is refused because of the deaths that it caused."""
         return self._poison.is_poison(request_digest(path, body), self._clock.monotonic_s())
 
 
 class Blame:
-    """The deaths of engines that one request may have caused.
-
-    digest: of the request, once it was blamed for a death; suspected: keys of engines that were lost in its first steps
-    """
+    """The deaths of engines that one request may have caused."""
 
     __slots__ = ("_deaths", "digest", "suspected")
 
-    def __init__(self, deaths: Deaths) -> None:
+    def __init__(self, deaths: CrashBlame) -> None:
         self._deaths = deaths
-        self.digest = ""
-        self.suspected: frozenset[str] = frozenset()
+        self.digest = ""  # of the request, once it was blamed for a death
+        self.suspected: frozenset[str] = frozenset()  # keys of the engines that were lost in its first steps
 
     def suspect(self, key: str) -> None:
-        """The engine was lost in the request's first steps."""
+        """Note that the engine was lost in the request's first steps."""
         self.suspected |= {key}
 
     def accuse(self, dead: frozenset[str], path: bytes, body: bytes | None) -> None:
@@ -90,13 +90,13 @@ class Blame:
                 self._deaths.blame(self.digest)
 
     def acquit(self) -> None:
-        """The request was answered in the end: what it was blamed for was chance."""
+        """Clear the request: it was completed in the end, so the deaths were chance."""
         if self.digest:
             self._deaths.acquit(self.digest)
 
 
 async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
-    """Whether nobody takes a connection there, and keeps it."""
+    """Return whether the engine accepts no connection, or closes it at once."""
     writer = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -113,11 +113,11 @@ async def is_dead(upstream: Upstream, timeout_s: float) -> bool:
 
 
 async def until_answers(upstream: Upstream) -> None:
-    """Until an engine that was silent says again how it is, or has left the table."""
+    """Wait until a silent engine responds again, or has left the table."""
     while upstream.lost and not upstream.gone:
         await asyncio.sleep(_ASK_EVERY_S)
         if await _answers(upstream):
-            upstream.mark_found()
+            upstream.mark_up()
 
 
 async def _answers(upstream: Upstream) -> bool:

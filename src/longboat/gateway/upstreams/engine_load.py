@@ -1,4 +1,4 @@
-"""Asks engines how busy they are, so that slots which others take are not given out twice."""
+"""Asks engines how busy they are, so that slots which other clients use are not given out twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 16
 
 
 async def follow_load(table: LiveTable, every_s: float) -> None:
-    """Look at each engine's ``/metrics`` every so often, for ever. An engine that tells nothing keeps its capacity."""
+    """Read each engine's ``/metrics`` every ``every_s`` seconds. An engine that reports nothing keeps its capacity."""
     gate = asyncio.Semaphore(_AT_ONCE)
     while True:
         await asyncio.sleep(every_s)
@@ -29,14 +29,14 @@ async def follow_load(table: LiveTable, every_s: float) -> None:
 
 
 async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) -> None:
-    """whole: requests that the engine works on at once, ours and others'."""
+    """Set the reported slots of one engine. whole: requests of all senders that the engine works on at once"""
     async with gate:
         try:
             answer = await ask(upstream.url, "/metrics", api_key=upstream.api_key, timeout_s=_TIMEOUT_S)
         except (OSError, ValueError):
             answer = None
     if answer is None or answer.status != 200:
-        upstream.room_told = None
+        upstream.reported_slots = None
         return
     text = answer.body.decode(errors="replace")
     lines = (line for line in text.splitlines() if line.startswith("vllm:num_requests_"))
@@ -44,8 +44,8 @@ async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) 
     running = total_of(samples, "vllm:num_requests_running")
     waiting = total_of(samples, "vllm:num_requests_waiting")
     if running is None or not upstream.capacity or whole is None:
-        upstream.room_told = None
+        upstream.reported_slots = None
         return
     own = upstream.outstanding
-    # What the engine has beyond ours is others' work: room that it takes is not ours, even where our part is larger.
-    upstream.room_told = own + corrected(whole, own, int(running), int(waiting or 0))
+    # Requests of other senders take slots from this process, even where its part of the engine is larger.
+    upstream.reported_slots = own + corrected(whole, own, int(running), int(waiting or 0))

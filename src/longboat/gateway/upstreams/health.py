@@ -1,4 +1,4 @@
-"""Whether an engine is there: one small GET, with a deadline."""
+"""Checks whether an engine responds: one small GET, with a deadline."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ("LateError", "is_there")
 
 
 class LateError(OSError):
-    """No answer in time: the engine is gone, or very busy."""
+    """No response in time: the engine is gone, or very busy."""
 
 
 async def is_there(url: str, path: str, *, api_key: str = "", timeout_s: float) -> str:
-    """Ask an engine at ``http://HOST:PORT`` for ``path``. Empty when it is well, else the reason in a few words.
+    """Ask an engine at ``http://HOST:PORT`` for ``path``. Return "" when it is well, else the reason in a few words.
 
-    :raises LateError: it did not answer in ``timeout_s``
+    :raises LateError: it did not respond within ``timeout_s``
     """
     try:
         answer = await ask(url, path, api_key=api_key, timeout_s=timeout_s, head_only=True)

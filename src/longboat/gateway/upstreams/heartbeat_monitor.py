@@ -1,4 +1,4 @@
-"""Listens to the heartbeats of every endpoint's gang, and takes endpoints that do not work any more out of use."""
+"""Listens to the heartbeats of every endpoint's gang, and takes endpoints that stopped working out of use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_EVERY_S = 0.1
 
 
 async def follow_beats(table: LiveTable, limits: LivenessLimits | None = None, clock: Clock = WALL) -> None:
-    """Judge every endpoint that has a door, for ever."""
+    """Judge every endpoint that sends heartbeats, until the task is cancelled."""
     limits = limits or LivenessLimits()
     ears: dict[Upstream, _Ear] = {}
     try:
@@ -41,7 +41,7 @@ async def follow_beats(table: LiveTable, limits: LivenessLimits | None = None, c
 
 
 def _tell_found(table: LiveTable, upstream: Upstream) -> None:
-    """There is room again for who waits."""
+    """Wake the requests that wait: the endpoint has room again."""
     pool = table.pool(upstream.model)
     if pool is not None:
         pool.wake()
@@ -51,13 +51,13 @@ def _tell_found(table: LiveTable, upstream: Upstream) -> None:
 def _look(ear: _Ear, now_s: float) -> None:
     try:
         ear.look(now_s)
-    except Exception as error:  # a stream that cannot be moved must not end the watch over all others
+    except Exception as error:  # a stream that cannot be moved must not end the watch over the other endpoints
         report = {"message": "a lost endpoint's streams could not be moved", "exception": error}
         asyncio.get_running_loop().call_exception_handler(report)
 
 
 def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: LivenessLimits, clock: Clock) -> None:
-    """One for each endpoint with a door. Of those that left the table, the ones that still give answers keep theirs."""
+    """Listen to each endpoint that sends heartbeats; those that left the table count until their last stream ends."""
     for upstream in known:
         ear = ears.get(upstream)
         if ear is not None and ear.door != upstream.beats:
@@ -70,7 +70,7 @@ def _keep_ears(ears: dict[Upstream, _Ear], known: Iterable[Upstream], limits: Li
 
 
 class _Ear:
-    """What is heard of one endpoint."""
+    """The record of one endpoint's heartbeats."""
 
     def __init__(self, upstream: Upstream, limits: LivenessLimits, clock: Clock) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class _Ear:
     def close(self) -> None:
         self._task.cancel()
         if self._upstream.lost:
-            self._upstream.mark_found()  # nobody would do it later
+            self._upstream.mark_up()  # no later judgement would
 
     def on_beat(self, beat: Beat) -> None:
         self._liveness.hear(beat, self._clock.monotonic_s())
@@ -98,10 +98,10 @@ class _Ear:
         if judgement.health is Health.LOST:
             if not upstream.lost:
                 log.warning("%s is lost: %s", upstream.key, _words(judgement))
-                upstream.mark_lost(_words(judgement))
+                upstream.mark_down(_words(judgement))
         elif upstream.lost:
             log.warning("%s recovered", upstream.key)
-            upstream.mark_found()
+            upstream.mark_up()
         if judgement.health is Health.DOUBTFUL and now_s - self._doubted_s >= upstream.limits.suspect_s:
             self._doubted_s = now_s
             upstream.mark_suspect()

@@ -16,33 +16,27 @@ from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Queued, Reject
 __all__ = ("Pool", "Waiting")
 
 _JUDGE_S = 1.0
-_RECHECK_S = 0.01  # while somebody waits: another process of this node may have given a slot back
+_RECHECK_S = 0.01  # while requests wait: another process of this node may have given a slot back
 
 
 class Waiting(Protocol):
-    """A request that waits: for a slot, for an engine, or for its turn to be gone on with by another one."""
+    """A request that waits for a slot, for an engine, or for its turn to resume."""
 
     def granted(self) -> None:
-        """It has a slot now."""
+        """Start: the request has a slot now."""
 
     def timed_out(self) -> None:
-        """It waited too long for a slot; its ticket is gone."""
+        """Give up: the request waited too long for a slot, and its ticket is gone."""
 
     def woken(self) -> None:
-        """There may be an engine now."""
+        """Look for an engine again: there may be one now."""
 
     def may_resume(self) -> None:
-        """It is its turn."""
+        """Resume at another engine now."""
 
 
-class Pool:
-    """Gives slots on ready endpoints to requests: at once where there is room and nobody waits, else in fair order.
-
-    ready_s: when (monotonic) an endpoint was ready last
-    parked: requests that wait for an engine; outliers: engines that are too slow
-
-    Its 19 methods are about three kinds of waiting (for a slot, an engine, a turn) that share the model's endpoints.
-    """
+class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) share the model's endpoints
+    """A model's ready endpoints, and the slots on them: given at once where there is room, else in fair order."""
 
     __slots__ = (
         "_judged_s",
@@ -61,17 +55,18 @@ class Pool:
         self.model = model
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
-        self.ready_s = time.monotonic()  # whoever begins now does not know better
-        self.parked: dict[Waiting, None] = {}
-        self.outliers = Outliers()
+        # Time (monotonic) at which an endpoint was last ready; a process that begins now knows no earlier one.
+        self.ready_s = time.monotonic()
+        self.parked: dict[Waiting, None] = {}  # requests that wait for an engine
+        self.outliers = Outliers()  # engines that are too slow
         self._judged_s = 0.0
         self._resumes: ResumeBudget[Waiting] = ResumeBudget()
-        self._soon = False
+        self._soon = False  # ``_pump`` is about to run
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def slots(self) -> int:
-        """What this process may use now; 0 when no endpoint is ready."""
+        """Slots that this process may use now; 0 when no endpoint is ready."""
         total = 0
         for upstream in self.upstreams:
             if upstream.ready:
@@ -104,17 +99,17 @@ class Pool:
         return verdict
 
     def release(self, ticket: Ticket, now_s: float) -> None:
-        """Give a slot back. What it was used for is told to ``scheduler.learn``."""
+        """Give a slot back. ``scheduler.learn`` takes what it was used for."""
         self.scheduler.release(ticket, now_s=now_s)
         if self.scheduler.num_waiting:
             self.pump_soon()
 
     def cancel(self, ticket: Ticket) -> None:
-        """Take out one that waited."""
+        """Remove a ticket that waits."""
         self.scheduler.cancel(ticket)
 
     def pump_soon(self) -> None:
-        """Look for whom there is room, once what runs now has ended."""
+        """Grant free slots to waiting requests in the next round of the event loop."""
         if not self._soon:
             self._soon = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -124,25 +119,25 @@ class Pool:
         return any(upstream.ready for upstream in self.upstreams)
 
     def ask_turn(self, who: Waiting, capacity_ratio: float) -> bool:
-        """Whether another engine may go on with this answer now; else ``who.may_resume()`` is called later.
+        """Return whether another engine may continue this response now; else ``who.may_resume()`` is called later.
 
-        capacity_ratio: part of the slots that may be in this state at once, at least one
+        capacity_ratio: part of the slots that may resume at once; always at least one slot
         """
         return self._resumes.ask(who, allowed=self._allowed(capacity_ratio))
 
     def leave_turn(self, who: Waiting, capacity_ratio: float) -> None:
-        """The answer goes on, or ended."""
+        """Note that the response continues or ended, and give the turn to the next one."""
         self._resumes.leave(who)
         while (following := self._resumes.next(allowed=self._allowed(capacity_ratio))) is not None:
             asyncio.get_running_loop().call_soon(following.may_resume)
 
     def wake(self) -> None:
-        """Endpoints changed."""
+        """Let the requests that wait for an engine look again: the endpoints changed."""
         for who in tuple(self.parked):
             asyncio.get_running_loop().call_soon(who.woken)
 
     def sweep(self, now_s: float) -> None:
-        """Lets go who waited too long, and looks for room that came otherwise than by ``finish``."""
+        """End requests that waited too long, and grant slots that became free without ``release``."""
         if self.any_ready:
             self.ready_s = now_s
         if now_s - self._judged_s >= _JUDGE_S:
@@ -155,7 +150,7 @@ class Pool:
         self.pump_soon()
 
     def close(self) -> None:
-        """The model has left: nobody waits for it any more."""
+        """End all waiting: the model left the table."""
         self.upstreams = ()
         self.wake()
         for ticket in self.scheduler.expire(math.inf):

@@ -1,4 +1,4 @@
-"""What the event loop calls of a connection to an engine. Never compiled with the others: its base is written in C."""
+"""The event loop's side of a connection to an engine. Never compiled with the others: its base is written in C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("EngineProtocol",)
 
 
 class EngineProtocol(ChunkPath):
-    """An asyncio protocol; ``owner`` is an ``UpstreamConnection``, until the connection is lost."""
+    """An asyncio protocol; ``owner`` is an ``UpstreamConnection`` until the connection is lost."""
 
     __slots__ = ()
 
@@ -26,6 +26,6 @@ class EngineProtocol(ChunkPath):
             self.owner.eof_received()
 
     def pause_writing(self) -> None:
-        """A request is written whole: there is nothing to hold back."""
+        """Do nothing: a request is written whole."""
 
     def resume_writing(self) -> None: ...

@@ -1,11 +1,11 @@
-"""Which replica keeps which response of the Responses API, and whose it is."""
+"""Remembers which replica stores which response of the Responses API, and to which tenant it belongs."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-__all__ = ("Owner", "Owners")
+__all__ = ("Owner", "ResponseAffinity")
 
 _ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_\-]{1,120})"')
 _LOOK_BYTES = 64 * 1024
@@ -13,15 +13,15 @@ _MAX_OWNERS = 50_000
 
 
 class Owner(NamedTuple):
-    """tenant: the only one who may ask for it; key: of the replica, see ``Upstream.key``."""
+    """The tenant to which a stored response belongs, and the replica that stores it."""
 
-    tenant: str
+    tenant: str  # only this tenant may ask for the response
     model: str
-    key: str
+    key: str  # of the replica, see ``Upstream.key``
 
 
-class Owners:
-    """Remembers the newest; the oldest is forgotten, and a request for it is then refused."""
+class ResponseAffinity:
+    """The newest responses and their replicas. A request for a response that was forgotten is refused."""
 
     __slots__ = ("_by_id",)
 
@@ -29,7 +29,10 @@ class Owners:
         self._by_id: dict[str, Owner] = {}
 
     def learn(self, body: bytes, *, tenant: str, model: str, key: str) -> None:
-        """body: the beginning of an answer, a JSON document or an event that holds the response's id."""
+        """Remember the response whose id stands in ``body``.
+
+        body: the beginning of a response: a JSON document, or an event that holds the id
+        """
         found = _ID.search(body[:_LOOK_BYTES])
         if found is None:
             return
@@ -39,10 +42,10 @@ class Owners:
             del by_id[next(iter(by_id))]
 
     def of(self, response_id: str, tenant: str) -> Owner | None:
-        """None where it is unknown here, or another tenant's."""
+        """Return the owner of a response; None where it is unknown here, or belongs to another tenant."""
         owner = self._by_id.get(response_id)
         return owner if owner is not None and owner.tenant == tenant else None
 
     def find(self, response_id: str) -> Owner | None:
-        """Whoever's it is; for other workers of this node, which check the tenant."""
+        """Return the owner for another worker of this node, which checks the tenant itself."""
         return self._by_id.get(response_id)

@@ -1,50 +1,52 @@
-"""Reads the answers that engines give over and over without a parser: heads that came before."""
+"""Recognizes response heads that an engine sent before, so that they are not parsed again."""
 
 from __future__ import annotations
 
-from longboat.gateway.http.response_head import AnswerHead
+from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.native.leaf_work import head_of
 
-__all__ = ("KnownAnswer", "known_answer", "learn_answer")
+__all__ = ("CachedResponseHead", "cache_response_head", "cached_response_head")
 
 _MAX_HEAD_BYTES = 4096
 _MAX_KNOWN = 1024
 
 
-class KnownAnswer:
-    """What the parser made of a head, and whether its connection can be used again."""
+class CachedResponseHead:
+    """A parsed head, and whether its connection can be used again."""
 
     __slots__ = ("head", "reusable")
 
-    def __init__(self, head: AnswerHead, *, reusable: bool) -> None:
+    def __init__(self, head: ResponseHead, *, reusable: bool) -> None:
         self.head = head
         self.reusable = reusable
 
 
-_known: dict[bytes, KnownAnswer] = {}
+_known: dict[bytes, CachedResponseHead] = {}
 
 
-def known_answer(data: bytes) -> tuple[KnownAnswer, int, int] | None:
-    """The answer that ``data`` begins, where its head came before: where its body begins, and its length, -1 if it
-    comes in chunks."""
+def cached_response_head(data: bytes) -> tuple[CachedResponseHead, int, int] | None:
+    """Return the known head with which ``data`` begins, where its body begins, and its length (-1: in chunks).
+
+    None where the head is new.
+    """
     seen = head_of(data, _MAX_HEAD_BYTES)
     if seen is None:
         return None
     key, body_at, length = seen
     found = _known.get(key)
-    if found is None or (found.head.length is None) is not (length < 0):  # without the digits it is none
+    if found is None or (found.head.length is None) is not (length < 0):  # the key lacks the digits
         return None
     return found, body_at, length
 
 
-def learn_answer(data: bytes, head: AnswerHead, *, reusable: bool) -> None:
-    """``data`` began with an answer's head, which the parser read and nothing was wrong with."""
+def cache_response_head(data: bytes, head: ResponseHead, *, reusable: bool) -> None:
+    """Remember the head with which ``data`` begins, as the parser read it without an error."""
     seen = head_of(data, _MAX_HEAD_BYTES)
     if seen is None or head.until_end or head.status in (204, 304):
         return
     key, body_at, length = seen
     if not key.startswith(b"HTTP/1.1 ") or key.count(b"\n") != key.count(b"\r\n"):
-        return  # the parser passes over empty lines before it
+        return  # the parser skips empty lines before a head
     if head.length is not None:
         if length != head.length or data[: body_at - 2].lower().count(b"\r\ncontent-length:") != 1:
             return
@@ -52,4 +54,4 @@ def learn_answer(data: bytes, head: AnswerHead, *, reusable: bool) -> None:
         return
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
-    _known[key] = KnownAnswer(head, reusable=reusable)
+    _known[key] = CachedResponseHead(head, reusable=reusable)

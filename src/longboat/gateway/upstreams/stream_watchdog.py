@@ -1,4 +1,4 @@
-"""Looks at one answer four times a second: whether its engine still works on it, and how fast."""
+"""Watches one response, four times a second: whether its engine still works on it, and how fast."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ("Told", "Watch")
 
 
 class Told(Protocol):
-    """What an engine told of an answer. engine_steps: of its own; -1 is nothing yet"""
+    """The part of a response's journal that the watchdog reads."""
 
-    engine_steps: int
+    engine_steps: int  # steps that the engine has made; -1: it reported none yet
 
     @property
     def num_tokens(self) -> int: ...
 
 
 class Watch:
-    """Of one answer at one engine. Times are monotonic seconds."""
+    """The watch over one response at one engine. Times are monotonic seconds."""
 
     __slots__ = ("_looked_s", "_progress_s", "_silent_s", "_steps", "_tokens", "started")
 
@@ -29,15 +29,15 @@ class Watch:
         self._silent_s = 0.0
         self._steps = -1
         self._tokens = tokens
-        self.started = False  # it brought a token
+        self.started = False  # a token has arrived
 
     def paused(self, now_s: float) -> None:
-        """The client does not read, so neither do we."""
+        """Start counting again: the client does not read, so the gateway does not read from the engine."""
         self._looked_s = self._progress_s = now_s
         self._silent_s = 0.0
 
     def look(self, upstream: Upstream, journal: Told | None, now_s: float, silent_s: float) -> tuple[int, float]:
-        """Learn from what came since the last look. Tokens of it, and the seconds that they took."""
+        """Learn from what arrived since the last look. Return its tokens and the seconds that they took."""
         if silent_s < self._silent_s:
             upstream.pace.learn(now_s, silence_s=self._silent_s)
         self._silent_s = silent_s
@@ -55,19 +55,17 @@ class Watch:
         return (new, now_s - looked_s) if was_started else (0, 0.0)
 
     def verdict(self, upstream: Upstream, journal: Told | None, now_s: float) -> str:
-        """Why the engine is to be given up; empty: it is not."""
+        """Return the reason to give the engine up; empty: it works."""
         if self._silent_s > upstream.pace.silence_limit_s(now_s, headless=journal is None):
-            return f"it said nothing for {self._silent_s:.1f} s"
+            return f"it sent nothing for {self._silent_s:.1f} s"
         if journal is None:
             return ""
         stalled_s = now_s - self._progress_s
         steps = self.started and journal.engine_steps > self._steps + 1
         if stalled_s > upstream.pace.stall_limit_s(now_s, steps=steps, watched=bool(upstream.beats)):
             if journal.engine_steps > self._steps and not self.started:
-                self._progress_s, self._steps = (
-                    now_s,
-                    journal.engine_steps,
-                )  # it waits for its turn, or for a long prompt
+                self._progress_s = now_s  # it waits for its turn, or for a long prompt
+                self._steps = journal.engine_steps
                 return ""
             return f"it made no token for {stalled_s:.0f} s"
         return ""

@@ -1,4 +1,4 @@
-"""The endpoint table in the hand of one gateway process: which pushes it takes, and the live endpoints."""
+"""The endpoint table of one gateway process: which pushes it accepts, and the live endpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVED = "it is taken out of use"
 
 
 class LiveTable:
-    """Holds the newest table. Endpoints that stay keep their connections and their counts."""
+    """The newest table. Endpoints that stay keep their connections and their counts."""
 
     def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, clock: Clock = WALL) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class LiveTable:
         return self.epoch is not None
 
     def offer(self, epoch: str, table: EndpointTable) -> bool:
-        """Take the table, or leave it where it is older than ours: same epoch and a lower version.
+        """Take the table, or leave it where it is older than the present one: same epoch and a lower version.
 
         :raises UserInputError: an endpoint's address cannot be used; nothing is changed
         """
@@ -49,7 +49,7 @@ class LiveTable:
             upstream.learn(endpoint)
             upstream.capacity = self._capacity(endpoint.capacity)
             if not upstream.capacity:
-                upstream.room_told = None  # without slots here, room there is none of ours
+                upstream.reported_slots = None  # without a capacity, a report means nothing
         for upstream in old.values():
             upstream.retire()
         self._engine_capacities = {e.key: e.engine_capacity for e in table.endpoints}
@@ -62,14 +62,14 @@ class LiveTable:
         return True
 
     def pool(self, model: str) -> Pool | None:
-        """A model's endpoints and queue; None where the fleet has no such model."""
+        """Return a model's endpoints and queue; None where the fleet has no such model."""
         return self._pools.get(model)
 
     def pools(self) -> list[Pool]:
         return list(self._pools.values())
 
     def endpoints(self, model: str) -> tuple[Upstream, ...] | None:
-        """The endpoints of a model; None where the fleet has no such model."""
+        """Return the endpoints of a model; None where the fleet has no such model."""
         pool = self._pools.get(model)
         return None if pool is None else pool.upstreams
 
@@ -77,7 +77,7 @@ class LiveTable:
         return [u for pool in self._pools.values() for u in pool.upstreams]
 
     def demands(self) -> dict[str, int]:
-        """Requests of each endpoint, by its key: those it has from us, and an equal part of those that wait."""
+        """Return the requests of each endpoint, by its key: those that run there, and a part of those that wait."""
         found: dict[str, int] = {}
         for pool in self._pools.values():
             ready = [u for u in pool.upstreams if u.ready]
@@ -86,17 +86,17 @@ class LiveTable:
         return found
 
     def tenant_demands(self) -> dict[str, dict[str, Demand]]:
-        """What each tenant has running and waiting, by model."""
+        """Return what each tenant has running and waiting, by model."""
         found = {model: pool.scheduler.demands() for model, pool in self._pools.items()}
         return {model: tenants for model, tenants in found.items() if tenants}
 
     def engine_capacity(self, upstream: Upstream) -> int | None:
-        """Requests that the engine works on at once, for all gateways together; our own part where nobody told."""
+        """Return the requests that the engine works on at once for all gateways; where unknown, this process's part."""
         whole = self._engine_capacities.get(upstream.key)
         return upstream.capacity if whole is None else whole
 
     def set_queue(self, queue: QueuePolicy) -> None:
-        """How requests wait from now on."""
+        """Change how requests wait from now on."""
         self._queue = queue
         for pool in self._pools.values():
             pool.scheduler.queue = queue
@@ -105,7 +105,7 @@ class LiveTable:
         return any(u.ready for u in self.upstreams())
 
     def _fill_pools(self, made: list[Upstream]) -> None:
-        """Pools that stay keep their queues; what waits for a model that left is refused."""
+        """Give the endpoints to the pools. Pools that stay keep their queues; those of models that left are closed."""
         old, self._pools = self._pools, {}
         for model in self.models:
             pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
@@ -119,9 +119,9 @@ class LiveTable:
         for pool in old.values():
             pool.close()
 
-    def _capacity(self, told: int | None) -> int | None:
+    def _capacity(self, stated: int | None) -> int | None:
         limit = self._limits.max_outstanding
-        return min((number for number in (told, limit) if number is not None), default=None)
+        return min((number for number in (stated, limit) if number is not None), default=None)
 
     def _live(self, endpoint: Endpoint, old: dict[tuple[str, str, str], Upstream]) -> Upstream:
         fresh = Upstream(endpoint, self._limits)

@@ -32,12 +32,15 @@ _REQUIRED = ("model", "replica", "generation", "url")
 
 
 def encode_table(epoch: str, table: EndpointTable) -> bytes:
-    """The document that the control socket takes."""
+    """Return the document that the control socket takes."""
     return orjson.dumps({"epoch": epoch, **dataclasses.asdict(table)})
 
 
 def decode_table(document: bytes) -> tuple[str, EndpointTable]:
-    """Epoch and table. :raises UserInputError: the document is not what :func:`encode_table` writes."""
+    """Return epoch and table.
+
+    :raises UserInputError: the document is not what :func:`encode_table` writes
+    """
     try:
         values = orjson.loads(document)
         epoch, version, models = values["epoch"], values["version"], values["models"]
@@ -71,7 +74,7 @@ def _endpoint(item: Any) -> Endpoint:
 
 
 def _level(name: str) -> ResumeLevel:
-    """One that a newer sender knows and we do not counts as none: what cannot be resumed is at least not broken."""
+    """Return the level of this name. One that only a newer sender knows is NONE, so that no response is corrupted."""
     return ResumeLevel(name) if name in _LEVELS else ResumeLevel.NONE
 
 

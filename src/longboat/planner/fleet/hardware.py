@@ -26,7 +26,7 @@ LABEL_HINT = "start the node with --label longboat.accelerator=RTX4090, or write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageHardware:
-    """What each rank of one stage computes on."""
+    """The hardware on which each rank of one stage computes."""
 
     card: Card
     machine: Machine
@@ -35,14 +35,14 @@ class StageHardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaHardware:
-    """What the ranks of one replica compute on; where stages have their own, the figures are those of the weakest."""
+    """The hardware of one replica's ranks; where stages have their own, the figures are those of the weakest."""
 
     entry: Accelerator
     card: Card
     machine: Machine
     bus: Fabric  # within a node
     network: Fabric  # between nodes
-    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes told
+    memory_is_reported: bool = True  # False where the card's memory is the catalog's and not what the nodes reported
     stages: tuple[StageHardware, ...] = ()  # where stages are bound to nodes
 
     def stage(self, number: int) -> StageHardware:
@@ -69,9 +69,9 @@ def find_hardware_of(
     memory_bytes: Mapping[str, int],
     accelerators: Mapping[str, str],
 ) -> ReplicaHardware:
-    """Return the weakest of what ranks get on the nodes that they are to be on.
+    """Return the weakest hardware that ranks get on the nodes that they are to be on.
 
-    ranks_on: node → ranks of this model there; memory_bytes, accelerators: what nodes told, by node
+    ranks_on: node → ranks of this model there; memory_bytes, accelerators: as the nodes reported them, by node
 
     Raises UserInputError where an accelerator is not known, or ranks get parts of one.
     """
@@ -91,7 +91,7 @@ def hardware_by_stage(stages: Sequence[ReplicaHardware]) -> ReplicaHardware:
     return replace(
         weakest,
         network=min((one.network for one in stages), key=lambda link: link.bandwidth_bytes_per_s),
-        memory_is_told=all(one.memory_is_told for one in stages),
+        memory_is_reported=all(one.memory_is_reported for one in stages),
         stages=tuple(StageHardware(card=one.card, machine=one.machine, bus=one.bus) for one in stages),
     )
 
@@ -104,10 +104,12 @@ def _on_processors(
     memory_bytes: Mapping[str, int],
 ) -> ReplicaHardware:
     entry = processor_part(library, rank.num_cpus)
-    told = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
-    each = min(told, default=0) or entry.memory_bytes
+    reported = [(memory_bytes.get(node.node_id) or node.memory_bytes) // ranks_on[node.node_id] for node in nodes]
+    each = min(reported, default=0) or entry.memory_bytes
     card = replace(card_of(entry, memory_bytes=each), usable_bytes=each)
-    return _hardware(card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(told, default=0)))
+    return _hardware(
+        card, Cards(entry=entry, count=1, memory_bytes=each), library, is_told=bool(min(reported, default=0))
+    )
 
 
 def _on_accelerators(nodes: Sequence[Node], library: Library, accelerators: Mapping[str, str]) -> ReplicaHardware:
@@ -134,5 +136,5 @@ def _hardware(card: Card, cards: Cards, library: Library, *, is_told: bool) -> R
         machine=machine,
         bus=fabric_of(bus),
         network=fabric_of(kind.network),
-        memory_is_told=is_told,
+        memory_is_reported=is_told,
     )

@@ -1,4 +1,4 @@
-"""What is known of a fleet's models and nodes when it is planned: gathered by the cluster, read by the planner."""
+"""The planner's inputs about a fleet's models and nodes: gathered by the cluster, read by the planner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ("PathReport", "PlannerInputs", "PortReport")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathReport:
-    """What a node says about a local path."""
+    """A node's report about a local path."""
 
     node_id: str
     path: str

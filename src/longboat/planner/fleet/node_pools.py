@@ -34,13 +34,10 @@ class NodePools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sort:
-    """Nodes whose ranks get the same card, or about the same memory.
-
-    labels: empty where there is no other sort; None where no label tells them from the others
-    """
+    """The nodes whose ranks get the same card, or about the same memory."""
 
     nodes: tuple[Node, ...]
-    labels: Labels
+    labels: Labels  # empty where there is no other sort; None where no label distinguishes them
 
 
 def node_pools(context: PlacementContext) -> list[NodePools]:
@@ -61,19 +58,19 @@ def node_pools(context: PlacementContext) -> list[NodePools]:
 
 
 def _ways(context: PlacementContext, nodes: Sequence[Node], sorts: Sequence[_Sort], count: int) -> Iterator[NodePools]:
-    """Yield the sorts apart where labels tell them, and all nodes together where they do not, or are processors."""
-    told = [(sort.nodes, sort.labels) for sort in sorts if sort.labels is not None]
-    is_told = len(told) == len(sorts) > 0
-    by_id = any(NODE_ID in labels for _, labels in told)
+    """Yield each sort alone where labels distinguish them; all nodes together where they do not, or are processors."""
+    labelled = [(sort.nodes, sort.labels) for sort in sorts if sort.labels is not None]
+    is_told = len(labelled) == len(sorts) > 0
+    by_id = any(NODE_ID in labels for _, labels in labelled)
     apart = bool(context.rank.num_gpus) and is_told and not by_id
     if not apart:
         pool = _pool(context, nodes, 0, count)
         yield NodePools(pools=(pool,), labels=({},))
-    if is_told and (apart or len(told) > 1):
-        mixed = len(told) > 1 and context.wanted.split_is_open and not why_unmixed(context)
-        pools = tuple(_pool(context, group, number, count) for number, (group, _) in enumerate(told))
+    if is_told and (apart or len(labelled) > 1):
+        mixed = len(labelled) > 1 and context.wanted.split_is_open and not why_unmixed(context)
+        pools = tuple(_pool(context, group, number, count) for number, (group, _) in enumerate(labelled))
         if apart or mixed:
-            yield NodePools(pools=pools, labels=tuple(labels for _, labels in told), equal=apart, mixed=mixed)
+            yield NodePools(pools=pools, labels=tuple(labels for _, labels in labelled), equal=apart, mixed=mixed)
 
 
 def _pool(context: PlacementContext, nodes: Sequence[Node], number: int, count: int) -> Pool:
@@ -89,7 +86,7 @@ def _pool(context: PlacementContext, nodes: Sequence[Node], number: int, count: 
         slots=slots,
         bus=found.bus,
         network=found.network,
-        memory_is_told=found.memory_is_told,
+        memory_is_reported=found.memory_is_reported,
     )
 
 

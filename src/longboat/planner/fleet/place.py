@@ -35,7 +35,7 @@ class NoShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gang:
-    """What is to be placed, and where it may go. rooms: of every node that matches."""
+    """A gang that is to be placed, and the room that each matching node has for it."""
 
     tensor: int
     pipeline: int

@@ -76,8 +76,8 @@ def _near(labels: Mapping[str, str], nodes: Sequence[Node]) -> str:
 
 def _reason(stages: Sequence[Mapping[str, str]], layers: Sequence[int]) -> str:
     """Return ``stages by label: 26 layers on zone=a, 38 layers on zone=b``."""
-    told = [f"{count} layers" for count in layers] if layers else [f"stage {number}" for number in range(len(stages))]
-    pairs = (f"{what} on {label_words(labels) or 'any node'}" for what, labels in zip(told, stages, strict=True))
+    names = [f"{count} layers" for count in layers] if layers else [f"stage {number}" for number in range(len(stages))]
+    pairs = (f"{what} on {label_words(labels) or 'any node'}" for what, labels in zip(names, stages, strict=True))
     return f"stages by label: {', '.join(pairs)}"
 
 

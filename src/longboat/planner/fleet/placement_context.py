@@ -79,7 +79,7 @@ class PlacementContext:
             pools=(0,),
             hop=hop,
             over_network=torn and not gang.stages,
-            memory_is_told=hardware.memory_is_told,
+            memory_is_reported=hardware.memory_is_reported,
         )
 
     def _hardware(self, wanted: WantedModel, gang: GangShape, packing: Packing) -> ReplicaHardware:

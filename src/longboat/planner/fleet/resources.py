@@ -27,7 +27,7 @@ PARTS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """CPUs and GPUs in ten-thousandths, memory in bytes; memory None on a node that does not tell."""
+    """CPUs and GPUs in ten-thousandths, memory in bytes; memory is None on a node that does not report it."""
 
     cpus: int
     gpus: int
@@ -43,7 +43,7 @@ class Amount:
 
 
 def fits(need: Amount, room: Amount) -> bool:
-    """Return whether a need finds room; a node that does not tell its memory has enough of it."""
+    """Return whether a need finds room; a node that does not report its memory counts as having enough."""
     enough_memory = room.memory_bytes is None or (need.memory_bytes or 0) <= room.memory_bytes
     return need.cpus <= room.cpus and need.gpus <= room.gpus and enough_memory
 
@@ -73,7 +73,7 @@ def amount_of_node(node: Node) -> Amount:
 
 
 def sum_of(rooms: Sequence[Amount]) -> Amount:
-    """Return everything together; memory is None where a node does not tell its own."""
+    """Return everything together; memory is None where a node does not report its own."""
     known = [room.memory_bytes for room in rooms if room.memory_bytes is not None]
     return Amount(
         cpus=sum(room.cpus for room in rooms),

@@ -1,16 +1,13 @@
-"""Whether a model can be split as asked, from its shape alone: the rules that vLLM's layers follow."""
+"""Checks from a model's config whether it can be split as asked, by the rules that vLLM's layers follow."""
 
 from __future__ import annotations
 
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.core.errors import Problem
 from longboat.core.wanted import WantedModel
+from longboat.planner.memory.divide import head_obstacle, nearest_degrees, vocab_obstacle, working_degrees
 
 __all__ = ("check_split", "tensor_degrees")
-
-# vLLM pads the vocabulary to a multiple of this before it divides it (vocab_parallel_embedding.py).
-VOCAB_PADDING = 64
-MAX_DEGREE = 64
 
 
 def check_split(model: WantedModel, facts: ModelConfig | None) -> tuple[Problem, ...]:
@@ -29,43 +26,25 @@ def check_split(model: WantedModel, facts: ModelConfig | None) -> tuple[Problem,
 
 def tensor_degrees(facts: ModelConfig) -> list[int]:
     """Return degrees of tensor parallelism up to 64 that the model can be split into."""
-    return [degree for degree in range(1, MAX_DEGREE + 1) if not _obstacle(degree, facts)]
+    return working_degrees(lambda degree: _obstacle(degree, facts))
 
 
 def _tensor(degree: int, facts: ModelConfig) -> Problem | None:
-    obstacle = _obstacle(degree, facts)
-    if not obstacle:
+    if not (obstacle := _obstacle(degree, facts)):
         return None
-    works = tensor_degrees(facts)
-    below = max((other for other in works if other < degree), default=1)
-    above = min((other for other in works if other > degree), default=None)
-    hint = f"write {below}" + (f" or {above}" if above else "")
-    return Problem(where="split.tensor", what=f"{degree} does not divide {obstacle}", hint=hint)
+    return Problem(where="split.tensor", what=obstacle, hint=f"write {nearest_degrees(tensor_degrees(facts), degree)}")
 
 
 def _obstacle(degree: int, facts: ModelConfig) -> str:
     """Return what cannot be divided; ``""`` where all can."""
-    if facts.num_heads and facts.num_heads % degree:
-        return f"{facts.num_heads} attention heads"
-    if not _divides_kv_heads(degree, facts):
-        return f"{facts.num_kv_heads} key and value heads, nor is it a multiple of them"
+    kv_heads = 0 if facts.uses_latent_attention else facts.num_kv_heads or 0
+    if found := head_obstacle(facts.num_heads or 0, kv_heads, degree):
+        return found
     if facts.intermediate_size and not facts.num_experts and facts.intermediate_size % degree:
-        return f"the MLP's width of {facts.intermediate_size}"
+        return f"the MLP's width of {facts.intermediate_size} is no multiple of tensor {degree}"
     if facts.moe_intermediate_size and facts.moe_intermediate_size % degree:
-        return f"an expert's width of {facts.moe_intermediate_size}"
-    if facts.vocab_size and _padded(facts.vocab_size) % degree:
-        return f"the vocabulary of {facts.vocab_size}, padded to {_padded(facts.vocab_size)}"
-    return ""
-
-
-def _divides_kv_heads(degree: int, facts: ModelConfig) -> bool:
-    """Return whether key and value heads are divided, or each copied to as many ranks (QKVParallelLinear)."""
-    heads = facts.num_kv_heads
-    return not heads or facts.uses_latent_attention or heads % degree == 0 or degree % heads == 0
-
-
-def _padded(vocab_size: int) -> int:
-    return -(-vocab_size // VOCAB_PADDING) * VOCAB_PADDING
+        return f"an expert's width of {facts.moe_intermediate_size} is no multiple of tensor {degree}"
+    return vocab_obstacle(facts.vocab_size or 0, degree)
 
 
 def _pipeline(stages: int, facts: ModelConfig) -> Problem | None:

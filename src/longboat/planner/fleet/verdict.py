@@ -20,17 +20,17 @@ CACHE_FLAG = "--kv-cache-memory-bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """refusal: why it cannot start (paths begin at the model), None where it can; doubts: in sentences."""
+    """The judgement about a forecast."""
 
-    refusal: Problem | None = None
-    doubts: tuple[str, ...] = ()
+    refusal: Problem | None = None  # why it cannot start (paths begin at the model); None where it can
+    doubts: tuple[str, ...] = ()  # in sentences
 
 
 def judge(forecast: Forecast, wanted: WantedModel) -> Verdict:
     """Judge: weights, and the cache of a context that is asked for, are certain; the rest is an estimate."""
     short = forecast.fit.shortage
     unknown = [*forecast.demand.settings.unknown, *forecast.shape.estimate[:1]]
-    certain = _certain(forecast, wanted) if not unknown and forecast.layout.memory_is_told else None
+    certain = _certain(forecast, wanted) if not unknown and forecast.layout.memory_is_reported else None
     if certain is not None:
         return Verdict(refusal=certain)
     doubts = [f"not checked: {unknown[0]} may change what it takes"] if unknown else []

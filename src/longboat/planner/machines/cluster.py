@@ -17,11 +17,11 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cards:
-    """Equal accelerators of one node. memory_bytes: of one."""
+    """Equal accelerators of one node."""
 
     entry: Accelerator
     count: int
-    memory_bytes: int
+    memory_bytes: int  # of one
 
     @property
     def title(self) -> str:
@@ -33,15 +33,12 @@ class Cards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """``count`` equal nodes.
-
-    bus: between the accelerators of one node; network: by which the node reaches others
-    """
+    """``count`` equal nodes."""
 
     count: int
     cards: tuple[Cards, ...]
-    bus: Link
-    network: Link
+    bus: Link  # between the accelerators of one node
+    network: Link  # by which the node reaches others
     os: OsName = "linux"
 
     @property
@@ -57,16 +54,16 @@ class NodeKind:
 
     @property
     def title(self) -> str:
-        """What one node has."""
+        """The accelerators of one node."""
         return " + ".join(cards.title for cards in self.cards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """All nodes, equal ones together. engine: that is asked for; ``""``: the planner chooses."""
+    """All nodes, equal ones together."""
 
     kinds: tuple[NodeKind, ...]
-    engine: str = ""
+    engine: str = ""  # that the user asks for; empty: the planner chooses
 
     @property
     def num_nodes(self) -> int:
@@ -78,13 +75,13 @@ class Cluster:
 
     @property
     def title(self) -> str:
-        """As ``--on`` takes it."""
+        """The text that ``--on`` takes."""
         nodes = " + ".join(_counted(kind) for kind in self.kinds)
         networks = dict.fromkeys(kind.network.name for kind in self.kinds) if self.num_nodes > 1 else ()
         systems = dict.fromkeys(kind.os for kind in self.kinds if kind.os in ("wsl2", "windows"))
-        told = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
-        told += [f"engine={self.engine}"] if self.engine else []
-        return ", ".join([nodes, *told])
+        settings = [f"net={name}" for name in networks] + [f"os={name}" for name in systems]
+        settings += [f"engine={self.engine}"] if self.engine else []
+        return ", ".join([nodes, *settings])
 
     def nodes(self) -> Iterator[NodeKind]:
         """Yield each node as a kind of one, in order; they are numbered from 1."""

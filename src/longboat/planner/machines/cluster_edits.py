@@ -24,15 +24,11 @@ __all__ = ("Edits", "edited")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """Changes in the words of the command line, done in this order.
+    """Changes in the words of the command line. Swaps come first, then removals, then additions."""
 
-    add: nodes as in a cluster's text; remove: a node's number, nodes in brackets, or accelerators
-    swap: ``1:A4000`` all accelerators of node 1, or ``A5000:A4000`` all of one name
-    """
-
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
-    swap: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()  # nodes as in a cluster's text
+    remove: tuple[str, ...] = ()  # a node's number, nodes in brackets, or accelerators
+    swap: tuple[str, ...] = ()  # ``1:A4000`` all accelerators of node 1, or ``A5000:A4000`` all of one name
     network: str = ""
     os: str = ""
     engine: str = ""

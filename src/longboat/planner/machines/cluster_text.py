@@ -36,7 +36,7 @@ SAME_MEMORY = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is said of all machines; None: nothing was said."""
+    """The settings of all machines; None: not given."""
 
     network: Link | None = None
     bus: Link | None = None
@@ -50,23 +50,23 @@ def parse_cluster(text: str, library: Library) -> Cluster:
     Raises UserInputError that names the part which is not understood, with the nearest names.
     """
     parts = [part.strip() for part in _split(text, ",")]
-    told: dict[str, str] = {}
+    written: dict[str, str] = {}
     nodes: list[str] = []
     for part in parts:
         found = SETTING.fullmatch(part)
-        if found and found[1].lower() in told:
+        if found and found[1].lower() in written:
             raise UserInputError(f"{found[1]} is written twice in {text!r}", hint="keep one of them")
         if found:
-            told[_setting_name(found[1])] = found[2]
+            written[_setting_name(found[1])] = found[2]
         else:
             nodes.append(part)
     if not any(nodes):
         raise UserInputError(f"{text!r} names no machine", hint=EXAMPLE)
     settings = Settings(
-        network=_network(told.get("net", ""), library),
-        bus=_link(told.get("bus", ""), library),
-        os=find_os(told["os"]) if "os" in told else None,
-        engine=find_engine(told["engine"], library) if "engine" in told else "",
+        network=_network(written.get("net", ""), library),
+        bus=_link(written.get("bus", ""), library),
+        os=find_os(written["os"]) if "os" in written else None,
+        engine=find_engine(written["engine"], library) if "engine" in written else "",
     )
     kinds = [kind for part in nodes for kind in parse_nodes(part, library, settings)]
     return Cluster(kinds=merged(kinds), engine=settings.engine)

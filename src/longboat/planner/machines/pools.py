@@ -34,7 +34,7 @@ class Pool:
     bus: Fabric  # between accelerators of a node
     network: Fabric  # between nodes
     system: str = "linux"  # of the nodes (``wsl2``)
-    memory_is_told: bool = True  # False where the card's memory is the catalog's and not what the nodes told
+    memory_is_reported: bool = True  # False where the card's memory is the catalog's and not what the nodes reported
 
     @property
     def num_nodes(self) -> int:

@@ -59,12 +59,12 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
         asked = min(int(card.memory_bytes * ratio), card.usable_bytes)
         return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {card.memory_bytes / GIB:.1f} GiB")
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
-    told = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
+    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     if load.engine == "sglang":
         reserve = 0 if ratio else _sglang_reserve(card, split, load)
         rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
-        return Budget(num_bytes=max(0, min(told, usable - reserve)), rule=rule)
-    return Budget(num_bytes=min(told, usable), rule=f"all usable memory of {card.name}")
+        return Budget(num_bytes=max(0, min(share, usable - reserve)), rule=rule)
+    return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
 
 
 def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:

@@ -1,19 +1,29 @@
-"""Whether the weights of a model can be divided as a split asks: heads, widths, and groups of quantized numbers.
+"""Checks whether the weights of a model can be divided as a split asks: heads, widths, groups of quantized numbers.
 
 Rules as vLLM 0.32's layers check them when they are made; SGLang's are the same. llama.cpp divides by layers only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.catalog.shape.weight import Weight
 
-__all__ = ("Obstacle", "find_obstacle", "tensor_degrees")
+__all__ = (
+    "Obstacle",
+    "find_obstacle",
+    "head_obstacle",
+    "nearest_degrees",
+    "tensor_degrees",
+    "vocab_obstacle",
+    "working_degrees",
+)
 
 MAX_DEGREE = 64
+# vLLM pads the vocabulary to a multiple of this before it divides it (vocab_parallel_embedding.py).
+VOCAB_PADDING = 64
 # Rows that the kernels for 4-bit integers (Marlin) take at once.
 MARLIN_ROWS = 64
 MARLIN_METHODS = ("awq", "gptq")
@@ -23,7 +33,7 @@ PADDED_EXPERTS = ("mxfp4",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a split is impossible: one sentence with the numbers, and what works."""
+    """The reason why a split is impossible: one sentence with the numbers, and what works."""
 
     what: str
     hint: str
@@ -47,14 +57,40 @@ def find_obstacle(
         return Obstacle(what=f"tensor {tensor}: this engine divides layers only", hint=f"use {tensor} stages instead")
     if not (found := _tensor_obstacle(shape, tensor, expert)):
         return None
-    degrees = tensor_degrees(shape, expert=expert)
-    near = [degree for degree in degrees if degree < tensor][-1:] + [d for d in degrees if d > tensor][:1]
-    return Obstacle(what=found, hint=f"tensor {' or '.join(map(str, near))} works")
+    return Obstacle(what=found, hint=f"tensor {nearest_degrees(tensor_degrees(shape, expert=expert), tensor)} works")
 
 
 def tensor_degrees(shape: ModelShape, *, expert: int = 1) -> list[int]:
     """Return degrees of tensor parallelism up to 64 into which the model divides."""
-    return [degree for degree in range(1, MAX_DEGREE + 1) if not _tensor_obstacle(shape, degree, expert)]
+    return working_degrees(lambda degree: _tensor_obstacle(shape, degree, expert))
+
+
+def working_degrees(obstacle: Callable[[int], str]) -> list[int]:
+    """Return the degrees up to 64 that have no obstacle."""
+    return [degree for degree in range(1, MAX_DEGREE + 1) if not obstacle(degree)]
+
+
+def nearest_degrees(degrees: Sequence[int], tensor: int) -> str:
+    """Return the next lower and the next higher degree than ``tensor``, in words."""
+    near = [degree for degree in degrees if degree < tensor][-1:] + [d for d in degrees if d > tensor][:1]
+    return " or ".join(map(str, near))
+
+
+def head_obstacle(num_heads: int, num_kv_heads: int, tensor: int) -> str:
+    """Return why attention heads cannot be divided; key-value heads may also be copied (QKVParallelLinear)."""
+    if num_heads % tensor:
+        return f"{num_heads} attention heads are no multiple of tensor {tensor}"
+    if num_kv_heads and num_kv_heads % tensor and tensor % num_kv_heads:
+        return f"{num_kv_heads} key-value heads and tensor {tensor} do not divide each other"
+    return ""
+
+
+def vocab_obstacle(vocab_size: int, tensor: int) -> str:
+    """Return why the embedding cannot be divided."""
+    padded = -(-vocab_size // VOCAB_PADDING) * VOCAB_PADDING
+    if padded % tensor:
+        return f"the vocabulary of {vocab_size}, padded to {padded}, is no multiple of tensor {tensor}"
+    return ""
 
 
 def _tensor_obstacle(shape: ModelShape, tensor: int, expert: int) -> str:
@@ -67,7 +103,7 @@ def _tensor_obstacle(shape: ModelShape, tensor: int, expert: int) -> str:
         seen.add(id(layer))
         if found := next(_layer_obstacles(shape, layer, tensor, expert), ""):
             return found
-    return ""
+    return vocab_obstacle(shape.vocab_size, tensor)
 
 
 def _layer_obstacles(shape: ModelShape, layer: Layer, tensor: int, expert: int) -> Iterator[str]:
@@ -79,15 +115,8 @@ def _layer_obstacles(shape: ModelShape, layer: Layer, tensor: int, expert: int) 
 
 def _head_obstacles(layer: Layer, tensor: int) -> Iterator[str]:
     cache = layer.cache
-    if layer.num_heads % tensor:
-        yield f"{layer.num_heads} attention heads are no multiple of tensor {tensor}"
-    if (
-        cache.kind in ("full", "window")
-        and cache.num_kv_heads > 1
-        and cache.num_kv_heads % tensor
-        and tensor % cache.num_kv_heads
-    ):
-        yield f"{cache.num_kv_heads} key-value heads and tensor {tensor} do not divide each other"
+    if found := head_obstacle(layer.num_heads, cache.num_kv_heads * (cache.kind in ("full", "window")), tensor):
+        yield found
     if cache.kind == "state" and cache.num_state_heads % tensor:
         yield f"{cache.num_state_heads} heads of a linear mixer are no multiple of tensor {tensor}"
 

@@ -24,31 +24,24 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBytes:
-    """One rank: bytes by part, and what is left.
-
-    weights: by part of the model; overhead: activations, graphs and so on
-    budget_bytes: what the engine may use of the card; room_bytes: of it for caches, negative where nothing is left
-    num_tokens: that this rank alone could keep, in sequences of the load's context
-    cache_bytes: that the engine gives to caches here: as many tokens as the weakest rank keeps
-    told_cache_bytes: that it must give; 0: what is left
-    """
+    """The bytes of one rank by part, and what is left."""
 
     stage: int
     tensor_rank: int
     card: Card
-    weights: Mapping[str, int]
-    overhead: Mapping[str, int]
-    budget_bytes: int
+    weights: Mapping[str, int]  # by part of the model
+    overhead: Mapping[str, int]  # activations, graphs and so on
+    budget_bytes: int  # that the engine may use of the card
     budget_rule: str
     sequence_bytes: int
-    num_tokens: int
-    cache_bytes: int = 0
-    told_cache_bytes: int = 0
+    num_tokens: int  # that this rank alone could keep, in sequences of the load's context
+    cache_bytes: int = 0  # that the engine gives to caches here, for as many tokens as the weakest rank keeps
+    required_cache_bytes: int = 0  # that the engine must give by its settings; 0: what is left
 
     @property
     def cache_room_bytes(self) -> int:
         """Bytes that caches may have: those of the setting, or those that are left."""
-        return self.told_cache_bytes or self.room_bytes
+        return self.required_cache_bytes or self.room_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -81,28 +74,21 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What came out.
-
-    load: as it was asked, with the settings that the engine must be started with where its defaults do not do
-    fits: the engine starts with the load's context; holds: and keeps all sequences of the load at once
-    num_kv_tokens: that the replica keeps, the least over its ranks; max_sequences: of the load's context at once
-    max_context_tokens: of one sequence alone; context_at_load: the longest that all sequences of the load can have;
-        both with the settings of ``load``: a plan that is asked for longer ones may find smaller settings for them
-    shortage: what is broken where it does not fit; caches: of each stage
-    """
+    """Whether a model fits on cards, and how much they hold besides."""
 
     shape: ModelShape
     split: Split
-    load: Load
+    load: Load  # as asked for, with the settings that the engine must start with where its defaults need too much
     ranks: tuple[RankBytes, ...]
-    fits: bool
-    holds: bool
-    num_kv_tokens: int = 0
-    max_sequences: int = 0
-    max_context_tokens: int = 0
-    context_at_load: int = 0
-    caches: tuple[StageCaches, ...] = ()
-    shortage: Shortage | None = None
+    fits: bool  # the engine starts with the load's context
+    holds: bool  # it also keeps all sequences of the load at once
+    num_kv_tokens: int = 0  # that the replica keeps: the least over its ranks
+    max_sequences: int = 0  # sequences of the load's context that are kept at once
+    # Both with the settings of ``load``; a plan that is asked for longer ones may find smaller settings for them.
+    max_context_tokens: int = 0  # of one sequence alone
+    context_at_load: int = 0  # the longest that all sequences of the load can have
+    caches: tuple[StageCaches, ...] = ()  # of each stage
+    shortage: Shortage | None = None  # what is broken where it does not fit
 
     def num_kv_blocks(self, block_tokens: int) -> int | None:
         """Return cache blocks that vLLM makes, the least over the ranks; None where kinds of layers share blocks."""
@@ -201,7 +187,7 @@ def _rank(
         budget_rule=budget.rule,
         sequence_bytes=one,
         num_tokens=max(0, given) * load.context_tokens // max(1, one),
-        told_cache_bytes=load.cache_bytes,
+        required_cache_bytes=load.cache_bytes,
     )
 
 
@@ -274,11 +260,11 @@ def _too_little(load: Load, rank: RankBytes, needed: int) -> Shortage:
     where = f"{rank.card.name} of stage {rank.stage}"
     fixed = rank.weight_bytes + rank.overhead_bytes
     kept = f"{fixed / GIB:.1f} GiB of weights and buffers"
-    asked = max(needed * rank.sequence_bytes, rank.told_cache_bytes)
-    if rank.told_cache_bytes and rank.told_cache_bytes < needed * rank.sequence_bytes:
+    asked = max(needed * rank.sequence_bytes, rank.required_cache_bytes)
+    if rank.required_cache_bytes and rank.required_cache_bytes < needed * rank.sequence_bytes:
         what = (
             f"{where} needs {needed * rank.sequence_bytes / GIB:.2f} GiB of cache for {load.context_tokens} tokens, "
-            f"and the engine is set to take {rank.told_cache_bytes / GIB:.2f} GiB"
+            f"and the engine is set to take {rank.required_cache_bytes / GIB:.2f} GiB"
         )
     elif rank.room_bytes < 0:
         what = (

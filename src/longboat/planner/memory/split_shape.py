@@ -35,17 +35,13 @@ def card_of(entry: Accelerator, *, memory_bytes: int = 0) -> Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How one replica is divided.
+    """The division of one replica."""
 
-    tensor: ranks of each stage; stages: layers of each pipeline stage; expert_parallel: experts are divided by copies
-    over the ranks of a stage, not cut
-    data_attention: requests are divided over the ranks, each of which holds all weights but those of other ranks'
-        experts, and the caches of its own requests (DP attention); with expert_parallel, and one stage
-    """
-
-    tensor: int = 1
-    stages: tuple[int, ...]
-    expert_parallel: bool = False
+    tensor: int = 1  # ranks of each stage
+    stages: tuple[int, ...]  # layers of each pipeline stage
+    expert_parallel: bool = False  # whole experts are divided over the ranks of a stage; none is cut
+    # Requests are divided over the ranks. Each rank holds all weights but those of other ranks' experts, and the caches
+    # of its own requests (DP attention). Only with ``expert_parallel``, and one stage.
     data_attention: bool = False
 
     @property
@@ -74,7 +70,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSplit:
-    """The split that somebody wants; 0, empty and False leave it to the planner."""
+    """The split that a user asks for; 0, empty and False leave it to the planner."""
 
     tensor: int = 0
     pipeline: int = 0
@@ -87,7 +83,7 @@ class AskedSplit:
 
     @property
     def title(self) -> str:
-        """In the words of the command line."""
+        """The split in the words of the command line."""
         parts = [f"--tensor {self.tensor}"] if self.tensor else []
         parts += [f"--pipeline {self.pipeline}"] if self.pipeline else []
         return " ".join([*parts, "--expert-parallel"] if self.expert_parallel else parts)
@@ -112,28 +108,20 @@ def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a replica is to hold, and how the engine is set.
+    """The requests that a replica is to hold, and the engine's settings. 0: the engine's own default."""
 
-    context_tokens: longest request, prompt and answer; num_sequences: requests at once
-    batched_tokens: of one step at most (vLLM's max-num-batched-tokens, SGLang's chunked prefill, llama.cpp's ubatch);
-        0: the engine's own default
-    engine_sequences: requests at once that the engine is started for (max-num-seqs); 0: the engine's own default
-    weight_bits: that weights of 16 bits are computed with; 0: the engine's own default
-    kv_bits: of the numbers in the cache; memory_ratio: share of a card the engine takes; 0: its default
-    cache_bytes: that the engine must give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the
-        budget; 0: what the budget leaves
-    graphs: whether the engine captures CUDA graphs
-    """
-
-    context_tokens: int
-    num_sequences: int = 1
+    context_tokens: int  # longest request, prompt and response
+    num_sequences: int = 1  # requests at once
+    # Most tokens of one step (vLLM's max-num-batched-tokens, SGLang's chunked prefill, llama.cpp's ubatch).
     batched_tokens: int = 0
-    engine_sequences: int = 0
-    weight_bits: int = 0
-    kv_bits: int = 16
-    memory_ratio: float = 0.0
+    engine_sequences: int = 0  # requests at once that the engine is started for (max-num-seqs)
+    weight_bits: int = 0  # bits with which weights of 16 bits are computed
+    kv_bits: int = 16  # of the numbers in the cache
+    memory_ratio: float = 0.0  # share of a card that the engine takes
+    # Bytes that the engine must give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the budget; 0:
+    # what the budget leaves.
     cache_bytes: int = 0
-    graphs: bool = True
+    graphs: bool = True  # the engine captures CUDA graphs
     engine: EngineKind = "vllm"
 
     @property

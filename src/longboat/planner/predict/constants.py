@@ -19,16 +19,12 @@ def host_name(machine: str, engine: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a group (model, machine, engine) itself was measured to need, against the model's prediction.
+    """The measured times of a group (model, machine, engine), compared with the model's prediction."""
 
-    itl_factor, ttft_factor: measured / predicted, median of ``num_rows``
-    here: measured on the user's own cluster
-    """
-
-    itl_factor: float
-    ttft_factor: float
+    itl_factor: float  # measured / predicted, median of ``num_rows``
+    ttft_factor: float  # the same of the time to the first token
     num_rows: int
-    here: bool = False
+    here: bool = False  # measured on the user's own cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,30 +37,22 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Learned constants.
+    """The learned constants."""
 
-    common, engines, kernels: factors on the defaults by term; engines and kernels by name
-    hosts: the same, by machine and engine as ``host_name`` joins them, of the user's own machines
-    machines: names of machines among the rows
-    groups: by model, machine and engine
-    itl_spread, ttft_spread: of groups that were not measured
-    measured_itl_spread, measured_ttft_spread: of those that were
-    source, date: where the rows come from and when they were fitted
-    """
-
-    common: Factors = field(default_factory=dict)
-    engines: Mapping[str, Factors] = field(default_factory=dict)
-    kernels: Mapping[str, Factors] = field(default_factory=dict)
+    common: Factors = field(default_factory=dict)  # factors on the defaults, by term
+    engines: Mapping[str, Factors] = field(default_factory=dict)  # the same by name of an engine
+    kernels: Mapping[str, Factors] = field(default_factory=dict)  # the same by class of kernels
+    # The same by machine and engine as ``host_name`` joins them, of the user's own machines.
     hosts: Mapping[str, Factors] = field(default_factory=dict)
-    machines: tuple[str, ...] = ()
-    groups: Mapping[tuple[str, str, str], Measured] = field(default_factory=dict)
-    itl_spread: Spread = Spread(low=0.6, high=1.7)
+    machines: tuple[str, ...] = ()  # names of machines among the rows
+    groups: Mapping[tuple[str, str, str], Measured] = field(default_factory=dict)  # by model, machine and engine
+    itl_spread: Spread = Spread(low=0.6, high=1.7)  # of groups that were not measured
     ttft_spread: Spread = Spread(low=0.4, high=2.5)
-    measured_itl_spread: Spread = Spread(low=0.85, high=1.2)
+    measured_itl_spread: Spread = Spread(low=0.85, high=1.2)  # of groups that were measured
     measured_ttft_spread: Spread = Spread(low=0.7, high=1.5)
     num_rows: int = 0
-    source: str = ""
-    date: str = ""
+    source: str = ""  # where the rows come from
+    date: str = ""  # when the rows were fitted
 
     def constants(self, *, engine: str, kernel: str, machine: str = "") -> dict[str, float]:
         """Return every term's constant for engine, kernels and machine; of what is unknown, without factors."""

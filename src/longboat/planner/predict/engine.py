@@ -1,4 +1,4 @@
-"""How engines schedule: what decides which request waits."""
+"""The traits of engines: how each schedules, and what a hop between stages costs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,20 @@ __all__ = ("ENGINES", "EngineTraits", "engine_traits")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits:
-    """What the time model knows of an engine.
-
-    policy: mixed: prompts are computed in chunks beside the decoding of others (vLLM); prefill_first: decoding stands
-        still while prompts are computed (SGLang's default)
-    chunk_tokens: prompt tokens in one pass, at most
-    hop_s: what the engine itself adds to each hop between pipeline stages
-    hop_bytes: bytes of a hop, for each number of the hidden state of a token, both ways together, where numbers have 16
-        bits between multiplications
-    returns_logits: the last stage sends all logits back to the first (llama.cpp RPC)
-    host_calls: on processors its ranks talk through sockets of their hosts (Gloo), which costs time for each call
-    poll_steps: decode steps from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``)
-    """
+    """The properties of an engine that the time model uses."""
 
     name: str
+    # mixed: prompts are computed in chunks beside the decoding of others (vLLM)
+    # prefill_first: decoding stands still while prompts are computed (SGLang's default)
     policy: Literal["mixed", "prefill_first"] = "mixed"
-    chunk_tokens: int = 8192
-    hop_s: float = 0.0
+    chunk_tokens: int = 8192  # most prompt tokens in one pass
+    hop_s: float = 0.0  # time that the engine itself adds to each hop between pipeline stages
+    # Bytes of a hop, both ways together, for each number of the hidden state of a token, where numbers have 16 bits
+    # between multiplications.
     hop_bytes: float = 4.0
-    returns_logits: bool = False
-    host_calls: bool = False
-    poll_steps: float = 1.0
+    returns_logits: bool = False  # the last stage sends all logits back to the first (llama.cpp RPC)
+    host_calls: bool = False  # on processors, ranks talk through sockets of their hosts (Gloo): each call costs time
+    poll_steps: float = 1.0  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
 
 
 # vLLM sends hidden state and residual in 16 bits. llama.cpp and distributed-llama send float32 both ways; the time of a

@@ -19,19 +19,14 @@ USUAL_NUMBER_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Quantities by term, and times that no constant changes.
+    """The quantities by term, and the times that no constant changes."""
 
-    decode: of one decode step of ``running`` requests; decode_hops_s: of its hops between stages
-    prompt: of one prompt, from its start to its end; prompt_busy: the share of it that keeps the slowest stage busy
-    running: requests that decode at once; the others wait until one ends
-    """
-
-    decode: Mapping[str, float]
-    decode_hops_s: float
-    prompt: Mapping[str, float]
-    prompt_busy: float
+    decode: Mapping[str, float]  # of one decode step of ``running`` requests
+    decode_hops_s: float  # of its hops between stages
+    prompt: Mapping[str, float]  # of one prompt, from its start to its end
+    prompt_busy: float  # the share of it that keeps the slowest stage busy
     prompt_hops_s: float
-    running: float
+    running: float  # requests that decode at once; the others wait until one ends
 
 
 def features_of(deployment: Deployment, load: Load, *, max_sequences: float | None = None) -> Features:

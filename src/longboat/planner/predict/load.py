@@ -12,20 +12,14 @@ USUAL_WAVES = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A steady load of clients that each send a request when the last one is answered.
+    """A steady load of clients that each send a request when the last one has its response."""
 
-    concurrency: requests under way at once, on one replica
-    prompt_tokens, output_tokens: at most; the mean is less by half of ``spread``
-    spread: share by which lengths differ: 0.2 for lengths between 80 and 100 %; 0: all equal, so that prompts come in
-        step with each other
-    waves: requests of each client; the first ones of all come at the same moment
-    """
-
-    concurrency: float
-    prompt_tokens: float
-    output_tokens: float
+    concurrency: float  # requests under way at once, on one replica
+    prompt_tokens: float  # the most; the mean is less by half of ``spread``
+    output_tokens: float  # the most, as above
+    # Share by which lengths differ: 0.2 for lengths between 80 and 100 %; 0: all equal, so that prompts come in step.
     spread: float = 0.2
-    waves: float = USUAL_WAVES
+    waves: float = USUAL_WAVES  # requests of each client; the first ones of all come at the same moment
 
     @property
     def mean_prompt_tokens(self) -> float:

@@ -1,4 +1,4 @@
-"""What the time model knows of one accelerator and of the links between several."""
+"""The properties of one accelerator, and of the links between several, that the time model uses."""
 
 from __future__ import annotations
 
@@ -15,25 +15,19 @@ WIDE_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One accelerator.
-
-    memory_bytes: what one engine process can have of it
-    bandwidth_bytes_per_s: of the memory, as specified
-    flops_16, flops_8, flops_4: dense operations a second with operands of so many bits; those of a width that the
-        hardware does not multiply are the figure of the next wider one
-    flops_32: the same of 32 bits; 0 where nothing computes with them
-    processor: it is one, not an accelerator; number_bytes: of a number between two multiplications
-    """
+    """One accelerator."""
 
     name: str
-    memory_bytes: float
-    bandwidth_bytes_per_s: float
+    memory_bytes: float  # that one engine process can have
+    bandwidth_bytes_per_s: float  # of the memory, as specified
+    # Dense operations a second, by bits of an operand. A width that the hardware does not multiply has the figure of
+    # the next wider one.
     flops_16: float
     flops_8: float
     flops_4: float
-    flops_32: float = 0.0
-    processor: bool = False
-    number_bytes: float = 2.0
+    flops_32: float = 0.0  # 0 where no engine computes with 32 bits
+    processor: bool = False  # it is a processor and not an accelerator
+    number_bytes: float = 2.0  # of a number between two multiplications
 
     @property
     def native(self) -> Native:
@@ -47,15 +41,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """A link between accelerators.
-
-    latency_s: of a small all-reduce between two; a message one way takes half of it
-    bandwidth_bytes_per_s: one direction, as reached
-    """
+    """A link between accelerators."""
 
     name: str
-    latency_s: float
-    bandwidth_bytes_per_s: float
+    latency_s: float  # of a small all-reduce between two accelerators; a message one way takes half of it
+    bandwidth_bytes_per_s: float  # in one direction, as reached
 
 
 LOOPBACK = Fabric(name="same device", latency_s=0.0, bandwidth_bytes_per_s=1e15)

@@ -19,37 +19,26 @@ __all__ = ("Prediction", "Times", "predict", "times_of")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds, without intervals.
-
-    step_s: one decode step without prompts of others
-    prefill_s: one prompt alone, from its start to its end
-    queue_s: of ``ttft_s``, waiting for room in the cache
-    """
+    """The times of one replica in seconds, without intervals."""
 
     itl_s: float
     ttft_s: float
-    step_s: float
-    prefill_s: float
-    queue_s: float
+    step_s: float  # one decode step without prompts of others
+    prefill_s: float  # one prompt alone, from its start to its end
+    queue_s: float  # the part of ``ttft_s`` that waits for room in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What one replica does under the load.
-
-    running: requests that decode at once; fewer than asked for where the cache is full
-    request_tokens_per_s: output tokens of one request while it decodes
-    total_tokens_per_s: output tokens of the replica
-    step_s, prefill_s: parts of the above, of a decode step and a prompt alone
-    """
+    """The predicted speed of one replica under the load."""
 
     ttft_s: Number
     itl_s: Number
-    request_tokens_per_s: Number
-    total_tokens_per_s: Number
-    step_s: Number
-    prefill_s: Number
-    running: float
+    request_tokens_per_s: Number  # output tokens of one request while it decodes
+    total_tokens_per_s: Number  # output tokens of the replica
+    step_s: Number  # a decode step alone, a part of ``itl_s``
+    prefill_s: Number  # a prompt alone, a part of ``ttft_s``
+    running: float  # requests that decode at once; fewer than asked for where the cache is full
 
 
 def predict(

@@ -21,11 +21,11 @@ __all__ = ("DECODE", "DEFAULTS", "LOAD", "PREFILL", "TERMS", "Term", "defaults_f
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term. stiffness: how hard calibration holds its constant near the default, 1 being usual."""
+    """One term of the time model."""
 
     name: str
     default: float
-    stiffness: float = 1.0
+    stiffness: float = 1.0  # how hard calibration holds its constant near the default; 1 is usual
 
 
 # What ``work`` counts for one decode step.

@@ -26,18 +26,12 @@ MULTIPLY_ADD = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One pass of the engine.
+    """One pass of the engine."""
 
-    tokens: that go through the model
-    sequences: whose next token is sampled
-    context_tokens: that each token attends to, on average
-    decoding: one token a sequence, whose cache is read; else ``tokens`` of one prompt
-    """
-
-    tokens: float
-    sequences: float
-    context_tokens: float
-    decoding: bool
+    tokens: float  # that go through the model
+    sequences: float  # whose next token is sampled
+    context_tokens: float  # that each token attends to, on average
+    decoding: bool  # one token of each sequence, whose cache is read; else ``tokens`` of one prompt
 
     @property
     def kind(self) -> str:

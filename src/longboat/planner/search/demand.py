@@ -45,15 +45,15 @@ class Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What all machines together are to serve, and how replicas may be made."""
+    """The load that all machines together are to serve, and how replicas may be made."""
 
     users: int = 1  # requests under way at any moment, over all replicas
     prompt_tokens: int = 1024
     output_tokens: int = 256
     context_tokens: int = 0  # longest request that must be possible; 0: prompt and output
-    settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as somebody set them
+    settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as the user set them
     slo: Slo = Slo()
-    split: AskedSplit = ANY_SPLIT  # of a replica, as far as somebody wants one
+    split: AskedSplit = ANY_SPLIT  # of a replica, as far as the user asks for one
     expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
     data_attention: bool = False  # and requests for attention, not heads (``Split.data_attention``)
 

@@ -38,7 +38,7 @@ class Layout:
     data_attention: bool = False  # as in ``Split``
     hop: Fabric = LOOPBACK  # between stages
     over_network: bool = False  # whether tensor parallelism crosses nodes
-    memory_is_told: bool = True  # False where the cards' memory is the catalog's and not what the nodes told
+    memory_is_reported: bool = True  # False where the cards' memory is the catalog's and not what the nodes reported
 
     @property
     def num_ranks(self) -> int:
@@ -129,7 +129,7 @@ def _layout(pool: Pool, tensor: int, depth: int) -> Layout:
         pools=(pool.number,),
         hop=LOOPBACK if depth == 1 else pool.bus if within else pool.network,
         over_network=crosses,
-        memory_is_told=pool.memory_is_told,
+        memory_is_reported=pool.memory_is_reported,
     )
 
 
@@ -180,7 +180,7 @@ def _mixed(pools: Sequence[Pool], depths: Sequence[int], tensor: int, replicas: 
         replicas=replicas,
         pools=tuple(pool.number for pool in pools),
         hop=hop,
-        memory_is_told=all(pool.memory_is_told for pool in pools),
+        memory_is_reported=all(pool.memory_is_reported for pool in pools),
     )
     yield layout
     if len(pools) == 2:

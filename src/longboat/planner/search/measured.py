@@ -26,10 +26,7 @@ KEY = ("model", "hardware", "engine", "quantization", "tensor", "pipeline", "dep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Predicted and measured, of one replica. None: not known, or not measured yet.
-
-    concurrency, num_tokens: of what was measured; the predicted times are for as many requests at once
-    """
+    """Predicted and measured figures of one replica. None: not known, or not measured yet."""
 
     kv_blocks: int | None = None
     predicted_kv_blocks: int | None = None
@@ -41,8 +38,8 @@ class Pair:
     predicted_ttft_s: float | None = None
     prompt_tokens: float | None = None
     output_tokens: float | None = None
-    concurrency: float = 0.0
-    num_tokens: int = 0
+    concurrency: float = 0.0  # requests at once while it was measured; the predicted times are for the same number
+    num_tokens: int = 0  # tokens that were measured
 
     @property
     def is_enough(self) -> bool:

@@ -26,12 +26,12 @@ SEARCH_STEPS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one stage can be. pool: its number; link: between the accelerators of the stage."""
+    """A place where one stage can be."""
 
-    pool: int
+    pool: int  # its number
     card: Card
     machine: Machine
-    link: Fabric
+    link: Fabric  # between the accelerators of the stage
 
 
 class StageTimes:

@@ -1,4 +1,4 @@
-"""Finds requests that kill the engines they are sent to: whom to blame for a crash, and what to refuse after two."""
+"""Finds requests that kill their engines: which one to blame for a crash, and which to refuse."""
 
 from __future__ import annotations
 

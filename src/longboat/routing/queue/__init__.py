@@ -1,1 +1,1 @@
-"""The fair queue: who waits, who goes next and how long it takes. Pure; time is an argument."""
+"""The fair queue: which request waits, which goes next and how long it takes. Pure; time is an argument."""

@@ -34,15 +34,12 @@ _MAX_RETRY_WAITS = 4
 """``Retry-After`` is at most this multiple of the wait that was predicted for the request."""
 
 
-class Scheduler:
+class Scheduler:  # size: a ticket changes its state (offered, waiting, running, ended) here only
     """The queue of one model in one gateway process.
 
     slots: all requests that this process may have on ready replicas now; busy: the number that it has there.
     Call ``grant_next`` until it returns None whenever a request finished or ``slots`` grew. While ``num_waiting`` is
     not 0, call ``expire`` and then ``grant_next`` about every 100 ms. ``queue`` may be replaced at any time.
-
-    It has more than 15 methods because each ticket is counted once: its states (offered, waiting, running, ended)
-    change here only.
     """
 
     __slots__ = ("_backlog", "_grants", "_pace", "_ratio", "_running", "flows", "queue")

@@ -18,11 +18,8 @@ ACTIVE_S = 30.0
 _SWEEP_S = 1.0
 
 
-class Ticket:
-    """One request of one model.
-
-    Times are on the clock that is passed as ``now_s``. More than 12 attributes: a plain record, without behaviour.
-    """
+class Ticket:  # size: a plain record without behaviour
+    """One request of one model. Times are on the clock that is passed as ``now_s``."""
 
     __slots__ = (
         "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",

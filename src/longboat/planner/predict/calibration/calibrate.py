@@ -29,9 +29,9 @@ MAX_STEP, DAMPING, SMALL_STEP = 0.5, 0.8, 0.01
 ITL_NOISE, TTFT_NOISE = 0.1, 0.25
 ITL_WEIGHT, TTFT_WEIGHT = 0.1, 0.125
 PENALTY = 0.05
-# The penalty is that of so many rows at least, so that few rows move little.
+# The penalty is that of at least this number of rows, so that few rows move little.
 MIN_ROWS = 200.0
-# A group's factor is held near 1 as by so many rows.
+# A group's factor is held near 1 as if by this number of rows.
 GROUP_PRIOR_ROWS = 2.0
 
 Level = Callable[[Sample], str]

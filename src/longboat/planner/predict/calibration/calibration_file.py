@@ -64,25 +64,25 @@ def read_calibration(text: str, origin: str) -> Calibration:
     """Read a calibration. Raises UserInputError where the text is none; ``origin`` names it in the message."""
     hint = "write it with `longboat plan calibrate FILE`"
     try:
-        told = msgspec.toml.decode(text, type=CalibrationFile)
+        document = msgspec.toml.decode(text, type=CalibrationFile)
     except ValueError as error:
         raise UserInputError(f"{origin} is not a calibration: {error}", hint=hint) from None
-    if told.format != FORMAT:
-        raise UserInputError(f"{origin} has the format {told.format}, and this version reads {FORMAT}", hint=hint)
+    if document.format != FORMAT:
+        raise UserInputError(f"{origin} has the format {document.format}, and this version reads {FORMAT}", hint=hint)
     return Calibration(
-        common=_checked(told.common, origin),
-        engines={name: _checked(factors, origin) for name, factors in told.engines.items()},
-        kernels={name: _checked(factors, origin) for name, factors in told.kernels.items()},
-        hosts={name: _checked(factors, origin) for name, factors in told.hosts.items()},
-        machines=told.machines,
-        groups={(group.model, group.machine, group.engine): _measured(group) for group in told.group},
-        itl_spread=_spread(told.itl_interval),
-        ttft_spread=_spread(told.ttft_interval),
-        measured_itl_spread=_spread(told.measured_itl_interval),
-        measured_ttft_spread=_spread(told.measured_ttft_interval),
-        num_rows=told.num_rows,
-        source=told.source,
-        date=told.date,
+        common=_checked(document.common, origin),
+        engines={name: _checked(factors, origin) for name, factors in document.engines.items()},
+        kernels={name: _checked(factors, origin) for name, factors in document.kernels.items()},
+        hosts={name: _checked(factors, origin) for name, factors in document.hosts.items()},
+        machines=document.machines,
+        groups={(group.model, group.machine, group.engine): _measured(group) for group in document.group},
+        itl_spread=_spread(document.itl_interval),
+        ttft_spread=_spread(document.ttft_interval),
+        measured_itl_spread=_spread(document.measured_itl_interval),
+        measured_ttft_spread=_spread(document.measured_ttft_interval),
+        num_rows=document.num_rows,
+        source=document.source,
+        date=document.date,
     )
 
 

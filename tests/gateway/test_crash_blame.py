@@ -5,12 +5,12 @@ from __future__ import annotations
 from fake_clock import FakeClock
 
 from longboat.gateway.http.request import request_digest
-from longboat.gateway.upstreams.crash_blame import Deaths
+from longboat.gateway.upstreams.crash_blame import CrashBlame
 
 
 def test_request_that_is_blamed_twice_is_poison_for_a_quarter_of_an_hour() -> None:
     clock = FakeClock()
-    deaths = Deaths(clock)
+    deaths = CrashBlame(clock)
     digest = request_digest(b"/v1/chat/completions", b"{}")
     assert [deaths.blame(digest), deaths.blame(digest)] == [False, True]
     clock.now_s += 800
@@ -20,7 +20,7 @@ def test_request_that_is_blamed_twice_is_poison_for_a_quarter_of_an_hour() -> No
 
 
 def test_acquitted_request_is_no_poison() -> None:
-    deaths = Deaths(FakeClock())
+    deaths = CrashBlame(FakeClock())
     digest = request_digest(b"/v1/completions", b"{}")
     deaths.blame(digest)
     deaths.acquit(digest)

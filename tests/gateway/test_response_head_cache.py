@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.http.response_head import AnswerHead, AnswerHeadError, answer_head
+from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
 from longboat.gateway.http.wire import Framing
 from longboat.gateway.native.leaf_work import whole_chunks
 from longboat.gateway.upstreams.connection import UpstreamConnection
-from longboat.gateway.upstreams.response_head_cache import known_answer, learn_answer
+from longboat.gateway.upstreams.response_head_cache import cache_response_head, cached_response_head
 from longboat.gateway.upstreams.upstream import Upstream
 
 _numbers = itertools.count()
@@ -40,7 +40,7 @@ class Reading:
     end: str = "open"
     reusable: bool = False
 
-    def begin(self, head: AnswerHead, length: int | None) -> None:
+    def begin(self, head: ResponseHead, length: int | None) -> None:
         assert not self.head
         told = head.length if length is None else length
         lines = head.for_client(
@@ -75,7 +75,7 @@ class ParserReading(Reading):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise AnswerHeadError("a second answer")
+            raise ResponseHeadError("a second answer")
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -85,7 +85,7 @@ class ParserReading(Reading):
         status = self._parser.get_status_code()
         self._interim = status < 200
         if not self._interim:
-            head = answer_head(status, self._headers)
+            head = parse_response_head(status, self._headers)
             self._until_end = head.until_end
             self._keeps = not head.until_end and self._parser.should_keep_alive()
             self.begin(head, None)
@@ -127,11 +127,11 @@ class Sink:
 
     got: Reading = field(default_factory=Reading)
 
-    def on_head(self, head: AnswerHead, length: int | None = None) -> None:
+    def on_head(self, head: ResponseHead, length: int | None = None) -> None:
         assert self.got.end == "open"
         self.got.begin(head, length)
 
-    def on_whole(self, head: AnswerHead, length: int, body: bytes) -> None:
+    def on_whole(self, head: ResponseHead, length: int, body: bytes) -> None:
         self.on_head(head, length)
         self.on_block(body, last=True)
 
@@ -160,7 +160,7 @@ def read(pieces: Sequence[bytes]) -> tuple[Reading, Reading]:
     Nothing is read after the answer's end.
     """
     upstream = Upstream(endpoint("http://127.0.0.1:9"), GatewayLimits())
-    connection, sink, right = UpstreamConnection(upstream.keep), Sink(), ParserReading()
+    connection, sink, right = UpstreamConnection(upstream.connections.keep), Sink(), ParserReading()
     connection.connection_made(Transport())
     connection.send(sink, b"", b"")
     for number, piece in enumerate(pieces, 1):
@@ -174,7 +174,7 @@ def read(pieces: Sequence[bytes]) -> tuple[Reading, Reading]:
     else:
         connection.connection_lost(None)
         right.eof()
-    sink.got.reusable = upstream.take_idle() is connection
+    sink.got.reusable = upstream.connections.take() is connection
     return sink.got, right
 
 
@@ -263,7 +263,7 @@ def damaged(draw: st.DrawFn, wire: bytes) -> bytes:
 def test_any_split_of_a_good_answer_is_read_as_the_parser_reads_it(data: st.DataObject, kind: Kind) -> None:
     check([kind.wire([b"first"])])
     if kind.framing not in (b"CONTENT-LENGTH: ", b"content-length:  ") and kind.status[:3] not in (b"204", b"304"):
-        assert known_answer(kind.wire([])) is not None
+        assert cached_response_head(kind.wire([])) is not None
     for _ in range(3):
         body = data.draw(BODIES)
         got = check(data.draw(splits(kind.wire(body))))
@@ -311,9 +311,9 @@ SIZED = Kind(b"200 OK", fresh_line(), b"Content-Length: ")
 CHUNKED = Kind(b"200 OK", fresh_line(), b"Transfer-Encoding: chunked\r\n")
 
 
-def head_of(wire: bytes) -> AnswerHead:
+def head_of(wire: bytes) -> ResponseHead:
     reading = ParserReading()
-    heads: list[AnswerHead] = []
+    heads: list[ResponseHead] = []
     reading.begin = lambda head, length: heads.append(head)  # type: ignore[method-assign]
     reading.feed(wire)
     return heads[0]
@@ -322,7 +322,7 @@ def head_of(wire: bytes) -> AnswerHead:
 @pytest.fixture
 def known() -> Iterator[None]:
     for kind in (SIZED, CHUNKED):
-        learn_answer(kind.wire([b"x"]), head_of(kind.wire([b"x"])), reusable=True)
+        cache_response_head(kind.wire([b"x"]), head_of(kind.wire([b"x"])), reusable=True)
     yield
 
 
@@ -330,17 +330,17 @@ def known() -> Iterator[None]:
 @pytest.mark.parametrize("body", [b"", b"x", b"\r\n\r\n", b"x" * 100_000], ids=len)
 def test_head_is_known_for_a_body_of_any_length(body: bytes) -> None:
     wire = SIZED.wire([body])
-    found = known_answer(wire)
+    found = cached_response_head(wire)
     assert found is not None
     answer, body_at, length = found
     assert (answer.head.status, answer.reusable, wire[body_at:], length) == (200, True, body, len(body))
-    assert known_answer(wire[:body_at]) is not None
+    assert cached_response_head(wire[:body_at]) is not None
 
 
 @pytest.mark.usefixtures("known")
 def test_head_of_chunks_is_known_and_tells_no_length() -> None:
     wire = CHUNKED.wire([b"abc"])
-    found = known_answer(wire)
+    found = cached_response_head(wire)
     assert found is not None and (found[2], wire[found[1] :]) == (-1, b"3\r\nabc\r\n0\r\n\r\n")
 
 
@@ -366,7 +366,7 @@ def test_head_of_chunks_is_known_and_tells_no_length() -> None:
     ],
 )
 def test_anything_else_is_left_to_the_parser(wire: bytes) -> None:
-    assert known_answer(wire) is None
+    assert cached_response_head(wire) is None
 
 
 @pytest.mark.parametrize(
@@ -384,30 +384,30 @@ def test_anything_else_is_left_to_the_parser(wire: bytes) -> None:
 )
 def test_odd_heads_are_not_learned(wire: bytes) -> None:
     wire = wire % fresh_line()
-    learn_answer(wire, head_of(wire), reusable=True)
-    assert known_answer(wire) is None
+    cache_response_head(wire, head_of(wire), reusable=True)
+    assert cached_response_head(wire) is None
 
 
 def test_head_with_bare_line_ends_is_not_learned() -> None:
     """Its end may be elsewhere than where it is looked for."""
     wire = b"HTTP/1.1 200 OK\n%btransfer-encoding: chunked\n\n2\r\nok\r\n0\r\n\r\n" % fresh_line()
-    learn_answer(wire, AnswerHead(200, [(b"transfer-encoding", b"chunked")]), reusable=True)
-    assert known_answer(wire) is None
+    cache_response_head(wire, ResponseHead(200, [(b"transfer-encoding", b"chunked")]), reusable=True)
+    assert cached_response_head(wire) is None
 
 
 def test_head_that_came_in_pieces_is_not_learned() -> None:
     wire = Kind(b"200 OK", fresh_line(), b"content-length: ").wire([b"x"])
     check([wire[:20], wire[20:]])
-    assert known_answer(wire) is None
+    assert cached_response_head(wire) is None
     check([wire])
-    assert known_answer(wire) is not None
+    assert cached_response_head(wire) is not None
 
 
 def test_memory_for_heads_is_bounded() -> None:
     wires = [Kind(b"200 OK", fresh_line(), b"content-length: ").wire([b"x"]) for _ in range(5000)]
     for wire in wires:
-        learn_answer(wire, head_of(wire), reusable=True)
-    assert 0 < sum(known_answer(wire) is not None for wire in wires) <= 1024
+        cache_response_head(wire, head_of(wire), reusable=True)
+    assert 0 < sum(cached_response_head(wire) is not None for wire in wires) <= 1024
 
 
 # chunks
