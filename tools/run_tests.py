@@ -39,6 +39,7 @@ CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ruff", "check", "--quiet", *CODE),
         ("ruff", "format", "--quiet", "--check", *CODE),
         ("lint-imports",),
+        ("python", "tools/check_rooms.py"),
         ("python", "tools/check_prose.py"),
     ),
     "types": (("mypy",),),

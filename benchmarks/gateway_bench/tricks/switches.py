@@ -34,23 +34,23 @@ def _nothing(*_: Any) -> None:
 
 def _without_chunk_path() -> None:
     """Hand each chunk to the connection, in Python."""
-    protocol = importlib.import_module(f"{GATEWAY}.engine_protocol").EngineProtocol
+    protocol = importlib.import_module(f"{GATEWAY}.upstreams.protocol").EngineProtocol
     protocol.data_received = lambda self, data: self.owner.data_arrived(data)
 
 
 def _without_whole_answers() -> None:
-    _replace("exchange", _MAX_WHOLE_BYTES=-1)
+    _replace("exchange.answer_relay", _MAX_WHOLE_BYTES=-1)
 
 
 def _without_batches() -> None:
-    _replace("books", _MAX_ENDED=1)
+    _replace("calls.accounting", _MAX_ENDED=1)
 
 
 TRICKS: dict[str, Callable[[], None]] = {
-    "head memo": lambda: _replace("head", head_of=_nothing),
-    "scan": lambda: _replace("body", scan=_nothing),
+    "head memo": lambda: _replace("calls.head", head_of=_nothing),
+    "scan": lambda: _replace("api.body", scan=_nothing),
     "chunk path": _without_chunk_path,
-    "known answers": lambda: _replace("known_answers", head_of=_nothing),
+    "known answers": lambda: _replace("upstreams.response_head_cache", head_of=_nothing),
     "whole answers": _without_whole_answers,
     "batched settle": _without_batches,
     "mypyc": lambda: None,  # LONGBOAT_NATIVE=0 in the environment, before anything is imported

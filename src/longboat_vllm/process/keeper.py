@@ -185,7 +185,7 @@ class _Scratch:
 # --- keeping ---------------------------------------------------------------------------------------------------------
 
 
-class _Keeper:
+class _Keeper:  # size: one loop over one rank; what it watches is its state
     """The loop of one keeper.
 
     It has more than 12 attributes because it is the whole state of a process that must stay one file.
