@@ -202,6 +202,7 @@ def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str], *,
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={TEST_DEADLINE_S[group]}", f"--junit-xml={report}"]
         words += ["--durations=5", "--durations-min=10", *side_by_side(group)]
+        words += [] if group in NEEDS_NOTHING else ["--randomly-dont-reorganize"]  # a cluster's tests tell one story
         code = (run_shown if is_alone else run_quietly)(group, words, env)
         outcome = Outcome(group, code in (0, NO_TESTS), time.monotonic() - started_s)
         if report.exists():

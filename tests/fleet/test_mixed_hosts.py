@@ -91,9 +91,9 @@ def mixed() -> Iterator[Mixed]:
 
 
 def test_stages_are_on_the_hosts_that_they_were_computed_for(mixed: Mixed) -> None:
-    printed = mixed.up(FLEET)
-    assert "no layout on equal nodes fits" in printed
-    assert "stages by label: 12 layers on host=large, 8 layers on host=small" in " ".join(printed.split())
+    printed = " ".join(mixed.up(FLEET).split())
+    assert "no layout on equal nodes fits" in printed, printed
+    assert "stages by label: 12 layers on host=large, 8 layers on host=small" in printed
     addresses = [mixed.hosts[name].address for name in ("large", "small")]
     assert [rank["address"] for rank in mixed.ranks("m")] == addresses
     assert mixed.fleet.ask("m", timeout_s=240)[0] == 200
