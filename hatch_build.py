@@ -1,9 +1,8 @@
-"""Compiles what a request runs through: at an installation, as a build hook, or by ``python hatch_build.py``.
+"""Compiles the path of a request: at an installation, as a build hook, or by ``python hatch_build.py``.
 
-Two things, each left out with one line that says why where it cannot be made; everything works without them, slower:
-
-- ``gateway/native/_native.c``, beside its source; needs a C compiler and Python's headers
-- the modules of ``MODULES``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``); needs mypy too
+- ``gateway/native/_native.c``, beside its source: required; needs a C compiler and Python's headers
+- the modules of ``COMPILED_FOLDERS``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``):
+  optional; without them Longboat does the same in Python, slower
 """
 
 from __future__ import annotations
@@ -74,25 +73,21 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def build() -> list[Path]:
-    """Compile what is not of its source; the files there are then."""
+    """Compile what is older than its source, and return the files that exist then.
+
+    Exits with a message where the C extension cannot be made: the gateway needs it. mypyc's modules are optional.
+    """
     why = _missing()
     extension = SOURCE.with_name(f"_native{SUFFIX}")
-    native = _is_fresh(extension) or _tell("the gateway's C extension", why or _make_extension(extension))
+    if not _is_fresh(extension) and (failure := why or _make_extension(extension)):
+        extension.unlink(missing_ok=True)  # that of an older source must not stay
+        sys.exit(f"longboat: the gateway's C extension cannot be built: {failure}")
     compiled = _compiled_module()
     folder: Path = compiled.FOLDER
-    modules = _are_fresh(compiled) or _tell("compiled modules", why or _make_modules(compiled))
-    if not native:
-        extension.unlink(missing_ok=True)  # what an older source made must not stay
-    if not modules:
+    if not _are_fresh(compiled) and (failure := why or _make_modules(compiled)):
         shutil.rmtree(folder, ignore_errors=True)
-    made = [extension] if native else []
-    return made + sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _tell(what: str, why_not: str) -> bool:
-    if why_not:
-        print(f"longboat: runs without {what}, only slower: {why_not}", file=sys.stderr, flush=True)
-    return not why_not
+        print(f"longboat: runs without compiled modules, only slower: {failure}", file=sys.stderr, flush=True)
+    return [extension, *sorted(path for path in folder.rglob("*") if path.is_file())]
 
 
 def _missing() -> str:
