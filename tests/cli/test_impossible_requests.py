@@ -36,7 +36,7 @@ class Impossible:
 REQUESTS = (
     Impossible(
         "Qwen3-14B --on 4xRTX4090 --tensor 3",
-        "40 attention heads are no multiple of tensor 3",
+        "40 attention heads are not divisible by tensor 3",
         "--tensor 2 instead of --tensor 3",
         "Qwen3-14B --on 4xRTX4090 --tensor 2",
     ),
@@ -48,7 +48,7 @@ REQUESTS = (
     ),
     Impossible(
         "GLM-4.5-Air --on 8xRTX4090 -q awq --tensor 8",
-        "1408 inputs / 8 ranks = 176 is no multiple of the 128 numbers",
+        "1408 inputs / 8 ranks = 176 is not a multiple of the 128 numbers",
         "--tensor 1",
         "GLM-4.5-Air --on 8xRTX4090 -q awq --tensor 1",
     ),

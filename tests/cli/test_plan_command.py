@@ -136,7 +136,7 @@ def test_chart_is_an_svg_file_with_a_bar_for_each_rank(tmp_path: Path) -> None:
     assert text.endswith("</svg>\n")
     assert "tokens per second" in text
     assert "stage 0, rank 0: RTX 4090" in text
-    assert "no SVG" in refused("plan", "Qwen3-8B", "--on", "RTX4090", "--chart", str(tmp_path / "a.png")).message
+    assert "not an SVG" in refused("plan", "Qwen3-8B", "--on", "RTX4090", "--chart", str(tmp_path / "a.png")).message
 
 
 def test_points_in_one_place_share_a_label(tmp_path: Path) -> None:

@@ -143,10 +143,13 @@ def test_layers_are_the_planners_where_the_number_of_stages_is() -> None:
 
 def test_part_of_a_split_that_cannot_be_is_refused_at_its_place() -> None:
     (problem,) = decided("models: [{source: builtin:tiny, split: {tensor: 3, pipeline: auto}}]", nodes(2)).problems
-    assert (problem.where, problem.what) == ("models[0].split.tensor", "8 attention heads are no multiple of tensor 3")
+    assert (problem.where, problem.what) == (
+        "models[0].split.tensor",
+        "8 attention heads are not divisible by tensor 3",
+    )
     text = "models: [{source: 'hf:catalog/Qwen3-32B', name: q, split: {tensor: %s, pipeline: %s}}]"
     (unknown,) = decided(text % (3, "auto"), FOUR_CARDS).problems
-    assert "64 attention heads are no multiple of tensor 3" in unknown.what
+    assert "64 attention heads are not divisible by tensor 3" in unknown.what
     (room,) = decided(text % (8, "auto"), FOUR_CARDS).problems
     assert "8 GPUs" in room.what
     assert "at most 4 worker ranks" in room.hint

@@ -27,23 +27,23 @@ def why(model: ModelShape, tensor: int, *, expert: int = 1) -> str:
 @pytest.mark.parametrize(
     ("name", "quantization", "tensor", "reason"),
     [
-        ("Qwen3-14B", "", 3, "40 attention heads are no multiple of tensor 3"),
+        ("Qwen3-14B", "", 3, "40 attention heads are not divisible by tensor 3"),
         ("Phi-4", "", 4, "10 key-value heads and tensor 4 do not divide each other"),
-        ("Qwen3-Next-80B-A3B", "", 3, "16 heads of a linear mixer are no multiple of tensor 3"),
+        ("Qwen3-Next-80B-A3B", "", 3, "16 heads of a linear mixer are not divisible by tensor 3"),
         (
             "GLM-4.5-Air",
             "awq",
             8,
-            "mlp.experts.down_proj: 1408 inputs / 8 ranks = 176 is no multiple of the 128 numbers",
+            "mlp.experts.down_proj: 1408 inputs / 8 ranks = 176 is not a multiple of the 128 numbers",
         ),
         (
             "Qwen3-30B-A3B",
             "fp8",
             4,
-            "mlp.experts.down_proj: 768 inputs / 4 ranks = 192 is no multiple of the 128 numbers",
+            "mlp.experts.down_proj: 768 inputs / 4 ranks = 192 is not a multiple of the 128 numbers",
         ),
-        ("Qwen3-32B", "awq", 16, "25600 inputs / 16 ranks = 1600 is no multiple of the 128 numbers"),
-        ("Qwen2.5-0.5B", "", 4, "14 attention heads are no multiple of tensor 4"),
+        ("Qwen3-32B", "awq", 16, "25600 inputs / 16 ranks = 1600 is not a multiple of the 128 numbers"),
+        ("Qwen2.5-0.5B", "", 4, "14 attention heads are not divisible by tensor 4"),
     ],
 )
 def test_obstacles_carry_their_numbers(name: str, quantization: str, tensor: int, reason: str) -> None:
@@ -83,7 +83,7 @@ def test_hint_names_the_nearest_degrees_that_work() -> None:
 
 
 def test_the_padded_vocabulary_is_divided_too() -> None:
-    assert "the vocabulary of 100352, padded to 100352, is no multiple of tensor 5" in why(shape("Phi-4"), 5)
+    assert "the vocabulary of 100352, padded to 100352, is not divisible by tensor 5" in why(shape("Phi-4"), 5)
 
 
 def test_stages_must_make_all_layers() -> None:

@@ -18,8 +18,8 @@ def change(**fields: object) -> ModelConfig:
 @pytest.mark.parametrize(
     ("facts", "tensor", "words", "hint"),
     [
-        (TINY, 3, "8 attention heads are no multiple of tensor 3", "write 2 or 4"),
-        (TINY, 16, "8 attention heads are no multiple of tensor 16", "write 8"),
+        (TINY, 3, "8 attention heads are not divisible by tensor 3", "write 2 or 4"),
+        (TINY, 16, "8 attention heads are not divisible by tensor 16", "write 8"),
         (
             change(num_heads=12, num_kv_heads=3, intermediate_size=None, vocab_size=None),
             2,

@@ -1,4 +1,4 @@
-"""Describes what runs where: a gang of processes that together are one engine, with one node rank on each node.
+"""Describes which process runs on which node: a gang of processes is one engine, with one node rank on each node.
 
 Words: a *gang* is one engine; it has one *node rank* (one process tree) on each of its nodes, and each node rank
 holds one or more *worker ranks* (one per accelerator, or one per CPU slot). tensor x pipeline = all worker ranks.

@@ -122,7 +122,7 @@ class ResumePolicy:
     enabled: bool = True  # False: a stream ends when the engine that began it dies
     # longest wait for a replica, for a request whose engine died and that has no deadline; 0: no wait
     wait_s: float = 300.0
-    # the same for a response that is no stream, whose client gets no sign of life meanwhile
+    # the same for a response that is not streamed, whose client gets no sign of life meanwhile
     whole_wait_s: float = 50.0
     comment_s: float = 5.0  # interval of the comments that keep a waiting stream's connection alive
     # part of a model's slots that resuming streams may take at the same time; the others queue

@@ -1,4 +1,4 @@
-"""What one gateway process is told at its start, read from one JSON document."""
+"""Reads the settings that one gateway process gets at its start, from one JSON document."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GatewayLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     engine_silence_s: an engine that sends nothing for so long during a request is given up
     pool_idle_s: idle engine connections are closed after it (vLLM's server closes after 5 s)
     stop_deadline_s: running requests get this long after a stop
-    max_outstanding: requests per endpoint and process; None is no limit
+    max_outstanding: most requests per endpoint and process; None sets no limit
     """
 
     max_head_bytes: Positive = 64 * 1024
@@ -61,7 +61,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     port: 0 lets the system choose; processes: workers that share the port
     control_socket: path of a Unix socket, in a folder that only this user can enter
-    orphan_grace_s: with no word on the control socket for so long, the gateway drains and ends; None waits for ever
+    orphan_grace_s: after this time without a word on the control socket, the gateway drains and ends; None: never
     tls_certificate, tls_key: paths of PEM files, read again when they change; None serves plain HTTP
     access_log: path of a file that gets one JSON line a request; None writes none. At access_log_max_bytes the file is
         renamed and a new one begun; access_log_keep of the renamed ones stay

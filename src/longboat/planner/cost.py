@@ -86,7 +86,7 @@ class Cost:
 
     @property
     def joules_per_token(self) -> float:
-        """Of an answer's token, under load."""
+        """Return the energy of one generated token, under load."""
         return self.power.busy_w / self.output_tokens_per_s
 
     @property

@@ -78,7 +78,7 @@ class HeadRoutes:
         context_tokens: int = 0,
         fields: Mapping[str, str] | None = None,
     ) -> Resolution | None:
-        """Return the models to try, in order; None if the name, or the target of its rule, is no known model.
+        """Return the models to try, in order; None if the name, or the target of its rule, is not a known model.
 
         request_id: spreads requests that nothing sticks to; context_tokens: prompt and asked-for completion
         fields: those in ``field_names`` that the body has, as text

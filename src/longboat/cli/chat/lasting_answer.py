@@ -60,8 +60,8 @@ def events_in(pieces: Iterator[bytes]) -> Iterator[ServerEvent]:
 class LastingAnswer:
     """The answer to one request. Iterate over it for the data of its events, each once.
 
-    Whoever holds the last event's id and the answer's token gets the rest from any gateway of the fleet. Where there is
-    no token, the engine keeps no journal: then the request is asked again only while nothing of its answer came.
+    A client that has the last event's id and the answer's token gets the rest from any gateway of the fleet. Without a
+    token, the engine keeps no journal: then the client repeats the request only while nothing of its answer has come.
 
     bases: addresses of gateways, without ``/v1``; they are asked in turn
 

@@ -68,7 +68,7 @@ def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], b
     if undo:
         raise UserInputError("the drain of a node cannot be undone", hint=BACK_HINT)
     if node.is_head:
-        hint = "longboat drain replica or longboat drain gateway take out what runs there"
+        hint = "longboat drain replica takes out a replica on it, longboat drain gateway its gateway"
         raise UserInputError("the head's node cannot be drained: the cluster depends on it", hint=hint)
     drain_node(session.gcs_address, node.node_id)
     _change(session, lambda drains: replace(drains, nodes=drains.nodes | {node.node_id}))

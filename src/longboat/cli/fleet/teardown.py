@@ -30,7 +30,7 @@ def take_down(session: Session, applied: Applied, console: Console) -> None:
 def end_fleet(session: Session) -> None:
     """End models first, so that gateways answer to the last, then gateways, daemons and the controller.
 
-    A controller that does not answer is ended all the same. Raises ClusterError when Serve does not answer.
+    A controller that does not answer is ended anyway. Raises ClusterError when Serve does not answer.
     """
     others = session.apps.foreign()
     trouble = _end_by_controller(session, others)

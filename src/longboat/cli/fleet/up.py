@@ -150,7 +150,10 @@ def _come_up(session: Session, applied: Applied, console: Console, timeout_s: fl
 
 
 def _leave(session: Session, applied: Applied, console: Console, stays: bool) -> None:
-    """Never hides the error that led here. The cluster is stopped when we are no part of it any more."""
+    """Take down what was applied, unless it stays. Never hide the error that led here.
+
+    The cluster is stopped only after this process has disconnected from it.
+    """
     with session:
         try:
             if not stays:

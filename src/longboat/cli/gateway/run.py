@@ -168,7 +168,7 @@ class AloneGateway:  # size: one process with its files, its engines and the ver
             task.cancel()
         for task in work:
             with suppress(asyncio.CancelledError):
-                await task  # a defect of it is ours
+                await task  # raises the error of a task that failed
         if not self._stopping.is_set():
             raise EngineError(
                 f"the gateway ended by itself (exit code {ended.result()})",

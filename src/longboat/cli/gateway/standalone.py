@@ -1,4 +1,4 @@
-"""What a gateway by itself shall be: the command's options and its files, checked and put together."""
+"""Checks the options and the files of a gateway by itself, and puts them together."""
 
 from __future__ import annotations
 

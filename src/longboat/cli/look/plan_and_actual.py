@@ -74,10 +74,10 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def keep_pairs(report: FleetReport, engines: Mapping[str, str], home: Path | None = None) -> Path | None:
-    """Write what was measured beside what was predicted; the file, or None where there is nothing new to keep.
+    """Write measured values beside the predicted ones; return the file, or None where none was written.
 
-    engines: model → kind of its engine; the fake one is no measure of anything. A file that cannot be written is no
-    reason to show nothing.
+    engines: model → kind of its engine; the fake engine is left out, since it measures nothing. A file that cannot be
+    written raises no error, so that the caller can show the values anyway.
     """
     digests = {state.model: state.digest for state in report.replicas if state.phase is Phase.READY}
     rows = [

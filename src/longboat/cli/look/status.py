@@ -1,4 +1,4 @@
-"""``longboat status``: what runs where, once or again and again, for people or machines."""
+"""``longboat status``: shows replicas, gateways and their nodes, once or repeatedly, for people or machines."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -
 
 def _assumptions(money: Money, library: Library) -> Assumptions:
     if not 0 < money.utilization <= 1:
-        raise UserInputError(f"--utilization {money.utilization:g} is no share", hint="give 0.5 for half of the time")
+        raise UserInputError(
+            f"--utilization {money.utilization:g} is not a share", hint="give 0.5 for half of the time"
+        )
     if money.years <= 0 or (money.tokens_per_day is not None and money.tokens_per_day <= 0):
         raise UserInputError("--years and --tokens-per-day must be more than 0", hint="--years 3")
     return Assumptions(
@@ -64,5 +66,5 @@ def _per_kwh(text: str, library: Library) -> float:
     except ValueError:
         return library.electricity.find(text).usd_per_kwh
     if not 0 <= price < 100:
-        raise UserInputError(f"--electricity {text} is no price of a kWh in USD", hint="--electricity 0.30")
+        raise UserInputError(f"--electricity {text} is not a price of a kWh in USD", hint="--electricity 0.30")
     return price

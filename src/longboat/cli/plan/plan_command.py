@@ -66,7 +66,7 @@ def _point(found: SearchResult) -> Point:
 
 def _write(path: Path, text: str) -> None:
     if path.suffix != ".svg":
-        raise UserInputError(f"{path} is no SVG file", hint=f"--chart {path.with_suffix('.svg')}")
+        raise UserInputError(f"{path} is not an SVG file", hint=f"--chart {path.with_suffix('.svg')}")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -118,7 +118,7 @@ class ModelGroup(CommandList):
     default_command = "model"
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take a first word that is no command for the model."""
+        """Treat a first word that is not a command as the model."""
         known = args and (args[0] in self.commands)
         return super().resolve_command(ctx, args if known else [self.default_command, *args])
 

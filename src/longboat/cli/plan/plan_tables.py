@@ -25,7 +25,7 @@ SHOWN_PLANS, SHOWN_REJECTED = 6, 8
 
 
 def console() -> Console:
-    """Return a console that is wide where the output is no terminal, so that tables do not fold."""
+    """Return a console that is wide where the output is not a terminal, so that tables do not fold."""
     found = Console()
     return found if found.is_terminal else Console(width=WIDTH_WITHOUT_TERMINAL)
 

@@ -1,4 +1,4 @@
-"""The catalog with the user's own files over ours: every ``*.toml`` in ``LONGBOAT_HOME/catalog``, and those named."""
+"""Loads the catalog; the user's files override it: each ``*.toml`` in ``LONGBOAT_HOME/catalog``, and named files."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ def gateways_here(gateways: Sequence[GatewayReport]) -> list[GatewayReport]:
 
 
 def in_reach(gateways: Sequence[GatewayReport], ours: Collection[str]) -> list[GatewayReport]:
-    """ours: this machine's addresses. A loopback URL of another node does not lead there."""
+    """Return the working gateways that this machine can reach, its own first.
+
+    ``ours``: this machine's addresses. A loopback URL of another node does not lead to that node.
+    """
     working = [gateway for gateway in gateways if not gateway.problem]
     here = [gateway for gateway in working if gateway.address in ours]
     away = [gateway for gateway in working if gateway not in here]

@@ -1,4 +1,4 @@
-"""Who may use the gateways, and how tenants' limits are kept, in lines for people."""
+"""Describes which clients may use the gateways, and how tenants' limits are kept, in lines for people."""
 
 from __future__ import annotations
 

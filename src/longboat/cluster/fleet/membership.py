@@ -1,4 +1,4 @@
-"""Who is in the fleet right now: announcements in, endpoint table and verdicts out. Pure: the clock is an argument."""
+"""The fleet's present members: announcements in, endpoint table and verdicts out. Pure: the clock is an argument."""
 
 from __future__ import annotations
 

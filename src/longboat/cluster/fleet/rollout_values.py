@@ -16,9 +16,9 @@ __all__ = ("document_after", "with_rollouts")
 def with_rollouts(
     document: dict[str, Any], told: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], dashboard: str
 ) -> dict[str, Any]:
-    """``document`` with what the controller must know to see updates to their end, also without us.
+    """Return ``document`` with what the controller needs to complete updates, even without this process.
 
-    told: what the controller was told last; before: model → its application as it runs now
+    told: the values that the controller got last; before: model → its application as it runs now
     dashboard: where the controller finds Serve's REST API
     """
     digests = digests_in(document)

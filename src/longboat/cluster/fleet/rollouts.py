@@ -33,7 +33,7 @@ class StepKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing to do now. why: for people, where an update is taken back"""
+    """One thing to do now. why: the reason, for people, where an update is rolled back"""
 
     kind: StepKind
     model: str

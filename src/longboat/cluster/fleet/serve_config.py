@@ -63,7 +63,7 @@ def serve_document(
 ) -> dict[str, Any]:
     """Make the document of everything that Serve is to run.
 
-    planned: what the plan was, for whoever compares it with what comes of it
+    planned: the values of the plan, for a later comparison with the measured ones
     deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
     today; only their replica count is taken from the file
     others: applications on this cluster that are not Longboat's, left as they are

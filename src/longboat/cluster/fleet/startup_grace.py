@@ -1,4 +1,4 @@
-"""How long a controller that has just started may not know everybody. Pure: the clock is an argument."""
+"""Decides how long a new controller may not know every live replica yet. Pure: the clock is an argument."""
 
 from __future__ import annotations
 

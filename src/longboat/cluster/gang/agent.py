@@ -123,7 +123,7 @@ class NodeAgent:
         )
 
     async def wait_lost(self) -> RankLoss:
-        """Return when the rank is gone, whoever ended it."""
+        """Return when the rank is gone, whatever ended it."""
         if self._lost is None:
             raise EngineError("the rank was never started", hint="call start() first")
         return await asyncio.shield(self._lost)

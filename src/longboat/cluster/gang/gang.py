@@ -18,7 +18,7 @@ from longboat.engines.contract import EngineAdapter
 __all__ = ("AGENT_SILENCE_S", "Gang")
 
 AGENT_SILENCE_S = 5.0
-"""An agent that answers no renewal for this long is taken for lost: shorter than the lease that it holds itself."""
+"""An agent that answers no renewal for this long is treated as lost. The agent's own lease is longer."""
 
 PREPARE_S = 600.0
 RENEW_EVERY_S = 1.0

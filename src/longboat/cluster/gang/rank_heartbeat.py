@@ -1,4 +1,4 @@
-"""The heartbeats of one rank, from its agent to whoever listens: supervisor and gateways."""
+"""Sends the heartbeats of one rank from its agent to the listeners: the supervisor and the gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free ports of a node, held for a rank until it starts."""
+"""Reserves free ports of a node for a rank until the rank starts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class NodeRequest:
 
 
 def token_path(explicit: str = "", env: Mapping[str, str] = os.environ) -> Path:
-    """Return the file of the token: the given one, else Ray's variable, else Ray's default if it exists, else ours."""
+    """Return the token's file: the given one, else Ray's variable, else Ray's default if it exists, else Longboat's."""
     if chosen := explicit or env.get("RAY_AUTH_TOKEN_PATH"):
         return Path(chosen).expanduser().absolute()
     rays = default_token_file(Path.home())

@@ -1,4 +1,4 @@
-"""A Ray cluster's token: where Ray keeps it, whether a cluster asks for one, and whether it takes ours."""
+"""A Ray cluster's token: where Ray keeps it, whether a cluster requires one, and whether it accepts a given one."""
 
 from __future__ import annotations
 

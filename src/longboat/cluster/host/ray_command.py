@@ -114,7 +114,7 @@ def ray_env(options: RayOptions) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(_RECONNECT_S),
-        "RAY_worker_niceness": "0",  # engines are started by workers, and are no background work
+        "RAY_worker_niceness": "0",  # workers start the engines, which are not background work
         "RAY_preload_python_modules": "longboat.cluster.ray.calm_imports",
         "LONGBOAT_RUN": options.run,
         NODE_MARK: options.run,

@@ -69,7 +69,7 @@ class _Run:
     is_up: threading.Event = field(default_factory=threading.Event)
 
     def read(self) -> None:
-        """Copy the output to ours until it ends."""
+        """Copy Ray's output to the runner's own until it ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             print(line, end="", flush=True)

@@ -47,7 +47,7 @@ class AdminState(Protocol):
 class _Caller(NamedTuple):
     """The rights of a client."""
 
-    # the role by its number in _ROLES; 0 is no role
+    # the role by its number in _ROLES; 0: without a role
     rank: int = 0
     # without a role: the tenant whose records may be read
     tenant: str | None = None

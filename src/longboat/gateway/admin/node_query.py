@@ -67,7 +67,7 @@ class ObservedState(Protocol):
 
 
 class _Query(msgspec.Struct, frozen=True, tag_field="query", forbid_unknown_fields=True):
-    """One question. Replies are JSON documents; whoever asks several processes adds ``missing``."""
+    """One question. Replies are JSON documents; the process that queries several others adds ``missing``."""
 
     def local(self, state: ObservedState) -> Reply:
         """Reply from the state of one process, whose accounts are settled."""

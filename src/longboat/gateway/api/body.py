@@ -157,7 +157,7 @@ def read_facts(
     """Read a body once.
 
     refuse_fleet_fields: the request comes from a client, so fields that only the fleet sends are errors
-    may_salt: a client may send ``cache_salt`` all the same, because tenants are not kept apart
+    may_salt: a client may send ``cache_salt`` anyway, because tenants are not kept apart
     allowed: further fields that the tenant may send (``allow_fields`` of the fleet file)
     Raises BodyError: not one JSON object in UTF-8, too deep, a duplicate key, no model, a fleet field, or a field of
     another type than engines take (they would read ``"stream":1`` as true).

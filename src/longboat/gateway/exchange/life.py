@@ -234,7 +234,7 @@ OFFER: Final = Action("offer")  # ask the model's pool for a slot
 RELAY: Final = Action("relay")  # give the client what the engine answers
 STREAM: Final = Action("stream")  # nothing is left to do but to pass the answer on
 JUDGE: Final = Action("judge", "its engine was lost in its first steps")  # find out whether that engine died
-ASK_TURN: Final = Action("resume", "another engine goes on with the answer")  # ask the pool for a turn to do so
+ASK_TURN: Final = Action("resume", "another engine continues the answer")  # ask the pool for a turn to do so
 FINISH: Final = Ended("finish")  # the answer is complete
 LEFT: Final = Ended("client_left")
 

@@ -231,7 +231,7 @@ class Reading:
             return True
         if journal.carries and 400 <= head.status < 500:
             journal.lower()
-            self._leave_soon(Leave("again", "it would not go on with another's answer"))
+            self._leave_soon(Leave("again", "it refused to continue another engine's answer"))
             return True
         return False
 

@@ -23,7 +23,7 @@ _MAX_HELD_BYTES = 1024 * 1024
 
 
 class ResumeSession:
-    """The journals of one request's answer, and what is held back of one that is no stream."""
+    """The journals of one request's answer, and the bytes that are held back of one that is not streamed."""
 
     __slots__ = ("_call", "_held", "_held_bytes", "_state", "first_tokens", "journal", "resume_state", "watch")
 
@@ -33,12 +33,12 @@ class ResumeSession:
         self._held: tuple[bytes, ...] = ()
         self._held_bytes = 0
         self.resume_state: ResumeState | None = None  # of a stream; made for the first engine that keeps a journal
-        self.journal: WholeJournal | None = None  # of a long answer that is no stream
+        self.journal: WholeJournal | None = None  # of a long answer that is not streamed
         self.watch: Watch | None = None  # of the present engine, where it tells each second that it lives
         self.first_tokens = 0  # tokens that the client had when the present engine began
 
     def prepare(self, upstream: Upstream, body: bytes, sent_s: float) -> tuple[bytes, bytes]:
-        """Return the header lines and the body with which this engine begins the answer, or goes on with it."""
+        """Return the header lines and the body with which this engine begins or continues the answer."""
         self.watch = None
         self._held, self._held_bytes = (), 0
         call, policy = self._call, self._state.live.policy.resume
@@ -80,7 +80,7 @@ class ResumeSession:
         return self.resume_state is not None and self.resume_state.can_go_on
 
     def hold(self, body: bytes, *, last: bool) -> bytes | None:
-        """Hold back an answer that is no stream until it is complete, so that another engine may still give it.
+        """Hold back an answer that is not streamed until it is complete, so that another engine may still give it.
 
         Return None while it is incomplete; an answer that is too large to be held is passed on.
         """

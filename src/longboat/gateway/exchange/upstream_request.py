@@ -1,4 +1,4 @@
-"""What goes to an engine, and what a client is told of the choice: the body for a pool, header lines."""
+"""Makes the body that a pool's engines get, and the header lines that report the choice of the model to a client."""
 
 from __future__ import annotations
 

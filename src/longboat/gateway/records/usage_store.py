@@ -61,7 +61,7 @@ class UsageStore:
         self.problem: str | None = None
 
     def open(self) -> None:
-        """Make or open the file. Raise UserInputError where it is no usage file, or cannot be written."""
+        """Make or open the file. Raise UserInputError where it is not a usage file, or cannot be written."""
         if self._file is None:
             return
         try:

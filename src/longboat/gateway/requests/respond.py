@@ -40,7 +40,7 @@ def answer_request(link: ClientLink, request: Request, known: KnownHead | None) 
             return
     try:
         decision = admit(state, request, known, close=link.closes_after)
-    except Exception as error:  # a defect: nothing is written yet, so the client can be told
+    except Exception as error:  # a defect: nothing is written yet, so the client can get an error response
         report_defect(link, error)
         decision = error_responses.internal()
     _carry_out(link, request, decision)

@@ -177,7 +177,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
     def feed(self, events: bytes, *, last: bool) -> bytes:
         """Return what the client gets of whole events. last: the engine says that this was all.
 
-        :raises EngineFaultError: this is no answer, or not the one that the client has the beginning of
+        :raises EngineFaultError: this is not an answer, or not the one that the client has the beginning of
         """
         journal = self.journal
         assert journal is not None
@@ -191,7 +191,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         if events:
             alone = events.startswith(IDS) and events.find(b"\n\n") == len(events) - 2
             if not alone and not self._is_sound(events):
-                raise EngineFaultError("nonsense", "it sent what is no event of an answer")
+                raise EngineFaultError("nonsense", "it sent something that is not an event of an answer")
             self._last_events = events
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")
@@ -214,7 +214,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         """Feed events of one choice, as nearly all are; see ``feed``."""
         out, last_id, count, told = plain
         if not told and not self._is_sound(events):
-            raise EngineFaultError("nonsense", "it sent what is no event of an answer")
+            raise EngineFaultError("nonsense", "it sent something that is not an event of an answer")
         self._last_events = events
         if last and not self._ended():
             raise EngineFaultError("ended", "it ended its answer before the end")

@@ -1,4 +1,4 @@
-"""What is kept of a long answer that is no stream, so that another engine can continue it. Pure.
+"""Keeps the tokens of a long answer that is not streamed, so that another engine can continue it. Pure.
 
 The client has nothing of it before its end, so tokens that are not known here cost only time.
 """
@@ -29,7 +29,7 @@ _MODES = {ResumeLevel.CARRIED: "carried", ResumeLevel.REPLAY: "replay"}
 
 
 def whole_journal_of(facts: object) -> WholeJournal | None:
-    """Return a journal for an answer that may be long and is no stream; None for any other. facts: of the body"""
+    """Return a journal for an answer that may be long and is not streamed; None for any other. facts: of the body"""
     if type(facts) is not Facts or facts.stream or facts.kind not in _KINDS:
         return None
     is_short = facts.max_tokens is not None and facts.max_tokens < MIN_TOKENS

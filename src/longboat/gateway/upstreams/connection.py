@@ -178,7 +178,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
     def data_arrived(self, data: bytes) -> None:
         """Read what does not take the short way of ``ChunkPath``."""
         sink = self._sink
-        if sink is None:  # bytes without a request: they would be taken for the next response
+        if sink is None:  # bytes without a request: they would be mistaken for the next response
             self.abort()
             return
         if self.path.between_chunks:

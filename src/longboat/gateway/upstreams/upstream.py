@@ -24,7 +24,7 @@ class MovableStream(Protocol):
     """A response that another engine can continue."""
 
     def replica_lost(self, detail: str, reason: str) -> None:
-        """Leave the engine, which is taken for lost, although its connection may still exist.
+        """Leave the engine, which is treated as lost, although its connection may still exist.
 
         reason: one word, for counting
         """

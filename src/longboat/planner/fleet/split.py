@@ -41,9 +41,9 @@ def _obstacle(degree: int, facts: ModelConfig) -> str:
     if found := head_obstacle(facts.num_heads or 0, kv_heads, degree):
         return found
     if facts.intermediate_size and not facts.num_experts and facts.intermediate_size % degree:
-        return f"the MLP's width of {facts.intermediate_size} is no multiple of tensor {degree}"
+        return f"the MLP's width of {facts.intermediate_size} is not divisible by tensor {degree}"
     if facts.moe_intermediate_size and facts.moe_intermediate_size % degree:
-        return f"an expert's width of {facts.moe_intermediate_size} is no multiple of tensor {degree}"
+        return f"an expert's width of {facts.moe_intermediate_size} is not divisible by tensor {degree}"
     return vocab_obstacle(facts.vocab_size or 0, degree)
 
 

@@ -14,7 +14,7 @@ from longboat.planner.memory.processor_part import USUAL_PROCESSOR, USUAL_PROCES
 
 __all__ = ("cluster_of_nodes",)
 
-# What Ray or whoever starts a node calls its accelerator.
+# Labels in which Ray, or the user who starts a node, names its accelerator.
 ACCELERATOR_LABELS = ("longboat.accelerator", "ray.io/accelerator-type", "accelerator-type")
 
 

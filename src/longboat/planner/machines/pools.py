@@ -62,7 +62,7 @@ class Pool:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """Of all memories together: a first measure of what the pool is good for."""
+        """Return the bandwidth of all memories together: a first measure of what the pool is good for."""
         return self.num_cards * self.machine.bandwidth_bytes_per_s
 
 

@@ -79,7 +79,7 @@ def nearest_degrees(degrees: Sequence[int], tensor: int) -> str:
 def head_obstacle(num_heads: int, num_kv_heads: int, tensor: int) -> str:
     """Return why attention heads cannot be divided; key-value heads may also be copied (QKVParallelLinear)."""
     if num_heads % tensor:
-        return f"{num_heads} attention heads are no multiple of tensor {tensor}"
+        return f"{num_heads} attention heads are not divisible by tensor {tensor}"
     if num_kv_heads and num_kv_heads % tensor and tensor % num_kv_heads:
         return f"{num_kv_heads} key-value heads and tensor {tensor} do not divide each other"
     return ""
@@ -89,7 +89,7 @@ def vocab_obstacle(vocab_size: int, tensor: int) -> str:
     """Return why the embedding cannot be divided."""
     padded = -(-vocab_size // VOCAB_PADDING) * VOCAB_PADDING
     if padded % tensor:
-        return f"the vocabulary of {vocab_size}, padded to {padded}, is no multiple of tensor {tensor}"
+        return f"the vocabulary of {vocab_size}, padded to {padded}, is not divisible by tensor {tensor}"
     return ""
 
 
@@ -118,7 +118,7 @@ def _head_obstacles(layer: Layer, tensor: int) -> Iterator[str]:
     if found := head_obstacle(layer.num_heads, cache.num_kv_heads * (cache.kind in ("full", "window")), tensor):
         yield found
     if cache.kind == "state" and cache.num_state_heads % tensor:
-        yield f"{cache.num_state_heads} heads of a linear mixer are no multiple of tensor {tensor}"
+        yield f"{cache.num_state_heads} heads of a linear mixer are not divisible by tensor {tensor}"
 
 
 def _weight_obstacles(weight: Weight, tensor: int, marlin: bool) -> Iterator[str]:
@@ -141,9 +141,9 @@ def _marlin_rows(weight: Weight) -> int:
 def _side(weight: Weight, side: str, size: int, parts: int, group: int) -> Iterator[str]:
     """Yield obstacles of cutting ``size`` numbers into ``parts``, none within a group of ``group``."""
     if size % parts:
-        yield f"{weight.name}: {size} {side} are no multiple of {parts} ranks"
+        yield f"{weight.name}: {size} {side} are not divisible by {parts} ranks"
     elif group and parts > 1 and (size // parts) % group:
         yield (
-            f"{weight.name}: {size} {side} / {parts} ranks = {size // parts} is no multiple of the {group} numbers "
+            f"{weight.name}: {size} {side} / {parts} ranks = {size // parts} is not a multiple of the {group} numbers "
             "that are quantized or computed together"
         )

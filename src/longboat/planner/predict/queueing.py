@@ -1,4 +1,4 @@
-"""Who waits for whom: closed forms for the two ways in which engines mix prompts and decoding.
+"""Predicts how requests wait for each other: closed forms for the two ways in which engines mix prompts and decoding.
 
 Each was compared with a step-by-step simulation of ten waves of requests; they differ by less than 15 % there.
 """
@@ -23,7 +23,7 @@ def first_token_passes(engine: EngineTraits, load: Load, *, running: float, busy
 
     running: requests that fit at once; busy_ratio: share of the time that prompts of others take
 
-    Where the engine looks for requests every so many steps, those that came since the last look are computed together.
+    Where the engine looks for requests every ``poll_steps`` steps, it computes those since the last look together.
     """
     together = _together(engine, load, running)
     if not in_step(load):

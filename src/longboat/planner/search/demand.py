@@ -96,6 +96,6 @@ def parse_slo(text: str) -> Slo:
             )
         seconds = SECONDS.fullmatch(value)
         if seconds is None or float(seconds[1]) <= 0:
-            raise UserInputError(f"{part!r} is no time", hint=EXAMPLE)
+            raise UserInputError(f"{part!r} does not give a time above 0", hint=EXAMPLE)
         found[SLO_NAMES[name]] = float(seconds[1]) * (1.0 if seconds[2] == "s" else 1e-3)
     return Slo(**found)

@@ -122,7 +122,7 @@ class _Shelf:
             - sum(overhead_of(card, shape, split, load, last=is_last).values())
             for card, is_last in {(place.card, index == last) for index, place in enumerate(places)}
         }
-        # A cache whose size is told takes the same of every place, however many layers it is for.
+        # A cache of a given size takes the same of every place, however many layers it is for.
         self.caps = [known[place.card, index == last] - load.cache_bytes for index, place in enumerate(places)]
         first_bytes, last_bytes = _end_bytes(shape, split)
         first_copies, last_copies = _end_copies(shape, split)

@@ -26,7 +26,7 @@ def explained(found: SearchResult) -> SearchResult:
 
 
 def settings_of(group: Forecast) -> tuple[str, ...]:
-    """Return what the engine must be told, as its command line or environment takes it."""
+    """Return the settings that the engine needs, as its command line or environment takes them."""
     split, load = group.fit.split, group.fit.load
     if group.engine == "llama.cpp":
         parts = [f"--ctx-size {load.context_tokens * load.num_sequences}", f"--parallel {load.num_sequences}"]

@@ -42,8 +42,8 @@ def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Dema
 def divided_table(table: EndpointTable, demands: Sequence[TenantDemands]) -> list[EndpointTable]:
     """Make the table of each gateway: an endpoint's ``capacity`` is the gateway's share, ``engine_capacity`` the whole.
 
-    Where a model has fewer slots than gateways, a gateway without a slot gets one all the same: it would refuse
-    requests. Endpoints of unknown capacity are not divided.
+    Where a model has fewer slots than gateways, a gateway without a slot gets one anyway, since it would refuse
+    requests otherwise. Endpoints of unknown capacity are not divided.
     """
     shares: list[dict[str, int]] = [{} for _ in demands]
     for model in dict.fromkeys(e.model for e in table.endpoints):

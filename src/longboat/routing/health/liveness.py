@@ -45,7 +45,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessLimits:
-    """Times after which a gang is doubted or taken for lost."""
+    """Times after which a gang is doubted or treated as lost."""
 
     unreached_s: float = 1.6  # without any answer from a node
     doubt_s: float = 1.0  # without a beat, though the node answers

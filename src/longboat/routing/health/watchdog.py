@@ -1,4 +1,4 @@
-"""Decides how long an engine may be silent before it is taken for hung: by its own past pauses."""
+"""Decides how long an engine may be silent before it is treated as hung: by its own past pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster file: machines that are planned for, strictly read; names are looked up by whoever plans."""
+"""The cluster file: machines that are planned for, strictly read; the planner looks up their names."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 __all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_local_path", "name_from_source")
 
 UNUSABLE = re.compile("[\0\ud800-\udfff]")
-"""Characters that no path and no argument of a program can hold: NUL, and what stands for bytes that are no UTF-8."""
+"""Characters that no path and no argument of a program can hold: NUL, and what stands for bytes that are not UTF-8."""
 
 BUILTIN = re.compile(r"builtin:[a-z0-9][a-z0-9.-]{0,62}")
 HUB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"

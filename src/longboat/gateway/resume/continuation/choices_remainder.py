@@ -64,7 +64,7 @@ class ChoicesRemainder:
         document = decoded(event.data)
         choices = document.get("choices")
         if "error" in document or not isinstance(choices, list):
-            raise ContinuationError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to continue an answer failed")
         if not self._new_line and self._old_line != b"data: ":
             self._new_line = b"data: " + line_of(event.data)
         if choices:
@@ -85,12 +85,12 @@ class ChoicesRemainder:
 
     def _done(self, event: Event) -> bytes:
         if self._behind:
-            raise ContinuationError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
         return event_bytes(event, DONE, self._delivered)
 
     def _repeated_usage(self) -> bytes:
         if self._behind:
-            raise ContinuationError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
         return b""
 
     def _correct(self, usage: _Json, made: tuple[int, ...]) -> None:
@@ -123,7 +123,7 @@ class ChoicesRemainder:
         if progress.caught_up:
             self._behind.discard(index)
         elif ends:
-            raise ContinuationError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
         return rest if ends or _says_something(rest) else None
 
 
@@ -158,7 +158,7 @@ def _trimmed_call(call: _Json, delivered: DeliveredChoice, progress: _Progress) 
         return call
     function = dict(call.get("function") or {})
     if function.get("name") is not None and tool.fields.get("name", function["name"]) != function["name"]:
-        raise ContinuationError("the engine that was to go on with an answer called another tool")
+        raise ContinuationError("the engine that was to continue an answer called another tool")
     rest, progress.arguments[index] = rest_of_text(
         function.get("arguments") or "", progress.arguments.get(index, 0), tool.arguments
     )

@@ -134,7 +134,7 @@ class MessageRemainder:
         document = decoded(event.data)
         kind = document.get("type")
         if kind == "error":
-            raise ContinuationError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to continue an answer failed")
         if kind == "message_start":
             rest = None if self._delivered.started else document
         elif kind in ("message_delta", "message_stop"):
@@ -155,7 +155,7 @@ class MessageRemainder:
         if self._delivered.has_end:
             return document if document["type"] == "message_stop" else None
         if not self.caught_up:
-            raise ContinuationError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
         return document
 
     def _block_start(self, document: _Json) -> _Json | None:
@@ -167,7 +167,7 @@ class MessageRemainder:
             self._progress[document["index"]] = _Progress(index, None)
             return {**document, "index": index}
         if block.name != content.get("name"):
-            raise ContinuationError("the engine that was to go on with an answer called another tool")
+            raise ContinuationError("the engine that was to continue an answer called another tool")
         self._progress[document["index"]] = _Progress(self._delivered.blocks.index(block), block)
         return None
 
@@ -194,7 +194,7 @@ def _rest_of_delta(document: _Json, progress: _Progress) -> _Json | None:
 def _rest_of_stop(document: _Json, progress: _Progress) -> _Json | None:
     progress.stopped = True
     if not progress.caught_up:
-        raise ContinuationError("the engine that was to go on with an answer ended before it")
+        raise ContinuationError("the engine that was to continue an answer ended before it caught up")
     if progress.block is not None and progress.block.stopped:
         return None
     return {**document, "index": progress.index}

@@ -34,7 +34,7 @@ STEPS = b": steps "
 
 
 class ContinuationError(EngineError):
-    """The new stream does not go on with what the client has, or cannot be continued."""
+    """Error of a new stream that does not continue what the client has, or that cannot be continued."""
 
 
 class Event(NamedTuple):
@@ -97,13 +97,16 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decoded(data: bytes) -> dict[str, Any]:
-    """:raises ContinuationError: it is no JSON object"""
+    """Decode the data of an event.
+
+    :raises ContinuationError: it is not a JSON object
+    """
     try:
         document = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ContinuationError(f"an event is not readable: {error}") from error
     if not isinstance(document, dict):
-        raise ContinuationError("an event is no JSON object")
+        raise ContinuationError("an event is not a JSON object")
     return document
 
 
@@ -188,10 +191,10 @@ def rest_of_text(piece: str, seen_bytes: int, delivered: bytes | bytearray) -> t
         return piece, end
     overlap = min(len(raw), len(delivered) - seen_bytes)
     if delivered[seen_bytes : seen_bytes + overlap] != raw[:overlap]:
-        raise ContinuationError("the engine that was to go on with an answer gave another one")
+        raise ContinuationError("the engine that was to continue an answer gave a different one")
     if overlap == len(raw):
         return "", end
     try:
         return raw[overlap:].decode("utf-8", "surrogatepass"), end
     except UnicodeDecodeError as error:
-        raise ContinuationError("the engine that was to go on with an answer gave another one") from error
+        raise ContinuationError("the engine that was to continue an answer gave a different one") from error

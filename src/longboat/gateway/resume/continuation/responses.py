@@ -151,7 +151,7 @@ class ResponseRemainder:
         )
 
     def block(self, events: bytes) -> bytes | None:
-        """Of one delta without log-probabilities only its number and the id of its item may have to be others."""
+        """Renumber one delta without log-probabilities: only its number and the id of its item may have to change."""
         name = events.find(b".delta\ndata: ")
         if name < 0 or events.find(b"\n\n", name) != len(events) - 2 or events.find(b"\n\n") < name:
             return None
@@ -170,7 +170,7 @@ class ResponseRemainder:
         document = decoded(event.data)
         kind = document["type"]
         if kind in _FAILURES or not kind.startswith("response."):
-            raise ContinuationError("the engine that was to go on with an answer failed")
+            raise ContinuationError("the engine that was to continue an answer failed")
         rest = self._rest(kind, document, event.position)
         if rest is None:
             return b""
@@ -202,7 +202,7 @@ class ResponseRemainder:
 
     def _ending(self, document: _Json) -> _Json:
         if not self.caught_up:
-            raise ContinuationError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
         response = document["response"]
         response.update(self._delivered.head)
         output = response.get("output") or []
@@ -222,7 +222,7 @@ class ResponseRemainder:
             self._progress[document["output_index"]] = _Progress(index, None)
             return {**document, "output_index": index}
         if known.name != item.get("name"):
-            raise ContinuationError("the engine that was to go on with an answer called another tool")
+            raise ContinuationError("the engine that was to continue an answer called another tool")
         for own, first in ((item.get("id"), known.id), (item.get("call_id"), known.call_id)):
             if own is not None and first is not None:
                 self._own_ids[own] = first
@@ -245,7 +245,7 @@ class ResponseRemainder:
         return self._placed(document, progress) if rest or document.get("logprobs") else None
 
     def _new_logprobs(self, entries: list[_Json], position: tuple[int, ...]) -> list[_Json]:
-        """Those of tokens that the client has no delta of; an event tells of tokens up to its position."""
+        """Return the entries of tokens that the client has no delta of; an event covers tokens up to its position."""
         if not position:
             return entries
         known = self._delivered.logprobs_covered - (position[0] - len(entries))
@@ -258,7 +258,7 @@ class ResponseRemainder:
         if progress.item is not None and seen < progress.item.marks.get(key, 0):
             return None
         if key[0].endswith(".done") and not progress.has_texts:
-            raise ContinuationError("the engine that was to go on with an answer ended before it")
+            raise ContinuationError("the engine that was to continue an answer ended before it caught up")
         return self._placed(document, progress)
 
     def _placed(self, document: _Json, progress: _Progress) -> _Json:
