@@ -264,3 +264,16 @@ def _check(world: World) -> None:
     ended = [r for r in records if r.outcome == "ok" and r.completion_tokens is not None]
     assert all((r.prompt_tokens, r.completion_tokens) == (PROMPT_TOKENS, COMPLETION_TOKENS) for r in ended)
     assert any(r.outcome != "ok" and r.completion_tokens for r in records)  # by the events that came
+
+
+async def test_connection_that_is_free_again_is_not_ended_with_the_request_that_left_it() -> None:
+    """Another request may already have it."""
+    world = World(1)
+    world.connect_all()
+    world.begin()
+    (connection,) = world.sent
+    connection.sink.on_head(ResponseHead(500, [(b"content-type", b"application/json"), (b"content-length", b"2")]))
+    world.answer(connection, b"{}")
+    await asyncio.sleep(0)
+    assert not connection.aborted
+    await _finish(world)

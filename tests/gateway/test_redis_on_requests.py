@@ -37,7 +37,7 @@ async def test_nothing_stays_reserved_of_clients_that_leave(
         assert (await first.post(ASK, headers=key)).status == 200
         first.abort()
         assert gateway.state.accounting.remote_counters is not None
-        counts_of = gateway.state.accounting.remote_counters.counts_of
+        counts_of = gateway.state.accounting.remote_counters._fallback.counts_of
         estimate = counts_of("a", time.time()).tokens_today  # which stands where an engine tells nothing
         chance = random.Random(5)
 

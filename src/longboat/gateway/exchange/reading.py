@@ -136,6 +136,8 @@ class Reading:
 
     def on_block(self, body: bytes, *, last: bool) -> None:
         if self._is_left:
+            if last:
+                self._visit.connection = None  # it is free: another request may have it before this one leaves
             return
         answer, session, connection = self._answer, self._session, self._visit.connection
         if session.journal is not None and session.journal.told:
