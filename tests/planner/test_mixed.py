@@ -268,6 +268,14 @@ def test_two_replicas_of_two_sorts_each() -> None:
     assert {frozenset(gang) for gang in one.placed} == {frozenset(("n1", "n3")), frozenset(("n2", "n4"))}
 
 
+def test_stages_on_nodes_of_one_sort_are_computed_for_its_cards() -> None:
+    """The sort that the plan chose has nodes of different sizes, so its stages are bound one by one."""
+    on = (gpus(1, 1, "RTX3090"), gpus(2, 2, "RTX3090"), gpus(3, 1, "RTX4090"))
+    one = found(AWQ % ("Llama-3.3-70B", "auto", ", context: 32768, load: {users: 1}"), on)
+    check(one)
+    assert {place.card.name for place in one.decision.forecasts["q"].layout.places} == {"RTX 3090"}
+
+
 CARDS = ("RTX-A4000", "RTX-A5000", "RTX3090", "RTX4090", "L4")
 MACHINES = st.lists(st.tuples(st.sampled_from(CARDS), st.integers(1, 3)), min_size=1, max_size=4)
 

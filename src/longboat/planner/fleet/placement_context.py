@@ -88,19 +88,22 @@ class PlacementContext:
             for node in nodes:
                 ranks[node] += gang.ranks_per_node
         if gang.stages:
-            return hardware_by_stage([self._of_stage(gang, labels, ranks) for labels in gang.stages])
+            return hardware_by_stage([self._of_stage(wanted, gang, labels, ranks) for labels in gang.stages])
         if not ranks:
             able = [node for node in self.inputs.nodes if matches(node, wanted.placement.labels)]
             ranks.update({node.node_id: gang.ranks_per_node for node in able})
         return self.hardware(ranks)
 
-    def _of_stage(self, gang: GangShape, labels: Mapping[str, str], packed: Mapping[str, int]) -> ReplicaHardware:
+    def _of_stage(
+        self, wanted: WantedModel, gang: GangShape, labels: Mapping[str, str], packed: Mapping[str, int]
+    ) -> ReplicaHardware:
         """Return the weakest of all nodes that the stage may get.
 
         All stages with its labels may come to lie on one of them.
         """
         together = gang.stages.count(labels) if gang.shares_nodes else 1
-        nodes = [node for node in self.nodes() if matches(node, labels)]
+        on = {**wanted.placement.labels, **labels}
+        nodes = [node for node in self.inputs.nodes if matches(node, on)]
         able = [node for node in nodes if slots_of(node, gang.resources) >= gang.tensor] or nodes
         ranks = {}
         for node in able:
