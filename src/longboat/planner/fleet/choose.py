@@ -162,34 +162,35 @@ def _first_with_room(
     taken: Sequence[GangDemand],
 ) -> Choice | None:
     """Return the best that finds room and fits there; None where none does."""
+
+    def with_room(one: Forecast) -> Iterator[_Placed]:
+        found = _placed(model, forecaster, one, ways[id(one)], taken)
+        return (now for now in found if now.forecast.fit.fits)
+
+    def chosen(now: _Placed, others: Sequence[Forecast]) -> Choice:
+        choice = Choice(wanted=now.wanted, best=now.forecast, others=tuple(others))
+        if not choice.is_mixed:
+            return choice
+        equal = (one for one in fitting if len({place.card for place in one.layout.places}) == 1)
+        return replace(choice, equal=next((now.forecast for one in equal for now in with_room(one)), None))
+
     placed: list[_Placed] = []
     for one in fitting:
-        for now in _placed(model, forecaster, one, ways[id(one)], taken):
-            if not now.forecast.fit.fits:
-                continue
+        for now in with_room(one):
             placed.append(now)
             if _is_as_good(now.forecast, one):
-                return _chosen(now, fitting, one)
+                return chosen(now, [other for other in fitting if other is not one])
     if not placed:
         return None
     by_id = {id(now.forecast): now for now in placed}
     first, *others = ranked((_plan(now.forecast) for now in placed), forecaster.demand)
-    return _chosen(by_id[id(first.groups[0])], [plan.groups[0] for plan in others], None)
+    return chosen(by_id[id(first.groups[0])], [plan.groups[0] for plan in others])
 
 
 def _is_as_good(placed: Forecast, hoped: Forecast) -> bool:
     """Return whether the nodes give what the search assumed."""
     same = speed_step(placed.tokens_per_s) >= speed_step(hoped.tokens_per_s)
     return same and (placed.fit.holds or not hoped.fit.holds) and bool(placed.missed) == bool(hoped.missed)
-
-
-def _chosen(placed: _Placed, fitting: Sequence[Forecast], itself: Forecast | None) -> Choice:
-    others = tuple(one for one in fitting if one is not itself)
-    choice = Choice(wanted=placed.wanted, best=placed.forecast, others=others)
-    if not choice.is_mixed:
-        return choice
-    equal = (one for one in others if len({place.card for place in one.layout.places}) == 1)
-    return replace(choice, equal=next(equal, None))
 
 
 def _nearest(
