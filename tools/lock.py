@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from longboat.engines.environments.engine_lock import LOCKS, TORCH_CPU_VARIABLE, Uv, resolve  # noqa: E402
-from longboat.engines.environments.installer import DEFAULT_VERSIONS  # noqa: E402
+from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, lock_path, recipe_of, resolve  # noqa: E402
 from longboat.engines.environments.package_sources import package_sources  # noqa: E402
+from longboat.engines.registry import installable  # noqa: E402
 
 EXTRAS = ("cluster", "kv-events", "redis", "tracing")
 REQUIREMENTS = {
@@ -33,13 +33,15 @@ def lock_requirements(uv: Uv, *, upgrade: bool) -> None:
 
 def lock_engines(uv: Uv, *, upgrade: bool) -> None:
     """The locks of the engine environments that Longboat ships."""
-    LOCKS.mkdir(exist_ok=True)
-    for kind, version in DEFAULT_VERSIONS.items():
-        for platform in ("cpu", "cuda"):
-            output = LOCKS / f"{kind}-{version}-{platform}.txt"
+    for kind in installable():
+        recipe = recipe_of(kind)
+        for platform in recipe.distributions:
+            output = lock_path(kind, recipe.version, platform)
             with tempfile.TemporaryDirectory() as folder:
                 fresh = Path(folder) / output.name
-                resolve(kind, version, platform, fresh, uv, keep=output if output.exists() and not upgrade else None)
+                resolve(
+                    kind, recipe.version, platform, fresh, uv, keep=output if output.exists() and not upgrade else None
+                )
                 output.write_text(fresh.read_text())
             print(output.relative_to(ROOT))
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.core.errors import LongboatError, UserInputError
+from longboat.engines.environments.engine_lock import recipe_of
 from longboat.engines.environments.environment import default_platform, find_environment
-from longboat.engines.environments.installer import DEFAULT_VERSIONS
 from longboat.folders import home_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -175,7 +175,7 @@ def engine_variables(missing: Mapping[str, str]) -> dict[str, str]:
     if "engine" in missing:
         return {}
     try:
-        environment = find_environment("vllm", version=DEFAULT_VERSIONS["vllm"], path=None, home=home_folder())
+        environment = find_environment("vllm", version=recipe_of("vllm").version, path=None, home=home_folder())
     except LongboatError:
         return {}
     return {"LONGBOAT_TEST_ENGINE_PYTHON": environment.python, "LONGBOAT_TEST_PLATFORM": default_platform()}

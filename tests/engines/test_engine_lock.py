@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import longboat
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.environments.engine_lock import LOCKS, Uv, check_torch_cpu, num_packages, resolve, shipped_lock
-from longboat.engines.environments.installer import DEFAULT_VERSIONS
+from longboat.engines.environments.engine_lock import Uv, check_torch_cpu, num_packages, resolve, shipped_lock
 from longboat.engines.environments.package_sources import PackageSources
+from longboat.engines.registry import installable
 
-SHIPPED = sorted(LOCKS.glob("*.txt"))
+SHIPPED = sorted((Path(longboat.__file__).parent / "engines").glob("*/locks/*.txt"))
 
 
 def make_uv(tmp_path: Path, script: str) -> Uv:
@@ -22,9 +23,10 @@ def make_uv(tmp_path: Path, script: str) -> Uv:
 
 
 def test_default_version_has_a_lock_for_each_platform() -> None:
-    for kind, version in DEFAULT_VERSIONS.items():
-        assert shipped_lock(kind, version, "cpu")
-        assert shipped_lock(kind, version, "cuda")
+    for kind, adapter in installable().items():
+        assert adapter.recipe is not None
+        for platform in adapter.recipe.distributions:
+            assert shipped_lock(kind, adapter.recipe.version, platform)
     assert shipped_lock("vllm", "0.0.1", "cpu") is None
 
 

@@ -145,7 +145,7 @@ def test_probe_asks_for_one_token_with_the_key() -> None:
     probe = VllmAdapter().probe(gang())
     assert probe.path == "/v1/completions"
     assert json.loads(probe.body)["max_tokens"] == 1
-    assert probe.headers["Authorization"] == "Bearer secret"
+    assert probe.headers["authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize(

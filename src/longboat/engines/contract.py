@@ -7,23 +7,76 @@ behind which Longboat starts nothing (``starts_processes`` is false).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import ClassVar, Literal
 
+from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, GangShape
 from longboat.core.states import Phase
+from longboat.engines.metrics import largest_of, read_samples, total_of
 
 __all__ = (
+    "Ability",
     "EngineAdapter",
     "EngineCounters",
     "EngineEnvironment",
     "EngineLoad",
+    "InstallRecipe",
+    "LoadMetrics",
+    "Overlay",
     "PortRequest",
     "Probe",
     "RankCommand",
     "ZygoteRequest",
 )
+
+
+Ability = Literal["tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options"]
+"""What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), over several
+nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); read GGUF files (``gguf``) or a hub
+(``hub``); take ``engine.options``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRecipe:
+    """How ``longboat engines install`` builds the engine's environment."""
+
+    version: str  # that Longboat is tested with
+    distributions: Mapping[str, str]  # platform (``cpu``, ``cuda``) → package that holds the engine
+    free_bytes: Mapping[str, int]  # platform → free disk that an installation needs
+    locks: Path  # folder of the locks, ``KIND-VERSION-PLATFORM.txt``
+    excluded: tuple[str, ...] = ()  # packages that the engine requires and that serving does not need
+    pins_torch: bool = False  # on ``cpu``, torch is pinned to its CPU build
+    # work after the packages are there, such as compiling a program: (environment's folder, report of a step's name).
+    # ``finish_recipe`` changes when its result would
+    finish: Callable[[Path, Callable[[str], None]], None] | None = None
+    finish_recipe: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """What is put on the engine's import path, without changing its environment."""
+
+    # importable names on Longboat's side (``longboat_vllm``); they are copied, and never imported here. The entry
+    # points are the first one's
+    packages: tuple[str, ...]
+    entry_points: str  # text of its ``entry_points.txt``, by which the engine finds it
+    zygote: str = ""  # module that is the engine's zygote; empty: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadMetrics:
+    """The names of the gauges and counters that say how busy an engine is; empty: the engine has none."""
+
+    running: str = ""
+    waiting: str = ""
+    kv_cache_used_ratio: str = ""
+    prompt_tokens: str = ""
+    generation_tokens: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,46 +152,97 @@ class EngineCounters:
     generation_tokens: int = 0
 
 
-class EngineAdapter(Protocol):
-    """The adapter of one engine. Pure: the same plan gives the same commands."""
+class EngineAdapter(ABC):
+    """The adapter of one engine. Pure: the same plan gives the same commands.
 
-    kind: str
-    starts_processes: bool
+    Only ``command`` must be written; everything else has a default that fits an OpenAI-compatible server of one
+    process.
+    """
+
+    kind: ClassVar[str]
+    abilities: ClassVar[frozenset[Ability]] = frozenset()
+    recipe: ClassVar[InstallRecipe | None] = None  # None: nothing is installed, it runs in Longboat's own Python
+    overlay: ClassVar[Overlay | None] = None
+    load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
+    starts_processes: ClassVar[bool] = True
     # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0
     # only
-    head_starts_alone: bool
+    head_starts_alone: ClassVar[bool] = True
 
-    def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
-        """Return the ports that must be free before the plan is complete."""
-
+    @abstractmethod
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
     ) -> RankCommand:
         """Return the command of one rank. ``overlay``: folder put first on the engine's import path (empty: none)."""
+
+    def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
+        """Return the ports that must be free before the plan is complete.
+
+        The default: the head's API and, where a gang spans nodes, the rendezvous of its ranks (``master``).
+        """
+        api = PortRequest(purpose="api", node_rank=0)
+        return (api,) if shape.num_nodes == 1 else (api, PortRequest(purpose="master", node_rank=0))
 
     def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> Mapping[str, str]:
         """Return what the engine reads at import: a zygote starts with it before any plan exists.
 
         offline: the model is a folder, so no hub may be contacted
         """
+        return {}
 
     def probe(self, plan: GangPlan) -> Probe:
-        """Return the readiness request, which is sent to rank 0's API port."""
+        """Return the readiness request, which is sent to rank 0's API port.
+
+        The default is a completion of one greedy token: the whole gang must compute for it.
+        """
+        body = {"model": plan.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        headers = {"content-type": "application/json"}
+        if plan.api_key:
+            headers["authorization"] = f"Bearer {plan.api_key}"
+        return Probe(path="/v1/completions", body=json.dumps(body).encode(), headers=headers)
 
     def capacity(self, plan: GangPlan) -> int | None:
         """Return the requests that the engine works on at once; further ones wait in it. None: unknown."""
+        return None
 
     def memory(self, args: Sequence[str], platform: str) -> EngineMemory | None:
         """Return what the user's arguments and the adapter's defaults say about memory.
 
-        None: the engine has no model in memory.
+        None: the memory is not planned.
         """
+        return None
+
+    def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
+        """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""
+        return ()
+
+    def harmless_flags(self) -> frozenset[str]:
+        """Return the flags that change no answer, only concurrency or logs: they do not count for the revision."""
+        return frozenset()
 
     def phase_of(self, log_line: str) -> Phase | None:
         """Return the phase that this line of a rank's log shows, if any."""
+        return None
 
     def counters(self, metrics_text: str) -> EngineCounters:
         """Read the totals from the engine's Prometheus text."""
+        names, samples = self.load_metrics, list(read_samples(metrics_text))
+        return EngineCounters(
+            prompt_tokens=_whole(total_of(samples, names.prompt_tokens)) or 0,
+            generation_tokens=_whole(total_of(samples, names.generation_tokens)) or 0,
+        )
 
     def load(self, metrics_text: str) -> EngineLoad:
-        """Read the present load from the engine's Prometheus text."""
+        """Read the present load from the engine's Prometheus text: sums, and the fullest KV cache."""
+        names, samples = self.load_metrics, list(read_samples(metrics_text))
+        return EngineLoad(
+            num_running=_whole(total_of(samples, names.running)),
+            num_waiting=_whole(total_of(samples, names.waiting)),
+            kv_cache_used_ratio=largest_of(samples, names.kv_cache_used_ratio),
+            prompt_tokens_total=_whole(total_of(samples, names.prompt_tokens)),
+            generation_tokens_total=_whole(total_of(samples, names.generation_tokens)),
+        )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

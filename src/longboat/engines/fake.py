@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import ClassVar
 
-import orjson
-
-from longboat.core.plan import GangPlan, GangShape
+from longboat.core.plan import GangPlan
 from longboat.core.states import Phase
-from longboat.engines.contract import EngineCounters, EngineEnvironment, EngineLoad, PortRequest, Probe, RankCommand
-from longboat.engines.vllm.counters import read_counters, read_load
+from longboat.engines.contract import Ability, EngineAdapter, EngineCounters, EngineEnvironment, RankCommand
+from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import number_given
 
 __all__ = ("FAKE_OPTIONS", "FakeAdapter")
@@ -26,16 +25,14 @@ _PHASES = {"loading": Phase.LOADING, "warming": Phase.WARMING}
 _PHASE = re.compile(r"^phase=(\w+) ")
 
 
-class FakeAdapter:
+class FakeAdapter(EngineAdapter):
     """The adapter of the fake engine, which runs in this process's interpreter; see ``EngineAdapter``."""
 
     kind = "fake"
-    starts_processes = True
-    head_starts_alone = True
-
-    def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
-        api = PortRequest(purpose="api", node_rank=0)
-        return (api,) if shape.num_nodes == 1 else (api, PortRequest(purpose="master", node_rank=0))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options")
+    )
+    load_metrics = LOAD_METRICS
 
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
@@ -47,16 +44,6 @@ class FakeAdapter:
         argv += [*_gang_flags(plan, node_rank), *_option_flags(plan), *plan.extra_args]
         return RankCommand(argv=tuple(argv), env={"LONGBOAT_ENGINE_API_KEY": plan.api_key or None})
 
-    def preload_env(self, environment: EngineEnvironment, *, offline: bool) -> dict[str, str]:
-        return {}
-
-    def probe(self, plan: GangPlan) -> Probe:
-        body = orjson.dumps({"model": plan.model, "prompt": "row", "max_tokens": 1})
-        headers = {"content-type": "application/json"}
-        if plan.api_key:
-            headers["authorization"] = f"Bearer {plan.api_key}"
-        return Probe(path="/v1/completions", body=body, headers=headers)
-
     def capacity(self, plan: GangPlan) -> int:
         """Return the argument that overrides the option, the option, or the fake engine's own default."""
         given = plan.options.get("max_num_seqs")
@@ -64,18 +51,12 @@ class FakeAdapter:
             given if isinstance(given, int) else DEFAULT_CAPACITY
         )
 
-    def memory(self, args: Sequence[str], platform: str) -> None:
-        """Return None: the fake engine has no model."""
-
     def phase_of(self, log_line: str) -> Phase | None:
         found = _PHASE.match(log_line)
         return _PHASES.get(found.group(1)) if found else None
 
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
-
-    def load(self, metrics_text: str) -> EngineLoad:
-        return read_load(metrics_text)
 
 
 def _gang_flags(plan: GangPlan, node_rank: int) -> Iterator[str]:

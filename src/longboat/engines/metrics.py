@@ -10,7 +10,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ("Sample", "largest_of", "read_samples", "total_of")
+__all__ = ("REQUESTS", "Sample", "largest_of", "read_samples", "total_of")
+
+REQUESTS = {
+    "vllm:num_requests_running": "vllm:num_requests_waiting",
+    "sglang:num_running_reqs": "sglang:num_queue_reqs",
+    "llamacpp:requests_processing": "llamacpp:requests_deferred",
+    "tgi_batch_current_size": "tgi_queue_size",
+}
+"""The gauges of engines that a gateway meets: requests that run → those that wait in the engine."""
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from longboat.builtin import describe, is_builtin
 from longboat.cli.fleet.target import read_target
 from longboat.core.errors import Problem, UserInputError
-from longboat.engines.fleet_arguments import argument_problems
+from longboat.engines.fleet_checks import engine_problems
 from longboat.spec.types.fleet import Fleet
 
 __all__ = ("run_check",)
@@ -14,7 +14,7 @@ __all__ = ("run_check",)
 def run_check(target: str) -> None:
     """Print what the file describes. Raises UserInputError with every mistake."""
     reading = read_target(target)
-    more = [*_unknown_sources(reading.sound), *argument_problems(reading.sound)] if reading.sound else []
+    more = [*_unknown_sources(reading.sound), *engine_problems(reading.sound)] if reading.sound else []
     if reading.fleet is None or more:
         raise reading.refusal(reading.placed_in_file(more))
     names = ", ".join(model.name for model in reading.fleet.models)

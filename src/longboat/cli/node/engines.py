@@ -22,7 +22,7 @@ engines_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mod
 
 @engines_app.command("install")
 def install_command(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="The engine: vllm, or vllm@0.32.0.")],
+    engine: Annotated[str, typer.Argument(metavar="ENGINE[@VERSION]", help="The engine, or vllm@0.32.0.")],
     platform: Annotated[str, typer.Option(help="cpu or cuda.  [default: what this machine has]")] = "",
     python: Annotated[str, typer.Option(help="Python of the environment: a version (3.12) or an interpreter.")] = "",
     name: Annotated[str, typer.Option(help="Name of the environment.  [default: ENGINE-VERSION-PLATFORM]")] = "",

@@ -23,6 +23,7 @@ from longboat.cluster.protocol.names import (
 )
 from longboat.core.plan import GangShape
 from longboat.core.policy import Policy
+from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.place import bundles, strategy
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.gateway import GatewaySpec
@@ -94,7 +95,7 @@ def controller_document(
     warm = {
         (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
         for m in fleet.models
-        if m.engine.kind != "fake" and m.engine.startup != "plain"
+        if m.engine.startup != "plain" and adapter_for(m.engine.kind).overlay is not None
     }
     return {
         "fleet": fleet.name,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cluster.protocol.model import ServedModel
+from longboat.engines.registry import adapter_for
 
 __all__ = ("revision_of",)
 
@@ -16,20 +17,6 @@ _NO_MATTER = (".md", ".txt.lock", ".gitattributes", ".gitignore", ".png", ".jpg"
 _WHOLE_BYTES = 64 * 1024 * 1024
 _SAMPLES = 16
 _SAMPLE_BYTES = 65536
-
-_HARMLESS_FLAGS = frozenset(
-    {
-        "--max-num-seqs",
-        "--gpu-memory-utilization",
-        "--kv-events-config",
-        "--uvicorn-log-level",
-        "--disable-log-stats",
-        "--enable-log-requests",
-        "--no-enable-log-requests",
-        "--disable-uvicorn-access-log",
-    }
-)
-"""They change an engine's concurrency or its logs, and not its responses."""
 
 
 def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
@@ -40,7 +27,11 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     changes responses only by rounding. Reads a few MB; call it in a thread.
     """
     digest = hashlib.sha256()
-    for part in (engine, str(model.context), *_flags(model.engine.args)):
+    for part in (
+        engine,
+        str(model.context),
+        *_flags(model.engine.args, adapter_for(model.engine.kind).harmless_flags()),
+    ):
         digest.update(part.encode() + b"\0")
     folder = Path(model_path)
     if folder.is_dir():
@@ -51,12 +42,12 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _flags(args: Sequence[str]) -> Iterator[str]:
+def _flags(args: Sequence[str], harmless_flags: frozenset[str]) -> Iterator[str]:
     """Return the arguments that change results; a file among them counts by its content."""
     harmless = False
     for word in args:
         if word.startswith("--"):
-            harmless = word.partition("=")[0].replace("_", "-") in _HARMLESS_FLAGS
+            harmless = word.partition("=")[0].replace("_", "-") in harmless_flags
         if not harmless:
             value = word.partition("=")[2] if word.startswith("--") else word
             yield f"{word} {_file_digest(value)}"

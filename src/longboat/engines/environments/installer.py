@@ -31,13 +31,10 @@ from longboat.engines.environments.environment import (
     read_marker,
 )
 from longboat.engines.environments.package_sources import PackageSources
+from longboat.engines.registry import installable
 
-__all__ = ("DEFAULT_VERSIONS", "InstallRequest", "Reporter", "install", "parse_engine", "request_for")
+__all__ = ("InstallRequest", "Reporter", "install", "parse_engine", "request_for")
 
-DEFAULT_VERSIONS = {"vllm": "0.32.0"}
-"""Engine → version that Longboat is tested with."""
-
-_FREE_BYTES = {"cpu": 5 * 10**9, "cuda": 20 * 10**9}
 _INSTALL_DEADLINE_S = 3600.0
 _PYTHON_DEADLINE_S = 600.0  # uv may have to fetch the interpreter
 _COMPILE_DEADLINE_S = 1800.0
@@ -74,12 +71,13 @@ def parse_engine(text: str) -> tuple[str, str]:
     Raises UserInputError for an engine that is not installed this way, or a malformed version.
     """
     kind, _, version = text.partition("@")
-    if kind not in DEFAULT_VERSIONS:
-        known = ", ".join(sorted(DEFAULT_VERSIONS))
-        raise UserInputError(f"engine {kind!r} cannot be installed", hint=f"known engines: {known}")
-    version = version or DEFAULT_VERSIONS[kind]
+    known = installable()
+    if kind not in known:
+        raise UserInputError(f"engine {kind!r} cannot be installed", hint=f"known engines: {', '.join(known)}")
+    tested = engine_lock.recipe_of(kind).version
+    version = version or tested
     if not version[0].isdigit():
-        raise UserInputError(f"{version!r} is not a version", hint=f"for example {kind}@{DEFAULT_VERSIONS[kind]}")
+        raise UserInputError(f"{version!r} is not a version", hint=f"for example {kind}@{tested}")
     return kind, version
 
 
@@ -90,9 +88,10 @@ def request_for(
 
     Raises UserInputError for an unknown platform, or a name that is not a plain folder name.
     """
-    platform = platform or default_platform()
-    if platform not in _FREE_BYTES:
-        raise UserInputError(f"{platform!r} is not a platform", hint=f"known platforms: {', '.join(_FREE_BYTES)}")
+    platform = platform or _platform_here(kind)
+    known = engine_lock.recipe_of(kind).distributions
+    if platform not in known:
+        raise UserInputError(f"{kind} has no platform {platform!r}", hint=f"its platforms: {', '.join(known)}")
     if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UserInputError(f"{name!r} is not a valid name", hint="use letters, digits, dots, dashes and underscores")
     return InstallRequest(kind=kind, version=version, platform=platform, python=python, name=name)
@@ -117,8 +116,9 @@ def install(
     with _only_one(folder, report):
         if present := _present(folder, request):
             return present
-        _check_space(folder, request.platform)
-        uv = Uv.found(sources(), torch_cpu if request.platform == "cpu" else "")
+        recipe = engine_lock.recipe_of(request.kind)
+        _check_space(folder, recipe.free_bytes[request.platform])
+        uv = Uv.found(sources(), torch_cpu if request.platform == "cpu" and recipe.pins_torch else "")
         (folder / MARKER).unlink(missing_ok=True)
         _build(request, folder, uv, report)
         return _mark(folder, request)
@@ -128,13 +128,22 @@ def _build(request: InstallRequest, folder: Path, uv: Uv, report: Reporter) -> N
     report.step(f"making a Python {request.python} environment")
     python = _make_environment(request.python, folder, uv)
     lock = _lock(request, folder, uv, report)
-    if request.platform == "cpu":
+    recipe = engine_lock.recipe_of(request.kind)
+    if request.platform == "cpu" and recipe.pins_torch:
         report.step("looking for PyTorch's CPU build")
         engine_lock.check_torch_cpu(lock, python, uv)
     report.step(f"installing {engine_lock.num_packages(lock)} packages")
     uv.run("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock), deadline_s=_INSTALL_DEADLINE_S)
     report.step("compiling bytecode")
     _compile(python, folder)
+    if recipe.finish is not None:
+        recipe.finish(folder, report.step)
+
+
+def _platform_here(kind: str) -> str:
+    """Return the platform of this machine, or the only one that the engine has."""
+    known = tuple(engine_lock.recipe_of(kind).distributions)
+    return known[0] if len(known) == 1 else default_platform()
 
 
 def _make_environment(python: str, folder: Path, uv: Uv) -> str:
@@ -197,12 +206,20 @@ def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:
 def _recipe(request: InstallRequest) -> str:
     """Return a digest that changes when the same request would build something else."""
     shipped = engine_lock.shipped_lock(request.kind, request.version, request.platform)
-    parts = [request.kind, request.version, request.platform, request.python, shipped.read_text() if shipped else ""]
+    finish = engine_lock.recipe_of(request.kind).finish_recipe
+    parts = [
+        finish,
+        request.kind,
+        request.version,
+        request.platform,
+        request.python,
+        shipped.read_text() if shipped else "",
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _check_space(folder: Path, platform: str) -> None:
-    free_bytes, needed_bytes = shutil.disk_usage(folder.parent).free, _FREE_BYTES[platform]
+def _check_space(folder: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(folder.parent).free
     if free_bytes < needed_bytes:
         what = f"{folder.parent} has {free_bytes / 1e9:.1f} GB free; the engine needs {needed_bytes / 1e9:.0f} GB"
         raise ClusterError(what, hint="free some space, or set LONGBOAT_HOME to a folder on a larger disk")

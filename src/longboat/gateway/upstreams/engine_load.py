@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from longboat.engines.metrics import read_samples, total_of
+from longboat.engines.metrics import REQUESTS, read_samples, total_of
 from longboat.gateway.http.message import ask
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
@@ -14,6 +14,7 @@ __all__ = ("follow_load",)
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 16
+_NAMES = (*REQUESTS, *REQUESTS.values())
 
 
 async def follow_load(table: LiveTable, every_s: float) -> None:
@@ -39,10 +40,10 @@ async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) 
         upstream.reported_slots = None
         return
     text = answer.body.decode(errors="replace")
-    lines = (line for line in text.splitlines() if line.startswith("vllm:num_requests_"))
+    lines = (line for line in text.splitlines() if line.startswith(_NAMES))
     samples = list(read_samples("\n".join(lines)))
-    running = total_of(samples, "vllm:num_requests_running")
-    waiting = total_of(samples, "vllm:num_requests_waiting")
+    name = next((name for name in REQUESTS if total_of(samples, name) is not None), "")
+    running, waiting = total_of(samples, name), total_of(samples, REQUESTS.get(name, ""))
     if running is None or not upstream.capacity or whole is None:
         upstream.reported_slots = None
         return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longboat.core.sizes import canonical_size, size_bytes
+from longboat.engine_names import engine_names
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
@@ -63,6 +65,18 @@ def _source(value: str, info: ValidationInfo) -> str:
     if wrong := check_source(value, folder):
         raise mistake(wrong.what, wrong.hint, later=wrong.later)
     return value
+
+
+def _kind(value: str) -> str:
+    known = engine_names()
+    if value not in known:
+        near = difflib.get_close_matches(value.lower(), known, n=1)
+        raise mistake(f"{value!r} is not one of {', '.join(known)}", f"write {near[0] if near else ' or '.join(known)}")
+    return value
+
+
+def _add_kinds(schema: dict[str, Any]) -> None:
+    schema["enum"] = list(engine_names())
 
 
 def _version(value: str) -> str:
@@ -155,8 +169,8 @@ def _for_the_fake(options: OptionsSpec, info: ValidationInfo) -> OptionsSpec:
 class EngineSpec(Section):
     """Which program serves the model."""
 
-    kind: Literal["vllm", "fake"] = "vllm"
-    """The engine: vllm, or fake (answers without a model, for tests)."""
+    kind: Annotated[str, AfterValidator(_kind), Field(json_schema_extra=_add_kinds)] = "vllm"
+    """The engine: vllm, fake (answers without a model, for tests), or one that an installed package adds."""
     version: Annotated[str, AfterValidator(_version)] | None = None
     """Version that the nodes' engine environment must have; null takes the newest installed one."""
     environment: Annotated[Annotated[str, AfterValidator(_absolute)] | None, AfterValidator(_no_version_besides)] = None

@@ -1,0 +1,71 @@
+"""What is wrong with what a fleet file asks of its engines: splits, sources and arguments that they do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from longboat.core.errors import Problem
+from longboat.engine_names import engine_names
+from longboat.engines.contract import Ability, EngineAdapter
+from longboat.engines.registry import adapter_for
+from longboat.spec.types.fleet import Fleet, ModelSpec
+
+__all__ = ("engine_problems",)
+
+
+def engine_problems(fleet: Fleet) -> list[Problem]:
+    """Return the problems of all models with their engines, each with its place in the file.
+
+    Raises UserInputError where the package of an engine cannot be used.
+    """
+    problems = []
+    for index, model in enumerate(fleet.models):
+        adapter = adapter_for(model.engine.kind)
+        found = [*_missing_abilities(model, adapter)]
+        found += [replace(p, where=f"engine.args{p.where}") for p in adapter.argument_problems(model.engine.args)]
+        problems += [replace(problem, where=f"models[{index}].{problem.where}") for problem in found]
+    return problems
+
+
+def _missing_abilities(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
+    for ability, where, value in _asked(model):
+        if ability not in adapter.abilities:
+            others = ", ".join(name for name in engine_names() if ability in adapter_for(name).abilities)
+            yield Problem(
+                where=where,
+                what=f"{model.engine.kind} cannot do this: {value}",
+                hint=f"{_INSTEAD[ability]}, or write an engine that can: {others}" if others else _INSTEAD[ability],
+            )
+
+
+_INSTEAD: dict[Ability, str] = {
+    "tensor": "write tensor: 1",
+    "pipeline": "write pipeline: 1",
+    "nodes": "write nodes: 1",
+    "layers": "leave layers out",
+    "stages": "leave placement.stages out",
+    "gguf": "write the folder of the model's safetensors",
+    "hub": "write a folder that every node has",
+    "options": "leave options out",
+}
+
+
+def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
+    """Yield each ability that the model needs: its name, the place in the model's entry, and what stands there."""
+    split, placement = model.parts, model.placement
+    for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline)):
+        if value != "auto" and value > 1:
+            yield name, f"split.{name}", f"{name}: {value}"  # type: ignore[misc]
+    if split.layers is not None:
+        yield "layers", "split.layers", f"layers: {list(split.layers)}"
+    if placement.nodes is not None and placement.nodes > 1:
+        yield "nodes", "placement.nodes", f"nodes: {placement.nodes}"
+    if placement.stages is not None:
+        yield "stages", "placement.stages", "labels of each stage"
+    if model.source.lower().endswith(".gguf"):
+        yield "gguf", "source", f"{model.source} is a GGUF file"
+    elif model.source.startswith("hf:"):
+        yield "hub", "source", f"{model.source} is fetched from a hub"
+    if model.engine.given_options:
+        yield "options", "engine.options", ", ".join(model.engine.given_options)
