@@ -33,14 +33,15 @@ SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
 
 COMPILED_FOLDERS = (
-    "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/records", "gateway/requests",
+    "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records", "gateway/requests",
     "gateway/resume", "gateway/upstreams",
     "routing", "routing/capacity", "routing/health", "routing/queue",
 )  # fmt: skip
 NOT_COMPILED = (
-    *("gateway/http/responses", "gateway/resume/reconnect", "routing/decisions"),  # slots=True
-    *("routing/capacity/slots", "routing/health/liveness"),  # slots=True
-    "gateway/api/usage_shapes",  # msgspec reads its annotations
+    *("routing/capacity/slots", "routing/health/liveness", "routing/decisions"),  # slots=True
+    *(f"gateway/limits/{name}" for name in ("cors", "keys", "lease_document", "policy_view")),  # not for each request
+    *(f"gateway/limits/redis_{name}" for name in ("counters", "exchange", "link", "news", "script")),
+    *("gateway/api/usage_shapes", "gateway/resume/reconnect"),  # msgspec reads their annotations
     "gateway/records/metrics_text",  # mixes int and float in one variable
     "gateway/upstreams/health",  # its exception derives from a builtin one
     "gateway/upstreams/response_affinity",  # tests replace it
@@ -188,10 +189,10 @@ def _make_modules(compiled: Any) -> str:
                 group = mypycify(
                     ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", f"{work}/types",
                      *(f"longboat/{name}.py" for name in MODULES)],
-                    opt_level="2", debug_level="0", multi_file=True, group_name=group_name, target_dir=f"{work}/c",
+                    opt_level="3", debug_level="0", multi_file=True, group_name=group_name, target_dir=f"{work}/c",
                 )  # fmt: skip
                 for extension in group:
-                    extension.extra_compile_args += ["-fvisibility=hidden", "-g0"]
+                    extension.extra_compile_args += ["-fvisibility=hidden", "-g0", "-fno-semantic-interposition", "-fno-plt"]
                 command = Distribution({"name": "longboat", "ext_modules": group}).get_command_obj("build_ext")
                 command.build_lib, command.build_temp = f"{work}/lib", f"{work}/objects"
                 command.ensure_finalized()

@@ -87,7 +87,7 @@ def bytes_answer(
     return b"".join(lines if without_body else [*lines, body])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
     """The error for a request. ``message`` says what was wrong and what to do."""
 
