@@ -53,11 +53,8 @@ class Journal:
         if at is None:
             return event
         document = json.loads(lines[at][len(b"data: ") :])
-        if "choices" in document:
-            ids, choice = self._of_choices(document)
-            lines[at] = b"data: " + _encoded(self._without_extras(document))
-        else:
-            ids, choice = self._of_other(document), 0
+        ids, choice = self._of_choices(document) if "choices" in document else (self._of_other(document), 0)
+        lines[at] = b"data: " + _encoded(self._without_extras(document))
         counts = [self._counts.get(index, 0) for index in range(max(self._counts, default=0) + 1)]
         told = [b": ids %d %s" % (choice, ",".join(map(str, ids)).encode())] if ids else []
         return b"\n".join([*told, b"id: " + ".".join(map(str, counts)).encode(), *lines])
@@ -71,16 +68,18 @@ class Journal:
         content = choice.get("delta", choice.get("text"))
         if isinstance(content, dict) and content.get("role") and not content.get("content"):
             return [], index
-        made = (document.get("timings") or {}).get("predicted_n")
-        known = self._counts.get(index, 0)
-        new = made - known if isinstance(made, int) else int(bool(content))
-        return self._noted(index, new, content), index
+        return self._noted(index, self._new(document, index, int(bool(content))), content), index
 
     def _of_other(self, document: dict[str, Any]) -> list[int]:
-        """Return the number of an event of Messages or Responses; each event with content counts as one token."""
+        """Return the number of an event of Messages or Responses; where it tells no count, it counts as one token."""
         if document.get("type") not in _CONTENT_EVENTS:
             return []
-        return self._noted(0, 1, document.get("delta"))
+        return self._noted(0, self._new(document, 0, 1), document.get("delta"))
+
+    def _new(self, document: dict[str, Any], index: int, untold: int) -> int:
+        """Return the tokens that were made since the last event with content."""
+        made = (document.get("timings") or {}).get("predicted_n")
+        return made - self._counts.get(index, 0) if isinstance(made, int) else untold
 
     def _noted(self, index: int, new: int, content: Any) -> list[int]:
         if new <= 0:

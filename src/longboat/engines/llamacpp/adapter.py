@@ -46,7 +46,7 @@ class LlamaCppAdapter(EngineAdapter):
     """The adapter of llama.cpp; see ``EngineAdapter``."""
 
     kind = "llama.cpp"
-    abilities: ClassVar[frozenset[Ability]] = frozenset(("pipeline", "nodes", "layers", "gguf", "hub"))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(("pipeline", "nodes", "layers", "stages", "gguf", "hub"))
     weights = "gguf"
     recipe = InstallRecipe(
         version="2026.10.11549",
