@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from longboat_llamacpp.servers import Inner, built_program, start_built, start_from_wheel, wait_for_ranks
+from longboat_llamacpp.servers import Inner, built_program, is_built, start_built, start_from_wheel, wait_for_ranks
 
 __all__ = ("main",)
 
@@ -66,11 +66,17 @@ async def _started(args: argparse.Namespace, rest: Sequence[str]) -> Inner:
 
         model = await asyncio.to_thread(fetched, args.hf_repo, args.hf_file)
     print(f"longboat: loading {model}", flush=True)
-    if not args.rpc:
+    if not args.rpc and not is_built():
         return await asyncio.to_thread(start_from_wheel, model, args.alias, rest)
+    return await start_built(model, args.alias, [*await _ranks(args), *rest])
+
+
+async def _ranks(args: argparse.Namespace) -> list[str]:
+    """Return the words about the other ranks, once all of them listen."""
+    if not args.rpc:
+        return []
     await asyncio.to_thread(wait_for_ranks, args.rpc.split(","))
-    split = ("--tensor-split", args.tensor_split) if args.tensor_split else ()
-    return await start_built(model, args.alias, ["--rpc", args.rpc, *split, *rest])
+    return ["--rpc", args.rpc, *(("--tensor-split", args.tensor_split) if args.tensor_split else ())]
 
 
 async def _until_end(inner: Inner, ended: asyncio.Event) -> int:

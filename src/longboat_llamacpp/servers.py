@@ -16,7 +16,9 @@ from typing import Any
 
 from longboat_llamacpp.flags import apply_flags, server_parser
 
-__all__ = ("Inner", "built_program", "start_built", "start_from_wheel", "wait_for_ranks")
+__all__ = ("Inner", "built_program", "is_built", "start_built", "start_from_wheel", "wait_for_ranks")
+
+SERVER = "llama-server"
 
 RANKS_DEADLINE_S = 120.0
 HEALTH_EVERY_S = 0.05
@@ -33,9 +35,18 @@ class Inner:
     server: Any = None  # keeps the wheel's server alive
 
 
+def is_built() -> bool:
+    """Return whether ``llama-server`` was built for this environment."""
+    return _program(SERVER).exists()
+
+
+def _program(name: str) -> Path:
+    return Path(sys.executable).parent / name
+
+
 def built_program(name: str) -> str:
     """Return the path of a program that was built for this environment. Exits where it is missing."""
-    path = Path(sys.executable).parent / name
+    path = _program(name)
     if not path.exists():
         sys.exit(f"longboat: {path} is missing: run `longboat engines install llama.cpp` here, with a C++ compiler")
     return str(path)
@@ -67,7 +78,7 @@ async def start_built(model: str, alias: str, args: Sequence[str]) -> Inner:
     words = ["--model", model, "--alias", alias, "--host", _HOST, "--port", str(port)]
     words += ["--metrics", "--slots", "--fit", "off", *args]
     env = {**os.environ, "LLAMA_API_KEY": key, "GGML_NO_BACKTRACE": "1"}
-    process = await asyncio.create_subprocess_exec(built_program("llama-server"), *words, env=env)
+    process = await asyncio.create_subprocess_exec(built_program(SERVER), *words, env=env)
     return Inner(url=f"http://{_HOST}:{port}", key=key, process=process)
 
 
