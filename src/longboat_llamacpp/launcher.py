@@ -38,7 +38,8 @@ def main() -> None:
     args, rest = parser.parse_known_args()
     if args.role == "rpc":
         program = built_program("ggml-rpc-server")
-        os.execv(program, [program, "--host", args.host, "--port", str(args.port), "--threads", args.threads])
+        words = ["--host", args.host, "--port", str(args.port), "--threads", args.threads]
+        os.execv(program, [program, *words])  # noqa: S606
     sys.exit(asyncio.run(_serve(args, rest)))
 
 

