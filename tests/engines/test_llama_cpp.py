@@ -93,7 +93,11 @@ def test_each_other_host_runs_an_rpc_server_at_its_own_address() -> None:
     plan = gang((1, 1, 2), 3)
     assert "--rpc 10.0.0.2:9101,10.0.0.3:9102 " in words(plan)
     assert words(plan, 2) == "rpc --host 10.0.0.3 --port 9102 --threads 1"
-    assert [(port.purpose, port.node_rank) for port in ADAPTER.ports(plan.shape)] == [("api", 0), ("rpc", 1), ("rpc", 2)]
+    assert [(port.purpose, port.node_rank) for port in ADAPTER.ports(plan.shape)] == [
+        ("api", 0),
+        ("rpc", 1),
+        ("rpc", 2),
+    ]
 
 
 def test_a_file_of_a_hub_is_fetched_by_the_launcher() -> None:
