@@ -127,9 +127,8 @@ def _fetched(folder: Path, python: Path) -> Path:
     found = next(folder.glob("*.tar.gz"), None)
     if done.returncode or found is None:
         tail = "\n".join(done.stderr.strip().splitlines()[-_TAIL_LINES:])
-        raise TransferError(
-            f"the source of llama.cpp did not arrive:\n{tail}", hint="fix what pip reports, and try again"
-        )
+        what = f"the source of llama.cpp did not arrive:\n{tail}"
+        raise TransferError(what, hint="fix what pip reports, and try again")
     return found
 
 
