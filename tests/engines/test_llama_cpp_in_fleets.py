@@ -139,3 +139,10 @@ def test_an_agent_gives_each_engine_what_it_reads(tmp_path: Path, file: Path) ->
     assert model_folder("hf:o/n:a.gguf", tmp_path, "llama.cpp") == "o/n:a.gguf"
     with pytest.raises(ClusterError, match="no file"):
         model_folder(str(tmp_path), tmp_path, "llama.cpp")
+
+
+def test_the_planner_splits_by_layers_only(file: Path) -> None:
+    found = planned(f"{{source: {file}, name: t, engine: llama.cpp, split: auto, replicas: auto, load: {{users: 4}}}}")
+    (model,) = found.fleet.models
+    assert model.parts.tensor == 1
+    assert isinstance(model.replicas, int)
