@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -17,8 +18,8 @@ CONTENT = bytes(range(256)) * 40
 class Hub(BaseHTTPRequestHandler):
     """A hub with the files of one repository. It ends the first answer about ``short.gguf`` too early."""
 
-    asked: list[tuple[str, str]]
-    ended_early: set[str]
+    asked: ClassVar[list[tuple[str, str]]]
+    ended_early: ClassVar[set[str]]
 
     def do_GET(self) -> None:
         name = self.path.removeprefix("/org/name-GGUF/resolve/main/")
@@ -41,8 +42,8 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     class ThisHub(Hub):
-        asked = []
-        ended_early = set()
+        asked: ClassVar[list[tuple[str, str]]] = []
+        ended_early: ClassVar[set[str]] = set()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), ThisHub) as server:
         thread = threading.Thread(target=server.serve_forever)
