@@ -31,8 +31,8 @@ $(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled
 
 ##@ Run
 .PHONY: demo
-demo: venv  ## serve the built-in model with two real vLLM replicas; stays up until Ctrl-C
-	@$(LONGBOAT) demo
+demo: venv  ## serve the built-in model with two real replicas, ENGINE=vllm or llama.cpp; stays up until Ctrl-C
+	@$(LONGBOAT) demo --engine $(or $(ENGINE),vllm)
 
 .PHONY: bench-start
 bench-start: venv engine  ## measure how long a replica takes to start, part by part

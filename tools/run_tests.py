@@ -112,18 +112,20 @@ def main(groups: list[str]) -> int:
 
 def what_is_missing(chosen: list[str]) -> dict[str, str]:
     """Mark → why tests with this mark cannot run here. chosen: groups that need something."""
-    reasons = {"engine": why_no_engine() if chosen else ""}
+    reasons = {"engine": why_no_engine("vllm") if chosen else ""}
+    if chosen and (reason := why_no_engine("llama.cpp")):
+        print(f"tests of llama.cpp are skipped: {reason}", file=sys.stderr, flush=True)
     if {"net", "slow"} & set(chosen):
         reasons["net"] = why_unavailable() or ""
     return {mark: why for mark, why in reasons.items() if why}
 
 
-def why_no_engine() -> str:
-    """Install the engine environment; the reason when this machine cannot have one.
+def why_no_engine(kind: str) -> str:
+    """Install an engine environment; the reason when this machine cannot have one.
 
     Raises CalledProcessError when the installation fails for another reason.
     """
-    command = [str(BIN / "longboat"), "engines", "install", "vllm"]
+    command = [str(BIN / "longboat"), "engines", "install", kind]
     lines = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr or ():

@@ -8,7 +8,14 @@ import pytest
 
 import longboat
 from longboat.core.errors import TransferError, UserInputError
-from longboat.engines.environments.engine_lock import Uv, check_torch_cpu, num_packages, resolve, shipped_lock
+from longboat.engines.environments.engine_lock import (
+    Uv,
+    check_torch_cpu,
+    num_packages,
+    recipe_of,
+    resolve,
+    shipped_lock,
+)
 from longboat.engines.environments.package_sources import PackageSources
 from longboat.engines.registry import installable
 
@@ -41,7 +48,7 @@ def test_lock_names_no_place_to_get_packages_from(lock: Path) -> None:
 @pytest.mark.parametrize("lock", SHIPPED, ids=lambda path: path.name)
 def test_lock_pins_every_package_with_a_hash(lock: Path) -> None:
     text = lock.read_text()
-    assert num_packages(lock) > 100
+    assert num_packages(lock) >= 13
     packages = [block for block in text.split("\n") if block and not block.startswith((" ", "#"))]
     assert all(package.endswith(" \\") and "==" in package for package in packages)
 
@@ -49,6 +56,9 @@ def test_lock_pins_every_package_with_a_hash(lock: Path) -> None:
 @pytest.mark.parametrize("lock", SHIPPED, ids=lambda path: path.name)
 def test_lock_has_the_torch_of_its_platform_and_nothing_that_binds_it(lock: Path) -> None:
     text = f"\n{lock.read_text()}"
+    if not recipe_of(lock.name.partition("-")[0]).pins_torch:
+        assert "\ntorch==" not in text
+        return
     assert ("\ntorch==2.13.0+cpu " in text) == lock.stem.endswith("-cpu")
     assert ("\nnvidia-" in text) == lock.stem.endswith("-cuda")
     for name in ("torchvision", "torchaudio", "torchcodec"):

@@ -209,7 +209,18 @@ MISTAKES = {
         "hf:ORGANISATION/NAME",
     ),
     "hub in capitals": ("models: ['HF:Qwen/Qwen3-0.6B']", "models[0]", "HF: is not", "write hf:Qwen/Qwen3-0.6B"),
-    "file of llama.cpp": ("models: [/m/a.gguf]", "models[0]", "is a GGUF file", "gateway run --upstream"),
+    "file of a hub without an ending": (
+        "models: ['hf:Qwen/Qwen3-0.6B-GGUF:Q8_0']",
+        "models[0]",
+        "is not hf:ORGANISATION/NAME",
+        "hf:Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf",
+    ),
+    "llama.cpp in one word": (
+        "models: [{source: builtin:tiny, engine: llamacpp}]",
+        "models[0].engine",
+        "'llamacpp' is not one of",
+        "write llama.cpp",
+    ),
     "engine that runs already": (
         "models: [{source: builtin:tiny, url: 'http://h:1'}]",
         "models[0].url",
@@ -349,7 +360,7 @@ def test_later_work_is_refused_as_not_yet(text: str, where: str, what: str) -> N
 
 def test_hint_about_another_engine_names_a_way_that_works() -> None:
     with pytest.raises(NotYetError) as caught:
-        load_fleet("models: [{source: builtin:tiny, engine: llama.cpp}]", "fleet.yaml")
+        load_fleet("models: [{source: builtin:tiny, engine: tgi}]", "fleet.yaml")
     assert "longboat gateway run --upstream" in caught.value.hint
 
 

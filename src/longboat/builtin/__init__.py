@@ -5,6 +5,6 @@ This room writes model folders and describes them. It does not plan, start engin
 
 from __future__ import annotations
 
-from longboat.builtin.models import BuiltinModel, describe, ensure, is_builtin, names
+from longboat.builtin.models import BuiltinModel, describe, ensure, ensure_as_gguf, is_builtin, names
 
-__all__ = ("BuiltinModel", "describe", "ensure", "is_builtin", "names")
+__all__ = ("BuiltinModel", "describe", "ensure", "ensure_as_gguf", "is_builtin", "names")

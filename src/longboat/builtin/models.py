@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -10,16 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from longboat.builtin.gguf_file import ensure_gguf
 from longboat.builtin.random_folder import ensure_random
 from longboat.builtin.safetensors_file import data_bytes
 from longboat.builtin.shapes import SHAPES, Shape, nearest_shape, parse_size
 from longboat.core.errors import UserInputError
 
-__all__ = ("BuiltinModel", "describe", "ensure", "is_builtin", "names")
+__all__ = ("BuiltinModel", "describe", "ensure", "ensure_as_gguf", "is_builtin", "names")
 
 PREFIX = "builtin:"
 TINY = Path(__file__).parent / "tiny"
 RANDOM_MAX_POSITIONS = 32_768
+GGUF_RECIPE = b"1"
+"""Changes when a GGUF file of the same model is written differently."""
 _RANDOM = re.compile(r"random-(?P<size>[^-]+)(?:-seed(?P<seed>\d{1,9}))?")
 
 
@@ -75,6 +79,13 @@ def ensure(source: str, home: Path) -> Path:
     if model.shape is None:
         return TINY
     return ensure_random(home / "models", model.name, model.shape, model.config, model.seed, tokenizer_from=TINY)
+
+
+def ensure_as_gguf(source: str, home: Path) -> Path:
+    """Return the model as one GGUF file under ``home/models``, written if missing; raises as ``ensure`` does."""
+    folder = ensure(source, home)
+    digest = hashlib.sha256((folder / "config.json").read_bytes() + GGUF_RECIPE).hexdigest()[:12]
+    return ensure_gguf(folder, home / "models" / f"{describe(source).name}-{digest}.gguf")
 
 
 def _describe_tiny() -> BuiltinModel:

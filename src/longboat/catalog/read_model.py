@@ -23,7 +23,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.tensors import Tensor
 from longboat.core.errors import UserInputError
 
-__all__ = ("Fetch", "read_folder", "read_gguf", "read_model")
+__all__ = ("Fetch", "gguf_parts", "read_folder", "read_gguf", "read_model")
 
 # (offset, bytes) → the bytes of one file.
 ReadAt = Callable[[int, int], bytes]
@@ -106,11 +106,11 @@ def _header_of(path: Path) -> tuple[Tensor, ...]:
 
 def read_gguf(path: Path) -> ModelShape:
     """Read a GGUF file, with the other parts of the same model beside it."""
-    headers = [_gguf_header(_reader(part), str(part)) for part in _gguf_parts(path)]
+    headers = [_gguf_header(_reader(part), str(part)) for part in gguf_parts(path)]
     return shape_from_gguf(headers, name=path.stem, origin=str(path))
 
 
-def _gguf_parts(path: Path) -> list[Path]:
+def gguf_parts(path: Path) -> list[Path]:
     parts = [path.with_name(name) for name in _part_names(path.name)]
     if missing := [part for part in parts if not part.exists()]:
         raise UserInputError(f"{missing[0]} is missing, one of {len(parts)} parts", hint="finish the download")

@@ -176,11 +176,12 @@ def demo(
     once: Annotated[
         bool, typer.Option("--once", help="End after the answer instead of staying up until Ctrl-C.")
     ] = False,
+    engine: Annotated[str, typer.Option(help="The engine that serves it: vllm or llama.cpp.")] = "vllm",
 ) -> None:
-    """Install vLLM, serve a tiny built-in model, and ask it a question."""
+    """Install an engine, serve a tiny built-in model, and ask it a question."""
     from longboat.cli.fleet.demo import run_demo
 
-    run_demo(file, once=once)
+    run_demo(file, once=once, engine=engine)
 
 
 @app.command()

@@ -50,6 +50,7 @@ class InstallRecipe:
     free_bytes: Mapping[str, int]  # platform → free disk that an installation needs
     locks: Path  # folder of the locks, ``KIND-VERSION-PLATFORM.txt``
     excluded: tuple[str, ...] = ()  # packages that the engine requires and that serving does not need
+    also: tuple[str, ...] = ()  # requirements besides the engine's own: what Longboat's program beside it imports
     pins_torch: bool = False  # on ``cpu``, torch is pinned to its CPU build
     # work after the packages are there, such as compiling a program: (environment's folder, report of a step's name).
     # ``finish_recipe`` changes when its result would
@@ -164,6 +165,7 @@ class EngineAdapter(ABC):
     recipe: ClassVar[InstallRecipe | None] = None  # None: nothing is installed, it runs in Longboat's own Python
     overlay: ClassVar[Overlay | None] = None
     load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
+    weights: ClassVar[Literal["folder", "gguf"]] = "folder"  # what it is given: a folder of safetensors, or one file
     starts_processes: ClassVar[bool] = True
     # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0
     # only
@@ -215,6 +217,10 @@ class EngineAdapter(ABC):
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""
         return ()
+
+    def lacking(self, environment: EngineEnvironment) -> Mapping[Ability, str]:
+        """Return the abilities that the engine has, but not in this environment: each with what to do about it."""
+        return {}
 
     def harmless_flags(self) -> frozenset[str]:
         """Return the flags that change no answer, only concurrency or logs: they do not count for the revision."""

@@ -10,6 +10,7 @@ from longboat.engine_names import engine_names
 from longboat.engines.contract import Ability, EngineAdapter
 from longboat.engines.registry import adapter_for
 from longboat.spec.types.fleet import Fleet, ModelSpec
+from longboat.spec.types.source import is_gguf, is_local_path
 
 __all__ = ("engine_problems",)
 
@@ -22,7 +23,7 @@ def engine_problems(fleet: Fleet) -> list[Problem]:
     problems = []
     for index, model in enumerate(fleet.models):
         adapter = adapter_for(model.engine.kind)
-        found = [*_missing_abilities(model, adapter)]
+        found = [*_missing_abilities(model, adapter), *_wrong_weights(model, adapter)]
         found += [replace(p, where=f"engine.args{p.where}") for p in adapter.argument_problems(model.engine.args)]
         problems += [replace(problem, where=f"models[{index}].{problem.where}") for problem in found]
     return problems
@@ -38,6 +39,18 @@ def _missing_abilities(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Pro
                 hint=f"{_INSTEAD[ability]}, or write an engine that can: {others}" if others else _INSTEAD[ability],
             )
 
+
+def _wrong_weights(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
+    """Yield what is wrong with a source that has no GGUF file, for an engine that is given one."""
+    if adapter.weights != "gguf" or is_gguf(model.source) or model.source.startswith("builtin:"):
+        return
+    what = f"{adapter.kind} is given one GGUF file, and {model.source} names none"
+    hint = f"write its file: {model.source.rstrip('/')}{_FILE[is_local_path(model.source)]}, or engine: vllm"
+    yield Problem(where="source", what=what, hint=hint)
+
+
+_FILE = {True: "/FILE.gguf", False: ":FILE.gguf"}
+"""Whether the source is on the nodes → what follows it."""
 
 _INSTEAD: dict[Ability, str] = {
     "tensor": "write tensor: 1",
@@ -63,7 +76,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "nodes", "placement.nodes", f"nodes: {placement.nodes}"
     if placement.stages is not None:
         yield "stages", "placement.stages", "labels of each stage"
-    if model.source.lower().endswith(".gguf"):
+    if is_gguf(model.source):
         yield "gguf", "source", f"{model.source} is a GGUF file"
     elif model.source.startswith("hf:"):
         yield "hub", "source", f"{model.source} is fetched from a hub"

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from longboat.catalog.formats.gguf import GgufHeader, Value
+from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.shape.cache import NO_CACHE, Cache
 from longboat.catalog.shape.from_tensors import shape_from_tensors
 from longboat.catalog.shape.model_shape import MAX_LAYERS, Layer, ModelShape
 from longboat.catalog.shape.tensors import Tensor, place_of
 from longboat.core.errors import UserInputError
 
-__all__ = ("shape_from_gguf",)
+__all__ = ("facts_from_shape", "shape_from_gguf")
 
 # Period of the layers that see all tokens, where the metadata has a window but no pattern (llama.cpp's own table).
 PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma4": 6, "gpt-oss": 2, "llama4": 4, "cohere2": 4, "phi3": 1}
@@ -74,6 +75,17 @@ def shape_from_gguf(headers: Sequence[GgufHeader], *, name: str = "", origin: st
         dtype="float16",
         quantization=_most_used(tensors),
         estimate=(*shape.estimate, *_doubts(fields)),
+    )
+
+
+def facts_from_shape(shape: ModelShape) -> ModelConfig:
+    """Return the settings of a model that a shape states; those about its heads are left out."""
+    return ModelConfig(
+        architecture=shape.architecture,
+        num_layers=len(shape.layers),
+        vocab_size=shape.vocab_size or None,
+        max_position_tokens=shape.max_context_tokens or None,
+        quantization=shape.quantization or None,
     )
 
 

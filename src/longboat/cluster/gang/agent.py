@@ -76,7 +76,7 @@ class NodeAgent:
 
         context = ray.get_runtime_context()
         address = route_source(peer) if peer else node_address()
-        model_path = await asyncio.to_thread(model_folder, self._model.source, home_folder())
+        model_path = await asyncio.to_thread(model_folder, self._model.source, home_folder(), self._model.engine.kind)
         engine = await asyncio.to_thread(engine_title, self._model.engine)
         return AgentFacts(
             node_id=context.get_node_id(),

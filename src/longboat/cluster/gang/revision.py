@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from longboat.catalog.read_model import gguf_parts
 from longboat.cluster.protocol.model import ServedModel
 from longboat.engines.registry import adapter_for
 
@@ -22,7 +23,7 @@ _SAMPLE_BYTES = 65536
 def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     """Return 16 hexadecimal digits, equal for replicas that respond alike, on whichever node.
 
-    model_path: folder on this node, or a hub's id; engine: name and version
+    model_path: folder or GGUF file on this node, or a hub's id; engine: name and version
     Weights are known by size and by samples of their bytes, everything else by its content. The split is left out: it
     changes responses only by rounding. Reads a few MB; call it in a thread.
     """
@@ -37,6 +38,9 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     if folder.is_dir():
         for path in _files(folder):
             _add_file(digest, str(path.relative_to(folder)), path)
+    elif folder.is_file():
+        for path in gguf_parts(folder):
+            _add_file(digest, path.name, path)
     else:
         digest.update(model_path.encode())
     return digest.hexdigest()[:16]

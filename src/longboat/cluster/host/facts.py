@@ -11,20 +11,22 @@ from longboat.core.errors import ClusterError
 __all__ = ("engine_title", "model_folder", "node_address", "visible_gpus")
 
 
-def model_folder(source: str, home: Path) -> str:
-    """Return what the engine is given for ``source``: a folder, or a hub id for ``hf:org/name``.
+def model_folder(source: str, home: Path, engine: str) -> str:
+    """Return what ``engine`` is given for ``source``: a folder, a GGUF file, or a hub id for ``hf:org/name``.
 
     Raises ClusterError when a local path is not on this node.
     """
-    from longboat.builtin import ensure, is_builtin
+    from longboat.builtin import ensure, ensure_as_gguf, is_builtin
+    from longboat.engines.registry import adapter_for
 
+    is_file = adapter_for(engine).weights == "gguf"
     if is_builtin(source):
-        return str(ensure(source, home))
+        return str(ensure_as_gguf(source, home) if is_file else ensure(source, home))
     if source.startswith("hf:"):
         return source.removeprefix("hf:")
-    if not Path(source).is_dir():
+    if not (Path(source).is_file() if is_file else Path(source).is_dir()):
         raise ClusterError(
-            f"no folder {source} on node {os.uname().nodename}",
+            f"no {'file' if is_file else 'folder'} {source} on node {os.uname().nodename}",
             hint="copy the model to the same path on every node, or choose nodes that have it by placement.labels",
         )
     return source

@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.catalog.formats.hf_config import read_config
+from longboat.catalog.read_model import read_gguf
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
 from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import LongboatError, UserInputError
+from longboat.engines.registry import adapter_for
 from longboat.spec.secrets import read_secret
+from longboat.spec.types.source import is_gguf
 
 __all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "inspect_node")
 
@@ -38,11 +42,12 @@ class PreflightRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathFinding:
-    """exists: the folder is there; config: text of its config.json; detail: why no model can be read from it."""
+    """What a local source is on a node."""
 
-    exists: bool
-    config: str = ""
-    detail: str = ""
+    exists: bool  # the folder, or the GGUF file, is there
+    config: str = ""  # text of the folder's config.json
+    shape: ModelShape | None = None  # of a GGUF file
+    detail: str = ""  # why no model can be read from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class EngineFinding:
     version: str = ""
     problem: str = ""
     hint: str = ""
+    lacks: Mapping[str, str] = field(default_factory=dict)  # ability → what to do so that this environment has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +122,8 @@ def _redis_problem(file: str | None, variable: str | None) -> str:
 
 def _path(path: str) -> PathFinding:
     folder = Path(path)
+    if is_gguf(path):
+        return _gguf(folder)
     if not folder.is_dir():
         return PathFinding(exists=False)
     try:
@@ -132,6 +140,17 @@ def _path(path: str) -> PathFinding:
     return PathFinding(exists=True, config=config)
 
 
+def _gguf(path: Path) -> PathFinding:
+    if not path.is_file():
+        return PathFinding(exists=False)
+    try:
+        return PathFinding(exists=True, shape=read_gguf(path))
+    except UserInputError as error:
+        return PathFinding(exists=True, detail=error.message)
+    except OSError as error:
+        return PathFinding(exists=True, detail=f"{error.filename or path.name} cannot be read: {error.strerror}")
+
+
 def _engine(engine: EngineSettings) -> EngineFinding:
     from longboat.cluster.host.launch import engine_environment
 
@@ -141,7 +160,8 @@ def _engine(engine: EngineSettings) -> EngineFinding:
         return EngineFinding(problem=error.message, hint=error.hint)
     if environment is None:
         return EngineFinding(platform="cpu")
-    return EngineFinding(platform=environment.platform, version=environment.version)
+    lacks = {str(ability): hint for ability, hint in adapter_for(engine.kind).lacking(environment).items()}
+    return EngineFinding(platform=environment.platform, version=environment.version, lacks=lacks)
 
 
 def _listening_problems(host: str, port: int) -> tuple[str, str]:

@@ -20,9 +20,9 @@ from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.spec.types.fleet import Fleet, ModelSpec
-from longboat.spec.types.source import is_local_path
+from longboat.spec.types.source import is_gguf, is_local_path
 
-__all__ = ("Basis", "built_in_basis", "with_knowledge")
+__all__ = ("Basis", "built_in_basis", "shape_of_file", "with_knowledge")
 
 HUB = "hf:"
 
@@ -81,8 +81,14 @@ def _shape(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis)
         told = describe(model.source)
         return shape_from_config(told.config, name=told.name)
     if is_local_path(model.source):
-        return _shape_of_folder(model.source, findings)
+        return shape_of_file(model.source, findings) or _shape_of_folder(model.source, findings)
     return _shape_of_hub(model, basis)
+
+
+def shape_of_file(source: str, findings: Mapping[str, NodeFindings]) -> ModelShape | None:
+    """Return the shape of a GGUF file, as the first node that has it reads it."""
+    found = [finding.paths[source].shape for finding in findings.values() if source in finding.paths]
+    return next((shape for shape in found if shape is not None), None)
 
 
 def _shape_of_folder(source: str, findings: Mapping[str, NodeFindings]) -> ModelShape:
@@ -98,6 +104,8 @@ def _shape_of_hub(model: ModelSpec, basis: Basis) -> ModelShape:
     from longboat.catalog.model_entry import shape_of_entry
 
     name = model.source.removeprefix(HUB)
+    if is_gguf(name):
+        raise UserInputError(f"{name} is read when it was fetched, and not before")
     entry = basis.library.published_as(name)
     readers = [partial(shape_of_entry, entry)] if entry else []
     if not readers and basis.read_hub and not model.is_decided:

@@ -12,8 +12,9 @@ from longboat.builtin import describe, is_builtin
 from longboat.builtin.shapes import SHAPES
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
+from longboat.catalog.readers.gguf_shape import facts_from_shape
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
-from longboat.cluster.preflight.knowledge import Basis, built_in_basis, with_knowledge
+from longboat.cluster.preflight.knowledge import Basis, built_in_basis, shape_of_file, with_knowledge
 from longboat.cluster.protocol.model import read_engine
 from longboat.core.errors import ClusterError, Problem, UserInputError
 from longboat.core.plan import GangShape
@@ -110,6 +111,7 @@ def checked_plan(
         *_host_problems(findings),
         *_secret_problems(findings),
         *_engine_problems(fleet, nodes, findings),
+        *_lacking(fleet, plan.shapes, nodes, findings),
         *engine_problems(fleet),
     ]
     if problems:
@@ -201,6 +203,8 @@ def _facts(fleet: Fleet, findings: Mapping[str, NodeFindings]) -> dict[str, Mode
                 facts[model.name] = facts_from_config(describe(model.source).config)
         elif config := _config_of(model, findings):
             facts[model.name] = read_config(config, f"{model.source}/config.json")
+        elif shape := shape_of_file(model.source, findings):
+            facts[model.name] = facts_from_shape(shape)
     return facts
 
 
@@ -235,6 +239,20 @@ def _engine_problems(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str,
             if engine.problem:
                 what = f"node {node.hostname or node.address}: {engine.problem}"
                 problems.append(Problem(where=f"models[{index}].engine", what=what, hint=engine.hint))
+    return problems
+
+
+def _lacking(
+    fleet: Fleet, shapes: Mapping[str, GangShape], nodes: Sequence[Node], findings: Mapping[str, NodeFindings]
+) -> list[Problem]:
+    """Return the problems of environments that cannot take part in a gang over several nodes."""
+    problems = []
+    for index, model in enumerate(fleet.models):
+        shape = shapes.get(model.name)
+        for node in _candidates(model, nodes) if shape is not None and shape.num_nodes > 1 else ():
+            if hint := findings[node.node_id].engines[model.name].lacks.get("nodes", ""):
+                what = f"node {node.hostname or node.address}: {model.engine.kind} there cannot span several nodes"
+                problems.append(Problem(where=f"models[{index}].engine", what=what, hint=hint))
     return problems
 
 

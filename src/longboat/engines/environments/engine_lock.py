@@ -140,7 +140,7 @@ def resolve(
     if platform not in recipe.distributions:
         there = ", ".join(recipe.distributions)
         raise UserInputError(f"{kind} cannot be installed for {platform}", hint=f"--platform {there}")
-    package = f"{recipe.distributions[platform]}=={version}"
+    package = "\n".join((f"{recipe.distributions[platform]}=={version}", *recipe.also))
     overrides = [f"{name}; sys_platform == 'never'" for name in recipe.excluded]
     kept = keep.read_text() if keep else ""
     if not recipe.pins_torch:

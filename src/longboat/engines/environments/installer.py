@@ -31,7 +31,7 @@ from longboat.engines.environments.environment import (
     read_marker,
 )
 from longboat.engines.environments.package_sources import PackageSources
-from longboat.engines.registry import installable
+from longboat.engines.registry import adapter_for, installable
 
 __all__ = ("InstallRequest", "Reporter", "install", "parse_engine", "request_for")
 
@@ -181,7 +181,7 @@ def _present(folder: Path, request: InstallRequest) -> InstalledEnvironment | No
         return None
     item, fields = found
     same = fields.get("recipe") == _recipe(request) and fields.get("fingerprint") == item.environment.fingerprint
-    return item if same else None
+    return item if same and not adapter_for(request.kind).lacking(item.environment) else None
 
 
 def _mark(folder: Path, request: InstallRequest) -> InstalledEnvironment:

@@ -26,6 +26,10 @@ from longboat.planner.fleet.split import check_split
 __all__ = ("NoShape", "bundles", "shape_gang", "strategy")
 
 
+_TOLD_LAYERS = ("llama.cpp",)
+"""Engines that do not divide layers themselves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoShape:
     """No shape works. Paths of the problems start at the model (``split.tensor``)."""
@@ -90,7 +94,7 @@ def shape_gang(
         pipeline=model.degrees[1],
         rank=rank_resources(model, environment_platform),
         rooms=tuple(amount_of_node(node) for node in matching),
-        layers=model.layers,
+        layers=model.layers or _even_layers(model, facts),
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
@@ -100,6 +104,15 @@ def shape_gang(
     if model.placement.nodes is not None:
         return _asked(gang, model.placement.nodes)
     return _best(gang)
+
+
+def _even_layers(model: WantedModel, facts: ModelConfig | None) -> tuple[int, ...]:
+    """Return the layers of each stage for an engine that does not divide them; the first ones have one more."""
+    stages = model.degrees[1]
+    if model.engine not in _TOLD_LAYERS or stages == 1 or facts is None or facts.num_layers is None:
+        return ()
+    each, more = divmod(facts.num_layers, stages)
+    return tuple(each + (stage < more) for stage in range(stages))
 
 
 def _best(gang: _Gang) -> GangShape | NoShape:

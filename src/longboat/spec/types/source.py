@@ -1,4 +1,4 @@
-"""Where a model comes from (``builtin:tiny``, a folder, ``hf:org/name``) and the name that follows from it."""
+"""Where a model comes from (``builtin:tiny``, a folder, a GGUF file, ``hf:org/name``) and the name that follows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import posixpath
 import re
 from dataclasses import dataclass
 
-__all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_local_path", "name_from_source")
+__all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_gguf", "is_local_path", "name_from_source")
 
 UNUSABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that no path and no argument of a program can hold: NUL, and what stands for bytes that are not UTF-8."""
@@ -14,6 +14,8 @@ UNUSABLE = re.compile("[\0\ud800-\udfff]")
 BUILTIN = re.compile(r"builtin:[a-z0-9][a-z0-9.-]{0,62}")
 HUB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HUB = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}")
+GGUF = ".gguf"
+HUB_FILE = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}:(?:{HUB_NAME}/){{0,4}}{HUB_NAME}\.gguf")
 BARE_HUB = re.compile(rf"{HUB_NAME}/{HUB_NAME}")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 LATER_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "oci://")
@@ -31,13 +33,18 @@ class SourceMistake:
 
 
 def is_local_path(source: str) -> bool:
-    """Return whether the source is a folder on the nodes."""
+    """Return whether the source is a folder or a file on the nodes."""
     return source.startswith("/")
+
+
+def is_gguf(source: str) -> bool:
+    """Return whether the source is a GGUF file, on the nodes or of a hub."""
+    return source.lower().endswith(GGUF)
 
 
 def check_source(source: str, folder: str) -> SourceMistake | None:
     """Return what is wrong with a source. folder: absolute, where a relative path starts, for the hint."""
-    if BUILTIN.fullmatch(source) or HUB.fullmatch(source):
+    if BUILTIN.fullmatch(source) or HUB.fullmatch(source) or HUB_FILE.fullmatch(source):
         return None
     if is_local_path(source):
         return _check_path(source)
@@ -54,12 +61,6 @@ def check_source(source: str, folder: str) -> SourceMistake | None:
 def _check_path(source: str) -> SourceMistake | None:
     if UNUSABLE.search(source) or "\n" in source:
         return SourceMistake(what=f"{source!r} has a character that a path cannot have", hint="write one absolute path")
-    if source.lower().endswith(".gguf"):
-        return SourceMistake(
-            what=f"{source!r} is a GGUF file: vLLM is given folders with config.json and safetensors",
-            hint="write the folder of the model's safetensors, or hf:ORGANISATION/NAME; for llama-server: "
-            "longboat gateway run --upstream NAME=http://HOST:PORT",
-        )
     if posixpath.normpath(source).strip("/") == "":
         return SourceMistake(what="/ is not a model's folder", hint="write the folder that holds config.json")
     return None
@@ -71,7 +72,10 @@ def _check_other(source: str, folder: str) -> SourceMistake:
         near = source.lower() if BUILTIN.fullmatch(source.lower()) else "builtin:tiny"
         return SourceMistake(what=f"{source!r} names no built-in model", hint=f"write {near}")
     if scheme == "hf" and colon:
-        return SourceMistake(what=f"{source!r} is not hf:ORGANISATION/NAME", hint="write it like hf:Qwen/Qwen3-0.6B")
+        return SourceMistake(
+            what=f"{source!r} is not hf:ORGANISATION/NAME",
+            hint="write it like hf:Qwen/Qwen3-0.6B; one file of it like hf:Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf",
+        )
     if colon and SCHEME.fullmatch(scheme):
         where = "write hf:ORGANISATION/NAME (hf:openai/gpt-oss-20b), builtin:tiny or a folder's absolute path"
         near = f"{scheme.lower()}:{source.partition(':')[2]}"
@@ -99,4 +103,5 @@ def _check_other(source: str, folder: str) -> SourceMistake:
 def name_from_source(source: str) -> str:
     """Return the name for clients when the file gives none; ``""`` where the source gives nothing usable."""
     last = source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    last = last[: -len(GGUF)] if is_gguf(last) else last
     return NOT_IN_NAMES.sub("-", last)[:MAX_NAME].strip("._-")

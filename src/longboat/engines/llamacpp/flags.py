@@ -1,0 +1,156 @@
+"""Knows llama-server's flags: which ones Longboat sets itself, and which ones a fleet file may set."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from longboat.core.errors import Problem
+
+__all__ = ("HARMLESS_FLAGS", "OWNED_FLAGS", "TAKEN_FLAGS", "check_args", "number_given", "text_given")
+
+_ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
+_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
+_MODEL = "set the model's source instead"
+_SPLIT = "set the model's split (pipeline, layers) instead"
+
+OWNED_FLAGS: dict[str, str] = {
+    "--model": _MODEL,
+    "--model-url": _MODEL,
+    "--hf-repo": _MODEL,
+    "--hf-file": _MODEL,
+    "--hf-token": "set HF_TOKEN in the environment of the nodes",
+    "--alias": "set the model's name instead",
+    "--ctx-size": "set the model's context instead",
+    "--host": _ADDRESS,
+    "--port": _ADDRESS,
+    "--api-prefix": _ADDRESS,
+    "--api-key": _KEY,
+    "--api-key-file": _KEY,
+    "--ssl-key-file": "leave it out: the gateway speaks plain HTTP to engines",
+    "--ssl-cert-file": "leave it out: the gateway speaks plain HTTP to engines",
+    "--rpc": _SPLIT,
+    "--tensor-split": _SPLIT,
+    "--split-mode": _SPLIT,
+    "--device": _SPLIT,
+    "--slot-save-path": "leave it out: clients cannot reach the slots of an engine",
+}
+"""Flag → what to do instead of setting it."""
+
+TAKEN_FLAGS: dict[str, str] = {
+    "--parallel": "number",
+    "--kv-unified": "switch",
+    "--threads": "number",
+    "--threads-batch": "number",
+    "--threads-http": "number",
+    "--batch-size": "number",
+    "--ubatch-size": "number",
+    "--n-gpu-layers": "number",
+    "--main-gpu": "number",
+    "--cache-type-k": "text",
+    "--cache-type-v": "text",
+    "--flash-attn": "text",
+    "--cache-ram": "number",
+    "--cache-reuse": "number",
+    "--no-cache-prompt": "switch",
+    "--chat-template": "text",
+    "--chat-template-kwargs": "text",
+    "--no-jinja": "switch",
+    "--reasoning-format": "text",
+    "--rope-freq-base": "number",
+    "--rope-freq-scale": "number",
+    "--swa-full": "switch",
+    "--no-warmup": "switch",
+    "--embeddings": "switch",
+    "--mmproj": "text",
+}
+"""Flag → what follows it. The server in the wheel has no command line of its own: it takes these."""
+
+HARMLESS_FLAGS = frozenset(("--parallel", "--threads", "--threads-batch", "--threads-http", "--no-warmup"))
+"""They change an engine's concurrency or its start, and not its responses."""
+
+_SHORT = {
+    "-m": "--model",
+    "-mu": "--model-url",
+    "-hf": "--hf-repo",
+    "-hff": "--hf-file",
+    "-hft": "--hf-token",
+    "-a": "--alias",
+    "-c": "--ctx-size",
+    "-ts": "--tensor-split",
+    "-sm": "--split-mode",
+    "-dev": "--device",
+    "-np": "--parallel",
+    "-kvu": "--kv-unified",
+    "-t": "--threads",
+    "-tb": "--threads-batch",
+    "-b": "--batch-size",
+    "-ub": "--ubatch-size",
+    "-ngl": "--n-gpu-layers",
+    "-mg": "--main-gpu",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-fa": "--flash-attn",
+    "-cram": "--cache-ram",
+}
+_MAX_PARALLEL = 256
+
+
+def check_args(args: Sequence[str]) -> tuple[Problem, ...]:
+    """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""
+    return tuple(
+        Problem(where=f"[{index}]", what=what, hint=hint)
+        for index, word, flag, value in _given(args)
+        for what, hint in _mistakes(word, flag, value)
+    )
+
+
+def _mistakes(word: str, flag: str, value: str | None) -> Iterator[tuple[str, str]]:
+    if flag in OWNED_FLAGS:
+        yield f"{word} is set by Longboat and cannot be given as an extra argument", OWNED_FLAGS[flag]
+    elif flag not in TAKEN_FLAGS:
+        near = difflib.get_close_matches(flag, TAKEN_FLAGS, n=1)
+        instead = f"did you mean {near[0]}? " if near else ""
+        yield f"{word} is not a flag that llama.cpp takes here", f"{instead}It takes {', '.join(sorted(TAKEN_FLAGS))}"
+    elif TAKEN_FLAGS[flag] == "switch":
+        if value is not None:
+            yield f"{word} takes no value, and {value!r} follows it", f"write {flag} alone"
+    elif value is None:
+        yield f"{word} has no value", f"write the value as the next item of the list: {flag}, 1"
+    elif TAKEN_FLAGS[flag] == "number" and not _is_number(value):
+        yield f"{word} takes a number, not {value!r}", f"write {flag} and a number"
+    elif flag == "--parallel" and not 1 <= float(value) <= _MAX_PARALLEL:
+        yield f"{word} is {value}, the limits are 1 and {_MAX_PARALLEL}", f"write {flag} and a number between them"
+
+
+def number_given(flag: str, args: Sequence[str]) -> int | None:
+    """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
+    found = [value for _, _, name, value in _given(args) if name == flag and value is not None]
+    return int(float(found[-1])) if found and _is_number(found[-1]) else None
+
+
+def text_given(flag: str, args: Sequence[str]) -> str:
+    """Return the text that ``args`` last give for ``flag``; empty where there is none."""
+    found = [value for _, _, name, value in _given(args) if name == flag and value is not None]
+    return found[-1] if found else ""
+
+
+def _given(args: Sequence[str]) -> Iterator[tuple[int, str, str, str | None]]:
+    """Yield each flag: its index, as it is written, its long name, and its value."""
+    at = 0
+    while at < len(args):
+        index, word = at, args[at]
+        at += 1
+        value = None
+        if at < len(args) and (not args[at].startswith("-") or _is_number(args[at])):
+            value = args[at]
+            at += 1
+        yield index, word, _SHORT.get(word, word), value
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""Fetches a GGUF file from a hub, once for each machine; HF_ENDPOINT, HF_TOKEN and HF_HOME are read as usual."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+__all__ = ("fetched",)
+
+_PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
+_PIECE_BYTES = 1 << 22
+_REPORT_BYTES = 1 << 30
+_TIMEOUT_S = 60.0
+
+
+def fetched(repository: str, name: str) -> str:
+    """Return the path of a file of ``repository``, downloaded where it is missing, with all of its parts.
+
+    A download that was interrupted goes on where it stopped. Exits where the hub does not have the file.
+    """
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    folder = home / "longboat-gguf" / repository
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in _parts(name):
+        target = folder / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            _fetch(repository, part, target)
+    return str(folder / name)
+
+
+def _parts(name: str) -> list[str]:
+    found = _PART.search(name)
+    if found is None:
+        return [name]
+    return [_PART.sub(f"-{number:05d}-of-{found[1]}.gguf", name) for number in range(1, int(found[1]) + 1)]
+
+
+def _fetch(repository: str, name: str, target: Path) -> None:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    url = f"{endpoint}/{repository}/resolve/main/{name}"
+    partial = target.with_name(f"{target.name}.partial")
+    have = partial.stat().st_size if partial.exists() else 0
+    headers = {"user-agent": "longboat"} | ({"range": f"bytes={have}-"} if have else {})
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 # an endpoint of the operator's choice
+    if token := os.environ.get("HF_TOKEN"):
+        request.add_unredirected_header("authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            mode = "ab" if answer.status == 206 else "wb"
+            with partial.open(mode) as file:
+                _copy(answer, file, name)
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"longboat: {repository} has no {name} for us: HTTP {error.code} from {endpoint}") from error
+    except OSError as error:
+        raise SystemExit(f"longboat: {name} did not arrive from {endpoint}: {error}") from error
+    partial.rename(target)
+
+
+def _copy(answer: object, file: object, name: str) -> None:
+    """Copy the rest of the file. Raises OSError where the hub sends less than it announced."""
+    length = answer.headers.get("content-length")  # type: ignore[attr-defined]
+    done = reported = 0
+    while piece := answer.read(_PIECE_BYTES):  # type: ignore[attr-defined]
+        file.write(piece)  # type: ignore[attr-defined]
+        done += len(piece)
+        if done - reported >= _REPORT_BYTES:
+            reported = done
+            print(f"longboat: {name}: {done / 1e9:.1f} GB fetched", flush=True)
+    if length is not None and done < int(length):
+        raise OSError(f"it ended after {done} of {length} bytes")

@@ -1,0 +1,98 @@
+"""Runs one rank of llama.cpp.
+
+usage: python -m longboat_llamacpp.launcher serve --model FILE --alias NAME --host ADDRESS --port PORT
+           [--rpc HOST:PORT,…] [flags of llama-server]
+       python -m longboat_llamacpp.launcher rpc --host ADDRESS --port PORT --threads N
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from longboat_llamacpp.servers import Inner, built_program, is_built, start_built, start_from_wheel, wait_for_ranks
+
+__all__ = ("main",)
+
+KEY_VARIABLE = "LONGBOAT_ENGINE_API_KEY"
+_KEEP_ALIVE_S = 3600.0
+_SHUTDOWN_S = 1.0
+
+
+def main() -> None:
+    """Run the rank that the command line names; exits when it ends."""
+    parser = argparse.ArgumentParser(prog="longboat_llamacpp", allow_abbrev=False)
+    roles = parser.add_subparsers(dest="role", required=True)
+    serve = roles.add_parser("serve", allow_abbrev=False)
+    for name in ("--model", "--hf-repo", "--hf-file", "--alias", "--rpc", "--tensor-split"):
+        serve.add_argument(name, default="")
+    rpc = roles.add_parser("rpc", allow_abbrev=False)
+    rpc.add_argument("--threads", default="1")
+    for each in (serve, rpc):
+        each.add_argument("--host", required=True)
+        each.add_argument("--port", type=int, required=True)
+    args, rest = parser.parse_known_args()
+    if args.role == "rpc":
+        program = built_program("ggml-rpc-server")
+        words = ["--host", args.host, "--port", str(args.port), "--threads", args.threads]
+        os.execv(program, [program, *words])  # noqa: S606
+    sys.exit(asyncio.run(_serve(args, rest)))
+
+
+async def _serve(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    from aiohttp import web
+
+    from longboat_llamacpp.front_end import FrontEnd
+
+    inner = await _started(args, rest)
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    app = FrontEnd(inner.url, inner.key, os.environ.get(KEY_VARIABLE, "")).application()
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEP_ALIVE_S)
+    await runner.setup()
+    await web.TCPSite(runner, args.host, args.port, shutdown_timeout=_SHUTDOWN_S).start()
+    print(f"longboat: llama.cpp is served at {args.host}:{args.port}", flush=True)
+    return await _until_end(inner, ended)
+
+
+async def _started(args: argparse.Namespace, rest: Sequence[str]) -> Inner:
+    model = args.model
+    if args.hf_repo:
+        from longboat_llamacpp.hub import fetched
+
+        model = await asyncio.to_thread(fetched, args.hf_repo, args.hf_file)
+    print(f"longboat: loading {model}", flush=True)
+    if not args.rpc and not is_built():
+        return await asyncio.to_thread(start_from_wheel, model, args.alias, rest)
+    return await start_built(model, args.alias, [*await _ranks(args), *rest])
+
+
+async def _ranks(args: argparse.Namespace) -> list[str]:
+    """Return the words about the other ranks, once all of them listen."""
+    if not args.rpc:
+        return []
+    await asyncio.to_thread(wait_for_ranks, args.rpc.split(","))
+    return ["--rpc", args.rpc, *(("--tensor-split", args.tensor_split) if args.tensor_split else ())]
+
+
+async def _until_end(inner: Inner, ended: asyncio.Event) -> int:
+    """Wait for a signal, or for the end of the server; returns the exit code."""
+    if inner.process is None:
+        await ended.wait()
+        os._exit(0)  # the wheel's server would wait for its running requests
+    waits = [asyncio.ensure_future(inner.process.wait()), asyncio.ensure_future(ended.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    if inner.process.returncode is None:
+        inner.process.kill()
+        os._exit(0)
+    print(f"longboat: llama-server ended with {inner.process.returncode}", flush=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Files of a hub: fetched once, continued where a download stopped, and refused where the hub does not have them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from longboat_llamacpp.hub import fetched
+
+CONTENT = bytes(range(256)) * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub with the files of one repository. It ends the first answer about ``short.gguf`` too early."""
+
+    asked: ClassVar[list[tuple[str, str]]]
+    ended_early: ClassVar[set[str]]
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/org/name-GGUF/resolve/main/")
+        first = int((self.headers.get("range") or "bytes=0-")[len("bytes=") : -1])
+        self.asked.append((name, self.headers.get("range") or ""))
+        if not name.endswith(".gguf") or name.startswith("none"):
+            self.send_error(404)
+            return
+        self.send_response(206 if first else 200)
+        self.send_header("content-length", str(len(CONTENT) - first))
+        self.end_headers()
+        is_short = name == "short.gguf" and name not in self.ended_early
+        self.ended_early.add(name)
+        self.wfile.write(CONTENT[first : 1000 if is_short else None])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    class ThisHub(Hub):
+        asked: ClassVar[list[tuple[str, str]]] = []
+        ended_early: ClassVar[set[str]] = set()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), ThisHub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        yield ThisHub
+        server.shutdown()
+        thread.join()
+
+
+def test_a_file_is_fetched_once(hub: type[Hub]) -> None:
+    path = fetched("org/name-GGUF", "q8.gguf")
+    assert Path(path).read_bytes() == CONTENT
+    assert fetched("org/name-GGUF", "q8.gguf") == path
+    assert len(hub.asked) == 1
+
+
+def test_all_parts_are_fetched_and_the_first_is_returned(hub: type[Hub]) -> None:
+    path = fetched("org/name-GGUF", "big/q8-00001-of-00003.gguf")
+    assert path.endswith("big/q8-00001-of-00003.gguf")
+    assert [name for name, _ in hub.asked] == [f"big/q8-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
+
+
+def test_an_interrupted_download_goes_on_where_it_stopped(hub: type[Hub]) -> None:
+    with pytest.raises(SystemExit, match="did not arrive"):
+        fetched("org/name-GGUF", "short.gguf")
+    assert Path(fetched("org/name-GGUF", "short.gguf")).read_bytes() == CONTENT
+    assert hub.asked[-1] == ("short.gguf", "bytes=1000-")
+
+
+def test_a_missing_file_is_an_error_without_a_file(hub: type[Hub], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no none\.gguf for us: HTTP 404"):
+        fetched("org/name-GGUF", "none.gguf")
+    assert not list(tmp_path.rglob("none.gguf*"))
