@@ -1,0 +1,129 @@
+"""Resumes in SGLang's API server: notes each choice's token ids, and passes seeds and prior tokens on."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator
+from typing import Any
+
+from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
+from longboat_vllm.shapes import expect
+from longboat_vllm.steps import STEPS
+
+__all__ = ("install",)
+
+_MARK = "_longboat_resume"
+_PRIVATE = ("custom_logit_processor", "custom_params")
+_NOT_SINGLE = "only a request with one prompt and one choice can be continued"
+
+
+def install() -> None:
+    """Wrap the code that generates and that receives output, and put the middleware in. Raises UnexpectedShapeError."""
+    from sglang.srt.entrypoints import http_server
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    if hasattr(TokenizerManager.generate_request, _MARK):
+        return
+    _expect_parameters(TokenizerManager.generate_request, ("self", "obj", "request"))
+    _expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
+    expect(hasattr(http_server, "_setup_and_run_http_server"), "the server is set up elsewhere")
+    TokenizerManager.generate_request = _generating(TokenizerManager.generate_request)
+    TokenizerManager._handle_batch_output = _counting(TokenizerManager._handle_batch_output)
+    http_server._setup_and_run_http_server = _guarded(http_server._setup_and_run_http_server)
+
+
+def _expect_parameters(function: Any, names: tuple[str, ...]) -> None:
+    found = tuple(inspect.signature(function).parameters)[: len(names)]
+    expect(found == names, f"{function.__qualname__} takes {', '.join(found)}")
+
+
+def _guarded(set_up: Any) -> Any:
+    """Wrap the server's set-up so that every request passes the middleware."""
+
+    @functools.wraps(set_up)
+    def set_up_with_middleware(server_args: Any, tokenizer_manager: Any, *args: Any, **kwargs: Any) -> Any:
+        from longboat_sglang.middleware import EngineMiddleware
+        from sglang.srt.entrypoints import http_server
+
+        STEPS.unfinished = lambda: len(tokenizer_manager.rid_to_state)
+        http_server.app.add_middleware(EngineMiddleware)
+        return set_up(server_args, tokenizer_manager, *args, **kwargs)
+
+    return set_up_with_middleware
+
+
+def _generating(generate: Any) -> Any:
+    """Wrap ``TokenizerManager.generate_request`` so that it honours the current HTTP request's wishes."""
+
+    @functools.wraps(generate)
+    def generate_and_note(manager: Any, obj: Any, request: Any = None) -> Any:
+        _refuse_code(obj)
+        current = CURRENT.get()
+        if current is None:
+            return generate(manager, obj, request)
+        _fit(current, obj)
+        return _noted(current, manager, obj, generate(manager, obj, request))
+
+    setattr(generate_and_note, _MARK, True)
+    return generate_and_note
+
+
+def _refuse_code(obj: Any) -> None:
+    """Refuse code and parameters of clients for the sampler."""
+    params = getattr(obj, "sampling_params", None)
+    several = params if isinstance(params, list) else [params or {}]
+    if getattr(obj, "custom_logit_processor", None) or any(own.get("custom_params") for own in several):
+        raise ValueError(f"{' and '.join(_PRIVATE)} are not offered")
+
+
+def _fit(current: CarriedRequest, obj: Any) -> None:
+    """Add the gateway's seed and the tokens of a stream that began elsewhere."""
+    prior = next((ids for ids in current.prior if ids), [])
+    if not isinstance(obj.sampling_params, dict) or obj.sampling_params.get("n", 1) not in (None, 1):
+        if prior:
+            raise ValueError(_NOT_SINGLE)
+        return
+    params = dict(obj.sampling_params)
+    if current.seed is not None and params.get("sampling_seed") is None:
+        params["sampling_seed"] = current.seed
+    if prior:
+        limit = params.get("max_new_tokens")
+        if limit is not None and len(prior) >= limit:
+            raise ValueError(f"{len(prior)} tokens are carried, but max_tokens is {limit}")
+        params["custom_params"] = {FORCED_TOKENS: prior}
+    obj.sampling_params = params
+
+
+async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
+    """Yield the outputs; note each choice's new ids just before its output."""
+    seen: dict[int, int] = {}
+    if current.whole:
+        current.grown[0] = lambda: _output_ids(manager, obj)
+    try:
+        async for output in outputs:
+            for own in output if isinstance(output, list) else (output,):
+                choice, ids = own.get("index", 0), own.get("output_ids") or ()
+                current.note(choice, ids[seen.get(choice, 0) :])
+                seen[choice] = len(ids)
+                current.num_choices = max(current.num_choices, choice + 1)
+            yield output
+    finally:
+        await outputs.aclose()
+
+
+def _output_ids(manager: Any, obj: Any) -> list[int]:
+    """Return SGLang's own list of a request's tokens so far; empty when it has ended."""
+    state = manager.rid_to_state.get(obj.rid) if isinstance(obj.rid, str) else None
+    return state.output_ids if state is not None else []
+
+
+def _counting(handle: Any) -> Any:
+    """Wrap ``TokenizerManager._handle_batch_output``, which runs once for each step that has output."""
+
+    @functools.wraps(handle)
+    async def handle_and_count(manager: Any, recv_obj: Any) -> None:
+        STEPS.num_steps += 1
+        await handle(manager, recv_obj)
+
+    return handle_and_count
