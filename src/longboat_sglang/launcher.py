@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from longboat_sglang import without_cuda
+from longboat_sglang import metrics_folder, without_cuda
 
 __all__ = ("main",)
 
@@ -18,11 +18,13 @@ without_cuda.prepare()
 
 def main() -> None:
     """Serve with the arguments in ``sys.argv`` until the server ends."""
+    metrics_folder.prepare()
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    metrics_folder.keep_folder()
     load_plugins()
     server_args = prepare_server_args(sys.argv[1:])
     try:

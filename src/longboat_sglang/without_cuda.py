@@ -73,6 +73,7 @@ def mend() -> None:
     if is_needed():
         _allow_seeds()
         _leave_out_pinning()
+        _compile_nothing()
 
 
 def _define_vision_operators() -> None:
@@ -100,6 +101,13 @@ def _allow_seeds() -> None:
         if _ATTENTION not in known:
             known.append(_ATTENTION)
     batch_invariant_ops.enable_batch_invariant_mode = lambda *_args, **_kwargs: None
+
+
+def _compile_nothing() -> None:
+    """Run small functions of SGLang as they are: compiling them needs a C++ compiler and 20 s within a request."""
+    import torch
+
+    torch.compiler.set_stance("force_eager")
 
 
 def _leave_out_pinning() -> None:

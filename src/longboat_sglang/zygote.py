@@ -42,7 +42,7 @@ MODULES = (
     "prometheus_client.multiprocess",
     "uvicorn",
     "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.auto",
     "uvloop",
 )

@@ -49,7 +49,12 @@ _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--watchdog-timeout", "3600"),  # Longboat watches the engine; a machine with many engines may be slow
 )
 _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "builtin:tiny": (("--tool-call-parser", "hermes"), ("--reasoning-parser", "qwen3")),
+    "builtin:tiny": (
+        ("--tool-call-parser", "hermes"),
+        ("--reasoning-parser", "qwen3"),
+        # The model thinks on request only; the parser and the model's template must agree on that.
+        ("--default-chat-template-kwargs", '{"enable_thinking": false}'),
+    ),
 }
 _PHASES = (
     ("Load weight begin", Phase.LOADING),

@@ -52,7 +52,7 @@ class KnownModel:
         demand = demand_of(self.wanted, self.shape, self.settings, ratio)
         if not self.context.rank.num_gpus:  # a processor has no ratio: its whole memory may be taken
             demand = replace(demand, settings=replace(demand.settings, memory_ratio=1.0))
-        return Forecaster(shape, demand, "vllm", self.context.inputs.calibration)
+        return Forecaster(shape, demand, self.context.engine, self.context.inputs.calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
