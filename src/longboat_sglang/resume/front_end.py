@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,10 @@ __all__ = ("install",)
 
 _MARK = "_longboat_resume"
 _PRIVATE = ("custom_logit_processor", "custom_params")
-_NOT_SINGLE = "only a request with one prompt and one choice can be continued"
+_OTHERS = "longboat_others"
+"""Parameter of sampling beside the forced tokens: those of the choices after this one."""
+_NOT_SINGLE = "only a request with one prompt can be continued"
+_SEEDS = 2**31
 
 
 def install() -> None:
@@ -27,8 +31,10 @@ def install() -> None:
         return
     _expect_parameters(TokenizerManager.generate_request, ("self", "obj", "request"))
     _expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
+    _expect_parameters(TokenizerManager._send_one_request, ("self", "tokenized_obj"))
     expect(hasattr(http_server, "_setup_and_run_http_server"), "the server is set up elsewhere")
     TokenizerManager.generate_request = _generating(TokenizerManager.generate_request)
+    TokenizerManager._send_one_request = _sending(TokenizerManager._send_one_request)
     TokenizerManager._handle_batch_output = _counting(TokenizerManager._handle_batch_output)
     http_server._setup_and_run_http_server = _guarded(http_server._setup_and_run_http_server)
 
@@ -60,9 +66,9 @@ def _generating(generate: Any) -> Any:
     def generate_and_note(manager: Any, obj: Any, request: Any = None) -> Any:
         _refuse_code(obj)
         current = CURRENT.get()
+        _fit(current or CarriedRequest(), obj)
         if current is None:
             return generate(manager, obj, request)
-        _fit(current, obj)
         return _noted(current, manager, obj, generate(manager, obj, request))
 
     setattr(generate_and_note, _MARK, True)
@@ -78,21 +84,52 @@ def _refuse_code(obj: Any) -> None:
 
 
 def _fit(current: CarriedRequest, obj: Any) -> None:
-    """Add the gateway's seed and the tokens of a stream that began elsewhere."""
-    prior = next((ids for ids in current.prior if ids), [])
-    if not isinstance(obj.sampling_params, dict) or obj.sampling_params.get("n", 1) not in (None, 1):
-        if prior:
-            raise ValueError(_NOT_SINGLE)
+    """Add a seed where the request names none, and the tokens of a stream that began elsewhere.
+
+    Raises ValueError where those tokens cannot be taken.
+    """
+    if not hasattr(obj, "return_hidden_states"):
+        return  # it asks for embeddings, which draw nothing
+    has_prior = any(current.prior)
+    if has_prior and (isinstance(obj.sampling_params, list) or _has_several_prompts(obj)):
+        raise ValueError(_NOT_SINGLE)
+    if isinstance(obj.sampling_params, list):
         return
-    params = dict(obj.sampling_params)
-    if current.seed is not None and params.get("sampling_seed") is None:
-        params["sampling_seed"] = current.seed
-    if prior:
-        limit = params.get("max_new_tokens")
-        if limit is not None and len(prior) >= limit:
-            raise ValueError(f"{len(prior)} tokens are carried, but max_tokens is {limit}")
-        params["custom_params"] = {FORCED_TOKENS: prior}
+    params = dict(obj.sampling_params or {})
+    if params.get("sampling_seed") is None:
+        params["sampling_seed"] = random.randrange(_SEEDS) if current.seed is None else current.seed
+    if has_prior:
+        limit, longest = params.get("max_new_tokens"), max(map(len, current.prior))
+        if limit is not None and longest >= limit:
+            raise ValueError(f"{longest} tokens are carried, but max_tokens is {limit}")
+        first, *others = current.prior
+        params["custom_params"] = {FORCED_TOKENS: first, _OTHERS: others}
     obj.sampling_params = params
+
+
+def _has_several_prompts(obj: Any) -> bool:
+    ids = obj.input_ids
+    return isinstance(obj.text, list) or bool(ids and isinstance(ids[0], list))
+
+
+def _sending(send: Any) -> Any:
+    """Wrap ``TokenizerManager._send_one_request``, which sends the choices of a request in turn with one object of
+    parameters, so that each choice gets a seed and forced tokens of its own.
+    """
+
+    @functools.wraps(send)
+    async def send_and_advance(manager: Any, tokenized_obj: Any) -> None:
+        await send(manager, tokenized_obj)
+        params = getattr(tokenized_obj, "sampling_params", None)
+        if params is None or params.n == 1 or not params.max_new_tokens:
+            return  # SGLang computes the prompt alone before several choices, with a limit of 0 tokens
+        if params.sampling_seed is not None:
+            params.sampling_seed += 1
+        if FORCED_TOKENS in (params.custom_params or {}):
+            first, *others = params.custom_params[_OTHERS] or [[]]
+            params.custom_params = {FORCED_TOKENS: first, _OTHERS: others}
+
+    return send_and_advance
 
 
 async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
@@ -102,8 +139,8 @@ async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) 
         current.grown[0] = lambda: _output_ids(manager, obj)
     try:
         async for output in outputs:
-            for own in output if isinstance(output, list) else (output,):
-                choice, ids = own.get("index", 0), own.get("output_ids") or ()
+            for place, own in enumerate(output if isinstance(output, list) else (output,)):
+                choice, ids = own.get("index", place), own.get("output_ids") or ()
                 current.note(choice, ids[seen.get(choice, 0) :])
                 seen[choice] = len(ids)
                 current.num_choices = max(current.num_choices, choice + 1)

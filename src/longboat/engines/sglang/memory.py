@@ -14,7 +14,9 @@ CPU_TOKENS = 8192
 """Room of the cache on CPUs, in tokens."""
 CPU_REQUESTS = 8
 """Requests at once on CPUs."""
-CPU_MEMORY = EngineMemory(weight_bits=32, kv_bits=32, sequences=CPU_REQUESTS, block_tokens=1, graphs=False)
+CPU_MEMORY = EngineMemory(
+    weight_bits=32, kv_bits=32, cache_tokens=CPU_TOKENS, sequences=CPU_REQUESTS, block_tokens=1, graphs=False
+)
 UNKNOWN = (
     "--quantization",
     "--cpu-offload-gb",
@@ -25,7 +27,6 @@ UNKNOWN = (
     "--enable-hierarchical-cache",
     "--enable-dp-attention",
     "--ep-size",
-    "--max-total-tokens",
 )
 """Flags with which SGLang takes more or less memory than the model's files say."""
 WEIGHT_BITS = {"float32": 32, "float": 32, "auto": 0, "half": 0, "float16": 0, "bfloat16": 0}
@@ -40,6 +41,7 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
     without_graphs = {"--disable-cuda-graph", "--disable-decode-cuda-graph"} & flags_of(args)
     told = replace(
         _with_types(defaults, args),
+        cache_tokens=number_given("--max-total-tokens", args) or defaults.cache_tokens,
         memory_ratio=_number(text_given("--mem-fraction-static", args)),
         sequences=number_given("--max-running-requests", args) or defaults.sequences,
         batched_tokens=number_given("--chunked-prefill-size", args) or defaults.batched_tokens,
