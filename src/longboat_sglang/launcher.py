@@ -24,7 +24,10 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    from longboat_sglang import server
+
     metrics_folder.keep_folder()
+    server.install()  # not in the plugin, whose errors SGLang only logs: a server without a key must not start
     load_plugins()
     server_args = prepare_server_args(sys.argv[1:])
     try:

@@ -28,14 +28,19 @@ class EngineMiddleware(ResumeMiddleware):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan" or self._is_open(scope) or self._knows_key(scope):
-            return await super().__call__(scope, receive, send)
-        if scope["type"] == "websocket":
-            return await send({"type": "websocket.close", "code": 1008})
-        body = json.dumps({"error": _ERROR}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+            await super().__call__(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await _refuse(send)
 
     def _is_open(self, scope: MutableMapping[str, Any]) -> bool:
         path = scope["path"].rstrip("/")
         return self._key_digest is None or (scope["type"] == "http" and path in _OPEN)
+
+
+async def _refuse(send: Any) -> None:
+    body = json.dumps({"error": _ERROR}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -34,7 +34,7 @@ def fork_children() -> None:
     def set_start_method_that_forks(method: str | None, force: bool = False) -> None:
         set_start_method("fork" if method == "spawn" else method, force=force)
 
-    multiprocessing.set_start_method = set_start_method_that_forks  # type: ignore[assignment]
+    multiprocessing.set_start_method = set_start_method_that_forks
 
 
 def _log(text: str) -> None:

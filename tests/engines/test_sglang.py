@@ -164,7 +164,8 @@ def test_phase_is_read_from_the_log(line: str, phase: Phase | None) -> None:
 
 METRICS = """
 # TYPE sglang:num_running_reqs gauge
-sglang:num_running_reqs{engine_type="unified",model_name="x"} 3.0
+sglang:num_running_reqs{engine_type="unified",model_name="x",pp_rank="0",tp_rank="0"} 3.0
+sglang:num_running_reqs{engine_type="unified",model_name="x",pp_rank="1",tp_rank="0"} 3.0
 sglang:num_queue_reqs{engine_type="unified",model_name="x"} 2.0
 sglang:token_usage{engine_type="unified",model_name="x"} 0.25
 sglang:max_total_num_tokens{model_name="x"} 8192.0

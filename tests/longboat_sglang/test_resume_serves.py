@@ -56,6 +56,11 @@ def engines(sglang_node: SglangNode, tmp_path_factory: pytest.TempPathFactory) -
         yield first, second
 
 
+def cut(ids: dict[int, list[int]], chance: random.Random) -> list[list[int]]:
+    """Return what a gateway carries of each choice; a choice that has ended is carried without its last token."""
+    return [ids[choice][: chance.randint(0, len(ids[choice]) - 1)] for choice in sorted(ids)]
+
+
 def whole(url: str, kind: str) -> Stream:
     path, body = KINDS[kind]
     stream = journalled(url, path, body, seed=SEED, key=KEY)
@@ -69,7 +74,9 @@ def test_answer_cut_anywhere_is_replayed_identically_elsewhere(engines: tuple[st
     expected, chance = whole(engines[0], kind), random.Random(kind)
     assert expected.ids, expected.body
     for _ in range(NUM_CUTS):
-        prior = [expected.ids[choice][: chance.randint(0, len(expected.ids[choice]) - 1)] for choice in sorted(expected.ids)]
+        prior = [
+            expected.ids[choice][: chance.randint(0, len(expected.ids[choice]) - 1)] for choice in sorted(expected.ids)
+        ]
         continued = journalled(engines[1], path, body, prior=prior, mode="replay", seed=SEED, key=KEY)
         assert continued.status == 200, continued.body
         assert continued.ids == expected.ids
@@ -149,3 +156,9 @@ def test_load_and_steps_are_told(engines: tuple[str, str]) -> None:
     assert load.num_running is not None
     assert counters.generation_tokens > 0
     assert counters.kv_blocks == 8192
+
+
+def test_key_is_in_no_log(engines: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    logs = list(tmp_path_factory.getbasetemp().glob("replicas*/*.log"))
+    assert logs
+    assert not any(KEY in log.read_text(errors="replace") for log in logs)

@@ -23,8 +23,7 @@ _SEEDS = 2**31
 
 
 def install() -> None:
-    """Wrap the code that generates and that receives output, and put the middleware in. Raises UnexpectedShapeError."""
-    from sglang.srt.entrypoints import http_server
+    """Wrap the code that generates, that sends and that receives output. Raises UnexpectedShapeError."""
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
     if hasattr(TokenizerManager.generate_request, _MARK):
@@ -32,31 +31,14 @@ def install() -> None:
     _expect_parameters(TokenizerManager.generate_request, ("self", "obj", "request"))
     _expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
     _expect_parameters(TokenizerManager._send_one_request, ("self", "tokenized_obj"))
-    expect(hasattr(http_server, "_setup_and_run_http_server"), "the server is set up elsewhere")
     TokenizerManager.generate_request = _generating(TokenizerManager.generate_request)
     TokenizerManager._send_one_request = _sending(TokenizerManager._send_one_request)
     TokenizerManager._handle_batch_output = _counting(TokenizerManager._handle_batch_output)
-    http_server._setup_and_run_http_server = _guarded(http_server._setup_and_run_http_server)
 
 
 def _expect_parameters(function: Any, names: tuple[str, ...]) -> None:
     found = tuple(inspect.signature(function).parameters)[: len(names)]
     expect(found == names, f"{function.__qualname__} takes {', '.join(found)}")
-
-
-def _guarded(set_up: Any) -> Any:
-    """Wrap the server's set-up so that every request passes the middleware."""
-
-    @functools.wraps(set_up)
-    def set_up_with_middleware(server_args: Any, tokenizer_manager: Any, *args: Any, **kwargs: Any) -> Any:
-        from longboat_sglang.middleware import EngineMiddleware
-        from sglang.srt.entrypoints import http_server
-
-        STEPS.unfinished = lambda: len(tokenizer_manager.rid_to_state)
-        http_server.app.add_middleware(EngineMiddleware)
-        return set_up(server_args, tokenizer_manager, *args, **kwargs)
-
-    return set_up_with_middleware
 
 
 def _generating(generate: Any) -> Any:

@@ -27,7 +27,9 @@ def install() -> None:
     if hasattr(draw, _MARK):
         return
     names = tuple(inspect.signature(draw).parameters)
-    expect(names == ("self", "probs", "sampling_info", "positions", "simple_sampling_case"), "tokens are drawn elsewhere")
+    expect(
+        names == ("self", "probs", "sampling_info", "positions", "simple_sampling_case"), "tokens are drawn elsewhere"
+    )
     parameters = tuple(inspect.signature(sampler.multinomial_with_seed).parameters)
     expect(parameters == ("logprobs", "seed", "positions"), "seeds are used in another way")
     sampler.Sampler._sample_from_probs = _drawing(draw, sampler.multinomial_with_seed)

