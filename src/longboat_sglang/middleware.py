@@ -10,6 +10,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from longboat_sglang.resume import STATE
+from longboat_sglang.salts import BODY, PATH, Body
 from longboat_vllm.middleware import ResumeMiddleware
 from longboat_vllm.steps import STEPS
 
@@ -28,6 +29,10 @@ class EngineMiddleware(ResumeMiddleware):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan" or self._is_open(scope) or self._knows_key(scope):
+            if scope.get("path") == PATH:
+                body = Body(scope, receive)
+                BODY.set(body)
+                receive = body.receive
             await super().__call__(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})

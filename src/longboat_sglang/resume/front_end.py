@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+from longboat_sglang.salts import BODY
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
 from longboat_vllm.shapes import expect
 from longboat_vllm.steps import STEPS
@@ -49,6 +50,8 @@ def _generating(generate: Any) -> Any:
         _refuse_code(obj)
         current = CURRENT.get()
         _fit(current or CarriedRequest(), obj)
+        if (body := BODY.get()) is not None and getattr(obj, "cache_salt", "") is None:
+            obj.cache_salt = body.salt()
         if current is None:
             return generate(manager, obj, request)
         return _noted(current, manager, obj, generate(manager, obj, request))
