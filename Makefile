@@ -84,7 +84,7 @@ lint types: venv  ## ruff, the import contracts and the prose; mypy
 	@$(VENV)/bin/python tools/run_tests.py $@
 
 .PHONY: chaos
-chaos: venv  ## kill parts under load and compare every answer; SEED=7 STREAMS=500 FAULTS=60 ENGINE=fake|vllm ARGS="--kinds kill,stop"
+chaos: venv  ## kill parts under load and compare every answer; SEED=7 STREAMS=500 FAULTS=60 ENGINE=fake|vllm|sglang ARGS="--kinds kill,stop"
 	@$(VENV)/bin/python benchmarks/chaos.py --seed $(SEED) --streams $(STREAMS) --faults $(FAULTS) --engine $(ENGINE) $(ARGS)
 chaos: SEED ?= 7
 chaos: STREAMS ?= 500

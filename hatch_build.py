@@ -192,7 +192,12 @@ def _make_modules(compiled: Any) -> str:
                     opt_level="3", debug_level="0", multi_file=True, group_name=group_name, target_dir=f"{work}/c",
                 )  # fmt: skip
                 for extension in group:
-                    extension.extra_compile_args += ["-fvisibility=hidden", "-g0", "-fno-semantic-interposition", "-fno-plt"]
+                    extension.extra_compile_args += [
+                        "-fvisibility=hidden",
+                        "-g0",
+                        "-fno-semantic-interposition",
+                        "-fno-plt",
+                    ]
                 command = Distribution({"name": "longboat", "ext_modules": group}).get_command_obj("build_ext")
                 command.build_lib, command.build_temp = f"{work}/lib", f"{work}/objects"
                 command.ensure_finalized()

@@ -1,6 +1,6 @@
 """Kills parts of Longboat under load, and compares every answer with that of an unfaulted run.
 
-usage: python benchmarks/chaos.py [--seed 7] [--streams 500] [--faults 40] [--engine fake|vllm] [--kinds kill,stop …]
+usage: python benchmarks/chaos.py [--seed 7] [--streams 500] [--faults 40] [--engine fake|vllm|sglang] [--kinds kill …]
 Writes build/chaos.json. Exit status 1: an answer failed, differed, or hung.
 """
 
@@ -35,7 +35,7 @@ Play = Callable[[], Coroutine[Any, Any, list[Played]]]
 if TYPE_CHECKING:
     from chaos_suite.fleet_stand import FleetStand
 
-BACK_S = {"fake": 1.5, "vllm": 4.0}
+BACK_S = {"fake": 1.5, "vllm": 4.0, "sglang": 4.0}
 """What an engine needs to come back, about. The next fault of another engine waits for it, except ``kill-all``."""
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,8 +48,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=40)
     parser.add_argument("--every-s", type=float, default=0.6, help="seconds between two faults, about")
     parser.add_argument("--asks", type=int, default=240, help="different requests")
-    parser.add_argument("--engine", choices=["fake", "vllm"], default="fake")
-    parser.add_argument("--engines", type=int, help="4 fake ones, or 2 of vLLM")
+    parser.add_argument("--engine", choices=[*BACK_S], default="fake")
+    parser.add_argument("--engines", type=int, help="4 fake ones, or 2 real ones")
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--deadline-s", type=float, default=60.0, help="of one answer")
@@ -79,10 +79,10 @@ def _schedule(options: argparse.Namespace, place: Place) -> list[Fault]:
 async def _run(options: argparse.Namespace, place: Place, folder: Path) -> Found:
     """Gateways and engines without a fleet around them."""
     commands = fake_commands(options.itl_ms, 2 * options.itl_ms, 0.2)
-    if options.engine == "vllm":
-        from chaos_suite.vllm_engines import vllm_commands
+    if options.engine != "fake":
+        from chaos_suite.real_engines import real_commands
 
-        commands = vllm_commands(folder, place.interface)
+        commands = real_commands(options.engine, folder, place.interface)
     stand = Stand(place, folder, commands, num_engines=options.engines, num_gateways=options.gateways)
     try:
         await stand.start(_asks(options, [MODEL]), concurrency=options.concurrency, deadline_s=options.deadline_s)
@@ -128,7 +128,7 @@ async def _phases(options: argparse.Namespace, load: Loader, play: Play, folder:
 def _asks(options: argparse.Namespace, models: Sequence[str]) -> list[Ask]:
     kinds = tuple(filter(None, options.ask_kinds.split(",")))
     share = options.asks // len(models)
-    is_long = options.engine == "vllm"
+    is_long = options.engine != "fake"
     asks = [make_asks(options.seed, share, model, kinds, is_long=is_long) for model in models]
     return [ask for together in zip(*asks, strict=True) for ask in together]  # all models are busy at any time
 

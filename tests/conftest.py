@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("netlab.plugin", "engines.vllm_node")
+pytest_plugins = ("netlab.plugin", "engines.sglang_node", "engines.vllm_node")
 
 # A busy machine is no failure: no deadline for an example. Where CI is set, every run tries the same examples.
 settings.register_profile(

@@ -63,6 +63,9 @@ their time. Clusters of the second row are in networks of their own, so that the
 its engines, which are not, have ended when the first row comes to clusters."""
 BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
+OTHER_ENGINES = {"sglang": "LONGBOAT_TEST_SGLANG_PYTHON", "llama.cpp": "LONGBOAT_TEST_LLAMA_CPP_PYTHON"}
+"""Engines beside vLLM that are installed for tests → the variable that names their interpreter. Tests of one that
+cannot be had here are skipped."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
 PRINTING = threading.Lock()
@@ -112,16 +115,26 @@ def main(groups: list[str]) -> int:
 
 def what_is_missing(chosen: list[str]) -> dict[str, str]:
     """Mark → why tests with this mark cannot run here. chosen: groups that need something."""
-    reasons = {"engine": why_no_engine("vllm") if chosen else ""}
-    if chosen and (reason := why_no_engine("llama.cpp")):
-        print(f"tests of llama.cpp are skipped: {reason}", file=sys.stderr, flush=True)
+    reasons = {"engine": why_no_engine() if chosen else ""}
     if {"net", "slow"} & set(chosen):
         reasons["net"] = why_unavailable() or ""
     return {mark: why for mark, why in reasons.items() if why}
 
 
-def why_no_engine(kind: str) -> str:
-    """Install an engine environment; the reason when this machine cannot have one.
+def why_no_engine() -> str:
+    """Install the engine environments; the reason when this machine cannot have vLLM's.
+
+    Raises CalledProcessError when an installation fails for another reason.
+    """
+    missing = why_not_installed("vllm")
+    for kind in OTHER_ENGINES if not missing else ():
+        if reason := why_not_installed(kind):
+            print(f"tests of {kind} are skipped: {reason}", file=sys.stderr, flush=True)
+    return missing
+
+
+def why_not_installed(kind: str) -> str:
+    """Install one engine's environment; the reason when this machine cannot have it.
 
     Raises CalledProcessError when the installation fails for another reason.
     """
@@ -173,14 +186,20 @@ def run_groups(chosen: Sequence[str], missing: Mapping[str, str], *, is_alone: b
 
 
 def engine_variables(missing: Mapping[str, str]) -> dict[str, str]:
-    """Where tests find the engine's interpreter; nothing where there is none."""
+    """Where tests find the engines' interpreters; nothing where there is none."""
     if "engine" in missing:
         return {}
+    wanted = {"vllm": "LONGBOAT_TEST_ENGINE_PYTHON", **OTHER_ENGINES}
+    found = {variable: python for kind, variable in wanted.items() if (python := interpreter_of(kind))}
+    return {**found, "LONGBOAT_TEST_PLATFORM": default_platform()} if found else {}
+
+
+def interpreter_of(kind: str) -> str:
+    """The Python of an installed engine; empty where there is none."""
     try:
-        environment = find_environment("vllm", version=recipe_of("vllm").version, path=None, home=home_folder())
+        return find_environment(kind, version=recipe_of(kind).version, path=None, home=home_folder()).python
     except LongboatError:
-        return {}
-    return {"LONGBOAT_TEST_ENGINE_PYTHON": environment.python, "LONGBOAT_TEST_PLATFORM": default_platform()}
+        return ""
 
 
 def run_checks(group: str) -> Outcome:

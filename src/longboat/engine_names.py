@@ -12,6 +12,7 @@ GROUP = "longboat.engines"
 
 BUILT_IN = {
     "vllm": "longboat.engines.vllm.adapter:VllmAdapter",
+    "sglang": "longboat.engines.sglang.adapter:SglangAdapter",
     "llama.cpp": "longboat.engines.llamacpp.adapter:LlamaCppAdapter",
     "fake": "longboat.engines.fake:FakeAdapter",
 }

@@ -60,9 +60,16 @@ def test_lock_has_the_torch_of_its_platform_and_nothing_that_binds_it(lock: Path
         assert "\ntorch==" not in text
         return
     assert ("\ntorch==2.13.0+cpu " in text) == lock.stem.endswith("-cpu")
-    assert ("\nnvidia-" in text) == lock.stem.endswith("-cuda")
-    for name in ("torchvision", "torchaudio", "torchcodec"):
+    assert ("\nnvidia-cu" in text) == lock.stem.endswith("-cuda")
+    for name in ("torchvision", "torchaudio", "torchcodec") if lock.name.startswith("vllm") else ():
         assert f"\n{name}==" not in text
+
+
+def test_what_only_cuda_uses_is_left_out_on_cpus() -> None:
+    text = {lock.name: lock.read_text() for lock in SHIPPED}
+    for name in ("flashinfer-python", "sgl-deep-gemm", "sglang-kernel"):
+        assert f"\n{name}==" not in text["sglang-0.5.23-cpu.txt"]
+        assert f"\n{name}==" in text["sglang-0.5.23-cuda.txt"]
 
 
 def test_missing_cpu_torch_is_told_with_the_variable_that_helps(tmp_path: Path) -> None:

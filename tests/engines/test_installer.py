@@ -127,7 +127,7 @@ def test_engine_is_parsed(text: str, engine: tuple[str, str]) -> None:
     assert parse_engine(text) == engine
 
 
-@pytest.mark.parametrize("text", ["sglang", "vllm@latest", ""])
+@pytest.mark.parametrize("text", ["tgi", "vllm@latest", ""])
 def test_unknown_engine_is_refused(text: str) -> None:
     with pytest.raises(UserInputError) as caught:
         parse_engine(text)

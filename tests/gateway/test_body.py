@@ -241,6 +241,7 @@ def test_prompts_of_any_shape_are_measured_without_error(kind: BodyKind, fields:
     [
         *("kv_transfer_params", "ec_transfer_params", "vllm_xargs", "priority", "cache_salt", "request_id", "prior"),
         *("data_parallel_rank", "bootstrap_host", "longboat_anything"),
+        *("custom_logit_processor", "custom_params"),
     ],
 )
 def test_fields_of_the_fleet_are_refused_from_clients_only(name: str) -> None:

@@ -54,6 +54,7 @@ class EngineMemory:
     weight_bits: int = 0  # bits of each weight; 0: as stored
     kv_bits: int = 16  # bits of each number in the KV cache
     cache_bytes: int = 0  # bytes that each worker rank gives to the cache; 0: what ``memory_ratio`` leaves
+    cache_tokens: int = 0  # tokens that the cache keeps, for engines whose setting counts tokens; 0: no such setting
     memory_ratio: float = 0.0  # part of the card that the engine takes; 0: the engine's default
     sequences: int = 0  # most sequences in one step; 0: the engine's default
     batched_tokens: int = 0  # most tokens in one step; 0: the engine's default

@@ -51,6 +51,9 @@ class InstallRecipe:
     locks: Path  # folder of the locks, ``KIND-VERSION-PLATFORM.txt``
     excluded: tuple[str, ...] = ()  # packages that the engine requires and that serving does not need
     also: tuple[str, ...] = ()  # requirements besides the engine's own: what Longboat's program beside it imports
+    excluded_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # platform → further such packages
+    # platform → requirements in place of those of the engine's packages (``torch==2.13.0``)
+    replaced_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pins_torch: bool = False  # on ``cpu``, torch is pinned to its CPU build
     # work after the packages are there, such as compiling a program: (environment's folder, report of a step's name).
     # ``finish_recipe`` changes when its result would

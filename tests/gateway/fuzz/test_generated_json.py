@@ -33,6 +33,7 @@ RESERVED = frozenset(
         ),
         *("stop", "input", "cache_salt", "priority", "vllm_xargs", "kv_transfer_params", "ec_transfer_params", "prior"),
         *("data_parallel_rank", "routed_dp_rank", "nvext", "request_id", "rid"),
+        *("custom_logit_processor", "custom_params"),
     )
 )
 extras = st.dictionaries(

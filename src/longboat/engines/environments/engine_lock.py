@@ -141,7 +141,9 @@ def resolve(
         there = ", ".join(recipe.distributions)
         raise UserInputError(f"{kind} cannot be installed for {platform}", hint=f"--platform {there}")
     package = "\n".join((f"{recipe.distributions[platform]}=={version}", *recipe.also))
-    overrides = [f"{name}; sys_platform == 'never'" for name in recipe.excluded]
+    excluded = (*recipe.excluded, *recipe.excluded_on.get(platform, ()))
+    overrides = [f"{name}; sys_platform == 'never'" for name in excluded]
+    overrides += recipe.replaced_on.get(platform, ())
     kept = keep.read_text() if keep else ""
     if not recipe.pins_torch:
         output.write_text(_compiled(package, overrides, uv, python, kept))

@@ -13,6 +13,8 @@ __all__ = ("FLEET_FIELDS", "BodyKind", "Facts", "Form", "fleet_field")
 FLEET_FIELDS = frozenset(
     (
         "cache_salt",  # which requests share a prefix cache
+        "custom_logit_processor",  # pickled code, which an engine would run
+        "custom_params",  # arguments of such code
         "data_parallel_rank",  # which part of an engine answers
         "routed_dp_rank",
         "ec_transfer_params",  # where caches are fetched from and sent to: addresses of other engines

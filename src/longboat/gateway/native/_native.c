@@ -451,8 +451,10 @@ static bool is_fleet_field(const Span *key) {
     case 5: return IS(key, "nvext") || IS(key, "prior");
     case 8: return IS(key, "priority");
     case 10: return IS(key, "request_id") || IS(key, "vllm_xargs");
+    case 13: return IS(key, "custom_params");
     case 14: return IS(key, "routed_dp_rank");
     case 18: return IS(key, "data_parallel_rank") || IS(key, "ec_transfer_params") || IS(key, "kv_transfer_params");
+    case 22: return IS(key, "custom_logit_processor");
     default: return false;
     }
 }

@@ -16,7 +16,7 @@ from longboat.planner.fleet.pack import GangDemand, Packing
 from longboat.planner.fleet.place import NoShape
 from longboat.planner.fleet.placement_context import PlacementContext
 from longboat.planner.memory.divide import tensor_degrees
-from longboat.planner.memory.split_shape import AskedSplit, EngineKind
+from longboat.planner.memory.split_shape import AskedSplit
 from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.forecast import Forecast, Forecaster
 from longboat.planner.search.ranking import Plan, ranked, speed_step
@@ -52,8 +52,7 @@ class KnownModel:
         demand = demand_of(self.wanted, self.shape, self.settings, ratio)
         if not self.context.rank.num_gpus:  # a processor has no ratio: its whole memory may be taken
             demand = replace(demand, settings=replace(demand.settings, memory_ratio=1.0))
-        engine: EngineKind = "llama.cpp" if self.wanted.engine == "llama.cpp" else "vllm"
-        return Forecaster(shape, demand, engine, self.context.inputs.calibration)
+        return Forecaster(shape, demand, self.context.engine, self.context.inputs.calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

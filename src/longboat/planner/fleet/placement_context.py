@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from longboat.core.plan import EngineMemory, GangShape, RankResources
 from longboat.core.topology import Node
@@ -14,6 +15,7 @@ from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.fleet.pack import Packing
 from longboat.planner.fleet.place import NoShape, shape_gang
 from longboat.planner.fleet.resources import matches, rank_resources
+from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
@@ -32,6 +34,11 @@ class PlacementContext:
     def settings(self) -> EngineMemory | None:
         """What the settings of the model's engine say of memory; None where they are not known."""
         return self.inputs.memory.get(self.wanted.name)
+
+    @property
+    def engine(self) -> EngineKind:
+        """The engine whose rules of memory and time hold; vLLM's where the model's own are not known."""
+        return next((kind for kind in get_args(EngineKind) if kind == self.wanted.engine), "vllm")
 
     @property
     def platform(self) -> str:
@@ -57,7 +64,7 @@ class PlacementContext:
     def machine(self, machine: Machine) -> Machine:
         """Return the machine as the engine uses it with the model's settings."""
         is_wide = self.settings is not None and self.settings.weight_bits == 32
-        return machine_for(machine, "vllm") if is_wide else machine
+        return machine_for(machine, self.engine) if is_wide else machine
 
     def layout(self, wanted: WantedModel, gang: GangShape, packing: Packing) -> Layout:
         """Return what the ranks of ``wanted`` get where ``packing`` puts them.

@@ -16,6 +16,7 @@ __all__ = ("Verdict", "judge")
 GIB = 1024**3
 MAX_CHANGES = 3
 CACHE_FLAG = "--kv-cache-memory-bytes"
+TOKENS_FLAG = "--max-total-tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +77,13 @@ def _no_room(forecast: Forecast, wanted: WantedModel, rank: RankBytes) -> str:
 
 
 def _short_cache(forecast: Forecast, wanted: WantedModel) -> Problem | None:
-    """Return why vLLM refuses a context of which not even one request fits into its cache."""
+    """Return why the engine refuses a context of which not even one request fits into its cache."""
     settings, fit = forecast.demand.settings, forecast.fit
     told, context = settings.cache_bytes, wanted.context
+    if context and 0 < settings.cache_tokens < context:
+        what = f"the engine is set to keep {settings.cache_tokens} tokens, fewer than one request of {context} tokens"
+        hint = f"write context: {settings.cache_tokens}, or engine.args: [{TOKENS_FLAG}={context}]"
+        return Problem(where="context", what=what, hint=hint)
     if not told or not context or forecast.kv_blocks is None:
         return None
     needed = max(rank.sequence_bytes for rank in fit.ranks)

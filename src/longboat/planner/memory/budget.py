@@ -109,14 +109,14 @@ def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
 def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last: bool) -> Mapping[str, int]:
     """Return bytes by part that one rank takes beside weights and cache. last: it is of the last stage, with the head.
 
-    SGLang's reserve holds these already; they are not counted twice.
+    On accelerators, SGLang's reserve holds these already; they are not counted twice.
     """
+    if is_wide(card, load):
+        return processor_overhead(shape, split, load)
     if load.engine == "sglang":
         return {}
     if load.engine == "llama.cpp":
         return _llama_overhead(card, shape, load, last=last)
-    if is_wide(card, load):
-        return processor_overhead(shape, split, load)
     parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
         parts["communicators"] = COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES)

@@ -176,7 +176,8 @@ def _rank(
     stage, tensor_rank = divmod(index, split.tensor)
     budget = budget_of(card, split, load)
     room = budget.num_bytes - sum(weights.values()) - sum(overhead.values())
-    given = load.cache_bytes or room
+    asked = load.cache_bytes or one * load.cache_tokens // max(1, load.context_tokens)
+    given = asked or room
     return RankBytes(
         stage=stage,
         tensor_rank=tensor_rank,
@@ -187,7 +188,7 @@ def _rank(
         budget_rule=budget.rule,
         sequence_bytes=one,
         num_tokens=max(0, given) * load.context_tokens // max(1, one),
-        required_cache_bytes=load.cache_bytes,
+        required_cache_bytes=asked,
     )
 
 

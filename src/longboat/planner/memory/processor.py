@@ -1,4 +1,5 @@
 """vLLM on a processor, as Longboat starts it: numbers of 32 bits, and what a rank takes beside weights and cache.
+SGLang is started so too, and counted alike.
 
 Measured on 2026-11-22 with vLLM 0.32.0 (CPU) on two cores of an EPYC 7003 (docs/benchmarks/planner.md): the
 proportional set size that a replica adds to that of its zygote, after its whole cache was used once.
@@ -28,7 +29,7 @@ BATCHED_TOKENS = 2048
 
 def is_wide(card: Card, load: Load) -> bool:
     """Return whether the engine computes with 32 bits on this card, as it does unless a setting says otherwise."""
-    return card.kind == "cpu" and load.engine == "vllm" and load.weight_bits in (0, NUMBER_BITS)
+    return card.kind == "cpu" and load.engine in ("vllm", "sglang") and load.weight_bits in (0, NUMBER_BITS)
 
 
 def computed_shape(card: Card, load: Load, shape: ModelShape) -> ModelShape:

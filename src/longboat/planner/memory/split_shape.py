@@ -121,6 +121,7 @@ class Load:
     # Bytes that the engine must give to caches on each rank (vLLM's kv-cache-memory-bytes), whatever the budget; 0:
     # what the budget leaves.
     cache_bytes: int = 0
+    cache_tokens: int = 0  # tokens that the engine must keep (SGLang's max-total-tokens); 0: no such setting
     graphs: bool = True  # the engine captures CUDA graphs
     engine: EngineKind = "vllm"
 

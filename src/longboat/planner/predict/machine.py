@@ -68,8 +68,10 @@ def machine_of(entry: Accelerator) -> Machine:
 
 
 def machine_for(machine: Machine, engine: str) -> Machine:
-    """Return the machine as an engine uses it: vLLM, as Longboat starts it, computes with 32 bits on processors."""
-    if not machine.processor or engine != "vllm":
+    """Return the machine as an engine uses it: vLLM and SGLang, as Longboat starts them, compute with 32 bits on
+    processors.
+    """
+    if not machine.processor or engine not in ("vllm", "sglang"):
         return machine
     flops = machine.flops_32 or machine.flops_16
     return replace(machine, flops_16=flops, flops_8=flops, flops_4=flops, number_bytes=WIDE_BYTES)

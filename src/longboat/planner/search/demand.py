@@ -73,6 +73,7 @@ class Demand:
             kv_bits=told.kv_bits,
             memory_ratio=told.memory_ratio,
             cache_bytes=told.cache_bytes,
+            cache_tokens=told.cache_tokens,
             graphs=told.graphs,
             engine=engine,
         )

@@ -170,7 +170,7 @@ class EngineSpec(Section):
     """Which program serves the model."""
 
     kind: Annotated[str, AfterValidator(_kind), Field(json_schema_extra=_add_kinds)] = "vllm"
-    """The engine: vllm, fake (answers without a model, for tests), or one that an installed package adds."""
+    """The engine: vllm, sglang, fake (answers without a model, for tests), or one that an installed package adds."""
     version: Annotated[str, AfterValidator(_version)] | None = None
     """Version that the nodes' engine environment must have; null takes the newest installed one."""
     environment: Annotated[Annotated[str, AfterValidator(_absolute)] | None, AfterValidator(_no_version_besides)] = None

@@ -1,4 +1,4 @@
-"""Real vLLM engines of the built-in tiny model, for a chaos run without a fleet around them."""
+"""Real engines of the built-in tiny model, for a chaos run without a fleet around them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.environments.environment import environment_at, find_environment
 from longboat.engines.launch.overlay import build_overlay
-from longboat.engines.vllm.adapter import VllmAdapter
+from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder
 
-__all__ = ("vllm_commands",)
+__all__ = ("REAL_ENGINES", "real_commands")
+
+REAL_ENGINES = {"vllm": "LONGBOAT_TEST_ENGINE_PYTHON", "sglang": "LONGBOAT_TEST_SGLANG_PYTHON"}
+"""Engine → the variable that names its interpreter."""
 
 CONTEXT_TOKENS = 2048
 
 
-def vllm_commands(folder: Path, interface: str) -> Commands:
-    """Engines in the environment that LONGBOAT_TEST_ENGINE_PYTHON names, else in the one that is installed.
+def real_commands(kind: str, folder: Path, interface: str) -> Commands:
+    """Engines in the environment that the engine's variable names, else in the one that is installed.
 
     Raises UserInputError: there is none.
     """
-    python = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON")
+    python, adapter = os.environ.get(REAL_ENGINES[kind]), adapter_for(kind)
     environment = (
-        environment_at("vllm", Path(python))
+        environment_at(kind, Path(python))
         if python
-        else find_environment("vllm", version=None, path=None, home=home_folder())
+        else find_environment(kind, version=None, path=None, home=home_folder())
     )
     overlay = str(build_overlay(folder, environment))
     model_path = str(ensure("builtin:tiny", folder))
@@ -41,7 +44,7 @@ def vllm_commands(folder: Path, interface: str) -> Commands:
             generation=1, shape=GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources()), ranks=(head,),
             context_tokens=CONTEXT_TOKENS, api_key=key,
         )  # fmt: skip
-        made = VllmAdapter().command(plan, 0, environment, overlay)
+        made = adapter.command(plan, 0, environment, overlay)
         return EngineOrder(
             command=made, url=f"http://{address}:{port}", key=key, log=folder / f"engine-{port}.log", address=address,
             zygote={"environment": dataclasses.asdict(environment), "overlay": overlay, "run": str(folder / "run")},

@@ -1,0 +1,151 @@
+"""Knows SGLang's command-line flags: which ones Longboat sets itself, and which ones the user has set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from longboat.core.errors import Problem
+
+__all__ = (
+    "HARMLESS_FLAGS",
+    "OWNED_FLAGS",
+    "check_extra_args",
+    "flags_of",
+    "number_given",
+    "text_given",
+    "without_given",
+)
+
+_SPLIT = "set the model's split (tensor, pipeline) instead"
+_NODES = "leave it out: Longboat sets it for every rank of the gang"
+_ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
+_KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
+_REPLICAS = "set the number of replicas instead: each replica is one engine"
+_TLS = "leave it out: the gateway speaks plain HTTP to engines"
+_CODE = "leave it out: with it, each client could run its own code in the engine"
+_ROLES = "leave it out: each replica computes prompts and responses"
+_NO_CUSTOM = "leave it out: Longboat's plugin does its work in SGLang's own Python server"
+
+OWNED_FLAGS: dict[str, str] = {
+    "--model-path": "set the model's source instead",
+    "--served-model-name": "set the model's name instead",
+    "--config": "write each setting as a separate argument",
+    "--host": _ADDRESS,
+    "--port": _ADDRESS,
+    "--fastapi-root-path": _ADDRESS,
+    "--grpc-mode": _ADDRESS,
+    "--smg-grpc-mode": _ADDRESS,
+    "--grpc-port": _ADDRESS,
+    "--enable-http2": _NO_CUSTOM,
+    "--use-ray": _NO_CUSTOM,
+    "--tokenizer-worker-num": "set the number of replicas instead: each engine has one API server",
+    "--api-key": _KEY,
+    "--admin-api-key": _KEY,
+    "--ssl-keyfile": _TLS,
+    "--ssl-certfile": _TLS,
+    "--ssl-ca-certs": _TLS,
+    "--ssl-keyfile-password": _TLS,
+    "--tp-size": _SPLIT,
+    "--pp-size": _SPLIT,
+    "--nnodes": _NODES,
+    "--node-rank": _NODES,
+    "--dist-init-addr": _NODES,
+    "--nccl-port": _NODES,
+    "--dp-size": _REPLICAS,
+    "--disaggregation-mode": _ROLES,
+    "--enable-custom-logit-processor": _CODE,
+    "--incremental-streaming-output": "leave it out: the gateway reads SGLang's usual output",
+    "--skip-tokenizer-init": "leave it out: the gateway's requests are text",
+}
+"""Flag → what to do instead of setting it."""
+
+HARMLESS_FLAGS = frozenset(
+    {
+        "--max-running-requests",
+        "--mem-fraction-static",
+        "--max-total-tokens",
+        "--log-level",
+        "--log-level-http",
+        "--log-requests",
+        "--enable-metrics",
+        "--decode-log-interval",
+        "--kv-events-config",
+        "--watchdog-timeout",
+    }
+)
+"""They change an engine's concurrency or its logs, and not its responses."""
+
+_OTHER_NAMES = {
+    "--model": "--model-path",
+    "--tp": "--tp-size",
+    "--tensor-parallel-size": "--tp-size",
+    "--pp": "--pp-size",
+    "--pipeline-parallel-size": "--pp-size",
+    "--dp": "--dp-size",
+    "--data-parallel-size": "--dp-size",
+    "--nccl-init-addr": "--dist-init-addr",
+}
+_SHORTEST_ABBREVIATION = len("--ho")
+
+
+def check_extra_args(args: Sequence[str]) -> tuple[Problem, ...]:
+    """Return the mistakes in the user's extra arguments for SGLang.
+
+    Only flags that Longboat itself sets are refused. SGLang decides whether it knows the others.
+    """
+    problems = []
+    if args and not args[0].startswith("-"):
+        what = f"{args[0]!r} is not a flag"
+        problems.append(Problem(where="[0]", what=what, hint="write flags as --name value or --name=value"))
+    for index, flag in _positions(args):
+        if owner := _owned_by(flag):
+            name = args[index].partition("=")[0]
+            what = f"{name} is set by Longboat and cannot be given as an extra argument"
+            problems.append(Problem(where=f"[{index}]", what=what, hint=OWNED_FLAGS[owner]))
+    return tuple(problems)
+
+
+def flags_of(args: Sequence[str]) -> frozenset[str]:
+    """Return the flags in ``args``, by SGLang's first name of each and without ``=value``."""
+    return frozenset(flag for _, flag in _positions(args))
+
+
+def without_given(defaults: Sequence[tuple[str, ...]], extra_args: Sequence[str]) -> list[str]:
+    """Flatten ``defaults`` (flag, value …) without the flags that the user gave: the user always wins."""
+    given = flags_of(extra_args)
+    return [word for words in defaults if words[0] not in given for word in words]
+
+
+def number_given(flag: str, args: Sequence[str]) -> int | None:
+    """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
+    text = text_given(flag, args)
+    return (int(text) if text.isascii() and text.isdecimal() else 0) or None
+
+
+def text_given(flag: str, args: Sequence[str]) -> str:
+    """Return the text that ``args`` last give for ``flag``; empty where there is none."""
+    return next(reversed(list(_values(flag, args))), "")
+
+
+def _values(flag: str, args: Sequence[str]) -> Iterator[str]:
+    for index, found in _positions(args):
+        if found == flag:
+            _, equals, value = args[index].partition("=")
+            yield value if equals else args[index + 1] if index + 1 < len(args) else ""
+
+
+def _positions(args: Sequence[str]) -> Iterator[tuple[int, str]]:
+    for index, word in enumerate(args):
+        if word.startswith("--"):
+            name = word.partition("=")[0]
+            yield index, _OTHER_NAMES.get(name, name)
+
+
+def _owned_by(flag: str) -> str | None:
+    """Return the owned flag that SGLang's parser would take ``flag`` for: it accepts unique abbreviations."""
+    if flag in OWNED_FLAGS:
+        return flag
+    if len(flag) < _SHORTEST_ABBREVIATION:
+        return None
+    names = {**{name: name for name in OWNED_FLAGS}, **_OTHER_NAMES}
+    return next((owned for name, owned in names.items() if name.startswith(flag)), None)

@@ -1,0 +1,41 @@
+"""The SGLang plugin: mends SGLang on CPUs, and resumes streams exactly.
+
+SGLang loads it in each of its processes (entry point group ``sglang.srt.plugins``); loading it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from longboat_sglang import resume, without_cuda
+from longboat_vllm.process import lineage
+from longboat_vllm.process.forked import FORKED
+
+__all__ = ("register",)
+
+
+def register() -> None:
+    """Apply everything that fits this process: the entry point of the plugin."""
+    if "LONGBOAT_GANG" in os.environ:
+        lineage.end_together()
+    if os.environ.get(FORKED) == "1":
+        fork_children()
+    without_cuda.mend()
+    resume.install(_log)
+
+
+def fork_children() -> None:
+    """Let SGLang fork its scheduler and detokenizer: everything that they import is loaded already."""
+    import multiprocessing
+
+    set_start_method = multiprocessing.set_start_method
+
+    def set_start_method_that_forks(method: str | None, force: bool = False) -> None:
+        set_start_method("fork" if method == "spawn" else method, force=force)
+
+    multiprocessing.set_start_method = set_start_method_that_forks
+
+
+def _log(text: str) -> None:
+    logging.getLogger("sglang.srt.longboat").info("Longboat: %s", text)

@@ -1,0 +1,50 @@
+"""Lets SGLang continue streams that began on another engine, and reports how.
+
+SGLang resumes by *replay*: the tokens of the first engine are forced again, one step each. A way stays off where
+SGLang's code differs from what it expects. ``LONGBOAT_SGLANG_RESUME=0`` turns it off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from longboat_vllm.resume.install import ResumeState
+from longboat_vllm.shapes import UnexpectedShapeError
+
+__all__ = ("STATE", "SWITCH", "install")
+
+SWITCH = "LONGBOAT_SGLANG_RESUME"
+STATE = ResumeState(carried_problem="SGLang takes no tokens over as its own", engine="sglang")
+"""What this process supports; filled while the plugin is registered."""
+
+
+def install(log: Callable[[str], None]) -> None:
+    """Install journal and replay in this process's SGLang, whichever of its processes it is. May be called again."""
+    if os.environ.get(SWITCH) == "0":
+        STATE.journal_problem = STATE.replay_problem = f"{SWITCH}=0 turns it off"
+        return
+    from longboat_sglang.resume import front_end, replay, seeds
+
+    STATE.engine = f"sglang {_version()}"
+    STATE.journal_problem = _tried(front_end.install)
+    STATE.replay_problem = STATE.journal_problem or _tried(replay.install)
+    if problem := _tried(seeds.install):
+        log(f"seeds may draw other tokens beside other requests: this SGLang's code differs ({problem})")
+    if STATE.replay_problem:
+        log(f"resuming streams is off: this SGLang's code differs ({STATE.replay_problem})")
+
+
+def _tried(step: Callable[[], None]) -> str:
+    """Run the step and return what went wrong; empty where nothing did."""
+    try:
+        step()
+    except (ImportError, AttributeError, OSError, TypeError, UnexpectedShapeError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _version() -> str:
+    import sglang
+
+    return str(getattr(sglang, "__version__", "unknown"))

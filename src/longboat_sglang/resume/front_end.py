@@ -1,0 +1,151 @@
+"""Resumes in SGLang's API server: notes each choice's token ids, and passes seeds and prior tokens on."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+from longboat_sglang.salts import BODY
+from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
+from longboat_vllm.shapes import expect
+from longboat_vllm.steps import STEPS
+
+__all__ = ("install",)
+
+_MARK = "_longboat_resume"
+_PRIVATE = ("custom_logit_processor", "custom_params")
+_OTHERS = "longboat_others"
+"""Parameter of sampling beside the forced tokens: those of the choices after this one."""
+_NOT_SINGLE = "only a request with one prompt can be continued"
+_SEEDS = 2**31
+
+
+def install() -> None:
+    """Wrap the code that generates, that sends and that receives output. Raises UnexpectedShapeError."""
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    if hasattr(TokenizerManager.generate_request, _MARK):
+        return
+    _expect_parameters(TokenizerManager.generate_request, ("self", "obj", "request"))
+    _expect_parameters(TokenizerManager._handle_batch_output, ("self", "recv_obj"))
+    _expect_parameters(TokenizerManager._send_one_request, ("self", "tokenized_obj"))
+    TokenizerManager.generate_request = _generating(TokenizerManager.generate_request)
+    TokenizerManager._send_one_request = _sending(TokenizerManager._send_one_request)
+    TokenizerManager._handle_batch_output = _counting(TokenizerManager._handle_batch_output)
+
+
+def _expect_parameters(function: Any, names: tuple[str, ...]) -> None:
+    found = tuple(inspect.signature(function).parameters)[: len(names)]
+    expect(found == names, f"{function.__qualname__} takes {', '.join(found)}")
+
+
+def _generating(generate: Any) -> Any:
+    """Wrap ``TokenizerManager.generate_request`` so that it honours the current HTTP request's wishes."""
+
+    @functools.wraps(generate)
+    def generate_and_note(manager: Any, obj: Any, request: Any = None) -> Any:
+        _refuse_code(obj)
+        current = CURRENT.get()
+        _fit(current or CarriedRequest(), obj)
+        if (body := BODY.get()) is not None and getattr(obj, "cache_salt", "") is None:
+            obj.cache_salt = body.salt()
+        if current is None:
+            return generate(manager, obj, request)
+        return _noted(current, manager, obj, generate(manager, obj, request))
+
+    setattr(generate_and_note, _MARK, True)
+    return generate_and_note
+
+
+def _refuse_code(obj: Any) -> None:
+    """Refuse code and parameters of clients for the sampler."""
+    params = getattr(obj, "sampling_params", None)
+    several = params if isinstance(params, list) else [params or {}]
+    if getattr(obj, "custom_logit_processor", None) or any(own.get("custom_params") for own in several):
+        raise ValueError(f"{' and '.join(_PRIVATE)} are not offered")
+
+
+def _fit(current: CarriedRequest, obj: Any) -> None:
+    """Add a seed where the request names none, and the tokens of a stream that began elsewhere.
+
+    Raises ValueError where those tokens cannot be taken.
+    """
+    if not hasattr(obj, "return_hidden_states"):
+        return  # it asks for embeddings, which draw nothing
+    has_prior = any(current.prior)
+    if has_prior and (isinstance(obj.sampling_params, list) or _has_several_prompts(obj)):
+        raise ValueError(_NOT_SINGLE)
+    if isinstance(obj.sampling_params, list):
+        return
+    params = dict(obj.sampling_params or {})
+    if params.get("sampling_seed") is None:
+        params["sampling_seed"] = random.randrange(_SEEDS) if current.seed is None else current.seed
+    if has_prior:
+        limit, longest = params.get("max_new_tokens"), max(map(len, current.prior))
+        if limit is not None and longest >= limit:
+            raise ValueError(f"{longest} tokens are carried, but max_tokens is {limit}")
+        first, *others = current.prior
+        params["custom_params"] = {FORCED_TOKENS: first, _OTHERS: others}
+    obj.sampling_params = params
+
+
+def _has_several_prompts(obj: Any) -> bool:
+    ids = obj.input_ids
+    return isinstance(obj.text, list) or bool(ids and isinstance(ids[0], list))
+
+
+def _sending(send: Any) -> Any:
+    """Wrap ``TokenizerManager._send_one_request``, which sends the choices of a request in turn with one object of
+    parameters, so that each choice gets a seed and forced tokens of its own.
+    """
+
+    @functools.wraps(send)
+    async def send_and_advance(manager: Any, tokenized_obj: Any) -> None:
+        await send(manager, tokenized_obj)
+        params = getattr(tokenized_obj, "sampling_params", None)
+        if params is None or params.n == 1 or not params.max_new_tokens:
+            return  # SGLang computes the prompt alone before several choices, with a limit of 0 tokens
+        if params.sampling_seed is not None:
+            params.sampling_seed += 1
+        if FORCED_TOKENS in (params.custom_params or {}):
+            first, *others = params.custom_params[_OTHERS] or [[]]
+            params.custom_params = {FORCED_TOKENS: first, _OTHERS: others}
+
+    return send_and_advance
+
+
+async def _noted(current: CarriedRequest, manager: Any, obj: Any, outputs: Any) -> AsyncIterator[Any]:
+    """Yield the outputs; note each choice's new ids just before its output."""
+    seen: dict[int, int] = {}
+    if current.whole:
+        current.grown[0] = lambda: _output_ids(manager, obj)
+    try:
+        async for output in outputs:
+            for place, own in enumerate(output if isinstance(output, list) else (output,)):
+                choice, ids = own.get("index", place), own.get("output_ids") or ()
+                current.note(choice, ids[seen.get(choice, 0) :])
+                seen[choice] = len(ids)
+                current.num_choices = max(current.num_choices, choice + 1)
+            yield output
+    finally:
+        await outputs.aclose()
+
+
+def _output_ids(manager: Any, obj: Any) -> list[int]:
+    """Return SGLang's own list of a request's tokens so far; empty when it has ended."""
+    state = manager.rid_to_state.get(obj.rid) if isinstance(obj.rid, str) else None
+    return state.output_ids if state is not None else []
+
+
+def _counting(handle: Any) -> Any:
+    """Wrap ``TokenizerManager._handle_batch_output``, which runs once for each step that has output."""
+
+    @functools.wraps(handle)
+    async def handle_and_count(manager: Any, recv_obj: Any) -> None:
+        STEPS.num_steps += 1
+        await handle(manager, recv_obj)
+
+    return handle_and_count

@@ -1,0 +1,97 @@
+"""Real SGLang in a fleet: its answers in each API, beside vLLM, and streams that outlive their replica."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.sglang_node import SGLANG_PYTHON
+from fleet.fleet_lab import FleetLab, wait_until
+from fleet.load import Load, num_resumed
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not SGLANG_PYTHON, reason="LONGBOAT_TEST_SGLANG_PYTHON names no environment of SGLang"),
+]
+
+VLLM_PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+MODEL = (
+    "  - {name: %s, source: 'builtin:tiny', engine: {kind: %s, environment: %s}, replicas: %d, "
+    "resources: {cpus: 0.5}}\n"
+)
+QUESTION = "What is your name?"
+SCHEMA = {"type": "object", "properties": {"oars": {"type": "integer"}}, "required": ["oars"]}
+GRAMMAR = {"type": "json_schema", "json_schema": {"name": "boat", "schema": SCHEMA}}
+
+
+def line(name: str, kind: str, python: str, replicas: int) -> str:
+    return MODEL % (name, kind, Path(python).parent.parent, replicas)
+
+
+@pytest.fixture(scope="module")
+def up(lab: FleetLab) -> FleetLab:
+    """A fleet of two replicas of SGLang and, where it is installed, one of vLLM."""
+    models = line("s", "sglang", SGLANG_PYTHON, 2) + (line("v", "vllm", VLLM_PYTHON, 1) if VLLM_PYTHON else "")
+    lab.must("up", lab.write(f"name: t\nmodels:\n{models}"), "--detach", timeout_s=800)
+    return lab
+
+
+def post(up: FleetLab, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    url = f"http://127.0.0.1:{up.local_port}{path}"
+    headers = {"content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=120) as answer:
+        return dict(json.load(answer))
+
+
+def chat(up: FleetLab, model: str, **more: object) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 40}
+    return str(post(up, "/v1/chat/completions", body | more)["choices"][0]["message"]["content"])
+
+
+def test_each_api_is_served(up: FleetLab) -> None:
+    said = chat(up, "s")
+    assert "Tiny" in said
+    messages = {"model": "s", "max_tokens": 40, "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]}
+    assert post(up, "/v1/messages", messages)["content"][0]["text"] == said
+    assert up.ask("s", "The sea is", max_tokens=8)[1]["text"]
+
+
+def test_a_grammar_is_kept(up: FleetLab) -> None:
+    assert isinstance(json.loads(chat(up, "s", response_format=GRAMMAR))["oars"], int)
+
+
+@pytest.mark.skipif(not VLLM_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON is not set: no vLLM")
+def test_both_engines_answer_behind_one_address(up: FleetLab) -> None:
+    assert chat(up, "v") == chat(up, "s")
+    assert {replica["model"] for replica in up.replicas()} == {"s", "v"}
+
+
+def test_its_load_is_known_and_it_resumes_by_replay(up: FleetLab) -> None:
+    assert [replica["resume"] for replica in up.replicas("s")] == ["replay", "replay"], up.replicas("s")
+    assert {rank["started_by"] for replica in up.replicas("s") for rank in replica["ranks"]} == {"zygote"}
+
+
+def test_streams_outlive_their_replica(up: FleetLab) -> None:
+    url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
+    before = num_resumed(up.local_port)
+    with Load(url, "s", num_clients=4, max_tokens=300, timeout_s=240.0, more=long) as clients:
+        for _ in range(2):
+            wait_until("two replicas serve", lambda: len(up.replicas("s")) == 2, 240)
+            began = clients.num_streams
+            wait_until("streams run", lambda began=began: clients.num_streams > began + 2)
+            victim = up.replicas("s")[0]["ranks"][0]["pid"]
+            os.kill(victim, 9)
+            wait_until("it is gone", lambda victim=victim: victim not in _pids(up), 60)
+    assert clients.wrong == []
+    assert num_resumed(up.local_port) > before
+
+
+def _pids(up: FleetLab) -> set[int]:
+    return {rank["pid"] for replica in up.replicas("s") for rank in replica["ranks"]}

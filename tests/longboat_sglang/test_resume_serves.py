@@ -1,0 +1,194 @@
+"""Tests with two real SGLangs: streams of many kinds, cut anywhere and replayed on the other one, equal the uncut ones.
+
+``LONGBOAT_TEST_CUTS`` sets how many cuts of each kind are tried (1). From 2 on, all kinds are tried, not some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from engines.answer_kinds import KINDS as VLLM_KINDS
+from engines.answer_kinds import client_view
+from engines.carried_stream import Stream, journalled
+from engines.sglang_node import SGLANG_PYTHON, SglangNode
+from engines.test_vllm_serves import plan_on_loopback
+from longboat.core.states import ResumeLevel
+from longboat.engines.metrics import read_samples, total_of
+from longboat.engines.registry import adapter_for
+from longboat.engines.resume_proof import prove
+
+NUM_CUTS = int(os.environ.get("LONGBOAT_TEST_CUTS", "1"))
+KEY, SEED = "a-secret", 77
+HEADERS = {"authorization": f"Bearer {KEY}"}
+KINDS = {
+    name: (path, body | ({"top_k": -1} if body.get("top_k") == 0 else {})) for name, (path, body) in VLLM_KINDS.items()
+}
+"""SGLang's word for no limit is -1, and 0 is an error there."""
+# SGLang has other words for some of vLLM's fields, and answers some kinds in other ways.
+ELSEWHERE = ("responses", "two-prompts", "regex", "bad-words", "token-prompt", "same-prompt", "stop-included", "echo")
+OWN = tuple(name for name in KINDS if not any(word in name for word in ELSEWHERE))
+TRIED = OWN if NUM_CUTS > 1 else OWN[::3]
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not SGLANG_PYTHON, reason="LONGBOAT_TEST_SGLANG_PYTHON names no environment of SGLang"),
+]
+
+
+@pytest.fixture(scope="module")
+def engines(sglang_node: SglangNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Yield the addresses of two replicas of the tiny model."""
+    folder = tmp_path_factory.mktemp("replicas")
+    plan = plan_on_loopback(sglang_node.tiny, pipeline=1, num_nodes=1)
+    another = replace(plan_on_loopback(sglang_node.tiny, pipeline=1, num_nodes=1), replica="r1")
+    with (
+        sglang_node.running(plan, folder / "replica0.log") as first,
+        sglang_node.running(another, folder / "replica1.log") as second,
+    ):
+        yield first, second
+
+
+def cut(ids: dict[int, list[int]], chance: random.Random) -> list[list[int]]:
+    """Return what a gateway carries of each choice; a choice that has ended is carried without its last token."""
+    return [ids[choice][: chance.randint(0, len(ids[choice]) - 1)] for choice in sorted(ids)]
+
+
+def whole(url: str, kind: str) -> Stream:
+    path, body = KINDS[kind]
+    stream = journalled(url, path, body, seed=SEED, key=KEY)
+    assert stream.status == 200, stream.body
+    return stream
+
+
+@pytest.mark.parametrize("kind", TRIED)
+def test_answer_cut_anywhere_is_replayed_identically_elsewhere(engines: tuple[str, str], kind: str) -> None:
+    path, body = KINDS[kind]
+    expected, chance = whole(engines[0], kind), random.Random(kind)
+    assert expected.ids, expected.body
+    seen = _without_logprobs if "logprobs" in kind else client_view
+    for _ in range(NUM_CUTS):
+        prior = [
+            expected.ids[choice][: chance.randint(0, len(expected.ids[choice]) - 1)] for choice in sorted(expected.ids)
+        ]
+        continued = journalled(engines[1], path, body, prior=prior, mode="replay", seed=SEED, key=KEY)
+        assert continued.status == 200, continued.body
+        assert continued.ids == expected.ids
+        assert seen(path, continued.events) == seen(path, expected.events)
+
+
+def _without_logprobs(path: str, events: list[dict[str, Any]]) -> Any:
+    """Return what the client sees but log-probabilities: a prompt that is cached rounds in another way."""
+    kept = [{**choice, "logprobs": None} for event in events for choice in event.get("choices", ())]
+    return client_view(path, [{"choices": [choice]} for choice in kept])
+
+
+def test_replica_proves_that_it_replays(engines: tuple[str, str]) -> None:
+    proof = asyncio.run(prove(engines[0], KEY, "tiny", timeout_s=120.0))
+    assert proof.level == ResumeLevel.REPLAY, proof
+
+
+def test_several_prompts_are_not_continued(engines: tuple[str, str]) -> None:
+    path, body = KINDS["completions two-prompts"]
+    stream = journalled(engines[0], path, body, prior=[[32], [32]], mode="replay", key=KEY)
+    assert stream.status >= 400 or "error" in stream.body.decode()
+
+
+def test_seed_draws_the_same_beside_other_requests(engines: tuple[str, str]) -> None:
+    path, body = KINDS["completions seeded"]
+    alone = whole(engines[0], "completions seeded")
+    others = ["completions greedy", "completions seeded-top", "completions min-p", "completions json-seeded"]
+    with ThreadPoolExecutor(len(others)) as threads:
+        beside = [threads.submit(whole, engines[0], kind) for kind in others]
+        assert journalled(engines[0], path, body, seed=SEED, key=KEY).ids == alone.ids
+    assert all(stream.result().ids for stream in beside)
+
+
+def test_choices_and_unseeded_requests_differ(engines: tuple[str, str]) -> None:
+    ids = whole(engines[0], "completions two").ids
+    assert ids[0] != ids[1]
+    body = {"model": "tiny", "prompt": "The sea", "max_tokens": 30, "ignore_eos": True, "temperature": 1.5}
+    answers = [
+        httpx.post(f"{engines[0]}/v1/completions", json=body, headers=HEADERS, timeout=60).json() for _ in range(2)
+    ]
+    assert answers[0]["choices"][0]["text"] != answers[1]["choices"][0]["text"]
+
+
+def test_engine_asks_for_its_key(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4}
+    for path in ("/v1/completions", "/generate", "/health", "/flush_cache", "/longboat/v1/resume"):
+        assert httpx.post(f"{engines[0]}{path}", json=body, timeout=60).status_code in (401, 403), path
+    assert httpx.get(f"{engines[0]}/ready", timeout=60).status_code == 200
+    assert httpx.post(f"{engines[0]}/v1/completions", json=body, headers=HEADERS, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"custom_logit_processor": '{"callable": "80"}'},
+        {"custom_params": {"longboat_forced": [1, 2]}},
+        {"custom_params": {"x": 1}},
+    ],
+)
+def test_client_cannot_bring_code_or_tokens(engines: tuple[str, str], more: dict[str, object]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4, **more}
+    assert httpx.post(f"{engines[0]}/v1/completions", json=body, headers=HEADERS, timeout=60).status_code == 400
+
+
+def test_tokens_beyond_the_limit_are_refused_and_the_engine_lives(engines: tuple[str, str]) -> None:
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 2, "stream": True}
+    stream = journalled(engines[0], "/v1/completions", body, prior=[[1, 2, 3]], mode="replay", key=KEY)
+    assert stream.status >= 400 or "error" in stream.body.decode()
+    assert whole(engines[0], "completions greedy").ids
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_prefix_caches_of_tenants_are_apart(engines: tuple[str, str], path: str) -> None:
+    words = f"{path} " + " ".join(f"word {number}" for number in range(40))
+    messages = [{"role": "user", "content": words}]
+
+    def num_cached(salt: str) -> float:
+        before = cached_tokens(engines[0])
+        body = {"model": "tiny", "messages": messages, "max_tokens": 1, "cache_salt": salt}
+        httpx.post(f"{engines[0]}{path}", json=body, headers=HEADERS, timeout=60).raise_for_status()
+        return cached_tokens(engines[0]) - before
+
+    assert num_cached("one") < 10
+    assert num_cached("two") < 10
+    assert num_cached("two") > 50
+
+
+def cached_tokens(url: str) -> float:
+    text = httpx.get(f"{url}/metrics/", timeout=60).text
+    return total_of(read_samples(text), "sglang:cached_tokens_total") or 0.0
+
+
+def test_load_and_steps_are_told(engines: tuple[str, str]) -> None:
+    def steps() -> dict[str, int]:
+        return dict(httpx.get(f"{engines[0]}/longboat/v1/steps", headers=HEADERS, timeout=30).json())
+
+    before = steps()
+    whole(engines[0], "completions greedy")
+    after = steps()
+    assert after["steps"] > before["steps"]
+    assert after["running"] == 0
+    metrics = httpx.get(f"{engines[0]}/metrics/", timeout=60).text
+    load, counters = adapter_for("sglang").load(metrics), adapter_for("sglang").counters(metrics)
+    assert load.num_running is not None
+    assert counters.generation_tokens > 0
+    assert counters.kv_blocks == 8192
+
+
+def test_key_is_in_no_log(engines: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    logs = list(tmp_path_factory.getbasetemp().glob("replicas*/*.log"))
+    assert logs
+    assert not any(KEY in log.read_text(errors="replace") for log in logs)
