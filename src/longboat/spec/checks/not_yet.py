@@ -34,7 +34,7 @@ def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[L
 
 
 MODEL = ("models", ANY)
-ENGINES = _is("sglang", "llamacpp", "llama.cpp", "tgi", "external")
+ENGINES = _is("sglang", "llamacpp", "llama.cpp")
 
 BY_HAND = (
     "or start that engine yourself, and a gateway before it: longboat gateway run --upstream NAME=http://HOST:PORT"
