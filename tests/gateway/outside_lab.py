@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trustme
 from fake_upstream import FakeUpstream, Script, Seen, chunk
 
 from longboat.core.external import Budget, ExternalModel, Price
 from longboat.core.policy import Policy, TenantPolicy
+from longboat.gateway.external import address
 
 SECRET = "sk-never-shown-0123456789"
 ASK = {"model": "cloud", "messages": [{"role": "user", "content": "hello"}]}
@@ -27,8 +31,6 @@ class Provider(FakeUpstream):
     tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
-        import asyncio
-
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
 
     @property
@@ -48,6 +50,34 @@ class Authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._authority.issue_cert(name).configure_cert(context)
         return context
+
+
+MakeProvider = Callable[..., Awaitable[Provider]]
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """An authority that gateways of this test, and their processes, trust; the provider's key is in their environment."""
+    made = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
+    monkeypatch.setenv("LB_TEST_PROVIDER_KEY", SECRET)
+    address._tls.cache_clear()
+    return made
+
+
+@pytest.fixture
+async def provider(authority: Authority) -> AsyncIterator[MakeProvider]:
+    made: list[Provider] = []
+
+    async def make(script: Script | None = None, name: str = "localhost") -> Provider:
+        one = Provider(script or answers(), tls=authority.tls(name))
+        await one.start()
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def model(*urls: str, name: str = "cloud", **values: Any) -> ExternalModel:

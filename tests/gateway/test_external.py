@@ -9,40 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_upstream import STREAM_HEAD, FakeUpstream, Script, Seen
+from fake_upstream import STREAM_HEAD, FakeUpstream, Seen
 from gateway_lab import RawClient, eventually, settled, started_gateway
-from outside_lab import ASK, END, PRICE, SECRET, Authority, Provider, answers, budget, delta, error, model, open_policy
+from outside_lab import (
+    ASK,
+    END,
+    PRICE,
+    SECRET,
+    MakeProvider,
+    answers,
+    authority,
+    budget,
+    delta,
+    error,
+    model,
+    open_policy,
+    provider,
+)
 
 from longboat.core.policy import Policy
-from longboat.gateway.external import address
 from longboat.gateway.process.server import Gateway
 
-MakeProvider = Callable[..., Awaitable[Provider]]
+__all__ = ("authority", "provider")  # fixtures
+
 MakeGateway = Callable[..., Awaitable[Gateway]]
-
-
-@pytest.fixture
-def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    made = Authority(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
-    monkeypatch.setenv("LB_TEST_PROVIDER_KEY", SECRET)
-    address._tls.cache_clear()
-    return made
-
-
-@pytest.fixture
-async def provider(authority: Authority) -> AsyncIterator[MakeProvider]:
-    made: list[Provider] = []
-
-    async def make(script: Script | None = None, name: str = "localhost") -> Provider:
-        one = Provider(script or answers(), tls=authority.tls(name))
-        await one.start()
-        made.append(one)
-        return one
-
-    yield make
-    for one in made:
-        one.close()
 
 
 @pytest.fixture
@@ -113,9 +103,7 @@ async def test_stream_is_relayed_and_its_connection_is_kept(provider: MakeProvid
     assert cloud.connections == 1
 
 
-async def test_untrusted_certificate_is_refused(
-    provider: MakeProvider, gateway: MakeGateway, authority: Authority
-) -> None:
+async def test_untrusted_certificate_is_refused(provider: MakeProvider, gateway: MakeGateway) -> None:
     cloud = await provider(name="other.example")
     client = await RawClient.to(await gateway(open_policy(model(cloud.url))))
     response = await client.post(ASK)
