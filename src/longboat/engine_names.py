@@ -10,7 +10,11 @@ __all__ = ("BUILT_IN", "GROUP", "engine_names")
 GROUP = "longboat.engines"
 """The entry point group by which packages add engines."""
 
-BUILT_IN = {"vllm": "longboat.engines.vllm.adapter:VllmAdapter", "fake": "longboat.engines.fake:FakeAdapter"}
+BUILT_IN = {
+    "vllm": "longboat.engines.vllm.adapter:VllmAdapter",
+    "tgi": "longboat.engines.tgi.adapter:TgiAdapter",
+    "fake": "longboat.engines.fake:FakeAdapter",
+}
 """Engine → its adapter's class."""
 
 
