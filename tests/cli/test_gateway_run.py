@@ -250,7 +250,7 @@ def test_run_refuses_with_place_and_hint(
 @pytest.mark.parametrize(
     ("content", "place"),
     [
-        ("models: [builtin:tiny]", "models: there is no field 'models' here"),
+        ("models: [builtin:tiny]", "models[0]: a gateway by itself starts no models"),
         ("upstream: []", "upstream: there is no field 'upstream' here"),
         ("- a", "the file is a list"),
         ("a: [", "not YAML, line 2"),

@@ -57,7 +57,7 @@ MakeProvider = Callable[..., Awaitable[Provider]]
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """An authority that gateways of this test, and their processes, trust; the provider's key is in their environment."""
+    """Return an authority that this test's gateways trust; the provider's key is in their environment."""
     made = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
     monkeypatch.setenv("LB_TEST_PROVIDER_KEY", SECRET)

@@ -317,7 +317,7 @@ NOT_YET = {
     "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),
     "s3": ("models: ['s3://bucket/model']", "models[0]", "s3://"),
     "engine in short": ("models: [{source: builtin:tiny, engine: sglang}]", "models[0].engine", "sglang"),
-    "engine in long": ("models: [{source: builtin:tiny, engine: {kind: tgi}}]", "models[0].engine.kind", "tgi"),
+    "engine in long": ("models: [{source: builtin:tiny, engine: {kind: sglang}}]", "models[0].engine.kind", "sglang"),
     "slo": ("models: [{source: builtin:tiny, slo: {}}]", "models[0].slo", "service levels"),
     "lora": ("models: [{source: builtin:tiny, lora: []}]", "models[0].lora", "LoRA"),
 }

@@ -31,7 +31,9 @@ def run_usage(*, num_days: int, as_json: bool) -> None:
     with connect() as session:
         report = _report(session)
         found, silent = _asked(session, report, num_days)
-    rows = priced(added_up(found, first.isoformat()), _currencies(report))
+    rows = added_up(found, first.isoformat())
+    if any("cost_nanos" in row for row in rows):
+        rows = priced(rows, _currencies(report))
     if as_json:
         print(json.dumps({"days": rows, "missing_nodes": silent}, indent=2))
     elif rows:

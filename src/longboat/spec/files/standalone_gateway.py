@@ -221,7 +221,7 @@ def _problem_of(detail: ErrorDetails) -> Problem:
 def _external_problem(detail: ErrorDetails) -> Problem:
     """Return what is wrong with an external model, as the fleet file's reader says it."""
     path = detail["loc"]
-    if path[-2:] == ("engine", "kind") or path[2:] in (("engine",), ("source",)):
+    if path[-2:] == ("engine", "kind") or path[2:] in ((), ("engine",), ("source",)):
         hint = "write upstreams: for engines that run already, or use longboat up to start models"
         what = "a gateway by itself starts no models: only external ones may stand here"
         return Problem(where=show(path), what=what, hint=hint)

@@ -47,6 +47,8 @@ def _url_hint(value: str, parts: SplitResult) -> str:
 
 
 def _different(urls: tuple[str, ...]) -> tuple[str, ...]:
+    if not urls:
+        raise mistake("there is no address", "write urls: [https://api.example.com/v1]")
     for index, url in enumerate(urls):
         if url in urls[:index]:
             raise mistake(f"{url} is there twice", "keep one of them")
@@ -128,7 +130,7 @@ class ExternalSpec(Section):
     kind: Literal["external"]
     """external: somebody else serves the model, and nothing is started for it."""
     urls: Annotated[tuple[Annotated[str, AfterValidator(_url)], ...], AfterValidator(_different)] = Field(
-        min_length=1, max_length=50
+        max_length=50, json_schema_extra={"minItems": 1}
     )
     """Addresses, as client libraries take them: https://api.example.com/v1. Several are replicas."""
     api: Literal["openai", "anthropic"] = "openai"
