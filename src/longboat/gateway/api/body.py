@@ -264,7 +264,11 @@ def _refuse_other_fields(document: dict[str, Any]) -> None:
     """Refuse what TGI does not read: other engines have paths of these names, with fields that clients may not send."""
     for name in document:
         if name not in _TGI_FIELDS:
-            raise BodyError(f"{name[:100]!r} is no field of this path.", "unknown_field", name[:100])
+            raise BodyError(
+                f"{name[:100]!r} cannot be sent on this path: it takes inputs, parameters and model.",
+                "unknown_field",
+                name[:100],
+            )
 
 
 def _set_fields(document: dict[str, Any]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Accounting:
     def _count_outside(self, call: Call, record: Record, used: int | None) -> None:
         """Count what an external address answered, and close its bill."""
         bill, call.bill = call.bill, None
-        if record.attempts:
+        if call.outside is not None and record.attempts and record.attempts[-1].replica in call.outside.labels:
             self.metrics.answered_outside(record.attempts[-1].replica, record.outcome)
         if bill is None:
             return

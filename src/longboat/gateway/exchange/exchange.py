@@ -174,6 +174,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
 
     async def _pay(self, payment: Payment, action: life.Send) -> None:
         refusal = await payment.ask_others()
+        self._forget_task()
         if refusal is not None:
             self.guard(functools.partial(self.step, life.NoRoom(refusal)))
         else:
@@ -182,8 +183,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
     def _overflow(self) -> None:
         """Move the request where the model for overflow has room and budget; what it may cost is reserved first."""
         to = self._call.overflow
-        if to is None or self._task is not None:
-            return
+        if to is None or (self._task is not None and not self._task.done()):
+            return  # a payment is under way
         room = room_for(self._state, self._call, self._call.pools[to.at_pool])
         if isinstance(room, Payment):
             self.run(self._pay_overflow(room))
@@ -194,7 +195,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
 
     async def _pay_overflow(self, payment: Payment) -> None:
         refusal = await payment.ask_others()
-        self._task = None
+        self._forget_task()
         if self._life.phase not in (Phase.NEW, Phase.QUEUED, Phase.PARKED):  # it got what it waited for meanwhile
             payment.give_back()
         elif refusal is None:
@@ -269,6 +270,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         accounting.close(call, now_s, status=status, outcome=outcome, code=code)
         if lease is not None and lease.pool is not None and lease.pool.scheduler.num_waiting:
             accounting.flush()  # who goes next depends on it
+
+    def _forget_task(self) -> None:
+        """Let the request run another task: this one has nothing left to wait for."""
+        if self._task is asyncio.current_task():
+            self._task = None
 
     def _drop_task(self) -> None:
         task, self._task = self._task, None

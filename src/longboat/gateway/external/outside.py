@@ -37,12 +37,13 @@ class Held(Protocol):
 class Outside:
     """What one external model shares between its requests in this process."""
 
-    __slots__ = ("budgets", "model", "problem")
+    __slots__ = ("budgets", "labels", "model", "problem")
 
     def __init__(self, model: ExternalModel, problem: str = "") -> None:
         """problem: why no request can be sent; empty: nothing is known"""
         self.model = model
         self.problem = problem
+        self.labels: tuple[str, ...] = ()  # by which its endpoints are known
         self.budgets: tuple[tuple[str, TenantPolicy], ...] = budgets_of(model)
 
     @property

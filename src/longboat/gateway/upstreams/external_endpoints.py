@@ -61,7 +61,9 @@ class ExternalEndpoints:
             kept = before.get(model.name) if is_same else None
             self.models[model.name] = outside = kept or Outside(model)
             outside.problem = problem
-            for endpoint, upstream in self._endpoints(model, key):
+            found = self._endpoints(model, key)
+            outside.labels = tuple(endpoint.replica for endpoint, _ in found)
+            for endpoint, upstream in found:
                 same = old.pop((endpoint.key, key), None) if is_same else None
                 made.append(same or upstream)
         for upstream in old.values():

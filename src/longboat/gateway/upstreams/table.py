@@ -20,7 +20,7 @@ __all__ = ("LiveTable",)
 MOVED = "it is taken out of use"
 
 
-class LiveTable:
+class LiveTable:  # size: endpoints come from tables and from policies, and all of the gateway asks for them
     """The newest table. Endpoints that stay keep their connections and their counts."""
 
     def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, clock: Clock = WALL) -> None:
