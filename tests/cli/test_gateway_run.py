@@ -370,6 +370,19 @@ def test_changed_file_is_taken_and_a_broken_one_is_not(
     eventually(lambda: gateway.ask()[0] == 404, "the old model is gone")
 
 
+def test_external_models_need_no_engine(engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path) -> None:
+    one = engine("one")
+    outside = {"kind": "external", "urls": [f"{one.url}/v1"], "limits": {"requests_per_day": 2}}
+    file = write(tmp_path / "gateway.yaml", {"models": [{"name": "cloud", "engine": outside}]})
+    gateway = run("--config", str(file))
+    assert [gateway.ask("cloud")[0] for _ in range(3)] == [200, 200, 429]
+    assert "external" in gateway.said
+    limits = {"requests_per_day": 3}
+    write(file, {"models": [{"name": "cloud", "engine": {**outside, "limits": limits}}]})
+    eventually(lambda: gateway.ask("cloud")[0] == 200, "the new limit")
+    assert gateway.ask("cloud")[0] == 429
+
+
 def test_changed_aliases_are_taken(engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path) -> None:
     upstreams = [{"model": "tiny", "url": engine("one").url}]
     path = write(tmp_path / "g.yaml", {"upstreams": upstreams})

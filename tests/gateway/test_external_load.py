@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis_server
 from fake_upstream import DEADLINE_S, STREAM_HEAD, FakeUpstream, Seen, chunk
 from gateway_lab import RawClient, Response, endpoint, post_bytes, settled, started_gateway, table
 from outside_lab import (
@@ -37,6 +38,7 @@ from longboat.gateway.process.server import Gateway
 
 __all__ = ("authority", "provider", "start")  # fixtures
 
+PROGRAMS = redis_server.programs()
 NUM_REQUESTS = 300
 LIMIT = 120
 
@@ -292,3 +294,22 @@ async def test_the_key_is_nowhere(start: Start, provider: MakeProvider, tmp_path
     for text in (*bodies, output, *files, processes, *(word.encode() for word in told)):
         assert SECRET.encode() not in text
     assert os.environ["LB_TEST_PROVIDER_KEY"] == SECRET
+
+
+@pytest.mark.skipif(not PROGRAMS, reason="no redis-server is here: install the development requirements")
+async def test_gateways_of_several_nodes_share_a_limit_in_redis(provider: MakeProvider, tmp_path: Path) -> None:
+    cloud = await provider()
+    server = redis_server.RedisServer(next(iter(PROGRAMS.values())), tmp_path)
+    server.start()
+    try:
+        policy = open_policy(model(cloud.url, limits=budget(requests_per_day=60)), num_gateways=2)
+        settings = {"redis_url": server.url, "fleet": "f"}
+        gateways = [await started_gateway(policy=policy, settings=settings) for _ in range(2)]
+        halves = await asyncio.gather(*(many(gateway.port, 70, ASK) for gateway in gateways))
+        counts = collections.Counter(response.status for half in halves for response in half)
+        assert counts == {200: 60, 429: 80}
+        assert len(cloud.seen) == 60
+        for gateway in gateways:
+            await ended(gateway)
+    finally:
+        server.kill()

@@ -18,6 +18,11 @@ from gateway_lab import RawClient, endpoint, settled, started_gateway
 DOUBLE = Path(__file__).parents[1] / "engines" / "tgi_double.py"
 
 
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture(scope="module")
 def tgi() -> Iterator[str]:
     """A double of TGI, and its address."""
@@ -27,7 +32,7 @@ def tgi() -> Iterator[str]:
     words = [sys.executable, str(DOUBLE), "--model-id", "/models/m", "--hostname", "127.0.0.1", "--port", str(port)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE)
     until_s = time.monotonic() + DEADLINE_S
-    while socket.socket().connect_ex(("127.0.0.1", port)):
+    while not _listens(port):
         assert time.monotonic() < until_s
         time.sleep(0.05)
     yield f"http://127.0.0.1:{port}"
