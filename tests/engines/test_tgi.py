@@ -31,7 +31,7 @@ from longboat.spec.files.load import load_fleet
 
 GOLDEN = Path(__file__).parent / "golden"
 ENVIRONMENT = EngineEnvironment(
-    kind="tgi", python=f"/opt/tgi/bin/{LAUNCHER}", distribution=LAUNCHER, version="0", platform="cuda", fingerprint="f"
+    kind="tgi", python=f"/srv/tgi/bin/{LAUNCHER}", distribution=LAUNCHER, version="0", platform="cuda", fingerprint="f"
 )
 DEADLINE_S = 20.0
 
@@ -84,7 +84,7 @@ def test_secret_is_in_the_environment_only() -> None:
     ],
 )
 def test_what_it_cannot_do_is_refused(model: str, where: str, hint: str) -> None:
-    engine = "" if "engine:" in model else "engine: {kind: tgi, environment: /opt/tgi}, "
+    engine = "" if "engine:" in model else "engine: {kind: tgi, environment: /srv/tgi}, "
     fleet = load_fleet(f"models: [{{source: /models/m, name: m, {engine}{model}}}]", "fleet.yaml")
     (problem,) = engine_problems(fleet)
     assert problem.where == where
@@ -96,7 +96,7 @@ def test_folder_without_the_launcher_is_refused(tmp_path: Path) -> None:
         environment_at("tgi", tmp_path)
     with pytest.raises(UserInputError, match="no package holds tgi") as caught:
         find_environment("tgi", version=None, path=None, home=tmp_path)
-    assert "environment: /opt/tgi" in caught.value.hint
+    assert "environment: /srv/tgi" in caught.value.hint
 
 
 def test_phases_are_read_from_the_log() -> None:

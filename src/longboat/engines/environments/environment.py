@@ -75,7 +75,7 @@ def find_environment(kind: str, *, version: str | None, path: str | None, home: 
     if path is not None:
         return environment_at(kind, _named_or_path(path, home))
     if program := adapter_for(kind).program:
-        hint = f"write engine: {{kind: {kind}, environment: /opt/{kind}}}, the folder that holds bin/{program}"
+        hint = f"write engine: {{kind: {kind}, environment: /srv/{kind}}}, the folder that holds bin/{program}"
         raise UserInputError(f"no package holds {kind}, and the file names no folder with it", hint=hint)
     found = [item for item in installed_environments(home) if item.environment.kind == kind]
     fitting = [item for item in found if version is None or item.environment.version == version]

@@ -1,7 +1,7 @@
 """Turns a gang's plan into the command of TGI's launcher, and reads its log and metrics.
 
 Flags, variables and paths are those of TGI 3.3; each flag is also a variable in capitals. No package holds the server,
-so the fleet file names the folder of the user's own build: ``engine: {kind: tgi, environment: /opt/tgi}``.
+so the fleet file names the folder of the user's own build: ``engine: {kind: tgi, environment: /srv/tgi}``.
 """
 
 from __future__ import annotations
