@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from test_lifecycle import EMPTY, NOW_S, Engine, Fleet, Walk
 
-from longboat.core.policy import ResumePolicy
+from longboat.core.policy import ResumePolicy, TenantPolicy
+from longboat.gateway.api.apis import APIS
+from longboat.gateway.calls.model_request import Call
 from longboat.gateway.exchange.life import (
     GRANTED,
     MOVE,
@@ -26,6 +28,7 @@ from longboat.gateway.exchange.life import (
     Send,
 )
 from longboat.gateway.http import error_responses
+from longboat.gateway.http.request import Request
 from longboat.routing.route_rules import Overflowing
 
 FULL = NoRoom(error_responses.waited_too_long("m", 60))
@@ -34,6 +37,20 @@ TWO = {"m": (Engine("a"),), "out": (Engine("x"),)}
 
 def walk(*, fleet: Fleet | None = None, after_s: float = 5.0) -> Walk:
     return Walk(fleet or Fleet(pools=dict(TWO)), pools=("m", "out"), overflow=Overflowing(1, 1, after_s), began_s=NOW_S)
+
+
+def test_request_for_one_replica_only_does_not_overflow() -> None:
+    call = Call(
+        Request(),
+        APIS[b"/v1/responses"],
+        path=b"/v1/responses",
+        tenant=TenantPolicy(name="a"),
+        pools=("m", "out"),
+        requested="m",
+    )
+    call.overflow = Overflowing(1, 1, 5.0)
+    call.pin(model="m", key="a")
+    assert call.overflow is None
 
 
 def test_queued_request_moves_only_after_its_time_and_only_where_there_is_room() -> None:

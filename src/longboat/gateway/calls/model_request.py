@@ -103,7 +103,7 @@ class Call:
 
     def pin(self, *, model: str, key: str) -> None:
         """Only this replica of this model can answer."""
-        self.pools, self.pinned = (model,), key
+        self.pools, self.pinned, self.overflow = (model,), key, None
         self.requested = self.requested or model
 
     def release_body(self) -> int:

@@ -24,7 +24,9 @@ class Payment:
     def __init__(self, state: GatewayState, call: Call, outside: Outside | None = None) -> None:
         """outside: None: the model that is being tried"""
         self._call = call
-        outside = self._outside = outside or call.outside or _nowhere()
+        outside = outside or call.outside
+        assert outside is not None
+        self._outside = outside
         self.refusal: Refusal | None = None  # why it cannot be made, as far as this process knows
         self.may_need_others = False  # other processes, or Redis, must be asked
         self.is_made = not outside.is_counted
@@ -98,7 +100,3 @@ def _bill_of(state: GatewayState, call: Call, outside: Outside) -> Bill:
         counters = accounting.remote_counters or accounting.counters
         bill = call.bill = Bill(outside, counters, prompt_tokens=prompt, completion_tokens=completion)
     return bill
-
-
-def _nowhere() -> Outside:
-    raise AssertionError("the model is not external")

@@ -243,6 +243,6 @@ def _come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
         return error_responses.bad_resume()
     if type(facts) is not Facts or not facts.stream:
         return error_responses.bad_resume()
-    call.pools = (token.pool,)
+    call.pools, call.overflow = (token.pool,), None
     call.comes_back = (token, point)
     return call
