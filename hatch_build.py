@@ -33,8 +33,8 @@ SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
 
 COMPILED_FOLDERS = (
-    "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records", "gateway/requests",
-    "gateway/resume", "gateway/upstreams",
+    "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records",
+    "gateway/requests", "gateway/resume", "gateway/upstreams",
     "routing", "routing/capacity", "routing/health", "routing/queue",
 )  # fmt: skip
 NOT_COMPILED = (

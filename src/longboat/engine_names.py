@@ -14,6 +14,7 @@ BUILT_IN = {
     "vllm": "longboat.engines.vllm.adapter:VllmAdapter",
     "sglang": "longboat.engines.sglang.adapter:SglangAdapter",
     "llama.cpp": "longboat.engines.llamacpp.adapter:LlamaCppAdapter",
+    "tgi": "longboat.engines.tgi.adapter:TgiAdapter",
     "fake": "longboat.engines.fake:FakeAdapter",
 }
 """Engine → its adapter's class."""

@@ -250,7 +250,7 @@ def test_run_refuses_with_place_and_hint(
 @pytest.mark.parametrize(
     ("content", "place"),
     [
-        ("models: [builtin:tiny]", "models: there is no field 'models' here"),
+        ("models: [builtin:tiny]", "models[0]: a gateway by itself starts no models"),
         ("upstream: []", "upstream: there is no field 'upstream' here"),
         ("- a", "the file is a list"),
         ("a: [", "not YAML, line 2"),
@@ -368,6 +368,19 @@ def test_changed_file_is_taken_and_a_broken_one_is_not(
     assert gateway.by() == "one"
     write(path, {"upstreams": [{"model": "more", "url": two.url}], "gateway": {"processes": 2}})
     eventually(lambda: gateway.ask()[0] == 404, "the old model is gone")
+
+
+def test_external_models_need_no_engine(engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path) -> None:
+    one = engine("one")
+    outside = {"kind": "external", "urls": [f"{one.url}/v1"], "limits": {"requests_per_day": 2}}
+    file = write(tmp_path / "gateway.yaml", {"models": [{"name": "cloud", "engine": outside}]})
+    gateway = run("--config", str(file))
+    assert [gateway.ask("cloud")[0] for _ in range(3)] == [200, 200, 429]
+    assert "external" in gateway.said
+    limits = {"requests_per_day": 3}
+    write(file, {"models": [{"name": "cloud", "engine": {**outside, "limits": limits}}]})
+    eventually(lambda: gateway.ask("cloud")[0] == 200, "the new limit")
+    assert gateway.ask("cloud")[0] == 429
 
 
 def test_changed_aliases_are_taken(engine: Callable[..., Engine], run: Callable[..., Run], tmp_path: Path) -> None:

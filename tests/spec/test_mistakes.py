@@ -327,8 +327,6 @@ NOT_YET = {
     "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),
     "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),
     "s3": ("models: ['s3://bucket/model']", "models[0]", "s3://"),
-    "engine in short": ("models: [{source: builtin:tiny, engine: tgi}]", "models[0].engine", "tgi"),
-    "engine in long": ("models: [{source: builtin:tiny, engine: {kind: tgi}}]", "models[0].engine.kind", "tgi"),
     "slo": ("models: [{source: builtin:tiny, slo: {}}]", "models[0].slo", "service levels"),
     "lora": ("models: [{source: builtin:tiny, lora: []}]", "models[0].lora", "LoRA"),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from longboat.core.external import ExternalModel, Overflow
+
 __all__ = (
     "ALLOWABLE_FIELDS",
     "ANONYMOUS",
@@ -45,6 +47,7 @@ class TenantPolicy:
     cache_group: str = ""
     tags: tuple[str, ...] = ()  # matched by routing rules
     allow_fields: tuple[str, ...] = ()  # which of ALLOWABLE_FIELDS its requests may have
+    external: bool = False  # whether its requests for models of the fleet may fall back or overflow to external ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,9 @@ class Policy:
     aliases: tuple[Alias, ...] = ()
     # model → models tried after it, in order, until one answers
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # model → where its requests go that would wait too long
+    overflow: Mapping[str, Overflow] = field(default_factory=dict)
+    external: tuple[ExternalModel, ...] = ()  # models that other people serve; gateways send to them by themselves
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
     resume: ResumePolicy = ResumePolicy()

@@ -166,6 +166,8 @@ class EngineAdapter(ABC):
     kind: ClassVar[str]
     abilities: ClassVar[frozenset[Ability]] = frozenset()
     recipe: ClassVar[InstallRecipe | None] = None  # None: nothing is installed, it runs in Longboat's own Python
+    # executable in ``bin`` of the user's own folder, for an engine that no package holds; empty: a Python package
+    program: ClassVar[str] = ""
     overlay: ClassVar[Overlay | None] = None
     load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
     weights: ClassVar[Literal["folder", "gguf"]] = "folder"  # what it is given: a folder of safetensors, or one file

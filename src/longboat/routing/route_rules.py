@@ -8,19 +8,28 @@ from typing import Final, NamedTuple
 
 from longboat.core.policy import ANONYMOUS, Alias, Policy, RouteRule
 
-__all__ = ("HeadRoutes", "Resolution", "RuleBook")
+__all__ = ("HeadRoutes", "Overflowing", "Resolution", "RuleBook")
 
 _ANY: Final = "*"
 _HEADER: Final = "header:"
 _MAX_NAMES: Final = 1024
 
 
+class Overflowing(NamedTuple):
+    """The model to which a request goes that waits too long."""
+
+    at_pool: int  # its place among the models of the request
+    num_pools: int  # the first choice and its fallbacks; what follows is for overflow only
+    after_s: float
+
+
 class Resolution(NamedTuple):
     """The models to which a request goes."""
 
-    pools: tuple[str, ...]  # models: the first choice, then its fallbacks
+    pools: tuple[str, ...]  # models: the first choice, then its fallbacks, then the one for overflow
     requested: str
     why: str  # for the routing record
+    overflow: Overflowing | None = None
 
 
 class RuleBook:
@@ -30,6 +39,8 @@ class RuleBook:
         self.models = frozenset(models)
         self.rules = policy.rules
         self.fallbacks = policy.fallbacks
+        self.overflow = policy.overflow
+        self.external = frozenset(model.name for model in policy.external)
         self.canaries = {alias.name: _Canary(alias, self.models) for alias in policy.aliases}
         # Top-level fields of the body that rules read.
         self.field_names = frozenset(name for rule in policy.rules for name in rule.fields)
@@ -53,10 +64,23 @@ class HeadRoutes:
     field_names: top-level fields of the body that the rules which can still apply read
     """
 
-    __slots__ = ("_book", "_branches", "_headers", "_rules", "_tenant", "field_names")
+    __slots__ = ("_book", "_branches", "_headers", "_may_leave", "_rules", "_tenant", "field_names")
 
-    def __init__(self, book: RuleBook, tenant: str, tags: Sequence[str], headers: Mapping[str, str]) -> None:
-        """headers: those in ``book.header_names``, by lower-case name"""
+    def __init__(
+        self,
+        book: RuleBook,
+        tenant: str,
+        tags: Sequence[str],
+        headers: Mapping[str, str],
+        *,
+        may_leave: bool = False,
+    ) -> None:
+        """Prepare the rules.
+
+        headers: those in ``book.header_names``, by lower-case name
+        may_leave: whether requests for models of the fleet may go to external ones
+        """
+        self._may_leave = may_leave
         self._book = book
         self._tenant = tenant
         self._headers = headers
@@ -114,6 +138,8 @@ class HeadRoutes:
     def _branch(self, model: str, number: int, target: str, rule: RouteRule | None) -> _Branch:
         first = self._model_of(target, "", "")
         names = (target, *self._book.fallbacks.get(first or "", ()), *self._book.fallbacks.get(target, ()))
+        if (overflow := self._book.overflow.get(first or "")) is not None:
+            names = (*names, overflow.to)
         canaries = (self._book.canaries.get(name) for name in names)
         is_steady = all(c is None or c.is_steady(self._tenant, self._headers) for c in canaries)
         resolution = self._resolution(model, number, target, "", "") if is_steady else None
@@ -126,8 +152,28 @@ class HeadRoutes:
         fallbacks = self._book.fallbacks
         names = (*fallbacks.get(first, ()), *(fallbacks.get(target, ()) if target != first else ()))
         others = (self._model_of(name, user, request_id) for name in names)
-        pools = tuple(dict.fromkeys((first, *(other for other in others if other is not None))))
-        return Resolution(pools=pools, requested=model, why=_why(number, target, first))
+        allowed = (other for other in others if other is not None and self._may_go(first, other))
+        pools = tuple(dict.fromkeys((first, *allowed)))
+        overflow = self._overflowing(pools, user, request_id)
+        if overflow is not None and overflow.at_pool == len(pools):
+            pools = (*pools, self._overflow_model(first, user, request_id) or first)
+        return Resolution(pools=pools, requested=model, why=_why(number, target, first), overflow=overflow)
+
+    def _overflowing(self, pools: tuple[str, ...], user: str, request_id: str) -> Overflowing | None:
+        first = pools[0]
+        other = self._overflow_model(first, user, request_id)
+        if other is None or other == first or not self._may_go(first, other):
+            return None
+        at_pool = pools.index(other) if other in pools else len(pools)
+        return Overflowing(at_pool, len(pools), self._book.overflow[first].after_s)
+
+    def _overflow_model(self, first: str, user: str, request_id: str) -> str | None:
+        overflow = self._book.overflow.get(first)
+        return None if overflow is None else self._model_of(overflow.to, user, request_id)
+
+    def _may_go(self, first: str, other: str) -> bool:
+        """Return whether a request for ``first`` may go to another model: only some tenants' may leave the fleet."""
+        return self._may_leave or other not in self._book.external or first in self._book.external
 
     def _model_of(self, name: str, user: str, request_id: str) -> str | None:
         """Return the model that a name means; None where there is none.

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from longboat.core.errors import UserInputError
 from longboat.spec.checks.wording import shown
+from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 
 __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")
 
 
+Model = ModelSpec | ExternalModelSpec
 HARMLESS = ("update.", "load.")
 """Parts of a model that its engines are not told."""
 
@@ -76,8 +78,7 @@ def diff(old: Fleet, new: Fleet) -> FleetDiff:
             f"name: this cluster runs the fleet {old.name!r}, the file describes {new.name!r}",
             hint=f"write name: {old.name} to change the running one, or end it first: longboat down",
         )
-    before = {model.name: model for model in old.models}
-    after = {model.name: model for model in new.models}
+    before, after = _by_name(old), _by_name(new)
     pairs = [(before[name], model) for name, model in after.items() if name in before]
     return FleetDiff(
         added=tuple(name for name in after if name not in before),
@@ -87,11 +88,15 @@ def diff(old: Fleet, new: Fleet) -> FleetDiff:
     )
 
 
-def _model_change(old: ModelSpec, new: ModelSpec) -> ModelChange:
+def _by_name(fleet: Fleet) -> dict[str, Model]:
+    return {**{model.name: model for model in fleet.models}, **{model.name: model for model in fleet.external}}
+
+
+def _model_change(old: Model, new: Model) -> ModelChange:
     return ModelChange(name=new.name, changes=_value_changes(old, new))
 
 
-def _value_changes(old: ModelSpec | GatewaySpec, new: ModelSpec | GatewaySpec) -> tuple[ValueChange, ...]:
+def _value_changes(old: Model | GatewaySpec, new: Model | GatewaySpec) -> tuple[ValueChange, ...]:
     return tuple(_changes(old.model_dump(by_alias=True), new.model_dump(by_alias=True), ""))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from longboat.core.external import Budget, ExternalModel, Overflow, Price
 from longboat.core.policy import (
     AdminCredential,
     Alias,
@@ -16,6 +17,7 @@ from longboat.core.policy import (
     TenantPolicy,
     WeightedPool,
 )
+from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
 
 __all__ = ("policy_of", "tenant_names")
@@ -27,9 +29,11 @@ def policy_of(
     salt: str = "",
     num_gateways: int = 1,
     admins: Iterable[AdminCredential] = (),
+    external: Iterable[ExternalModelSpec] = (),
 ) -> Policy:
     """Make the policy of a checked section (see ``gateway_problems``).
 
+    external: the models that other people serve
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """
     return Policy(
@@ -39,6 +43,8 @@ def policy_of(
         admins=tuple(admins),
         aliases=tuple(_alias(alias) for alias in gateway.aliases),
         fallbacks=dict(gateway.fallbacks),
+        overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
+        external=tuple(_external(model) for model in external),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
         queue=QueuePolicy(**gateway.queue.model_dump()),
         resume=ResumePolicy(**gateway.resume.model_dump()),
@@ -61,6 +67,18 @@ def _tenants(gateway: GatewaySpec) -> tuple[TenantPolicy, ...]:
 
 def _tenant(tenant: TenantSpec) -> TenantPolicy:
     return TenantPolicy(**{**tenant.model_dump(), "cache_group": tenant.cache_group or ""})
+
+
+def _external(spec: ExternalModelSpec) -> ExternalModel:
+    engine = spec.engine
+    values = engine.model_dump(exclude={"kind", "model", "limits", "price"})
+    return ExternalModel(
+        **values,
+        name=spec.name,
+        model=engine.model or spec.name,
+        limits=Budget(**engine.limits.model_dump()),
+        price=None if engine.price is None else Price(**engine.price.model_dump()),
+    )
 
 
 def _alias(alias: AliasSpec) -> Alias:

@@ -17,7 +17,7 @@ def run_check(target: str) -> None:
     more = [*_unknown_sources(reading.sound), *engine_problems(reading.sound)] if reading.sound else []
     if reading.fleet is None or more:
         raise reading.refusal(reading.placed_in_file(more))
-    names = ", ".join(model.name for model in reading.fleet.models)
+    names = ", ".join(reading.fleet.names)
     print(f"{target}: no mistakes; fleet {reading.fleet.name} with {names}")
 
 

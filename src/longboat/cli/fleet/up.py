@@ -192,7 +192,7 @@ def _print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
         console.print(f"[green]ready[/green]  {gateway.url}/v1  on {gateway.hostname}", highlight=False, soft_wrap=True)
     for gateway in gateways_here(gateways)[:1]:
         message = '{"role":"user","content":"What is Longboat?"}'
-        body = f'{{"model":"{fleet.models[0].name}","stream":true,"messages":[{message}]}}'
+        body = f'{{"model":"{fleet.names[0]}","stream":true,"messages":[{message}]}}'
         key = ' -H "Authorization: Bearer $LONGBOAT_API_KEY"' if fleet.gateway.auth == "keys" else ""
         line = f"curl -N {gateway.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
         console.print("\ntry it:", highlight=False)

@@ -255,6 +255,7 @@ class AloneGateway:  # size: one process with its files, its engines and the ver
         _say(f"{scheme}://{host}:{port}/v1  {_who(wanted)}")
         rows = [("MODEL", "REPLICA", "STATE", "ENGINE")]
         rows += [(w.endpoint.model, w.endpoint.replica, w.state, _address(w)) for w in self._watch.watched]
+        rows += [(m.name, f"{len(m.urls)} URLs", "external", m.urls[0]) for m in wanted.policy.external]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         for row in rows:
             _say("  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3])).rstrip())

@@ -99,12 +99,13 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
     endpoints = endpoints_of(spec.upstreams, _engine_keys(spec, env))
     gateway = spec.gateway
     book, keys_path = _keys(options, gateway)
-    policy = policy_of(gateway, book.keys, salt=book.salt or salt, admins=admin_credentials(gateway, env))
+    admins = admin_credentials(gateway, env)
+    policy = policy_of(gateway, book.keys, salt=book.salt or salt, admins=admins, external=spec.models)
     port = gateway.port if options.port is None else options.port
     return Wanted(
         gateway=gateway,
         endpoints=endpoints,
-        models=spec.models,
+        models=spec.models_of_engines,
         health=spec.health,
         policy=policy,
         port=port,

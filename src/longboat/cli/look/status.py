@@ -60,7 +60,7 @@ def _report(session: Session) -> FleetReport:
 
 def _show(session: Session, as_json: bool) -> None:
     from longboat.cli.shared.console import make_console
-    from longboat.cli.shared.tables import fleet_view, tenant_view
+    from longboat.cli.shared.tables import external_table, fleet_view, tenant_view
 
     report = _report(session)
     kept = keep_pairs(report, _engines(report))
@@ -70,6 +70,8 @@ def _show(session: Session, as_json: bool) -> None:
     console = make_console()
     console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
+    if external := _fleet(report).external:
+        console.print(external_table(external))
     console.print(tenant_view(_fleet(report).gateway, report))
     if pairs := pairs_of(report):
         console.print(pair_table(pairs))
@@ -105,6 +107,7 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "at_s": report.at_s,
         "nodes": [dataclasses.asdict(node) for node in session.nodes()],
         "wanted": wanted_replicas(report),
+        "external": {model.name: list(model.engine.urls) for model in _fleet(report).external},
         "replicas": [_plain(state) for state in report.replicas],
         "access": {**tenants_document(_fleet(report).gateway, len(report.gateways)), "num_keys": report.num_keys},
         "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],

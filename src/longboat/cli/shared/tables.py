@@ -11,9 +11,18 @@ from rich.text import Text
 from longboat.cli.shared.gateway_notes import auth_line, limits_line, tenant_rows
 from longboat.cluster.protocol.messages import FleetReport, GatewayReport
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
+from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 
-__all__ = ("fleet_view", "gateway_table", "phase_times", "replica_table", "resume_lines", "tenant_view")
+__all__ = (
+    "external_table",
+    "fleet_view",
+    "gateway_table",
+    "phase_times",
+    "replica_table",
+    "resume_lines",
+    "tenant_view",
+)
 
 COLOURS = {
     Phase.READY: "green",
@@ -33,6 +42,19 @@ def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType
     back = (f"{model}: its update failed and was taken back: {why}" for model, (_, why) in report.taken_back.items())
     parts += [Text(f"! {problem}", style="yellow") for problem in (*back, *report.problems)]
     return Group(*parts)
+
+
+def external_table(models: Iterable[ExternalModelSpec]) -> Table:
+    """Show the models that other people serve; each gateway knows for itself whether they answer."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("EXTERNAL MODEL", "API", "THERE", "ADDRESSES", "LIMITS OF A DAY"):
+        table.add_column(column)
+    for model in models:
+        engine = model.engine
+        given = engine.limits.model_dump(exclude_none=True)
+        limits = ", ".join(f"{value:g} {name.removesuffix('_per_day')}" for name, value in given.items())
+        table.add_row(model.name, engine.api, engine.model or model.name, ", ".join(engine.urls), limits or "none")
+    return table
 
 
 def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float) -> Table:

@@ -28,7 +28,7 @@ def engine_environment(engine: EngineSettings) -> EngineEnvironment | None:
     """
     from longboat.engines.environments.environment import find_environment
 
-    if adapter_for(engine.kind).recipe is None:
+    if (adapter := adapter_for(engine.kind)).recipe is None and not adapter.program:
         return None
     return find_environment(engine.kind, version=engine.version, path=engine.environment, home=home_folder())
 

@@ -74,6 +74,9 @@ def find_environment(kind: str, *, version: str | None, path: str | None, home: 
     """
     if path is not None:
         return environment_at(kind, _named_or_path(path, home))
+    if program := adapter_for(kind).program:
+        hint = f"write engine: {{kind: {kind}, environment: /srv/{kind}}}, the folder that holds bin/{program}"
+        raise UserInputError(f"no package holds {kind}, and the file names no folder with it", hint=hint)
     found = [item for item in installed_environments(home) if item.environment.kind == kind]
     fitting = [item for item in found if version is None or item.environment.version == version]
     if not fitting:
@@ -86,6 +89,8 @@ def environment_at(kind: str, path: Path) -> EngineEnvironment:
 
     Raises UserInputError where there is no interpreter, or no engine of this kind beside it.
     """
+    if program := adapter_for(kind).program:
+        return _program_at(kind, path, program)
     python = path / "bin" / "python" if path.is_dir() else path
     if not os.access(python, os.X_OK):
         raise UserInputError(
@@ -104,6 +109,25 @@ def environment_at(kind: str, path: Path) -> EngineEnvironment:
         version=versions[_normal(name)].partition("+")[0],
         platform=_platform_of(name, distributions, versions),
         fingerprint=_fingerprint(python, versions),
+    )
+
+
+def _program_at(kind: str, path: Path, program: str) -> EngineEnvironment:
+    """Describe the folder of an engine that is a program: nothing is known of its version before it runs."""
+    found = path / "bin" / program if path.is_dir() else path
+    if found.name != program or not os.access(found, os.X_OK):
+        raise UserInputError(
+            f"there is no program {program} at {found}", hint=f"give the folder that holds bin/{program}"
+        )
+    stat = found.stat()
+    stamp = f"{found.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    return EngineEnvironment(
+        kind=kind,
+        python=str(found.absolute()),
+        distribution=program,
+        version="0",
+        platform=default_platform(),
+        fingerprint=hashlib.sha256(stamp.encode()).hexdigest()[:16],
     )
 
 

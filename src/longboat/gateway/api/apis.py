@@ -88,6 +88,11 @@ _GENERATE = Api(
     "generate", BodyKind.GENERATE, "Generate token ids from token ids", weighs_completion=True, needs=_SCALE_OUT
 )
 
+_TGI = Api(
+    "tgi", BodyKind.TGI, "Complete a text, in TGI's own words", weighs_completion=True,
+    needs="Use /v1/completions, or a model that TGI serves",
+)  # fmt: skip
+
 APIS: dict[bytes, Api] = {
     b"/v1/chat/completions": _CHAT,
     b"/v1/chat/completions/batch": _BATCH,
@@ -112,6 +117,8 @@ APIS: dict[bytes, Api] = {
     b"/classify": _POOLING,
     b"/tokenize": _TOKENIZE,
     b"/detokenize": _DETOKENIZE,
+    b"/generate": _TGI,
+    b"/generate_stream": _TGI,
     b"/inference/v1/generate": _GENERATE,
 }
 """Paths that take a POST whose body names a model."""

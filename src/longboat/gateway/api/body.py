@@ -74,6 +74,8 @@ class _Rules:
 
 
 _COMPLETION_TOKENS = 16  # the default of OpenAI's completions, and of engines
+_TGI_TOKENS = 100  # TGI's default
+_TGI_FIELDS = frozenset(("inputs", "model", "parameters", "stream"))
 _RULES = {
     BodyKind.CHAT: _Rules(prompt_size.chat_chars, "max_completion_tokens", "max_tokens", options=True),
     BodyKind.COMPLETIONS: _Rules(
@@ -90,6 +92,9 @@ _RULES = {
     BodyKind.DETOKENIZE: _Rules(prompt_size.detokenize_chars, salted=False),
     BodyKind.BATCH: _Rules(prompt_size.chat_chars, "max_completion_tokens", "max_tokens", prompts="messages"),
     BodyKind.RENDER: _Rules(prompt_size.rendered_chars, salted=False),
+    BodyKind.TGI: _Rules(
+        prompt_size.inputs_chars, "max_new_tokens", limit_tokens=_TGI_TOKENS, sampling="parameters", salted=False
+    ),
     BodyKind.GENERATE: _Rules(prompt_size.generate_chars, "max_tokens", options=True, sampling="sampling_params"),
 }
 
@@ -166,6 +171,8 @@ def read_facts(
     if refuse_fleet_fields:
         allowed = (*allowed, "cache_salt") if may_salt else allowed
         _refuse_fleet_fields(_set_fields(document) if kind is BodyKind.GENERATE else document, allowed)
+    if kind is BodyKind.TGI:
+        _refuse_other_fields(document)
     rules = _RULES[kind]
     facts = Facts()
     facts.document = document
@@ -251,6 +258,17 @@ def _refuse_fleet_fields(document: dict[str, Any], allowed: Collection[str]) -> 
     for name in document:
         if (name in FLEET_FIELDS or name.startswith(_FLEET_PREFIXES)) and name not in allowed:
             raise fleet_field(name[:100])
+
+
+def _refuse_other_fields(document: dict[str, Any]) -> None:
+    """Refuse what TGI does not read: other engines have paths of these names, with fields that clients may not send."""
+    for name in document:
+        if name not in _TGI_FIELDS:
+            raise BodyError(
+                f"{name[:100]!r} cannot be sent on this path: it takes inputs, parameters and model.",
+                "unknown_field",
+                name[:100],
+            )
 
 
 def _set_fields(document: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class BodyKind(enum.Enum):
     BATCH = "batch"  # several chats in one request
     RENDER = "render"  # a request that is turned into token ids, or counted, and not run
     GENERATE = "generate"  # token ids in, token ids out
+    TGI = "tgi"  # text in, text out, in TGI's own words
     FORM = "form"  # multipart/form-data
     NONE = "none"  # the request has no body
 

@@ -28,6 +28,7 @@ _REQUIRED = {
     BodyKind.RESPONSES: ("input",),
     BodyKind.RERANK: ("query", "documents"),
     BodyKind.DETOKENIZE: ("tokens",),
+    BodyKind.TGI: ("inputs",),
     BodyKind.GENERATE: ("token_ids", "sampling_params"),
 }
 """The fields that engines require beside ``model``, where each request of the kind needs the same."""

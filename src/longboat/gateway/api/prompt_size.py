@@ -101,6 +101,11 @@ def rendered_chars(document: Document) -> int:
     return messages_chars(document) + completion_chars(document) + _text(document.get("input"))
 
 
+def inputs_chars(document: Document) -> int:
+    """Count a request in TGI's own words."""
+    return _text(document.get("inputs"))
+
+
 def num_prompts(prompt: Any) -> int:
     """Return the number of prompts: a list is several, unless it is one of token ids."""
     return len(prompt) if type(prompt) is list and prompt and type(prompt[0]) is not int else 1

@@ -169,9 +169,25 @@ class Accounting:
             now_s=time.time(),
         )
         self._count(call, record)
+        if call.outside is not None:
+            self._count_outside(call, record, used)
         self.recent.add(record)
         if call.span is not None and self.tracer is not None:
             self.tracer.finish(call.span, record)
+
+    def _count_outside(self, call: Call, record: Record, used: int | None) -> None:
+        """Count what an external address answered, and close its bill."""
+        bill, call.bill = call.bill, None
+        if call.outside is not None and record.attempts and record.attempts[-1].replica in call.outside.labels:
+            self.metrics.answered_outside(record.attempts[-1].replica, record.outcome)
+        if bill is None:
+            return
+        prompt, completion = record.prompt_tokens or 0, record.completion_tokens or 0
+        cost = None if used is None else bill.cost(prompt, completion) if used else bill.cost(0, 0)
+        bill.settle(self.usage, call.tenant.name, cost)
+        price = bill.outside.model.price
+        if price is not None:
+            self.metrics.paid(bill.outside.model.name, price.currency, bill.num_sent and (cost or bill.estimate).nanos)
 
     def _count(self, call: Call, record: Record) -> None:
         assert call.series is not None

@@ -57,7 +57,7 @@ class HeadPlan:
         self.response_id = response_id  # of the stored response that it names; empty where a body says what is wanted
         self.salt = live.cache_salt(tenant)
         headers = request.headers_named(live.rules.header_names) if live.rules.header_names else {}
-        self.routes = HeadRoutes(live.rules, tenant.name, tenant.tags, headers)
+        self.routes = HeadRoutes(live.rules, tenant.name, tenant.tags, headers, may_leave=tenant.external)
         self._lines = request.forwarded
         self._heads: dict[Upstream, bytes] = {}
 

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from longboat.gateway.api.apis import Api
     from longboat.gateway.calls.head import HeadPlan
     from longboat.gateway.calls.lease import Lease
+    from longboat.gateway.external.bill import Bill
+    from longboat.gateway.external.outside import Outside
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
     from longboat.gateway.records.recent import Attempt, Decision
     from longboat.gateway.records.spans import Span
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken
+    from longboat.routing.route_rules import Overflowing
 
 __all__ = ("Call",)
 
@@ -51,6 +54,9 @@ class Call:
     answer_kind: AnswerKind = _JSON  # shape of ``whole_answer``
     series: Series | None = None  # metrics of its model and tenant
     span: Span | None = None
+    outside: Outside | None = None  # the external model that is being tried; None: one of the fleet
+    bill: Bill | None = None  # what it may cost there
+    overflow: Overflowing | None = None  # where it goes that waits too long
     bytes_out = 0
     queued_s: float | None = None
     granted_s: float | None = None
@@ -97,7 +103,7 @@ class Call:
 
     def pin(self, *, model: str, key: str) -> None:
         """Only this replica of this model can answer."""
-        self.pools, self.pinned = (model,), key
+        self.pools, self.pinned, self.overflow = (model,), key, None
         self.requested = self.requested or model
 
     def release_body(self) -> int:

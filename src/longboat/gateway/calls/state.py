@@ -50,6 +50,8 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
         self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
+        self.table.set_external(self.live.policy.external)
+        self.live = self.live.with_models(self.table.models)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
         self.owners = ResponseAffinity()
@@ -100,6 +102,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
     def offer_policy(self, document: bytes) -> bool:
         """Take a policy. :raises UserInputError: it cannot be read."""
         policy = decode_policy(document)
+        self.table.set_external(policy.external)
         self.live = LivePolicy(policy, self.table.models, digest_of_policy(document))
         self.table.set_queue(policy.queue)
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away

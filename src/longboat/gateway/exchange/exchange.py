@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from longboat.gateway.exchange import life
 from longboat.gateway.exchange.answer_relay import AnswerRelay, ClientSide
 from longboat.gateway.exchange.life import Action, Event, Judged, Lost, Phase
 from longboat.gateway.exchange.lifecycle import step
+from longboat.gateway.exchange.payment import Payment, close_bill, room_for
 from longboat.gateway.exchange.reading import Host
 from longboat.gateway.exchange.resume_session import ResumeSession
 from longboat.gateway.exchange.upstream_request import body_for
@@ -127,6 +129,9 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
     # what the life decides
 
     def _carry_out(self, action: Action) -> None:
+        if action is life.OVERFLOW:
+            self._overflow()
+            return
         if action.reason and not isinstance(action, life.Send):
             self._note(action)
         if not isinstance(action, life.Park):
@@ -152,6 +157,53 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             self._close(status=499, outcome="client_left")
 
     def _send(self, action: life.Send) -> None:
+        if self._call.outside is not None and not self._is_paid(action):
+            return
+        self._visit_engine(action)
+
+    def _is_paid(self, action: life.Send) -> bool:
+        """Return whether what the request may cost is reserved; else it is sent, or refused, once that is known."""
+        payment = Payment(self._state, self._call)
+        if payment.is_made:
+            return True
+        if payment.may_need_others:
+            self.run(self._pay(payment, action))
+        elif payment.refusal is not None:
+            self.step(life.NoRoom(payment.refusal))
+        return False
+
+    async def _pay(self, payment: Payment, action: life.Send) -> None:
+        refusal = await payment.ask_others()
+        self._forget_task()
+        if refusal is not None:
+            self.guard(functools.partial(self.step, life.NoRoom(refusal)))
+        else:
+            self.guard(functools.partial(self._visit_engine, action))
+
+    def _overflow(self) -> None:
+        """Move the request where the model for overflow has room and budget; what it may cost is reserved first."""
+        to = self._call.overflow
+        if to is None or (self._task is not None and not self._task.done()):
+            return  # a payment is under way
+        room = room_for(self._state, self._call, self._call.pools[to.at_pool])
+        if isinstance(room, Payment):
+            self.run(self._pay_overflow(room))
+        elif room:
+            self.step(life.MOVE)
+        elif self._life.phase is Phase.NEW:
+            self.step(life.STAY)
+
+    async def _pay_overflow(self, payment: Payment) -> None:
+        refusal = await payment.ask_others()
+        self._forget_task()
+        if self._life.phase not in (Phase.NEW, Phase.QUEUED, Phase.PARKED):  # it got what it waited for meanwhile
+            payment.give_back()
+        elif refusal is None:
+            self.guard(functools.partial(self.step, life.MOVE))
+        elif self._life.phase is Phase.NEW:
+            self.guard(functools.partial(self.step, life.STAY))
+
+    def _visit_engine(self, action: life.Send) -> None:
         upstream: Upstream = action.engine  # type: ignore[assignment]
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
@@ -162,6 +214,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
     def _fall_back(self, action: life.FallBack) -> None:
         call = self._call
         self._waits.leave_pool()
+        if call.bill is not None:
+            close_bill(self._state, call, keep_for=call.pools[action.at_pool])
         call.at_pool = action.at_pool
         call.sent_body = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
@@ -173,6 +227,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._waits.leave_turn()
         if call.first_byte_s is None:
             self._waits.leave_pool()
+            if call.bill is not None:
+                close_bill(self._state, call)
             if call.at_pool:
                 call.at_pool, call.sent_body = 0, None
         self._waits.park()
@@ -215,6 +271,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if lease is not None and lease.pool is not None and lease.pool.scheduler.num_waiting:
             accounting.flush()  # who goes next depends on it
 
+    def _forget_task(self) -> None:
+        """Let the request run another task: this one has nothing left to wait for."""
+        if self._task is asyncio.current_task():
+            self._task = None
+
     def _drop_task(self) -> None:
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
@@ -246,7 +307,7 @@ class _View:
 
     def ready_s(self, model: str) -> float:
         pool = self._state.table.pool(model)
-        return 0.0 if pool is None else pool.ready_s
+        return 0.0 if pool is None or pool.outside is not None else pool.ready_s
 
     def next_turn(self) -> int:
         return self._state.next_turn()
@@ -269,6 +330,8 @@ def _terms_of(call: Call) -> life.Terms:
         deadline_s=call.deadline_s,
         pinned=call.pinned,
         needs_slot=facts is not None,
+        overflow=call.overflow,
+        began_s=call.decided_s,
         streams=isinstance(facts, Facts) and facts.stream,
         revision=call.comes_back[0].revision if call.comes_back is not None else None,
     )

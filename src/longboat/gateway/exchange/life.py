@@ -13,12 +13,13 @@ from longboat.routing.decisions import EndpointView
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
+    from longboat.routing.route_rules import Overflowing
 
 __all__ = (
-    "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "FINISH", "GRANTED", "JUDGE", "LEFT", "NOTHING", "NO_PAST",
-    "OFFER", "RELAY", "START", "STREAM", "TICK", "TURN", "Action", "Ended", "Engine", "Event", "Failed", "FallBack",
-    "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park", "Past", "Phase", "Refuse", "Send", "Sign",
-    "Terms", "View", "begin",
+    "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "FINISH", "GRANTED", "JUDGE", "LEFT", "MOVE", "NOTHING",
+    "NO_PAST", "OFFER", "OVERFLOW", "RELAY", "START", "STAY", "STREAM", "TICK", "TURN", "Action", "Ended",
+    "Engine", "Event", "Failed", "FallBack", "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park",
+    "Past", "Phase", "Refuse", "Send", "Sign", "Terms", "View", "begin",
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ class View(Protocol):
 class Terms:
     """What a request was admitted with. It never changes."""
 
-    __slots__ = ("deadline_s", "needs_slot", "pinned", "pools", "revision", "streams")
+    __slots__ = ("began_s", "deadline_s", "needs_slot", "overflow", "pinned", "pools", "revision", "streams")
 
     def __init__(
         self,
@@ -87,13 +88,22 @@ class Terms:
         needs_slot: bool = True,
         streams: bool = False,
         revision: str | None = None,
+        overflow: Overflowing | None = None,
+        began_s: float = 0.0,
     ) -> None:
-        self.pools = pools  # models: the first choice and its fallbacks
+        self.pools = pools  # models: the first choice, its fallbacks, and the one for overflow
+        self.overflow = overflow  # where it goes that waits too long
+        self.began_s = began_s  # when it was admitted
         self.deadline_s = deadline_s  # after it, the client does not wait for a first byte
         self.pinned = pinned  # key of the only engine that can answer
         self.needs_slot = needs_slot  # it costs an engine work
         self.streams = streams  # its client can be given comments while it waits
         self.revision = revision  # of the answer whose remainder is wanted; None: it begins here
+
+    @property
+    def num_pools(self) -> int:
+        """The first choice and its fallbacks."""
+        return len(self.pools) if self.overflow is None else self.overflow.num_pools
 
     @property
     def may_move(self) -> bool:
@@ -112,6 +122,7 @@ class Past(NamedTuple):
     refusal: Refusal | None = None  # why the model that is being tried has no answer
     wait_until_s: float = 0.0  # when a wait for an engine ends; 0.0: none has begun
     revision: str | None = None  # of the engine that began the answer
+    came_back: bool = False  # the model for overflow gave no answer
 
 
 NO_PAST: Final = Past()
@@ -166,13 +177,16 @@ TURN: Final = Sign("turn")  # another engine may continue its answer now
 CONTENT: Final = Sign("content", is_answer=True)  # the client got the answer's beginning, or news after a fault
 COMPLETE: Final = Sign("complete", is_answer=True)  # the engine gave all of the answer
 CLIENT_GONE: Final = Sign("client gone")
+MOVE: Final = Sign("move")  # the model for overflow has room
+STAY: Final = Sign("stay")  # the model for overflow has no room
 
 
 class Head(Event):
     """An engine began to answer."""
 
-    def __init__(self, status: int, *, fits: bool) -> None:
+    def __init__(self, status: int, *, fits: bool, turned_away_by: str = "") -> None:
         self.is_answer = True
+        self.turned_away_by = turned_away_by  # key of an external endpoint whose error another model need not have
         self.status = status
         self.fits = fits  # its kind of answer can follow what the client has
 
@@ -234,6 +248,7 @@ OFFER: Final = Action("offer")  # ask the model's pool for a slot
 RELAY: Final = Action("relay")  # give the client what the engine answers
 STREAM: Final = Action("stream")  # nothing is left to do but to pass the answer on
 JUDGE: Final = Action("judge", "its engine was lost in its first steps")  # find out whether that engine died
+OVERFLOW: Final = Action("overflow")  # find out whether the model for overflow has room
 ASK_TURN: Final = Action("resume", "another engine continues the answer")  # ask the pool for a turn to do so
 FINISH: Final = Ended("finish")  # the answer is complete
 LEFT: Final = Ended("client_left")

@@ -23,6 +23,7 @@ __all__ = ("step",)
 
 MAX_ERROR_ANSWERS = 3  # engines' answers of 500 and above; the last of them is the client's
 _SAME_AGAIN: Final = frozenset(("crossed", "again"))  # the same engine can answer if it is asked otherwise
+_TOO_MANY: Final = 429
 _NOT_THERE: Final = frozenset(("model_not_ready", "engine_unreachable", "engine_lost"))  # waiting may help
 _NONE: Final[frozenset[str]] = frozenset()
 
@@ -44,6 +45,7 @@ def step(request: Life, event: Event, view: View, now_s: float) -> tuple[Life, A
         over(event)
         or answered(request, event, view)
         or deadline(request, now_s)
+        or overflow(request, event, now_s)
         or waited_in_vain(request, now_s)
         or occupied(request, event, view)
         or unresumable(request, event, view)
@@ -105,6 +107,8 @@ def _after(request: Life, action: Action, view: View, now_s: float) -> Life:
     """Return the life once the action is carried out."""
     if action is life.NOTHING or action is life.RELAY or action is life.STREAM or isinstance(action, life.Leave):
         return request
+    if action is life.OVERFLOW:
+        return request
     phase, past, has_slot = _ENDED, request.past, request.has_slot
     if isinstance(action, life.Send):
         phase = _ASKING
@@ -119,7 +123,13 @@ def _after(request: Life, action: Action, view: View, now_s: float) -> Life:
         phase = Phase.JUDGING
     elif isinstance(action, life.FallBack):
         phase, has_slot = Phase.NEW, False
-        past = life.Past(at_pool=action.at_pool, num_errors=past.num_errors, wait_until_s=past.wait_until_s)
+        came_back = past.came_back or (action.at_pool < past.at_pool)
+        past = life.Past(
+            at_pool=action.at_pool,
+            num_errors=past.num_errors,
+            wait_until_s=past.wait_until_s,
+            came_back=came_back,
+        )
     else:
         phase, has_slot = Phase.PARKED, has_slot and request.has_content
         home = past.at_pool if request.has_content else 0
@@ -147,6 +157,11 @@ def answered(request: Life, event: Event, view: View) -> Action | None:
         return life.STREAM
     if not isinstance(event, life.Head):
         return None
+    if event.turned_away_by and not request.has_content:
+        if request.terms.may_move and _has_other(request, event.turned_away_by, view):
+            return life.Leave("declined", f"it answered {event.status}")
+        if event.fits:
+            return life.RELAY
     if request.has_content:
         return life.RELAY if event.fits else life.Leave("refused", f"it answered {event.status} instead of going on")
     is_error = event.status >= 500 and request.past.num_errors < MAX_ERROR_ANSWERS
@@ -165,6 +180,20 @@ def deadline(request: Life, now_s: float) -> Action | None:
     if deadline_s is None or request.has_content or now_s < deadline_s:
         return None
     return life.Refuse(error_responses.deadline_passed(), "expired")
+
+
+def overflow(request: Life, event: Event, now_s: float) -> Action | None:
+    """Let a request leave a model for which it waits too long, once another one has room for it."""
+    terms, past = request.terms, request.past
+    to = terms.overflow
+    if to is None or request.has_content or past.came_back or past.at_pool == to.at_pool:
+        return None
+    if event is life.MOVE:
+        return life.FallBack(to.at_pool, f"it would wait longer than {to.after_s:g} s")
+    if isinstance(event, life.NoRoom):
+        return life.OVERFLOW if event.refusal.status == _TOO_MANY else None
+    waits = event is life.TICK and request.phase in (_QUEUED, Phase.PARKED)
+    return life.OVERFLOW if waits and now_s - terms.began_s >= to.after_s else None
 
 
 def waited_in_vain(request: Life, now_s: float) -> Action | None:
@@ -250,8 +279,12 @@ def retry(request: Life, view: View) -> Action | None:
 
 def fall_back(request: Life, view: View) -> Action | None:
     """Try the next model."""
-    at_pool = request.past.at_pool + 1
-    if request.has_content or at_pool >= len(request.terms.pools):
+    at_pool, terms = request.past.at_pool + 1, request.terms
+    if request.has_content:
+        return None
+    if terms.overflow is not None and at_pool > terms.num_pools:
+        return life.FallBack(0, _refusal(request, view).message)  # it waits for its first choice again
+    if at_pool >= terms.num_pools:
         return None
     return life.FallBack(at_pool, _refusal(request, view).message)
 
@@ -286,13 +319,21 @@ def _able(request: Life, endpoints: Sequence[Engine]) -> Sequence[Engine]:
     return [e for e in endpoints if e.resume is not _NO_RESUME and e.revision == revision]
 
 
+def _has_other(request: Life, key: str, view: View) -> bool:
+    """Return whether another engine of the model, or another model, can still be asked."""
+    terms, past = request.terms, request.past
+    if past.at_pool + 1 < terms.num_pools or past.at_pool >= terms.num_pools:
+        return True
+    return any([e.ready and e.key != key and e.key not in past.tried for e in view.endpoints(request.model) or ()])
+
+
 def _all_differ(endpoints: Sequence[Engine] | None, revision: str) -> bool:
     """Return whether there are engines, and each is known to be of another revision."""
     return bool(endpoints) and all([e.revision and e.revision != revision for e in endpoints or ()])
 
 
 def _is_worth_trying(request: Life, view: View) -> bool:
-    models = (request.model,) if request.has_content else request.terms.pools
+    models = (request.model,) if request.has_content else request.terms.pools[: request.terms.num_pools]
     return any([e.ready and not e.suspect for model in models for e in _able(request, view.endpoints(model) or ())])
 
 

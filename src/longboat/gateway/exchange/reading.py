@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from longboat.gateway.exchange.engine_errors import engine_refusal
 from longboat.gateway.exchange.life import COMPLETE, CONTENT, RELAY, Action, Event, Failed, Head, Judged, Leave, Lost
+from longboat.gateway.external.outside import retry_after_s
 from longboat.gateway.http.response_head import ResponseHead, parse_response_head
 from longboat.gateway.resume.continuation.parts import ContinuationError
 from longboat.gateway.resume.resume_state import EngineFaultError
@@ -26,6 +28,10 @@ __all__ = ("Host", "Place", "Reading")
 
 _JSON = [(b"content-type", b"application/json")]
 _HEAD: Final = Head(200, fits=True)
+
+_TOO_MANY: Final = 429
+_ACCOUNT_ERRORS: Final = frozenset((401, 402, 403, 408))
+"""Statuses of external addresses that are about the fleet's account there, or about their own load."""
 
 _NOT_THE_CLIENTS: Final = frozenset((401, 403, 404, 405))
 """Statuses of engines that may not be meant for the client."""
@@ -105,7 +111,11 @@ class Reading:
         fits = not late or (status == 200 and head.events and (head.journaled or not goes_on))
         if goes_on and status == 409 and resume_state is not None:
             resume_state.lower()
-        action = self._host.step(_HEAD if fits and status == 200 else Head(status, fits=fits))
+        turned_away_by = ""
+        if status >= 400 and self._upstream.address is not None and self._is_turned_away(head):
+            turned_away_by = self._upstream.key
+        event = _HEAD if fits and status == 200 else Head(status, fits=fits, turned_away_by=turned_away_by)
+        action = self._host.step(event)
         if action is not RELAY:
             if isinstance(action, Leave):
                 self._leave_soon(action)
@@ -169,6 +179,16 @@ class Reading:
         self._visit.leave("moved" if self._upstream.leaving else "lost", detail, stale=stale)
 
     # reading
+
+    def _is_turned_away(self, head: ResponseHead) -> bool:
+        """Note an external address's error. Return whether it says nothing about the request itself."""
+        upstream, status = self._upstream, head.status
+        if status == _TOO_MANY:
+            upstream.hold(retry_after_s(head.retry_after, time.time()))
+            self._answer.state.metrics.event("external_held")
+        elif status >= 500 or status in _ACCOUNT_ERRORS:
+            upstream.breaker.failed(time.monotonic())
+        return status >= 500 or status == _TOO_MANY or status in _ACCOUNT_ERRORS
 
     def _checked(self, resume_state: ResumeState, relay: Relay, body: bytes, *, last: bool) -> bytes | None:
         """Return what the client gets of a stream with a journal; None where the engine was left for what it sent."""

@@ -19,6 +19,8 @@ def body_for(call: Call) -> bytes:
         return call.body
     model = call.pool if call.pool != facts.model else None
     call.adds_usage = facts.usage_addable
+    if call.outside is not None:  # the salt is a secret of the fleet
+        return splice(call.body, facts, model=call.outside.model.model or call.pool, add_usage=True, cache_salt=None)
     return splice(call.body, facts, model=model, add_usage=True, cache_salt=call.salt)
 
 
@@ -27,9 +29,17 @@ def has_usage(call: Call) -> bool:
     return call.facts is not None
 
 
+def _moved(call: Call) -> bytes:
+    if call.overflow is not None and call.at_pool == call.overflow.at_pool:
+        return b"x-longboat-overflow: 1\r\n"
+    return b"x-longboat-fallback: %d\r\n" % call.at_pool
+
+
 def pool_lines(call: Call) -> bytes:
     """Header lines that say which model answers where it is not the one asked for, and whether as a fallback."""
-    fallback = b"x-longboat-fallback: %d\r\n" % call.at_pool if call.at_pool else b""
+    fallback = _moved(call) if call.at_pool else b""
+    if call.outside is not None:
+        fallback += b"x-longboat-external: %b\r\n" % call.outside.model.api.encode()
     if call.pool == call.requested:
         return fallback
     return b"x-longboat-model: %b\r\n%b" % (call.pool.encode("latin-1", "replace"), fallback)

@@ -35,7 +35,7 @@ _MIN_WORK_S = 0.03  # an engine that is lost sooner was dead when it got the req
 _SILENT_TOO_S = 1.0
 _QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
 _BLAMELESS = frozenset(
-    ("moved", "refused", "error", "differs", "crossed", "gone", "again")
+    ("moved", "refused", "error", "declined", "differs", "crossed", "gone", "again")
 )  # nothing bad of the engine
 
 
@@ -97,7 +97,11 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         sent_s = self._sent_s = time.monotonic()
         answer.forget_unsent()
         lines, body = self.session.prepare(upstream, body, sent_s)
-        lines += self._note_attempt(sent_s)
+        trace = self._note_attempt(sent_s)
+        if upstream.address is None:
+            lines += trace
+        elif call.bill is not None:
+            call.bill.num_sent += 1
         if call.plan is not None:
             start = call.plan.head_for(upstream)
         else:
@@ -201,7 +205,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         upstream, now_s = self.upstream, time.monotonic()
         deaths = self.answer.state.deaths
         died = reason in ("lost", "heartbeat") or (reason == "silent" and bool(upstream.lost))
-        died = died and now_s - (self._sent_s or now_s) > _MIN_WORK_S
+        died = died and now_s - (self._sent_s or now_s) > _MIN_WORK_S and upstream.address is None
         suspect = died and deaths.suspect(upstream, now_s, sure=not stale) is self
         silent_s = 0.0 if self.connection is None else self.silent_s
         self.end()

@@ -45,6 +45,12 @@ class Waits:
         pool = self._state.table.pool(call.pool)
         assert lease is not None
         now_s = time.monotonic()
+        outside = call.outside = pool.outside if pool is not None else None
+        if pool is not None and outside is not None:
+            is_last = call.at_pool + 1 == len(call.pools)
+            refusal = outside.refusal(call.path, pool.upstreams, now_s, is_last=is_last)
+            if refusal is not None:
+                return NoRoom(refusal)
         ticket = Ticket(tenant.name, tenant.weight, tenant.priority, call.cost_tokens, now_s, call.deadline_s)
         verdict = pool.offer(ticket) if pool is not None else None
         if pool is None or verdict is None:

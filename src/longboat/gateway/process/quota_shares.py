@@ -10,6 +10,7 @@ from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.policy import Policy
 from longboat.gateway.admin.control_client import GatewayControl
+from longboat.gateway.external.budgets import limits_by_name, spent_today
 from longboat.gateway.limits.lease_document import decode_claims, encode_shares
 from longboat.gateway.process.rounds import Rounds
 from longboat.gateway.records.usage_store import UsageStore
@@ -34,13 +35,14 @@ class QuotaShares:
 
     def set_policy(self, policy: Policy) -> None:
         """Take the limits of all tenants, for the next division."""
-        self._ledger.set_limits({tenant.name: limits_of(tenant, policy.num_gateways) for tenant in policy.tenants})
+        tenants = (*policy.tenants, *limits_by_name(policy))
+        self._ledger.set_limits({tenant.name: limits_of(tenant, policy.num_gateways) for tenant in tenants})
 
     def restore_today(self, usage_file: Path) -> None:
         """Count what was used today before a restart. Raise UserInputError where the file cannot be used."""
         store = UsageStore(usage_file)
         store.open()
-        self._ledger.restore_today(store.all_totals_today(self._clock.unix_s()), self._clock.unix_s())
+        self._ledger.restore_today(spent_today(store, self._clock.unix_s()), self._clock.unix_s())
         store.close()
 
     def ended(self, worker: str) -> None:

@@ -185,10 +185,11 @@ class Gateway:
         for pool in state.table.pools():
             pool.sweep(now_s)
         for upstream in state.table.upstreams():
-            upstream.connections.drop(now_s - state.limits.pool_idle_s)
+            upstream.connections.drop(now_s - upstream.idle_s)
         if state.accounting.access_log is not None:
             state.accounting.access_log.flush()
         self._certificate.refresh(now_s)
+        state.table.read_keys_again(now_s)
         grace_s = state.config.orphan_grace_s
         if grace_s is not None and now_s - state.last_contact_s > grace_s:
             self.stop()

@@ -10,6 +10,7 @@ from typing import Any
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.external.budgets import spent_today
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.rounds import Rounds
@@ -37,7 +38,7 @@ class Services:
         state.accounting.counters = counters_of(config, state.live.policy.num_gateways)
         if config.worker_index is None:  # the parent restores the day for all of its workers
             now_s = state.clock.unix_s()
-            state.accounting.counters.restore_today(state.usage.all_totals_today(now_s), now_s=now_s)
+            state.accounting.counters.restore_today(spent_today(state.usage, now_s), now_s=now_s)
         if config.redis_url:
             from longboat.gateway.limits.redis_counters import RedisCounters
 

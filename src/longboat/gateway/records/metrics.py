@@ -45,7 +45,7 @@ ITL_BOUNDS_S = (
 )  # fmt: skip
 LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _MAX_SERIES = 2000
-_PAIR_COUNTS = ("refusals", "fallbacks", "resumes")
+_PAIR_COUNTS = ("refusals", "fallbacks", "resumes", "external", "costs")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -167,7 +167,8 @@ class Metrics:
         self._shown: dict[tuple[str, str], Series] = {}
         self._models = _Labels(max_label_values)
         self._tenants = _Labels(max_label_values)
-        # refusals by code and tenant, fallbacks by requested and served model, resumes by reason and result
+        # refusals by code and tenant, fallbacks by requested and served model, resumes by reason and result, external
+        # requests by endpoint and outcome, costs by model and currency
         self._pairs: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
         self._events: dict[str, int] = {}
         self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
@@ -188,6 +189,14 @@ class Metrics:
     def fell_back(self, requested: str, served: str) -> None:
         """Count a request for one model that went to another, because the first could not serve it."""
         self._count_pair("fallbacks", self._models.of(requested), self._models.of(served))
+
+    def answered_outside(self, endpoint: str, outcome: str) -> None:
+        """Count a request that an external address ended."""
+        self._count_pair("external", self._models.of(endpoint), outcome)
+
+    def paid(self, model: str, currency: str, nanos: int) -> None:
+        """Count money, in billionths of its currency."""
+        self._count_pair("costs", self._models.of(model), currency, nanos)
 
     def resumed(self, reason: str, result: str, *, gap_s: float, detection_s: float) -> None:
         """Count a response that lost its engine.
@@ -215,9 +224,9 @@ class Metrics:
             "processes": [{**process_gauges(self._process, gauges), **self.lag.snapshot()}],
         }
 
-    def _count_pair(self, name: str, one: str, two: str) -> None:
+    def _count_pair(self, name: str, one: str, two: str, times: int = 1) -> None:
         counts = self._pairs[name]
-        counts[one, two] = counts.get((one, two), 0) + 1
+        counts[one, two] = counts.get((one, two), 0) + times
 
     def _new_series(self, model: str, tenant: str) -> Series:
         labels = (self._models.of(model), self._tenants.of(tenant))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from longboat.core.external import NANOS
 from longboat.gateway.records.metrics import ITL_BOUNDS_S, LAG_BOUNDS_S, REQUEST_BOUNDS_S
 
 __all__ = ("CONTENT_TYPE", "render")
@@ -76,6 +77,10 @@ def _of_refusals(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from _family("refusals_total", "counter", "Error responses of the gateway itself.", refusals)
     fallbacks = ((_labels(requested=asked, served=served), count) for asked, served, count in snapshot["fallbacks"])
     yield from _family("fallbacks_total", "counter", "Requests that another model served.", fallbacks)
+    external = ((_labels(endpoint=where, outcome=how), count) for where, how, count in snapshot["external"])
+    yield from _family("external_requests_total", "counter", "Requests that external addresses ended.", external)
+    costs = ((_labels(model=name, currency=unit), nanos / NANOS) for name, unit, nanos in snapshot["costs"])
+    yield from _family("external_cost_total", "counter", "Money that external models cost.", costs)
     resumes = ((_labels(reason=why, result=result), count) for why, result, count in snapshot.get("resumes", ()))
     yield from _family("resumes_total", "counter", "Responses that lost their engine, by result.", resumes)
     for field, name, text in _RESUME_TIMES:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ("Counts", "Key", "UsageFile")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _BUSY_S = 5.0
 
 _SCHEMA = """
@@ -18,19 +18,23 @@ CREATE TABLE IF NOT EXISTS usage (
     day TEXT NOT NULL, tenant TEXT NOT NULL, model TEXT NOT NULL,
     requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+    sent INTEGER NOT NULL DEFAULT 0, cost_nanos INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (day, tenant, model)
 ) WITHOUT ROWID
 """
 _ADD = """
-INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, model) DO UPDATE SET
+INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, tenant, model) DO UPDATE SET
     requests = requests + excluded.requests, prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens,
-    cached_tokens = cached_tokens + excluded.cached_tokens
+    cached_tokens = cached_tokens + excluded.cached_tokens,
+    sent = sent + excluded.sent, cost_nanos = cost_nanos + excluded.cost_nanos
 """
+_ADDED_LATER = ("sent", "cost_nanos")
+"""Columns that files of version 1 do not have."""
 _SINCE = "SELECT * FROM usage WHERE day >= ? ORDER BY day, tenant, model"
 
 Key = tuple[str, str, str]  # day, tenant, model
-Counts = list[int]  # requests, prompt, completion, cached tokens
+Counts = list[int]  # requests, prompt, completion, cached tokens; sent outside, cost in billionths
 
 
 class UsageFile:
@@ -106,4 +110,8 @@ def _prepare(file: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("it was made by another program, or by a newer version")
     if version < SCHEMA_VERSION:
         file.execute(_SCHEMA)
+        present = {row[1] for row in file.execute("PRAGMA table_info(usage)")}
+        for column in _ADDED_LATER:
+            if column not in present:
+                file.execute(f"ALTER TABLE usage ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
         file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -34,6 +34,8 @@ class UsageRow:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    sent: int = 0  # requests that an external address got
+    cost_nanos: int = 0  # what they cost, in billionths of the currency of the model's price
 
 
 def day_of(now_s: float) -> str:
@@ -81,19 +83,27 @@ class UsageStore:
         completion_tokens: int,
         cached_tokens: int = 0,
         requests: int = 1,
+        sent: int = 0,
+        cost_nanos: int = 0,
     ) -> None:
-        """Count one response. now_s: Unix seconds of its start, whose day it counts for."""
+        """Count one response. now_s: Unix seconds of its start, whose day it counts for; sent, cost_nanos: ``UsageRow``
+
+        What an external model costs is counted apart from the response, with ``requests=0``.
+        """
         if not self._day_starts_s <= now_s < self._day_ends_s:
             self._set_day(now_s)
         key = (self._day, tenant, model)
         with self._added_lock:
             counts = self._added.get(key)
             if counts is None:
-                counts = self._added[key] = [0, 0, 0, 0]
+                counts = self._added[key] = [0, 0, 0, 0, 0, 0]
             counts[0] += requests
             counts[1] += prompt_tokens
             counts[2] += completion_tokens
             counts[3] += cached_tokens
+            if sent:
+                counts[4] += sent
+                counts[5] += cost_nanos
 
     def flush(self) -> None:
         """Write what was added. Blocks: call it in a thread. A file that fails sets ``problem``, and loses nothing."""
@@ -178,4 +188,4 @@ class UsageStore:
 
 def _merge(into: dict[Key, Counts], more: Iterable[tuple[Key, Counts]]) -> None:
     for key, counts in more:
-        into[key] = [a + b for a, b in zip(into.get(key, (0, 0, 0, 0)), counts, strict=True)]
+        into[key] = [a + b for a, b in zip(into.get(key, (0, 0, 0, 0, 0, 0)), counts, strict=True)]

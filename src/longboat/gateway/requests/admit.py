@@ -102,6 +102,8 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
         return deadline
     call = _call(request, plan, pools=route.pools, body=body, why=route.why, facts=facts)
     call.deadline_s = deadline
+    if route.overflow is not None:
+        call.overflow = route.overflow
     if b"x-longboat-resume" in request.noted:
         return _come_back(call, plan.live.policy.salt, time.time())
     if plan.api is RESPONSES:
@@ -241,6 +243,6 @@ def _come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
         return error_responses.bad_resume()
     if type(facts) is not Facts or not facts.stream:
         return error_responses.bad_resume()
-    call.pools = (token.pool,)
+    call.pools, call.overflow = (token.pool,), None
     call.comes_back = (token, point)
     return call

@@ -22,7 +22,7 @@ async def follow_load(table: LiveTable, every_s: float) -> None:
     gate = asyncio.Semaphore(_AT_ONCE)
     while True:
         await asyncio.sleep(every_s)
-        wanted = [u for u in table.upstreams() if u.ready and u.capacity]
+        wanted = [u for u in table.upstreams() if u.ready and u.capacity and u.address is None]
         await asyncio.gather(*(_look(upstream, table.engine_capacity(upstream), gate) for upstream in wanted))
         for pool in table.pools():
             if pool.num_waiting:

@@ -6,9 +6,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from longboat.gateway.upstreams.connection import EngineConnection, UpstreamConnection
+
+if TYPE_CHECKING:
+    from longboat.gateway.external.address import Address
 
 __all__ = ("IdleConnections",)
 
@@ -16,9 +19,11 @@ __all__ = ("IdleConnections",)
 class IdleConnections:
     """The pool of connections to one engine that carry no request now."""
 
-    __slots__ = ("_closed", "_idle", "_target", "_timeout_s")
+    __slots__ = ("_address", "_closed", "_idle", "_target", "_timeout_s")
 
-    def __init__(self, target: tuple[str, int], timeout_s: float) -> None:
+    def __init__(self, target: tuple[str, int], timeout_s: float, address: Address | None = None) -> None:
+        """address: of an external model; None: of an engine, which is reached directly and without TLS"""
+        self._address = address
         self._target = target  # host and port
         self._timeout_s = timeout_s  # for opening a connection
         self._idle: deque[tuple[EngineConnection, float]] = deque()  # with the time since which each is idle
@@ -39,10 +44,13 @@ class IdleConnections:
         """
         connection = UpstreamConnection(self.keep)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: cast("asyncio.Protocol", connection.path), *self._target
-                )
+            if self._address is not None:
+                await self._address.open(lambda: connection.path)
+            else:
+                async with asyncio.timeout(self._timeout_s):
+                    await asyncio.get_running_loop().create_connection(
+                        lambda: cast("asyncio.Protocol", connection.path), *self._target
+                    )
         except UnicodeError as error:  # from the name look-up
             raise OSError(f"{self._target[0]!r} is not a valid host name") from error
         except asyncio.CancelledError:

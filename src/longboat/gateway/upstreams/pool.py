@@ -8,6 +8,7 @@ import time
 from typing import Protocol
 
 from longboat.core.policy import QueuePolicy
+from longboat.gateway.external.outside import Outside
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.health.outliers import Outliers
 from longboat.routing.health.resume_budget import ResumeBudget
@@ -45,6 +46,7 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         "_timer",
         "model",
         "outliers",
+        "outside",
         "parked",
         "ready_s",
         "scheduler",
@@ -55,6 +57,7 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         self.model = model
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
+        self.outside: Outside | None = None  # what is known of an external model; None: a model of the fleet
         # Time (monotonic) at which an endpoint was last ready; a process that begins now knows no earlier one.
         self.ready_s = time.monotonic()
         self.parked: dict[Waiting, None] = {}  # requests that wait for an engine

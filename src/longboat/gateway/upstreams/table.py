@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from longboat.clock import WALL
 from longboat.core.clock import Clock
+from longboat.core.external import ExternalModel
 from longboat.core.policy import QueuePolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
+from longboat.gateway.upstreams.external_endpoints import ExternalEndpoints
 from longboat.gateway.upstreams.pool import Pool
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.capacity.slots import Demand
@@ -16,7 +20,7 @@ __all__ = ("LiveTable",)
 MOVED = "it is taken out of use"
 
 
-class LiveTable:
+class LiveTable:  # size: endpoints come from tables and from policies, and all of the gateway asks for them
     """The newest table. Endpoints that stay keep their connections and their counts."""
 
     def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, clock: Clock = WALL) -> None:
@@ -27,6 +31,8 @@ class LiveTable:
         self.version = 0
         self.table: EndpointTable | None = None
         self.models: tuple[str, ...] = ()
+        self._own: tuple[Upstream, ...] = ()  # the endpoints of the table
+        self._external = ExternalEndpoints(limits)
         self._pools: dict[str, Pool] = {}
         self._engine_capacities: dict[str, int | None] = {}
 
@@ -43,7 +49,7 @@ class LiveTable:
         if epoch == self.epoch and table.version < self.version:
             return False
         table = table.over(self.table)
-        old = {(u.model, u.key, u.api_key): u for u in self.upstreams()}
+        old = {(u.model, u.key, u.api_key): u for u in self._own}
         made = [self._live(endpoint, old) for endpoint in table.endpoints]
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
             upstream.learn(endpoint)
@@ -54,12 +60,22 @@ class LiveTable:
             upstream.retire()
         self._engine_capacities = {e.key: e.engine_capacity for e in table.endpoints}
         self.epoch, self.version, self.table = epoch, table.version, table
-        self.models = tuple(dict.fromkeys((*table.models, *(e.model for e in table.endpoints))))
-        self._fill_pools(made)
+        self._own = tuple(made)
+        self._fill_pools()
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
             if endpoint.moving:
                 upstream.move_streams(MOVED)
         return True
+
+    def set_external(self, models: Sequence[ExternalModel]) -> None:
+        """Take the external models. Those that stay keep their connections and their counts."""
+        if self._external.take(models):
+            self._fill_pools()
+
+    def read_keys_again(self, now_s: float) -> None:
+        """Take other keys of external models, where their files changed."""
+        if self._external.refresh(now_s):
+            self._fill_pools()
 
     def pool(self, model: str) -> Pool | None:
         """Return a model's endpoints and queue; None where the fleet has no such model."""
@@ -104,12 +120,17 @@ class LiveTable:
     def has_ready(self) -> bool:
         return any(u.ready for u in self.upstreams())
 
-    def _fill_pools(self, made: list[Upstream]) -> None:
+    def _fill_pools(self) -> None:
         """Give the endpoints to the pools. Pools that stay keep their queues; those of models that left are closed."""
+        external, table = self._external, self.table
+        names = table.models if table is not None else ()
+        self.models = tuple(dict.fromkeys((*names, *(u.model for u in self._own), *external.models)))
         old, self._pools = self._pools, {}
         for model in self.models:
             pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
-            pool.upstreams = tuple(u for u in made if u.model == model)
+            pool.outside = external.models.get(model)
+            all_upstreams = self._own if pool.outside is None else external.upstreams
+            pool.upstreams = tuple(u for u in all_upstreams if u.model == model)
             if pool.any_ready:
                 pool.ready_s = self._clock.monotonic_s()
             if pool.num_waiting:

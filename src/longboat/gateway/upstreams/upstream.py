@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from longboat.core.errors import UserInputError
 from longboat.core.states import Endpoint, ResumeLevel
 from longboat.gateway.config import GatewayLimits
+from longboat.gateway.external.address import Address
 from longboat.gateway.upstreams.idle_connections import IdleConnections
 from longboat.routing.health.breaker import Breaker
 from longboat.routing.health.poison import Admitted
@@ -18,6 +19,7 @@ from longboat.routing.health.watchdog import PauseStats
 __all__ = ("MovableStream", "Upstream", "request_end")
 
 _NO_RESUME: Final = ResumeLevel.NONE
+_EXTERNAL_IDLE_S: Final = 30.0  # a TLS handshake over a long way is dear, and servers there keep connections longer
 
 
 class MovableStream(Protocol):
@@ -44,6 +46,7 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "_base_path",
         "_doubted",
         "_own_lines",
+        "address",
         "announced_ready",
         "api_key",
         "beats",
@@ -52,6 +55,8 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "connections",
         "ejected",
         "gone",
+        "held_until_s",
+        "idle_s",
         "key",
         "leaving",
         "limits",
@@ -68,10 +73,13 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "url",
     )
 
-    def __init__(self, endpoint: Endpoint, limits: GatewayLimits) -> None:
-        """:raises UserInputError: the endpoint's URL is not http://HOST:PORT."""
-        host, port, base_path, authority = _split(endpoint.url)
+    def __init__(self, endpoint: Endpoint, limits: GatewayLimits, address: Address | None = None) -> None:
+        """address: of an external model. Raise UserInputError where an engine's URL is not http://HOST:PORT."""
+        host, port, base_path, authority = ("", 0, "", "") if address is not None else _split(endpoint.url)
+        self.address = address
         self.target = (host, port)
+        self.held_until_s = 0.0  # it asked for a pause until then (monotonic)
+        self.idle_s = limits.pool_idle_s if address is None else _EXTERNAL_IDLE_S  # of a connection that is kept
         self.url = endpoint.url
         self.model = endpoint.model
         self.replica = endpoint.replica
@@ -92,7 +100,7 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         self.pace = PauseStats()
         self.ejected = False  # much slower than its siblings
         self.gone = False  # it left the table
-        self.connections = IdleConnections(self.target, limits.connect_timeout_s)
+        self.connections = IdleConnections(self.target, limits.connect_timeout_s, address)
         self._doubted = False
         authorization = f"authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
         self._base_path = base_path.encode("latin-1")
@@ -103,6 +111,8 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
 
         The gateway's own lines replace those of the client.
         """
+        if self.address is not None:
+            return self.address.request_start(method, path, forwarded)
         first = b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self._base_path, path)
         return b"".join((first, self._own_lines, *forwarded))
 
@@ -156,6 +166,17 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
     def mark_up(self) -> None:
         """Use the endpoint again, where the table has it as ready."""
         self.lost, self.ready = "", self.announced_ready
+
+    def hold(self, seconds: float) -> None:
+        """Send nothing there for a while: it asked for that."""
+        now_s = time.monotonic()
+        self.held_until_s = max(self.held_until_s, now_s + seconds)
+        self.ready = False
+        asyncio.get_running_loop().call_later(self.held_until_s - now_s, self._end_hold)
+
+    def _end_hold(self) -> None:
+        if time.monotonic() >= self.held_until_s - 0.001 and not self.lost:
+            self.ready = self.announced_ready
 
     def retire(self) -> None:
         """Note that the endpoint left the table: running responses go on, and no connection is pooled any more."""

@@ -17,10 +17,13 @@ Names = Collection[str] | None
 """Names that may be written; None where they cannot be known."""
 
 
-def gateway_problems(gateway: GatewayParts, models: Names, *, at: Path = ("gateway",)) -> list[Problem]:
+def gateway_problems(
+    gateway: GatewayParts, models: Names, *, external: Collection[str] = (), at: Path = ("gateway",)
+) -> list[Problem]:
     """Return every mistake that no single value shows.
 
-    models: names that are served, None where one of them cannot be read; at: where the section stands
+    models: names that are served, None where one of them cannot be read; external: those that other people serve
+    at: where the section stands
     """
     aliases = gateway.alias_names
     served = None if models is None or aliases is None else {*models, *aliases}
@@ -31,6 +34,8 @@ def gateway_problems(gateway: GatewayParts, models: Names, *, at: Path = ("gatew
         *_tenants_without_keys(gateway, at),
         *_alias_problems(gateway, models, (*at, "aliases")),
         *_fallback_problems(gateway, models, (*at, "fallbacks")),
+        *_overflow_problems(gateway, models, (*at, "overflow")),
+        *_unused_external(gateway, external, at),
         *_rule_problems(gateway, served, (*at, "rules")),
         *_tenant_model_problems(gateway, served, (*at, "tenants")),
     ]
@@ -82,6 +87,34 @@ def _fallback_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterat
         if cycle := _cycle_from(name, gateway.fallbacks):
             what = f"{' -> '.join(cycle)} is a circle"
             yield Problem(where=show(where), what=what, hint=f"take {cycle[-1]} out of the list of {cycle[-2]}")
+
+
+def _overflow_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterator[Problem]:
+    for name, overflow in gateway.overflow.items():
+        yield from _unknown(name, models, (*at, name))
+        yield from _unknown(overflow.to, models, (*at, name, "to"))
+        if overflow.to == name:
+            yield Problem(where=show((*at, name, "to")), what="it is the model itself", hint="name another model")
+
+
+def _unused_external(gateway: GatewayParts, external: Collection[str], at: Path) -> Iterator[Problem]:
+    """Yield fallbacks and overflows to external models that no tenant allows: they would never happen."""
+    if gateway.tenant_names is None or any(tenant.external for _, tenant in gateway.tenants):
+        return
+    places = [
+        *(((*at, "overflow", name, "to"), overflow.to) for name, overflow in gateway.overflow.items()),
+        *(
+            ((*at, "fallbacks", name, index), other)
+            for name, others in gateway.fallbacks.items()
+            if name not in external
+            for index, other in enumerate(others)
+        ),
+    ]
+    name = min(gateway.tenant_names, default=ANONYMOUS)
+    for where, model in places:
+        if model in external:
+            what = f"no tenant lets its requests go to {model!r}, outside the fleet"
+            yield Problem(where=show(where), what=what, hint=f"write tenants: [{{name: {name}, external: true}}]")
 
 
 def _cycle_from(start: str, fallbacks: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -78,6 +78,9 @@ def _missing(path: Path, where: str) -> Problem:
         "key": "write key: /etc/longboat/tls.key, the PEM file that belongs to the certificate",
         "to": "write to: NAME, the model that gets these requests",
         "source": "write source: builtin:tiny, /a/folder or hf:org/name",
+        "urls": "write urls: [https://api.example.com/v1]",
+        "input_per_million": "write what a million prompt tokens cost: input_per_million: 0.5",
+        "output_per_million": "write what a million completion tokens cost: output_per_million: 1.5",
         "name": "give the model a name: the source has no letters that could stand in a URL",
     }
     return Problem(where=where, what=f"{field} is missing", hint=hints.get(field, f"write {field}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from longboat.core.errors import Problem
@@ -12,21 +11,15 @@ from longboat.spec.text.yaml_text import Plain
 __all__ = ("take_later",)
 
 ANY = "*"
-Test = Callable[[Plain], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """A part of the file that belongs to later work. applies: to which of its values."""
+    """A part of the file that belongs to later work."""
 
     path: tuple[str, ...]
     what: str
     hint: str
-    applies: Test = lambda _: True
-
-
-def _is(*values: str) -> Test:
-    return lambda value: isinstance(value, str) and value in values
 
 
 def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[Later, ...]:
@@ -34,11 +27,6 @@ def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[L
 
 
 MODEL = ("models", ANY)
-ENGINES = _is("tgi", "external")
-
-BY_HAND = (
-    "or start that engine yourself, and a gateway before it: longboat gateway run --upstream NAME=http://HOST:PORT"
-)
 
 LATER: tuple[Later, ...] = (
     *_table((*MODEL, "split"), "data and expert parallelism", "use replicas, tensor and pipeline", "data", "expert"),
@@ -47,8 +35,6 @@ LATER: tuple[Later, ...] = (
     *_table(MODEL, "autoscaling", "write replicas: auto, or a number", "min_replicas", "max_replicas", "autoscaling"),
     *_table((), "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
     *_table(MODEL, "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
-    Later(path=(*MODEL, "engine"), what="this engine", hint=f"write engine: vllm; {BY_HAND}", applies=ENGINES),
-    Later(path=(*MODEL, "engine", "kind"), what="this engine", hint=f"write kind: vllm; {BY_HAND}", applies=ENGINES),
     *_table((), "service levels", "write load: {ttft_ms: 500, itl_ms: 50} in a model", "slo"),
     *_table(MODEL, "service levels", "write load: {ttft_ms: 500, itl_ms: 50}", "slo"),
     *_table(MODEL, "LoRA adapters", "serve a merged model", "lora", "adapters"),
@@ -60,10 +46,9 @@ def take_later(data: dict[str, Plain]) -> list[Problem]:
     problems = []
     for entry in LATER:
         for path, owner, value in _matches(data, entry.path, ()):
-            if entry.applies(value):
-                del owner[str(path[-1])]
-                written = f" ({value})" if isinstance(value, str) else ""
-                problems.append(Problem(where=show(path), what=f"not yet: {entry.what}{written}", hint=entry.hint))
+            del owner[str(path[-1])]
+            written = f" ({value})" if isinstance(value, str) else ""
+            problems.append(Problem(where=show(path), what=f"not yet: {entry.what}{written}", hint=entry.hint))
     return problems
 
 

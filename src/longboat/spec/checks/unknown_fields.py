@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from longboat.spec.checks.wording import near
-from longboat.spec.types import fleet, gateway
+from longboat.spec.types import external, fleet, gateway
 
 __all__ = ("SECTIONS", "fields_of", "hint_for", "limits_of")
 
@@ -21,6 +21,10 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "resources"): fleet.ResourcesSpec,
     ("models", "placement"): fleet.PlacementSpec,
     ("models", "update"): fleet.UpdateSpec,
+    ("external",): external.ExternalModelSpec,
+    ("external", "engine"): external.ExternalSpec,
+    ("external", "engine", "limits"): external.SpendingSpec,
+    ("external", "engine", "price"): external.PriceSpec,
     ("gateway",): gateway.GatewaySpec,
     ("gateway", "tls"): gateway.TlsSpec,
     ("gateway", "tenants"): gateway.TenantSpec,
@@ -28,6 +32,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "cors"): gateway.CorsSpec,
     ("gateway", "aliases"): gateway.AliasSpec,
     ("gateway", "aliases", "pools"): gateway.PoolSpec,
+    ("gateway", "overflow"): gateway.OverflowSpec,
     ("gateway", "rules"): gateway.RuleSpec,
     ("gateway", "queue"): gateway.QueueSpec,
     ("gateway", "resume"): gateway.ResumeSpec,
@@ -85,10 +90,15 @@ ELSEWHERE: Mapping[str, str] = {
 
 RUNNING = "for an engine that runs already: longboat gateway run --upstream MODEL=http://HOST:PORT"
 
+KEY = "write api_key_env: NAME, the nodes' environment variable with the key, or api_key_file: /etc/longboat/key"
+
 # The same for words that mean something else in other sections.
 HERE: Mapping[tuple[tuple[str, ...], str], str] = {
     **{((*section,), word): RUNNING for section in ((), ("models",), ("models", "engine")) for word in ADDRESSES},
     (("gateway", "tracing"), "url"): "write endpoint",
+    **{(("external", "engine"), word): KEY for word in ("api_key", "key", "token", "password")},
+    **{(("external", "engine"), word): "write urls: [https://api.example.com/v1]" for word in ADDRESSES},
+    (("external",), "source"): "leave source out: urls of the engine say where the model is",
 }
 
 # Fields of several sections: where else they stand says nothing about what was meant.

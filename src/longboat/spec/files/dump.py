@@ -28,6 +28,7 @@ def dump_fleet(fleet: Fleet) -> str:
     """Write the fleet as a file with what differs from the defaults; load_fleet gives the same fleet back."""
     data = fleet.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = {"apiVersion": fleet.api_version, "name": fleet.name} | data
+    data["models"] = [*data["models"], *data.pop("external", ())]
     text = _yaml(data, readable=True)
     # Inside quotes the emitter writes these as they are, and a reader takes them for line breaks.
     return _yaml(data, readable=False) if LINE_BREAKS & set(text) else text
@@ -42,5 +43,6 @@ def fleet_digest(fleet: Fleet) -> str:
     """SHA-256 in hex of what the fleet means: equal for short and long forms, and for any order of models and keys."""
     data = fleet.model_dump(mode="json", by_alias=True)
     data["models"].sort(key=lambda model: model["name"])
+    data["external"].sort(key=lambda model: model["name"])
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -19,6 +19,7 @@ from longboat.spec.checks.not_yet import take_later
 from longboat.spec.checks.wording import shown
 from longboat.spec.text.location import Path, show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
+from longboat.spec.types.external import KIND
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.gateway_parts import parts_of
@@ -29,6 +30,7 @@ __all__ = ("Reading", "fleet_from", "load_fleet", "read_fleet", "read_source")
 
 NO_NAME = "name is missing"
 MODEL_PLACE = re.compile(r"models\[(\d+)\]")
+EXTERNAL_PLACE = re.compile(r"external\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +125,13 @@ def read_values(data: object, origin: str, *, folder: str) -> Reading:
     spelled.models(whole)
     values = spelled.tuples(whole)
     assert isinstance(values, dict)
-    problems += [*_same_names(whole, spelled.sugar), *_between_parts(values)]
+    problems += [*_same_names(whole, spelled.sugar), *_between_parts(values), *_order_problems(values)]
+    in_file = _set_apart(values)
     fleet, details = _validated(values, folder)
     details = [detail for detail in details if not _is_consequence(detail, whole)]
     num_later += sum(detail["type"] == LATER for detail in details)
-    problems = _without_consequences([*problems, *(problem_of(detail, spelled.sugar) for detail in details)])
+    found = (_placed(problem_of(detail, spelled.sugar), in_file) for detail in details)
+    problems = _without_consequences([*problems, *found])
     if fleet is not None and not problems:
         positions = tuple(range(len(fleet.models)))
         return Reading(origin=origin, fleet=fleet, sound=fleet, gateway=fleet.gateway, positions=positions)
@@ -168,6 +172,8 @@ def _sound_part(
     items = list(enumerate(models)) if isinstance(models, tuple) else []
     sound = [(index, model) for index, model in items if index not in wrong]
     part: dict[str, object] = {"models": tuple(model for _, model in sound), "gateway": gateway or GatewaySpec()}
+    if gateway is not None:
+        part["external"] = values.get("external", ())
     if "name" in values and not any(problem.where == "name" for problem in problems):
         part["name"] = values["name"]
     fleet, _ = _validated(part, folder)
@@ -199,12 +205,56 @@ def _same_names(data: dict[str, Plain], sugar: dict[Path, Path]) -> list[Problem
     return problems
 
 
+def _is_external(model: object) -> bool:
+    engine = model.get("engine") if isinstance(model, dict) else None
+    return isinstance(engine, dict) and engine.get("kind") == KIND
+
+
+def _order_problems(values: dict[str, object]) -> list[Problem]:
+    """Return a problem for each external model that stands before another one, and for a list of their own."""
+    models = values.get("models")
+    kinds = [_is_external(model) for model in models] if isinstance(models, tuple) else []
+    last = max((index for index, is_external in enumerate(kinds) if not is_external), default=-1)
+    problems = [
+        Problem(
+            where=f"models[{index}]",
+            what="an external model stands before models of the fleet",
+            hint=f"move it behind models[{last}]",
+        )
+        for index in range(last)
+        if kinds[index]
+    ]
+    if "external" in values:
+        hint = "write under models: {name: NAME, engine: {kind: external, urls: [https://api.example.com/v1]}}"
+        problems.append(Problem(where="external", what="there is no field 'external' here", hint=hint))
+    return problems
+
+
+def _set_apart(values: dict[str, object]) -> tuple[int, ...]:
+    """Take the external models out of the list of models. Return their places in the file."""
+    models = values.get("models")
+    values.pop("external", None)
+    if not isinstance(models, tuple):
+        return ()
+    places = tuple(index for index, model in enumerate(models) if _is_external(model))
+    if places:
+        values["external"] = tuple(models[index] for index in places)
+        values["models"] = tuple(model for index, model in enumerate(models) if index not in places)
+    return places
+
+
+def _placed(problem: Problem, in_file: Sequence[int]) -> Problem:
+    where = EXTERNAL_PLACE.sub(lambda found: f"models[{in_file[int(found[1])]}]", problem.where, count=1)
+    return replace(problem, where=where)
+
+
 def _between_parts(values: dict[str, object]) -> list[Problem]:
     """Return what the gateway's parts and the models' names make wrong together."""
     models = values.get("models")
     names = [_name_meant(model) for model in models] if isinstance(models, tuple) else [""]
     known = None if "" in names else names
-    return gateway_problems(parts_of(values.get("gateway")), known)
+    external = {_name_meant(model) for model in models if _is_external(model)} if isinstance(models, tuple) else set()
+    return gateway_problems(parts_of(values.get("gateway")), known, external=external)
 
 
 def _name_meant(model: object) -> str:

@@ -26,7 +26,12 @@ def fleet_schema() -> Schema:
     model["properties"]["engine"] = _short_or_long(
         {"type": "string", "enum": kinds}, "EngineSpec", "The engine, or its kind."
     )
-    whole["properties"]["models"]["items"] = _short_or_long(source, "ModelSpec", "A model, or just its source.")
+    whole["properties"]["models"]["items"] = {
+        "anyOf": [source, {"$ref": "#/$defs/ModelSpec"}, {"$ref": "#/$defs/ExternalModelSpec"}],
+        "description": "A model, or just its source.",
+    }
+    whole["properties"]["models"]["minItems"] = 1
+    del whole["properties"]["external"]
     definitions["Fleet"] = _tidy(whole)
     return {
         "$schema": DIALECT,

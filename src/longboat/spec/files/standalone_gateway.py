@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
@@ -18,6 +19,7 @@ from longboat.spec.checks.mistakes import problem_of
 from longboat.spec.checks.wording import near, shown
 from longboat.spec.text.location import show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
+from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.gateway_parts import parts_of
 from longboat.spec.types.section import Section, mistake
@@ -111,14 +113,16 @@ class AloneSpec(Section):
 
     upstreams: tuple[UpstreamSpec, ...] = Field(max_length=MAX_UPSTREAMS)
     """The engines."""
+    models: tuple[ExternalModelSpec, ...] = Field(default=(), max_length=MAX_UPSTREAMS)
+    """Models that other people serve, as in the fleet file."""
     gateway: GatewaySpec = GatewaySpec()
     """As in the fleet file."""
     health: HealthSpec = HealthSpec()
     """How engines are looked after."""
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """Names that are served, each once, in the order of the file."""
+    def models_of_engines(self) -> tuple[str, ...]:
+        """Names that the engines serve, each once, in the order of the file."""
         return tuple(dict.fromkeys(upstream.model for upstream in self.upstreams))
 
 
@@ -155,18 +159,27 @@ def alone_from(
     else:
         if spec.upstreams or not problems:
             problems += _upstream_problems(spec)
-    problems += gateway_problems(parts_of(values.get("gateway")), _model_names(values.get("upstreams")))
+    external = _external_names(values.get("models"))
+    problems += gateway_problems(
+        parts_of(values.get("gateway")), _model_names(values.get("upstreams"), external), external=external
+    )
     if problems:
         raise refusal([_as_written(problem, written or {}) for problem in problems], origin)
     return spec
 
 
-def _model_names(upstreams: object) -> list[str] | None:
+def _external_names(models: object) -> list[str]:
+    items = models if isinstance(models, tuple) else ()
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    return [name for name in names if isinstance(name, str)]
+
+
+def _model_names(upstreams: object, external: Sequence[str]) -> list[str] | None:
     """Return the names that are served; None where one of them cannot be read, or there is none."""
     items = upstreams if isinstance(upstreams, tuple) else ()
     names = [item.get("model") if isinstance(item, dict) else None for item in items]
     known = [name for name in names if isinstance(name, str)]
-    return known if known and len(known) == len(names) else None
+    return [*known, *external] if (known or external) and len(known) == len(names) else None
 
 
 def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> tuple[Endpoint, ...]:
@@ -194,6 +207,8 @@ def endpoints_of(upstreams: Sequence[UpstreamSpec], keys: Mapping[str, str]) -> 
 def _problem_of(detail: ErrorDetails) -> Problem:
     """Return one Problem; the sections that the fleet file does not have name their own fields."""
     path = detail["loc"]
+    if path[0] == "models":
+        return _external_problem(detail)
     sections: dict[str, type[Section]] = {"upstreams": UpstreamSpec, "health": HealthSpec}
     owner = sections.get(str(path[0]))
     if owner is None or detail["type"] != "extra_forbidden":
@@ -203,19 +218,42 @@ def _problem_of(detail: ErrorDetails) -> Problem:
     return Problem(where=show(path), what=f"there is no field {word!r} here", hint=hint)
 
 
+def _external_problem(detail: ErrorDetails) -> Problem:
+    """Return what is wrong with an external model, as the fleet file's reader says it."""
+    path = detail["loc"]
+    if path[-2:] == ("engine", "kind") or path[2:] in ((), ("engine",), ("source",)):
+        hint = "write upstreams: for engines that run already, or use longboat up to start models"
+        what = "a gateway by itself starts no models: only external ones may stand here"
+        return Problem(where=show(path), what=what, hint=hint)
+    found = problem_of({**detail, "loc": ("external", *path[1:])}, {})
+    return replace(found, where=found.where.replace("external", "models", 1))
+
+
 def _unknown(name: str) -> Problem:
     known = list(AloneSpec.model_fields)
-    if name == "models":
-        hint = "a gateway by itself starts no models: write upstreams:, or use longboat up"
-    else:
-        hint = f"write {close}" if (close := near(name, known)) else f"known here: {', '.join(known)}"
-        if name in GatewaySpec.model_fields:
-            hint = f"{name} stands under gateway"
+    hint = f"write {close}" if (close := near(name, known)) else f"known here: {', '.join(known)}"
+    if name in GatewaySpec.model_fields:
+        hint = f"{name} stands under gateway"
     return Problem(where=name, what=f"there is no field {name!r} here", hint=hint)
 
 
+def _double_models(spec: AloneSpec) -> list[Problem]:
+    names = [model.name for model in spec.models]
+    return [
+        Problem(
+            where=show(("models", index, "name")),
+            what=f"{name!r} is already the name of another model",
+            hint="give one of them another name",
+        )
+        for index, name in enumerate(names)
+        if name in names[:index] or name in spec.models_of_engines
+    ]
+
+
 def _upstream_problems(spec: AloneSpec) -> list[Problem]:
-    if not spec.upstreams:
+    if problems := _double_models(spec):
+        return problems
+    if not spec.upstreams and not spec.models:
         hint = "write --upstream MODEL=http://HOST:PORT, or upstreams: in a file for --config"
         return [Problem(where="upstreams", what="there is no upstream", hint=hint)]
     endpoints = endpoints_of([u.model_copy(update={"api_key_env": None}) for u in spec.upstreams], {})

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longboat.core.sizes import canonical_size, size_bytes
 from longboat.engine_names import engine_names
+from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
@@ -341,6 +342,12 @@ class ModelSpec(Section):
         return found
 
 
+def _not_empty(models: tuple[ModelSpec, ...], info: ValidationInfo) -> tuple[ModelSpec, ...]:
+    if not models and not info.data.get("external"):
+        raise mistake("0 entries, at least 1 are allowed", "write models: [builtin:tiny]")
+    return models
+
+
 class Fleet(Section):
     """A fleet: models and the gateway in front of them."""
 
@@ -348,7 +355,9 @@ class Fleet(Section):
     """Version of this file's format."""
     name: Annotated[str, AfterValidator(_fleet_name)] = "longboat"
     """Name of the fleet; a cluster runs one."""
-    models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=MAX_MODELS)
+    external: tuple[ExternalModelSpec, ...] = Field(default=(), max_length=MAX_MODELS)
+    """The models that other people serve; in the file they stand under models too."""
+    models: Annotated[tuple[ModelSpec, ...], AfterValidator(_not_empty)] = Field(max_length=MAX_MODELS)
     """The models, each a mapping or just its source."""
     gateway: GatewaySpec = GatewaySpec()
     """The address of the fleet."""
@@ -356,3 +365,8 @@ class Fleet(Section):
     def model_named(self, name: str) -> ModelSpec | None:
         """Return the model that clients call ``name``."""
         return next((model for model in self.models if model.name == name), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all models, those that other people serve last."""
+        return (*(model.name for model in self.models), *(model.name for model in self.external))

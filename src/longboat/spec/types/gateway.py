@@ -32,6 +32,7 @@ __all__ = (
     "CorsSpec",
     "GatewaySpec",
     "LogsSpec",
+    "OverflowSpec",
     "PoolSpec",
     "QueueSpec",
     "RedisSpec",
@@ -83,6 +84,8 @@ class TenantSpec(Section):
     """Tenants of one group share the engines' prefix cache; null isolates the tenant."""
     tags: tuple[Word, ...] = Field(default=(), max_length=50)
     """Words that rules can match."""
+    external: bool = False
+    """Whether its requests for models of the fleet may fall back or overflow to external models."""
     allow_fields: tuple[Literal["kv_transfer_params", "priority", "request_id", "vllm_xargs"], ...] = ()
     """Fields for trusted tenants only that this tenant may send to the engines."""
 
@@ -185,6 +188,15 @@ class RuleSpec(Section):
     """Least number of tokens of the prompt plus the requested completion."""
     max_context_tokens: Upper = None
     """Greatest number of tokens of the prompt plus the requested completion."""
+
+
+class OverflowSpec(Section):
+    """Where requests go that would wait too long for their model."""
+
+    to: ModelName
+    """The model that serves them, of the fleet or external; they stay where it has no room."""
+    after_s: float = Field(default=5.0, ge=0, le=3600)
+    """Seconds of waiting after which a request goes there."""
 
 
 class QueueSpec(Section):
@@ -294,6 +306,8 @@ class GatewaySpec(Section):
     """Other names for models."""
     fallbacks: dict[ModelName, tuple[ModelName, ...]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Model: the models that are tried in order if it cannot serve a request and no response has begun."""
+    overflow: dict[ModelName, OverflowSpec] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    """Model: where its requests go that would wait too long for it."""
     rules: tuple[RuleSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Rules that send requests to other models; the first that matches counts."""
     queue: QueueSpec = QueueSpec()

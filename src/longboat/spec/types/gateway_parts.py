@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from longboat.core.policy import ANONYMOUS
-from longboat.spec.types.gateway import DEFAULT_TENANT, AdminSpec, AliasSpec, GatewaySpec, RuleSpec, TenantSpec
+from longboat.spec.types.gateway import (
+    DEFAULT_TENANT,
+    AdminSpec,
+    AliasSpec,
+    GatewaySpec,
+    OverflowSpec,
+    RuleSpec,
+    TenantSpec,
+)
 from longboat.spec.types.section import Section
 
 __all__ = ("GatewayParts", "parts_of")
@@ -29,6 +37,7 @@ class GatewayParts:
     aliases: Numbered[AliasSpec] = ()
     rules: Numbered[RuleSpec] = ()
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overflow: Mapping[str, OverflowSpec] = field(default_factory=dict)
     tenant_names: frozenset[str] | None = frozenset()
     """Names of all tenants; None where one of them cannot be read."""
     tags: frozenset[str] | None = frozenset()
@@ -49,6 +58,7 @@ def parts_of(section: object) -> GatewayParts:
         aliases=aliases,
         rules=_entries(values, "rules", RuleSpec),
         fallbacks=_fallbacks(values.get("fallbacks")),
+        overflow=_overflow(values.get("overflow")),
         tenant_names=_tenant_names(_names(values, "tenants"), auth),
         tags=_tags(values, tenants),
         alias_names=_names(values, "aliases"),
@@ -104,6 +114,12 @@ def _tags(values: Mapping[str, Any], tenants: Iterable[tuple[int, TenantSpec]]) 
     )
     tags = frozenset(tag for tenant in read.values() for tag in tenant.tags)
     return tags if whole and len(read) == len(items) else None
+
+
+def _overflow(value: object) -> dict[str, OverflowSpec]:
+    items = value.items() if isinstance(value, dict) else ()
+    read = {str(name): _entry(item, OverflowSpec) for name, item in items}
+    return {name: entry for name, entry in read.items() if entry is not None}
 
 
 def _fallbacks(value: object) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,102 @@
+"""What a request reserves at an external model before it is sent there, and whether there is room for overflow."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from longboat.gateway.external.bill import Bill
+
+if TYPE_CHECKING:
+    from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.state import GatewayState
+    from longboat.gateway.external.outside import Outside
+    from longboat.gateway.http.responses import Refusal
+
+__all__ = ("Payment", "close_bill", "room_for")
+
+
+class Payment:
+    """The reservation of one sending at one external model. What can be decided at once is decided here."""
+
+    __slots__ = ("_bill", "_call", "_outside", "is_made", "may_need_others", "refusal")
+
+    def __init__(self, state: GatewayState, call: Call, outside: Outside | None = None) -> None:
+        """outside: None: the model that is being tried"""
+        self._call = call
+        outside = outside or call.outside
+        assert outside is not None
+        self._outside = outside
+        self.refusal: Refusal | None = None  # why it cannot be made, as far as this process knows
+        self.may_need_others = False  # other processes, or Redis, must be asked
+        self.is_made = not outside.is_counted
+        self._bill: Bill | None = None
+        if not self.is_made:
+            self._bill = _bill_of(state, call, outside)
+            self._try(state, self._bill)
+
+    def _try(self, state: GatewayState, bill: Bill) -> None:
+        if bill.is_paid or not self._outside.budgets:
+            self.is_made = True
+            return
+        counters = state.accounting.counters
+        if state.accounting.remote_counters is not None:
+            self.may_need_others = True
+            return
+        denied = bill.reserve(counters)
+        if denied is None:
+            self.is_made = True
+            return
+        self.refusal = self._outside.over_budget(*denied)
+        self.may_need_others = counters.lacks_lease
+
+    async def ask_others(self) -> Refusal | None:
+        """Make the reservation with the others' agreement; return why it cannot be made."""
+        assert self._bill is not None
+        denied = await self._bill.reserve_remotely()
+        return None if denied is None else self._outside.over_budget(*denied)
+
+    def give_back(self) -> None:
+        """Return what was reserved: the request goes elsewhere."""
+        bill, self._bill = self._bill, None
+        if bill is not None:
+            bill.give_back()
+            if self._call.bill is bill:
+                self._call.bill = None
+
+
+def room_for(state: GatewayState, call: Call, model: str) -> bool | Payment:
+    """Return whether a model has room for a request that overflows; a payment that others must agree to first.
+
+    Where the model is external and has room, what the request may cost is reserved already.
+    """
+    pool = state.table.pool(model)
+    if pool is None:
+        return False
+    if pool.outside is None:
+        return pool.slots > pool.in_use + pool.num_waiting
+    if pool.outside.refusal(call.path, pool.upstreams, time.monotonic(), is_last=False) is not None:
+        return False
+    payment = Payment(state, call, pool.outside)
+    if payment.is_made or not payment.may_need_others:
+        return payment.is_made
+    return payment
+
+
+def close_bill(state: GatewayState, call: Call, *, keep_for: str = "") -> None:
+    """Close the bill of the model that is left. keep_for: the next model, whose bill stays open"""
+    bill = call.bill
+    if bill is not None and bill.outside.model.name != keep_for:
+        call.bill = None
+        bill.settle(state.usage, call.tenant.name, bill.cost(0, 0))
+
+
+def _bill_of(state: GatewayState, call: Call, outside: Outside) -> Bill:
+    bill = call.bill
+    if bill is None or bill.outside.model.name != outside.model.name:
+        accounting, facts = state.accounting, call.facts
+        prompt = facts.num_prompt_tokens_estimate if facts is not None else 0
+        completion = max(0, call.cost_tokens - prompt)
+        counters = accounting.remote_counters or accounting.counters
+        bill = call.bill = Bill(outside, counters, prompt_tokens=prompt, completion_tokens=completion)
+    return bill
