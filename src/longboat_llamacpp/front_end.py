@@ -84,7 +84,7 @@ class FrontEnd:
             return _refusal(409, f"this engine cannot continue: {error}")
         try:
             return await self._relay(request, terms)
-        except aiohttp.ClientConnectionError as error:
+        except aiohttp.ClientError as error:
             if request.transport is not None:
                 request.transport.abort()  # a response that had begun must not look whole
             raise web.HTTPBadGateway(text=f"llama.cpp is gone: {error}") from error
