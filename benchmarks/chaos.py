@@ -1,6 +1,6 @@
 """Kills parts of Longboat under load, and compares every answer with that of an unfaulted run.
 
-usage: python benchmarks/chaos.py [--seed 7] [--streams 500] [--faults 40] [--engine fake|vllm|sglang] [--kinds kill,stop …]
+usage: python benchmarks/chaos.py [--seed 7] [--streams 500] [--faults 40] [--engine fake|vllm|sglang] [--kinds kill …]
 Writes build/chaos.json. Exit status 1: an answer failed, differed, or hung.
 """
 
