@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from longboat.gateway.api.body import BodyError, BodyKind, Facts, read_facts, splice
 from longboat.gateway.http.strict_json import MAX_DEPTH, decode_object
 
-JSON_KINDS = [kind for kind in BodyKind if kind not in (BodyKind.FORM, BodyKind.NONE)]
+# TGI's bodies have few fields, and any other is refused: see test_tgi_paths.
+JSON_KINDS = [kind for kind in BodyKind if kind not in (BodyKind.FORM, BodyKind.NONE, BodyKind.TGI)]
 SPACES = st.text(" \t\n\r", max_size=2)
 AWKWARD = st.sampled_from(['"', "\\", '":', '\\":', '" :', ":", " :", "a", "é", "\n", "{", "[", ",", "😀", "model"])
 STRINGS = st.lists(AWKWARD, max_size=4).map("".join)

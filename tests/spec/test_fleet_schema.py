@@ -34,7 +34,7 @@ def test_examples_load_and_follow_the_schema(path: Path) -> None:
         {"models": ["tiny"]},
         {"models": [{"name": "a"}]},
         {"models": [{"source": "builtin:tiny", "replicas": "2"}]},
-        {"models": [{"source": "builtin:tiny", "engine": "tgi"}]},
+        {"models": [{"source": "builtin:tiny", "engine": "ollama"}]},
         {"models": ["builtin:tiny"], "tenants": []},
         {"models": ["builtin:tiny"], "gateway": {"port": 0}},
     ],

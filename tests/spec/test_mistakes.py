@@ -356,12 +356,6 @@ def test_later_work_is_refused_as_not_yet(text: str, where: str, what: str) -> N
     assert problem.hint
 
 
-def test_hint_about_another_engine_names_a_way_that_works() -> None:
-    with pytest.raises(NotYetError) as caught:
-        load_fleet("models: [{source: builtin:tiny, engine: tgi}]", "fleet.yaml")
-    assert "longboat gateway run --upstream" in caught.value.hint
-
-
 def test_the_number_of_a_hint_is_one_that_the_field_takes() -> None:
     text = "{models: [builtin:tiny], gateway: {queue: {headroom_ratio: '95%'}}}"
     with pytest.raises(UserInputError) as caught:
