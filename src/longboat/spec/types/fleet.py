@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longboat.core.sizes import canonical_size, size_bytes
-from longboat.engine_names import engine_names
+from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import Section, mistake
@@ -69,8 +69,7 @@ def _source(value: str, info: ValidationInfo) -> str:
 
 
 def _kind(value: str) -> str:
-    known = engine_names()
-    if value not in known:
+    if value not in BUILT_IN and value not in (known := engine_names()):
         near = difflib.get_close_matches(value.lower(), known, n=1)
         raise mistake(f"{value!r} is not one of {', '.join(known)}", f"write {near[0] if near else ' or '.join(known)}")
     return value
