@@ -1,4 +1,4 @@
-"""``longboat engines``: install engine environments on this node, and list them."""
+"""``longboat engines``: install engine environments on this node, list them, and remove them."""
 
 from __future__ import annotations
 
@@ -81,6 +81,19 @@ def list_command(
         typer.echo(f"no engine environment in {engines_folder(home_folder())}; run: longboat engines install vllm")
 
 
+@engines_app.command("remove")
+def remove_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The environment, as longboat engines list shows it.")],
+    force: Annotated[bool, typer.Option("--force", help="Remove it even while processes use it.")] = False,
+) -> None:
+    """Remove an engine environment from this machine."""
+    from longboat.engines.environments.removal import remove
+    from longboat.folders import home_folder
+
+    taken_bytes = remove(name, home_folder(), force=force)
+    typer.echo(f"{name} is removed; {taken_bytes / 1e9:.1f} GB are free again")
+
+
 def _print_json(found: list[InstalledEnvironment]) -> None:
     import json
 
@@ -92,16 +105,20 @@ def _print_table(found: list[InstalledEnvironment]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "ENGINE", "VERSION", "PLATFORM", "INSTALLED", "PYTHON"):
+    for heading in ("NAME", "ENGINE", "VERSION", "PLATFORM", "SIZE", "INSTALLED", "PYTHON"):
         table.add_column(heading, overflow="fold")
     for item in found:
         row = _row(item)
-        table.add_row(*(row[key] for key in ("name", "engine", "version", "platform", "installed_at", "python")))
+        size = f"{int(row['size_bytes']) / 1e9:.1f} GB"
+        first = (str(row[key]) for key in ("name", "engine", "version", "platform"))
+        table.add_row(*first, size, str(row["installed_at"]), str(row["python"]))
     # A pipe has no width; print one line for each environment there.
     Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
 
 
-def _row(item: InstalledEnvironment) -> dict[str, str]:
+def _row(item: InstalledEnvironment) -> dict[str, str | int]:
+    from longboat.engines.environments.removal import size_bytes
+
     environment = item.environment
     return {
         "name": item.name,
@@ -109,6 +126,7 @@ def _row(item: InstalledEnvironment) -> dict[str, str]:
         "distribution": environment.distribution,
         "version": environment.version,
         "platform": environment.platform,
+        "size_bytes": size_bytes(item.folder),
         "installed_at": item.created_at,
         "python": environment.python,
         "fingerprint": environment.fingerprint,
