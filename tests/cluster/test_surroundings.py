@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,25 @@ def test_what_cannot_fit_is_refused_and_can_be_forced() -> None:
 def test_what_nobody_can_decide_cannot_be_forced() -> None:
     with pytest.raises(UserInputError, match="auto needs the model's layers"):
         checked("models: [{source: 'hf:a/b', split: auto}]", force=True)
+
+
+def test_two_models_share_a_processor_and_a_third_is_refused() -> None:
+    """The planner packs parts of a CPU, and refuses what is beyond one before anything starts."""
+    half = "{{source: builtin:tiny, name: {}, resources: {{cpus: 0.5}}}}"
+    node = replace(this_machine(), num_cpus=1.0)
+
+    def plan(*names: str) -> CheckedPlan:
+        fleet = load_fleet(f"models: [{', '.join(half.format(name) for name in names)}]", "x")
+        found = EngineFinding(platform="cpu", version="0.32.0")
+
+        def inspect(node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
+            return {i: NodeFindings(hostname="one", engines=dict.fromkeys(request.engines, found)) for i in node_ids}
+
+        return checked_plan(fleet, [node], inspect)
+
+    assert set(plan("a", "b").shapes) == {"a", "b"}
+    with pytest.raises(UserInputError) as caught:
+        plan("a", "b", "c")
+    (problem,) = caught.value.problems
+    assert problem.where.startswith("models[2]")
+    assert "CPU" in problem.what
