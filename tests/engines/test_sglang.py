@@ -17,7 +17,7 @@ from longboat.core.plan import EngineMemory, GangPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineCounters, EngineEnvironment, EngineLoad
 from longboat.engines.sglang.adapter import SglangAdapter
-from longboat.engines.sglang.flags import OWNED_FLAGS, check_extra_args
+from longboat.engines.sglang.flags import ARGUMENTS, OWNED_FLAGS
 
 GOLDEN = Path(__file__).parent / "golden"
 ENVIRONMENT = EngineEnvironment(
@@ -113,14 +113,14 @@ def test_layers_of_each_stage_reach_every_rank() -> None:
     ],
 )
 def test_flags_that_longboat_sets_are_refused_with_what_to_do(given: str, owner: str) -> None:
-    (problem,) = check_extra_args(("--page-size", "1", given))
+    (problem,) = ARGUMENTS.problems(("--page-size", "1", given))
     assert problem.where == "[2]"
     assert problem.hint == OWNED_FLAGS[owner]
 
 
 def test_other_flags_are_left_to_sglang() -> None:
-    assert check_extra_args(("--page-size", "1", "--mem-fraction-static=0.8", "--schedule-policy", "fcfs")) == ()
-    (problem,) = check_extra_args(("page-size",))
+    assert ARGUMENTS.problems(("--page-size", "1", "--mem-fraction-static=0.8", "--schedule-policy", "fcfs")) == ()
+    (problem,) = ARGUMENTS.problems(("page-size",))
     assert "is not a flag" in problem.what
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.engines.vllm.flags import OWNED_FLAGS, check_extra_args, flags_of, number_given, without_given
+from longboat.engines.vllm.flags import ARGUMENTS, OWNED_FLAGS, number_given
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from longboat.engines.vllm.flags import OWNED_FLAGS, check_extra_args, flags_of,
     ],
 )
 def test_flag_that_longboat_sets_is_refused_in_every_spelling(words: tuple[str, ...]) -> None:
-    (problem,) = check_extra_args(("--seed", "1", *words))
+    (problem,) = ARGUMENTS.problems(("--seed", "1", *words))
     assert problem.where == "[2]"
     assert words[0].partition("=")[0] in problem.what
     assert problem.hint in OWNED_FLAGS.values()
@@ -41,20 +41,20 @@ def test_flag_that_longboat_sets_is_refused_in_every_spelling(words: tuple[str, 
     ],
 )
 def test_other_flags_are_left_to_vllm(words: tuple[str, ...]) -> None:
-    assert check_extra_args(words) == ()
+    assert ARGUMENTS.problems(words) == ()
 
 
 def test_word_that_is_no_flag_is_refused() -> None:
-    (problem,) = check_extra_args(("dtype", "float32"))
+    (problem,) = ARGUMENTS.problems(("dtype", "float32"))
     assert "'dtype'" in problem.what
 
 
 def test_every_mistake_is_told() -> None:
-    assert len(check_extra_args(("--port", "1", "--host", "x", "--seed", "1"))) == 2
+    assert len(ARGUMENTS.problems(("--port", "1", "--host", "x", "--seed", "1"))) == 2
 
 
 def test_flags_have_one_spelling() -> None:
-    assert flags_of(("--max_num_seqs=4", "--no-enforce-eager", "-tp", "2")) == {
+    assert ARGUMENTS.flags(("--max_num_seqs=4", "--no-enforce-eager", "-tp", "2")) == {
         "--max-num-seqs",
         "--enforce-eager",
         "--tensor-parallel-size",
@@ -63,7 +63,7 @@ def test_flags_have_one_spelling() -> None:
 
 def test_defaults_leave_out_what_the_user_gave() -> None:
     defaults = (("--a", "1"), ("--b",))
-    assert without_given(defaults, ("--a=2",)) == ["--b"]
+    assert ARGUMENTS.without_given(defaults, ("--a=2",)) == ["--b"]
 
 
 @pytest.mark.parametrize(

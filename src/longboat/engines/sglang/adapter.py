@@ -23,7 +23,7 @@ from longboat.engines.contract import (
     ZygoteRequest,
 )
 from longboat.engines.sglang.counters import LOAD_METRICS, of_first_stage, read_counters
-from longboat.engines.sglang.flags import HARMLESS_FLAGS, check_extra_args, number_given, without_given
+from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.sglang.memory import CPU_MEMORY, CPU_REQUESTS, CPU_TOKENS, memory_of
 from longboat.engines.sglang.recipe import RECIPE
 
@@ -123,7 +123,7 @@ class SglangAdapter(EngineAdapter):
         return super().load(of_first_stage(metrics_text))
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
-        return check_extra_args(args)
+        return ARGUMENTS.problems(args)
 
     def harmless_flags(self) -> frozenset[str]:
         return HARMLESS_FLAGS
@@ -139,7 +139,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     defaults += [("--context-length", str(plan.context_tokens))] if plan.context_tokens else ()
     defaults += _CPU_DEFAULTS if on_cpu else ()
     defaults += _MODEL_DEFAULTS.get(plan.source, ())
-    return [*args, *without_given(defaults, plan.extra_args), *plan.extra_args]
+    return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 
 def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from longboat.core.errors import Problem
+from longboat.engines.extra_arguments import ExtraArguments
 
-__all__ = (
-    "HARMLESS_FLAGS",
-    "OWNED_FLAGS",
-    "check_extra_args",
-    "flags_of",
-    "number_given",
-    "text_given",
-    "without_given",
-)
+__all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "number_given")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
@@ -88,57 +80,16 @@ _OTHER_NAMES = {
 _SHORTEST_ABBREVIATION = len("--ho")
 
 
-def check_extra_args(args: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the mistakes in the user's extra arguments for SGLang.
-
-    Only flags that Longboat itself sets are refused. SGLang decides whether it knows the others.
-    """
-    problems = []
-    if args and not args[0].startswith("-"):
-        what = f"{args[0]!r} is not a flag"
-        problems.append(Problem(where="[0]", what=what, hint="write flags as --name value or --name=value"))
-    for index, flag in _positions(args):
-        if owner := _owned_by(flag):
-            name = args[index].partition("=")[0]
-            what = f"{name} is set by Longboat and cannot be given as an extra argument"
-            problems.append(Problem(where=f"[{index}]", what=what, hint=OWNED_FLAGS[owner]))
-    return tuple(problems)
-
-
-def flags_of(args: Sequence[str]) -> frozenset[str]:
-    """Return the flags in ``args``, by SGLang's first name of each and without ``=value``."""
-    return frozenset(flag for _, flag in _positions(args))
-
-
-def without_given(defaults: Sequence[tuple[str, ...]], extra_args: Sequence[str]) -> list[str]:
-    """Flatten ``defaults`` (flag, value …) without the flags that the user gave: the user always wins."""
-    given = flags_of(extra_args)
-    return [word for words in defaults if words[0] not in given for word in words]
-
-
 def number_given(flag: str, args: Sequence[str]) -> int | None:
     """Return the whole number that ``args`` last give for ``flag``; None where there is none."""
-    text = text_given(flag, args)
+    text = ARGUMENTS.text(flag, args)
     return (int(text) if text.isascii() and text.isdecimal() else 0) or None
 
 
-def text_given(flag: str, args: Sequence[str]) -> str:
-    """Return the text that ``args`` last give for ``flag``; empty where there is none."""
-    return next(reversed(list(_values(flag, args))), "")
-
-
-def _values(flag: str, args: Sequence[str]) -> Iterator[str]:
-    for index, found in _positions(args):
-        if found == flag:
-            _, equals, value = args[index].partition("=")
-            yield value if equals else args[index + 1] if index + 1 < len(args) else ""
-
-
-def _positions(args: Sequence[str]) -> Iterator[tuple[int, str]]:
-    for index, word in enumerate(args):
-        if word.startswith("--"):
-            name = word.partition("=")[0]
-            yield index, _OTHER_NAMES.get(name, name)
+def _spelling(word: str) -> str | None:
+    """Return SGLang's first name of the flag; None for a value."""
+    name = word.partition("=")[0]
+    return _OTHER_NAMES.get(name, name) if word.startswith("--") else None
 
 
 def _owned_by(flag: str) -> str | None:
@@ -149,3 +100,6 @@ def _owned_by(flag: str) -> str | None:
         return None
     names = {**{name: name for name in OWNED_FLAGS}, **_OTHER_NAMES}
     return next((owned for name, owned in names.items() if name.startswith(flag)), None)
+
+
+ARGUMENTS = ExtraArguments(_spelling, _owned_by, OWNED_FLAGS)

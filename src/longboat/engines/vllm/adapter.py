@@ -23,10 +23,10 @@ from longboat.engines.contract import (
     ZygoteRequest,
 )
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
-from longboat.engines.vllm.flags import HARMLESS_FLAGS, OWNED_FLAGS, check_extra_args, number_given, without_given
+from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.vllm.memory import memory_of
 
-__all__ = ("OWNED_FLAGS", "VllmAdapter", "check_extra_args")
+__all__ = ("VllmAdapter",)
 
 LAUNCHER = "longboat_vllm.process.launcher"
 """Overlay module that runs vLLM's own command line; the CPU wheel has another distribution name."""
@@ -136,7 +136,7 @@ class VllmAdapter(EngineAdapter):
         return read_counters(metrics_text)
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
-        return check_extra_args(args)
+        return ARGUMENTS.problems(args)
 
     def harmless_flags(self) -> frozenset[str]:
         return HARMLESS_FLAGS
@@ -152,7 +152,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else ()
     defaults += _MODEL_DEFAULTS.get(plan.source, ()) if rank.node_rank == 0 else ()
-    return [*args, *without_given(defaults, plan.extra_args), *plan.extra_args]
+    return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 
 def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:

@@ -1,0 +1,85 @@
+"""Reads the extra arguments that a fleet file gives an engine whose parser is Python's argparse (vLLM, SGLang)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longboat.core.errors import Problem
+from longboat.core.plan import EngineMemory
+
+__all__ = ("ExtraArguments", "number_in", "with_types")
+
+_WEIGHT_BITS = {"float32": 32, "float": 32, "auto": 0, "half": 0, "float16": 0, "bfloat16": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraArguments:
+    """How one engine reads its command line."""
+
+    spelling: Callable[[str], str | None]  # word → the flag's first name, without ``=value``; None: not a flag
+    owner: Callable[[str], str | None]  # flag → the flag in ``owned`` that the engine's parser would take it for
+    owned: Mapping[str, str]  # flag that Longboat sets → what to do instead
+
+    def problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
+        """Return the mistakes in the user's extra arguments.
+
+        Only flags that Longboat itself sets are refused. The engine decides whether it knows the others.
+        """
+        problems = []
+        if args and not args[0].startswith("-"):
+            what = f"{args[0]!r} is not a flag"
+            problems.append(Problem(where="[0]", what=what, hint="write flags as --name value or --name=value"))
+        for index, flag in self._positions(args):
+            if owner := self.owner(flag):
+                name = args[index].partition("=")[0]
+                what = f"{name} is set by Longboat and cannot be given as an extra argument"
+                problems.append(Problem(where=f"[{index}]", what=what, hint=self.owned[owner]))
+        return tuple(problems)
+
+    def flags(self, args: Sequence[str]) -> frozenset[str]:
+        """Return the flags in ``args``, each in one spelling."""
+        return frozenset(flag for _, flag in self._positions(args))
+
+    def without_given(self, defaults: Sequence[tuple[str, ...]], extra_args: Sequence[str]) -> list[str]:
+        """Flatten ``defaults`` (flag, value …) without the flags that the user gave: the user always wins."""
+        given = self.flags(extra_args)
+        return [word for words in defaults if words[0] not in given for word in words]
+
+    def values(self, flag: str, args: Sequence[str]) -> Iterator[str]:
+        """Yield what ``args`` give for ``flag``, in their order; an empty text where nothing follows it."""
+        for index, found in self._positions(args):
+            if found == flag:
+                _, equals, value = args[index].partition("=")
+                yield value if equals else args[index + 1] if index + 1 < len(args) else ""
+
+    def text(self, flag: str, args: Sequence[str]) -> str:
+        """Return the text that ``args`` last give for ``flag``; empty where there is none."""
+        return next(reversed(list(self.values(flag, args))), "")
+
+    def _positions(self, args: Sequence[str]) -> Iterator[tuple[int, str]]:
+        for index, word in enumerate(args):
+            if (flag := self.spelling(word)) is not None:
+                yield index, flag
+
+
+def with_types(defaults: EngineMemory, dtype: str, cache: str, cache_bits: Mapping[str, int]) -> EngineMemory:
+    """Apply the types of the weights (``--dtype``) and of the cache (``--kv-cache-dtype``) to ``defaults``.
+
+    ``--dtype`` sets the bits of both. Empty: not given. cache_bits: cache's type → bits; 0 is as the weights
+    """
+    unknown = [f"--dtype {dtype}"] if dtype and dtype not in _WEIGHT_BITS else []
+    unknown += [f"--kv-cache-dtype {cache}"] if cache and cache not in cache_bits else []
+    weight_bits = _WEIGHT_BITS.get(dtype, 0) if dtype else defaults.weight_bits
+    kv_bits = defaults.kv_bits if not dtype else weight_bits or 16
+    return replace(
+        defaults, weight_bits=weight_bits, kv_bits=cache_bits.get(cache, 0) or kv_bits, unknown=tuple(unknown)
+    )
+
+
+def number_in(text: str) -> float:
+    """Return the number in ``text``; 0 where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
