@@ -66,6 +66,10 @@ bench-plan: venv engine  ## compare the planner with real engines on this machin
 what-fits: venv  ## write docs/guides/what-fits.md: what a guide prints, beside what the planner computes
 	@$(VENV)/bin/python tools/what_fits.py
 
+.PHONY: bench-gpu
+bench-gpu: venv  ## predictions beside measurements on an NVIDIA GPU; ARGS="--environment /opt/vllm"
+	@$(VENV)/bin/python benchmarks/bench_gpu.py $(ARGS)
+
 .PHONY: bench-peers
 bench-peers: venv  ## install the other proxies for bench-gateway, each in an environment of its own
 	@$(VENV)/bin/python benchmarks/bench_gateway.py --install $(ARGS)

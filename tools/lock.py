@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,13 +36,11 @@ def lock_engines(uv: Uv, *, upgrade: bool) -> None:
     """The locks of the engine environments that Longboat ships."""
     for kind in installable():
         recipe = recipe_of(kind)
-        for platform in recipe.distributions:
-            output = lock_path(kind, recipe.version, platform)
+        for version, platform in product((recipe.version, *recipe.older), recipe.distributions):
+            output = lock_path(kind, version, platform)
             with tempfile.TemporaryDirectory() as folder:
                 fresh = Path(folder) / output.name
-                resolve(
-                    kind, recipe.version, platform, fresh, uv, keep=output if output.exists() and not upgrade else None
-                )
+                resolve(kind, version, platform, fresh, uv, keep=output if output.exists() and not upgrade else None)
                 output.write_text(fresh.read_text())
             print(output.relative_to(ROOT))
 

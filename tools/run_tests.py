@@ -127,6 +127,8 @@ def why_no_engine() -> str:
     Raises CalledProcessError when an installation fails for another reason.
     """
     missing = why_not_installed("vllm")
+    for version in recipe_of("vllm").older if not missing else ():
+        missing = missing or why_not_installed(f"vllm@{version}")
     for kind in OTHER_ENGINES if not missing else ():
         if reason := why_not_installed(kind):
             print(f"tests of {kind} are skipped: {reason}", file=sys.stderr, flush=True)

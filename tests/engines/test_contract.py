@@ -146,3 +146,16 @@ def test_package_whose_adapter_cannot_be_used_is_named(tmp_path: Path, monkeypat
     with pytest.raises(UserInputError, match="unknown engine 'none'"):
         registry.adapter_for("none")
     forget_names()
+
+
+def test_parts_of_a_gpu_are_for_replicas_of_one_rank_and_engines_that_keep_to_them() -> None:
+    text = """models:
+  - {name: a, source: builtin:tiny, split: {tensor: 2}, resources: {gpus: 0.5}}
+  - {name: b, source: builtin:tiny, resources: {gpus: 0.25}, engine: {args: [--gpu-memory-utilization, "0.9"]}}
+  - {name: c, source: builtin:tiny, resources: {gpus: 0.25}, engine: {args: [--gpu-memory-utilization=0.2]}}
+"""
+    first, second = engine_problems(load_fleet(text, "test", folder="/"))
+    assert (first.where, second.where) == ("models[0].resources.gpus", "models[1].engine.args")
+    assert "the ranks of one replica need a GPU each" in first.what
+    assert "0.9 of a GPU's memory" in second.what
+    assert second.hint == "leave it out (--gpu-memory-utilization 0.23 is set), or write at most 0.25"

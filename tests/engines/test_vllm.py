@@ -207,3 +207,40 @@ def test_layers_of_each_stage_reach_every_rank() -> None:
         command = VllmAdapter().command(uneven, rank, ENVIRONMENT, "")
         assert command.env["VLLM_PP_LAYER_PARTITION"] == "26,38"
         assert "VLLM_PP_LAYER_PARTITION" not in VllmAdapter().command(plan, rank, ENVIRONMENT, "").env
+
+
+LOST_CORE = r"""
+(APIServer pid=7) INFO 11-22 23:56:30 [utils.py:1] starting
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510]   File "/x/kv_cache_utils.py", line 1010, in _check
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510]     raise ValueError(
+(EngineCore pid=9) ERROR 11-22 23:56:45 [core.py:1510] ValueError: No available memory for the cache blocks.
+(EngineCore pid=9) ERROR 11-22 23:56:48 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly
+(APIServer pid=7) Traceback (most recent call last):
+(APIServer pid=7)     raise RuntimeError(
+(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+""".strip()
+
+
+def test_the_cause_of_a_lost_core_is_what_the_core_raised() -> None:
+    found = VllmAdapter().cause_in(LOST_CORE.splitlines())
+    assert found[-1] == "ValueError: No available memory for the cache blocks."
+    assert not any("APIServer" in line for line in found)
+
+
+def test_a_log_that_ends_with_its_cause_is_shown_as_it_is() -> None:
+    lines = LOST_CORE.splitlines()
+    assert VllmAdapter().cause_in([*lines[:-1], "(APIServer pid=7) ValueError: no such tokenizer"]) == ()
+    assert VllmAdapter().cause_in([lines[0], lines[-1]]) == ()
+
+
+def test_an_engine_on_a_part_of_a_card_takes_that_part_of_its_memory() -> None:
+    assert VllmAdapter().part_of_card(0.5) == (("--gpu-memory-utilization", "0.46"),)
+    assert VllmAdapter().part_of_card(1) == ()
+    settings = VllmAdapter().planned_memory((), "cuda", 0.25)
+    assert settings is not None
+    assert settings.memory_ratio == 0.23
+    given = VllmAdapter().planned_memory(("--gpu-memory-utilization", "0.2"), "cuda", 0.25)
+    assert given is not None
+    assert given.memory_ratio == 0.2

@@ -21,6 +21,7 @@ class Load:
     apart_s: between the first requests of two clients, so that answers do not end together
     more: what requests ask for besides; those of every second client draw by a seed
     wrong: what was not as it should be; num_streams: how many were asked for
+    others: whole answers with another text than the quiet fleet's: the client's number and the text; also in wrong
     """
 
     url: str
@@ -32,6 +33,7 @@ class Load:
     more: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
+    others: list[tuple[int, str]] = field(default_factory=list)
     _expected: dict[str, str] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -74,7 +76,8 @@ class Load:
         while not self._over.is_set():
             self.num_streams += 1
             try:
-                if self.stream(number) != self._expected[prompt]:
+                if (text := self.stream(number)) != self._expected[prompt]:
+                    self.others.append((number, text))
                     self.wrong.append(f"{prompt}: another text")
             except urllib.error.HTTPError as error:
                 self.wrong.append(f"{prompt}: {error.code} {error.read()[:300]!r}")

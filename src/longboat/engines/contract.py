@@ -45,7 +45,8 @@ nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); r
 class InstallRecipe:
     """How ``longboat engines install`` builds the engine's environment."""
 
-    version: str  # that Longboat is tested with
+    version: str  # that Longboat is tested with, and installs by default
+    older: tuple[str, ...] = ()  # further versions that it is tested with and has locks for
     distributions: Mapping[str, str]  # platform (``cpu``, ``cuda``) → package that holds the engine
     free_bytes: Mapping[str, int]  # platform → free disk that an installation needs
     locks: Path  # folder of the locks, ``KIND-VERSION-PLATFORM.txt``
@@ -248,6 +249,10 @@ class EngineAdapter(ABC):
     def phase_of(self, log_line: str) -> Phase | None:
         """Return the phase that this line of a rank's log shows, if any."""
         return None
+
+    def cause_in(self, log_lines: Sequence[str]) -> tuple[str, ...]:
+        """Return the lines that say why a rank ended, where they are not the last of its log; else none."""
+        return ()
 
     def counters(self, metrics_text: str) -> EngineCounters:
         """Read the totals from the engine's Prometheus text."""

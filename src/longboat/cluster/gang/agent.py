@@ -42,6 +42,9 @@ KEEPER_LEASE_S = 15.0
 KEEPER_S = 5.0
 """How long a keeper may take to end its rank by force."""
 
+CAUSE_LINES, TAIL_LINES = 600, 30
+"""Lines of a log in which the cause of a rank's end is looked for, and that are shown where it is not found."""
+
 MEMORY_FIRST_S, MEMORY_EVERY_S = 3.0, 15.0
 
 
@@ -226,7 +229,8 @@ class NodeAgent:
 
     def _report_lost(self, reason: str) -> None:
         if self._lost is not None and not self._lost.done():
-            tail = read_tail(self._log, 30) if self._log else ()
+            lines = read_tail(self._log, CAUSE_LINES) if self._log else ()
+            tail = adapter_for(self._model.engine.kind).cause_in(lines) or lines[-TAIL_LINES:]
             self._lost.set_result(RankLoss(node_rank=self._node_rank, reason=reason, log_tail=tail))
 
 

