@@ -1,4 +1,4 @@
-"""Real SGLang in a fleet: its answers in each API, beside vLLM, and streams that outlive their replica."""
+"""Real SGLang in a fleet beside vLLM and llama.cpp: answers in each API, and streams that outlive their replica."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from engines.sglang_node import SGLANG_PYTHON
 from fleet.fleet_lab import FleetLab, wait_until
+from fleet.llama_cpp import why_no_llama_cpp
 from fleet.load import Load, num_resumed
 
 pytestmark = [
@@ -31,14 +32,22 @@ SCHEMA = {"type": "object", "properties": {"oars": {"type": "integer"}}, "requir
 GRAMMAR = {"type": "json_schema", "json_schema": {"name": "boat", "schema": SCHEMA}}
 
 
+LLAMA = (
+    "  - {name: l, source: 'builtin:tiny', engine: llama.cpp, context: 1024, "
+    "load: {users: 2}, resources: {cpus: 0.5}}\n"
+)
+NO_LLAMA = why_no_llama_cpp()
+
+
 def line(name: str, kind: str, python: str, replicas: int) -> str:
     return MODEL % (name, kind, Path(python).parent.parent, replicas)
 
 
 @pytest.fixture(scope="module")
 def up(lab: FleetLab) -> FleetLab:
-    """A fleet of two replicas of SGLang and, where it is installed, one of vLLM."""
+    """A fleet of two replicas of SGLang and, where they are installed, one each of vLLM and llama.cpp."""
     models = line("s", "sglang", SGLANG_PYTHON, 2) + (line("v", "vllm", VLLM_PYTHON, 1) if VLLM_PYTHON else "")
+    models += "" if NO_LLAMA else LLAMA
     lab.must("up", lab.write(f"name: t\nmodels:\n{models}"), "--detach", timeout_s=800)
     return lab
 
@@ -68,9 +77,25 @@ def test_a_grammar_is_kept(up: FleetLab) -> None:
 
 
 @pytest.mark.skipif(not VLLM_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON is not set: no vLLM")
-def test_both_engines_answer_behind_one_address(up: FleetLab) -> None:
-    assert chat(up, "v") == chat(up, "s")
-    assert {replica["model"] for replica in up.replicas()} == {"s", "v"}
+@pytest.mark.skipif(bool(NO_LLAMA), reason=NO_LLAMA)
+def test_three_engines_answer_behind_one_address(up: FleetLab) -> None:
+    assert chat(up, "v") == chat(up, "s") == chat(up, "l")
+    assert {replica["model"] for replica in up.replicas()} == {"s", "v", "l"}
+
+
+@pytest.mark.skipif(not VLLM_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON is not set: no vLLM")
+@pytest.mark.skipif(bool(NO_LLAMA), reason=NO_LLAMA)
+def test_streams_of_the_other_engines_outlive_them_too(up: FleetLab) -> None:
+    """Each has one replica: its streams wait for the next one."""
+    url, long = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
+    loads = [Load(url, name, num_clients=2, max_tokens=300, timeout_s=240.0, more=long) for name in ("v", "l")]
+    with loads[0], loads[1]:
+        wait_until("streams run", lambda: all(load.num_streams >= 2 for load in loads))
+        victims = {name: up.replicas(name)[0]["ranks"][0]["pid"] for name in ("v", "l")}
+        for pid in victims.values():
+            os.kill(pid, 9)
+        wait_until("both are back", lambda: all(_is_other(up, name, pid) for name, pid in victims.items()), 240)
+    assert [load.wrong for load in loads] == [[], []]
 
 
 def test_its_load_is_known_and_it_resumes_by_replay(up: FleetLab) -> None:
@@ -91,6 +116,10 @@ def test_streams_outlive_their_replica(up: FleetLab) -> None:
             wait_until("it is gone", lambda victim=victim: victim not in _pids(up), 60)
     assert clients.wrong == []
     assert num_resumed(up.local_port) > before
+
+
+def _is_other(up: FleetLab, name: str, gone: int) -> bool:
+    return [replica["ranks"][0]["pid"] != gone for replica in up.replicas(name)] == [True]
 
 
 def _pids(up: FleetLab) -> set[int]:
