@@ -322,7 +322,6 @@ MISTAKES = {
 
 # text of the file, path, words in the message
 NOT_YET = {
-    "data parallel": ("models: [{source: builtin:tiny, split: {data: 2}}]", "models[0].split.data", "data and expert"),
     "prefill": ("models: [{source: builtin:tiny, split: {prefill: 1}}]", "models[0].split.prefill", "prefill"),
     "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),
     "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),

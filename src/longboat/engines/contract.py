@@ -35,10 +35,10 @@ __all__ = (
 )
 
 
-Ability = Literal["tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options"]
-"""What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), over several
-nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); read GGUF files (``gguf``) or a hub
-(``hub``); take ``engine.options``."""
+Ability = Literal["tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "gguf", "hub", "options"]
+"""What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), divide requests
+(``data``) or whole experts (``expert``) among ranks, span several nodes (``nodes``), with given ``layers`` or labels of
+each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +171,8 @@ class EngineAdapter(ABC):
     overlay: ClassVar[Overlay | None] = None
     load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
     weights: ClassVar[Literal["folder", "gguf"]] = "folder"  # what it is given: a folder of safetensors, or one file
+    # platform → abilities that the engine lacks there in every environment: each with what to do about it
+    unable_on: ClassVar[Mapping[str, Mapping[Ability, str]]] = {}
     starts_processes: ClassVar[bool] = True
     # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0
     # only

@@ -55,6 +55,8 @@ _FILE = {True: "/FILE.gguf", False: ":FILE.gguf"}
 _INSTEAD: dict[Ability, str] = {
     "tensor": "write tensor: 1",
     "pipeline": "write pipeline: 1",
+    "data": "write data: 1, and more replicas",
+    "expert": "write expert: false",
     "nodes": "write nodes: 1",
     "layers": "leave layers out",
     "stages": "leave placement.stages out",
@@ -67,9 +69,11 @@ _INSTEAD: dict[Ability, str] = {
 def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
     """Yield each ability that the model needs: its name, the place in the model's entry, and what stands there."""
     split, placement = model.parts, model.placement
-    for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline)):
+    for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline), ("data", split.data)):
         if value != "auto" and value > 1:
             yield name, f"split.{name}", f"{name}: {value}"  # type: ignore[misc]
+    if split.expert is True:
+        yield "expert", "split.expert", "expert: true"
     if split.layers is not None:
         yield "layers", "split.layers", f"layers: {list(split.layers)}"
     if placement.nodes is not None and placement.nodes > 1:

@@ -80,7 +80,7 @@ class PlanRequest:
         """The split that is asked for."""
         from longboat.planner.memory.split_shape import AskedSplit
 
-        return AskedSplit(tensor=self.tensor, pipeline=self.pipeline, expert_parallel=self.expert_parallel)
+        return AskedSplit(tensor=self.tensor, pipeline=self.pipeline, expert_parallel=self.expert_parallel or None)
 
 
 def takes_request(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -69,7 +69,9 @@ class SglangAdapter(EngineAdapter):
     """The adapter of SGLang, on CPU and CUDA; see ``EngineAdapter``."""
 
     kind = "sglang"
-    abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub")
+    )
     recipe = RECIPE
     overlay = Overlay(
         packages=("longboat_sglang", "longboat_vllm"),  # the second has the keeper, the zygote and the journal
@@ -144,7 +146,11 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
 
 def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:
     shape, head = plan.shape, plan.head
-    args = ["--tp-size", str(shape.tensor), "--pp-size", str(shape.pipeline)]
+    args = ["--tp-size", str(shape.data * shape.tensor), "--pp-size", str(shape.pipeline)]
+    if shape.data > 1:
+        args += ["--attn-dp-size", str(shape.data)]  # attention is copied; experts are divided over all ranks
+    if shape.expert:
+        args += ["--ep-size", str(shape.data * shape.tensor)]
     if shape.num_nodes > 1:
         args += ["--nnodes", str(shape.num_nodes), "--node-rank", str(rank.node_rank)]
         args += ["--dist-init-addr", f"{head.address}:{head.ports['master']}"]

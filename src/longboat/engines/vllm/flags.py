@@ -9,10 +9,10 @@ from longboat.engines.extra_arguments import ExtraArguments
 __all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "number_given")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
+_DATA = "set the model's split.data instead, or the number of replicas"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
-_REPLICAS = "set the number of replicas instead: each replica is one engine"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
@@ -39,7 +39,8 @@ OWNED_FLAGS: dict[str, str] = {
     "--master-addr": _NODES,
     "--master-port": _NODES,
     "--headless": _NODES,
-    "--data-parallel-size": _REPLICAS,
+    "--data-parallel-size": _DATA,
+    "--enable-expert-parallel": "set the model's split.expert instead",
 }
 """Flag → what to do instead of setting it. Every ``--data-parallel-…`` flag counts as the last one."""
 

@@ -27,7 +27,6 @@ UNKNOWN = (
     "--prefill-context-parallel-size",
     "--decode-context-parallel-size",
     "-dcp",
-    "--enable-expert-parallel",
 )
 """Flags with which vLLM takes more or less memory than the model's files say."""
 CACHE_BITS = {"fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8, "bfloat16": 16, "auto": 0}
