@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources")
+__all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources", "part_of_memory")
+
+
+def part_of_memory(gpus: float, ratio: float) -> float:
+    """Return the share of a card's memory for an engine that gets a part of it; ratio: share that it takes of one."""
+    return int(gpus * ratio * 1000) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

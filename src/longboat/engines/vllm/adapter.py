@@ -99,6 +99,8 @@ class VllmAdapter(EngineAdapter):
         zygote="longboat_vllm.process.zygote",
     )
     load_metrics = LOAD_METRICS
+    memory_ratio = 0.92
+    memory_flag = "--gpu-memory-utilization"
 
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
@@ -108,7 +110,8 @@ class VllmAdapter(EngineAdapter):
             raise ValueError("vLLM is started from an engine environment")
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
-        args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu))
+        part = self.part_of_card(plan.shape.resources.num_gpus)
+        args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu, part))
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
@@ -151,7 +154,7 @@ class VllmAdapter(EngineAdapter):
         return HARMLESS_FLAGS
 
 
-def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
+def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[str, str], ...]) -> list[str]:
     """Return everything after ``vllm serve MODEL``. Defaults precede the user's words, which no default repeats."""
     args = ["--served-model-name", plan.model]
     if rank.node_rank == 0:
@@ -159,7 +162,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
         args += ["--middleware", MIDDLEWARE]
     args += split_arguments(plan, rank)
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
-    defaults += _CPU_DEFAULTS if on_cpu else ()
+    defaults += _CPU_DEFAULTS if on_cpu else part
     defaults += _MODEL_DEFAULTS.get(plan.source, ()) if rank.node_rank == 0 else ()
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
