@@ -169,7 +169,7 @@ def test_streams_of_a_data_parallel_gang_outlive_a_lost_rank(two: TwoHosts) -> N
 
 def streams(two: TwoHosts, name: str) -> Load:
     url = f"http://127.0.0.1:{two.fleet.local_port}"
-    return Load(url, name, num_clients=3, max_tokens=100, timeout_s=240.0, more={"ignore_eos": True})
+    return Load(url, name, num_clients=2, max_tokens=40, timeout_s=240.0, more={"ignore_eos": True})
 
 
 def test_losing_the_zygotes_harms_no_engine_and_they_come_back(two: TwoHosts) -> None:

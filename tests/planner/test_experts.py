@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -133,3 +133,41 @@ def test_asked_division_is_what_is_planned(data: int, tensor: int) -> None:
     found = forecast(NODES, "DeepSeek-V3", "vllm", asked, MANY)
     assert (found.layout.data, found.layout.cut, found.layout.expert_parallel) == (data, tensor, True)
     assert found.layout.num_ranks == 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A measured deployment; the source is in docs/guides/experts.md."""
+
+    nodes: str
+    split: AskedSplit
+    users: int
+    prompt_tokens: int
+    output_tokens: int
+    itl_ms: float
+    tokens_per_s: float
+
+
+PUBLISHED = {
+    "16 H100, tensor 16, one request": Published(
+        nodes=NODES, split=AskedSplit(tensor=16, data=1, expert_parallel=False), users=1, prompt_tokens=128,
+        output_tokens=1024, itl_ms=23.2, tokens_per_s=43.1,
+    ),
+    "8 H200, tensor 8, 64 requests": Published(
+        nodes="8xH200", split=AskedSplit(tensor=8, data=1, expert_parallel=False), users=64, prompt_tokens=1024,
+        output_tokens=1024, itl_ms=34.6, tokens_per_s=8 * 223.6,
+    ),
+    "8 H200, data 8, 1000 short requests": Published(
+        nodes="8xH200", split=AskedSplit(tensor=1, data=8, expert_parallel=False), users=1000, prompt_tokens=229,
+        output_tokens=196, itl_ms=304.7, tokens_per_s=7143.3 * 196 / (229 + 196),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_figures_are_near_those_of_published_deployments(name: str) -> None:
+    told = PUBLISHED[name]
+    demand = Demand(users=told.users, prompt_tokens=told.prompt_tokens, output_tokens=told.output_tokens)
+    found = forecast(told.nodes, "DeepSeek-R1", "sglang", told.split, demand)
+    assert 0.4 < found.tokens_per_s / told.tokens_per_s < 2.5
+    assert 0.4 < found.prediction.itl_s.value * 1e3 / told.itl_ms < 2.5

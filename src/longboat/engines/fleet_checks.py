@@ -54,8 +54,8 @@ def _wrong_parts(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
     part, split = model.resources.gpus or 1.0, model.parts
     if part >= 1:
         return
-    ranks = [f"{name}: {value}" for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline), ("data", split.data))
-             if value != "auto" and value > 1]  # fmt: skip
+    degrees = (("tensor", split.tensor), ("pipeline", split.pipeline), ("data", split.data))
+    ranks = [f"{name}: {value}" for name, value in degrees if value != "auto" and value > 1]
     if ranks:
         what = f"gpus: {part:g} with {ranks[0]}: the ranks of one replica need a GPU each"
         yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or leave the split out")

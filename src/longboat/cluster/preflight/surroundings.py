@@ -261,6 +261,8 @@ def _needs(shape: GangShape) -> Iterator[tuple[str, str, str]]:
     """Yield abilities that an environment may lack: name, place in the model's entry, and words."""
     if shape.num_nodes > 1:
         yield "nodes", "engine", "span several nodes"
+    if shape.data > 1:
+        yield "data", "split.data", "divide requests among data parts"
     if shape.expert:
         yield "expert", "split.expert", "divide whole experts"
 

@@ -5,7 +5,7 @@ Flags and variables are those of SGLang 0.5.23; the CPU settings were measured o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -57,6 +57,13 @@ _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--default-chat-template-kwargs", '{"enable_thinking": false}'),
     ),
 }
+_UNABLE_ON: Mapping[str, Mapping[Ability, str]] = {
+    "cpu": {
+        "data": "write data: 1; SGLang 0.5 divides requests on GPUs only, vLLM on processors too",
+        "expert": "write expert: false; tensor cuts each expert instead",
+    }
+}
+"""SGLang's attention for processors fails where requests are divided."""
 _PHASES = (
     ("Load weight begin", Phase.LOADING),
     ("Load weight end", Phase.WARMING),
@@ -72,6 +79,7 @@ class SglangAdapter(EngineAdapter):
     abilities: ClassVar[frozenset[Ability]] = frozenset(
         ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub")
     )
+    unable_on = _UNABLE_ON
     recipe = RECIPE
     overlay = Overlay(
         packages=("longboat_sglang", "longboat_vllm"),  # the second has the keeper, the zygote and the journal
