@@ -22,6 +22,7 @@ from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
 from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
 from longboat_vllm.shapes import UnexpectedShapeError, expect
+from longboat_vllm.speculation import mend_speculation_on_cpu
 
 __all__ = (
     "SWITCH",
@@ -55,6 +56,7 @@ def register() -> None:
         _apply(mend_ranks_per_node_on_cpu)
         _apply(mend_eager_on_cpu)
         _apply(mend_expert_groups_on_cpu)
+        _apply(mend_speculation_on_cpu)
         _apply(mend_spinning_on_cpu)
         _apply(mend_seeded_parts_on_cpu)
         _apply(tell_loaded_bytes_on_cpu)

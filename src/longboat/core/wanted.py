@@ -60,6 +60,7 @@ class WantedModel:
     expert: bool | None = False  # whether whole experts are divided over the ranks of a stage
     layers: tuple[int, ...] = ()  # of each stage; empty: as the engine divides them
     context: int | None = None  # tokens of the longest request; None: what the model can do
+    speculative_tokens: int = 0  # that are proposed in each step; 0: no speculation
     load: WantedLoad = WantedLoad()
     rank: WantedRank = WantedRank()
     placement: Placement = Placement()

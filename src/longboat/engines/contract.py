@@ -35,10 +35,13 @@ __all__ = (
 )
 
 
-Ability = Literal["tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "gguf", "hub", "options"]
+Ability = Literal[
+    "tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "gguf", "hub", "options", "speculative"
+]
 """What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), divide requests
 (``data``) or whole experts (``expert``) among ranks, span several nodes (``nodes``), with given ``layers`` or labels of
-each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``."""
+each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``; check
+proposed tokens (``speculative``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +237,10 @@ class EngineAdapter(ABC):
         """Return the argument of an engine that gets a part of a card, and leaves the rest to others."""
         part = part_of_memory(gpus, self.memory_ratio)
         return ((self.memory_flag, f"{part:g}"),) if 0 < gpus < 1 and self.memory_flag else ()
+
+    def speculative_arguments(self, method: str, tokens: int, model: str | None, lookup: int | None) -> tuple[str, ...]:
+        """Return the arguments for ``speculative`` of the fleet file, for an engine that has this ability."""
+        return ()
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""

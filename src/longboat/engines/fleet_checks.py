@@ -91,6 +91,7 @@ _INSTEAD: dict[Ability, str] = {
     "gguf": "write the folder of the model's safetensors",
     "hub": "write a folder that every node has",
     "options": "leave options out",
+    "speculative": "leave it out",
 }
 
 
@@ -112,5 +113,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "gguf", "source", f"{model.source} is a GGUF file"
     elif model.source.startswith("hf:"):
         yield "hub", "source", f"{model.source} is fetched from a hub"
+    if model.speculative is not None:
+        yield "speculative", "speculative", f"method: {model.speculative.method}"
     if model.engine.given_options:
         yield "options", "engine.options", ", ".join(model.engine.given_options)

@@ -38,6 +38,7 @@ def wanted_model(spec: ModelSpec) -> WantedModel:
         expert=None if parts.expert == "auto" else parts.expert,
         layers=parts.layers or (),
         context=spec.context,
+        speculative_tokens=spec.speculative.tokens if spec.speculative else 0,
         load=_load(spec.load),
         rank=WantedRank(
             num_cpus=spec.resources.cpus, num_gpus=spec.resources.gpus, memory_bytes=spec.resources.memory_bytes

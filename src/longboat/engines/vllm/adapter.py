@@ -26,6 +26,7 @@ from longboat.engines.contract import (
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.vllm.memory import memory_of
+from longboat.engines.vllm.speculation import speculative_arguments
 from longboat.engines.vllm.split import UNABLE_ON, ports, split_arguments
 
 __all__ = ("VllmAdapter",)
@@ -81,7 +82,7 @@ class VllmAdapter(EngineAdapter):
 
     kind = "vllm"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub")
+        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "speculative")
     )
     unable_on = UNABLE_ON
     recipe = InstallRecipe(
@@ -146,6 +147,9 @@ class VllmAdapter(EngineAdapter):
 
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
+
+    def speculative_arguments(self, method: str, tokens: int, model: str | None, lookup: int | None) -> tuple[str, ...]:
+        return speculative_arguments(method, tokens, model, lookup)
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         return ARGUMENTS.problems(args)

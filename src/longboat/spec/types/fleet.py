@@ -15,6 +15,7 @@ from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
+from longboat.spec.types.speculation import SpeculativeSpec
 
 __all__ = (
     "API_VERSION",
@@ -318,6 +319,8 @@ class ModelSpec(Section):
     """The load that the planner plans for."""
     context: int | None = Field(default=None, ge=1, le=100_000_000)
     """Longest request in tokens, prompt and completion together; null is the model's maximum."""
+    speculative: SpeculativeSpec | None = None
+    """Tokens that are proposed cheaply and checked together; null computes one after the other."""
     resources: ResourcesSpec = ResourcesSpec()
     """What one worker rank takes."""
     placement: PlacementSpec = PlacementSpec()
