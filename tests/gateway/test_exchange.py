@@ -52,7 +52,7 @@ async def test_the_header_that_keeps_llama_cpp_going_without_its_client_is_taken
 ) -> None:
     upstream = await make_upstream()
     client = await connect(await make_gateway(upstream))
-    await client.post(ASK, headers="X-Conversation-Id: c1\r\nx-keep: 2\r\n")
+    await client.post(ASK, headers="X-Conversation-Id: c1\r\nX-data-parallel-rank: 1\r\nx-keep: 2\r\n")
     assert b"conversation" not in upstream.seen[0].head.lower()
     assert upstream.seen[0].header("x-keep") == "2"
 

@@ -20,6 +20,7 @@ from longboat.planner.predict.calibration.calibration_file import built_in_calib
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.search import search
+from planner.test_decide import Decided, decided
 
 LIBRARY = built_in_library()
 MIXTURE = ModelConfig(num_heads=128, num_kv_heads=8, vocab_size=4096, num_layers=8, num_experts=256)
@@ -171,3 +172,39 @@ def test_figures_are_near_those_of_published_deployments(name: str) -> None:
     found = forecast(told.nodes, "DeepSeek-R1", "sglang", told.split, demand)
     assert 0.4 < found.tokens_per_s / told.tokens_per_s < 2.5
     assert 0.4 < found.prediction.itl_s.value * 1e3 / told.itl_ms < 2.5
+
+
+def decided_on_gpus(split: str) -> Decided:
+    text = (
+        f"models: [{{source: hf:catalog/DeepSeek-V3, name: tiny, split: {split}, replicas: 1, load: {{users: 256}}}}]"
+    )
+    return decided(text, nodes(2), memory_gib=80, accelerators="NVIDIA H200")
+
+
+def test_auto_divides_requests_and_experts_where_that_is_best() -> None:
+    found = decided_on_gpus("auto")
+    ranks = found.fleet.models[0].ranks
+    assert ranks.count == 16
+    assert ranks.data > 1
+    assert ranks.expert
+    assert "best of" in found.reasons["tiny"]
+
+
+def test_parts_of_a_split_that_are_written_are_held() -> None:
+    ranks = decided_on_gpus("{tensor: auto, data: 2, expert: true}").fleet.models[0].ranks
+    assert (ranks.data, ranks.expert) == (2, True)
+    whole = decided_on_gpus("{tensor: auto, pipeline: auto}").fleet.models[0].ranks
+    assert (whole.data, whole.expert) == (1, False)
+
+
+def test_auto_divides_neither_on_processors() -> None:
+    on = tuple(replace(one, num_gpus=0) for one in nodes(2))
+    found = decided("models: [{source: builtin:tiny-moe, name: tiny, split: auto, replicas: 1}]", on)
+    ranks = found.fleet.models[0].ranks
+    assert (ranks.data, ranks.expert) == (1, False)
+
+
+def test_plan_says_what_it_assumes_of_speculation() -> None:
+    on = tuple(replace(one, num_gpus=0) for one in nodes(1))
+    found = decided("models: [{source: builtin:tiny, speculative: {method: ngram}}]", on)
+    assert any("1 to 4 tokens, 1 is assumed" in note for note in found.notes["tiny"])

@@ -37,7 +37,7 @@ MISTAKES = {
         "0",
         "1",
     ),
-    "too many ranks": (
+    "too many ranks of data parts": (
         "models: [{source: builtin:tiny, split: {data: 64, tensor: 32}}]",
         "models[0].split",
         "64 x 32 are 2048 worker ranks",
