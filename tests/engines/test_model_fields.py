@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engines.test_llama_cpp_in_fleets import BOTH, planned, refused
 from longboat.cluster.gang.revision import revision_of
 from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.engines.fleet_checks import engine_problems
@@ -112,3 +114,13 @@ def test_repeated_tokens_are_compared_as_they_come() -> None:
     with pytest.raises(ValueError, match="differ"):
         RepeatedTokens(CarriedRequest(mode="replay", prior=[[1, 2]]), 0).check(Output(1, 5), is_delta=False)
     RepeatedTokens(CarriedRequest(mode="carried", prior=[[1, 2]]), 0).check(Output(3), is_delta=True)
+
+
+def test_experts_on_processors_are_refused_before_anything_starts() -> None:
+    here = replace(BOTH, lacks={str(name): hint for name, hint in adapter_for("vllm").unable_on["cpu"].items()})
+    entry = "{source: 'builtin:tiny-moe', name: t, engine: vllm, split: {data: 2, expert: %s}}"
+    found = refused(entry % "true", here)
+    assert {problem.where for problem in found} == {"models[0].split.expert"}
+    assert "vllm there cannot divide whole experts" in found[0].what
+    assert "write expert: false" in found[0].hint
+    assert planned(entry % "false", here).shapes["t"].data == 2
