@@ -175,6 +175,7 @@ def _near(asked: AskedSplit) -> Iterator[AskedSplit]:
         yield replace(asked, expert_parallel=None)
     yield from (replace(asked, tensor=degree) for degree in _around(asked.tensor))
     yield from (replace(asked, pipeline=degree) for degree in _around(asked.pipeline))
+    yield from (replace(asked, data=degree) for degree in _around(asked.data))
     yield ANY_SPLIT
 
 
