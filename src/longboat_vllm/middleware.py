@@ -232,7 +232,7 @@ def _engine_config(scope: MutableMapping[str, Any]) -> Any:
 
 
 def _engine_problem(scope: MutableMapping[str, Any]) -> str:
-    """Return the engine's setting that keeps it from continuing any stream; empty where there is none."""
+    """Return the engine's setting that keeps it from taking tokens over; empty where there is none."""
     is_speculative = getattr(_engine_config(scope), "speculative_config", None) is not None
     return "speculative decoding draws differently at each position" if is_speculative else ""
 
@@ -241,7 +241,7 @@ def _abilities(state: ResumeState, scope: MutableMapping[str, Any]) -> dict[str,
     is_v2 = bool(getattr(_engine_config(scope), "use_v2_model_runner", False))
     told = {**state.told(), "runner": "v2" if is_v2 else "v1"}
     if problem := _engine_problem(scope):
-        told |= {"carried": False, "replay": False, "detail": problem}
+        told |= {"carried": False, "detail": f"carried is off: {problem}"}
     return told
 
 
@@ -254,7 +254,7 @@ def _take_over(
     except BadCarryError as error:
         return 400, _error(str(error), 400)
     asked = _json_or_none(body[carry_bytes:])
-    reason = engine_problem or unsupported(asked)
+    reason = (engine_problem if request.mode == "carried" else "") or unsupported(asked)
     if not reason and request.mode == "carried" and repeats_logprobs(asked):
         request.mode = "replay"
     reason = reason or state.refusal(request.mode)

@@ -15,12 +15,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from longboat_vllm.expert_groups import mend_expert_groups_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
 from longboat_vllm.process import lineage, loaded
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
 from longboat_vllm.resume.seeds import mend_seeded_parts_on_cpu
 from longboat_vllm.shapes import UnexpectedShapeError, expect
+from longboat_vllm.speculation import mend_speculation_on_cpu
 
 __all__ = (
     "SWITCH",
@@ -53,6 +55,8 @@ def register() -> None:
         _apply(mend_pipeline_on_cpu)
         _apply(mend_ranks_per_node_on_cpu)
         _apply(mend_eager_on_cpu)
+        _apply(mend_expert_groups_on_cpu)
+        _apply(mend_speculation_on_cpu)
         _apply(mend_spinning_on_cpu)
         _apply(mend_seeded_parts_on_cpu)
         _apply(tell_loaded_bytes_on_cpu)

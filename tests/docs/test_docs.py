@@ -26,7 +26,7 @@ MAX_DECISION_LINES = 60
 # The file of which the README shows what `longboat up fleet.yaml` says.
 WRONG_FLEET = """
 models:
-  - {source: builtin:tiny, split: {tensor: 2, data: 2}, replica: 2}
+  - {source: builtin:tiny, split: {tensor: 2, prefill: 2}, replica: 2}
   - {source: 'hf:Qwen/Qwen3-0.6B', engine: {version: 0.32}, replicas: '2'}
 gateway: {port: 99999}
 """

@@ -34,6 +34,7 @@ CASES = {
     "cpu-tiny": (replace(gang(), source="builtin:tiny", context_tokens=None), ENVIRONMENT),
     "cpu-tensor2-two-nodes": (gang(tensor=2, nodes=2), ENVIRONMENT),
     "cuda-tensor2-pipeline2-two-nodes": (gang(tensor=2, pipeline=2, nodes=2, gpus=1.0), CUDA),
+    "cuda-data4-tensor4-two-nodes": (gang(tensor=4, data=4, nodes=2, gpus=1.0), CUDA),
     "cuda-hub-model": (replace(gang(gpus=1.0), source="hf:org/name", model_path="org/name"), CUDA),
 }
 

@@ -29,16 +29,19 @@ ENVIRONMENT = EngineEnvironment(
 CUDA = replace(ENVIRONMENT, distribution="vllm", platform="cuda")
 
 
-def gang(tensor: int = 1, pipeline: int = 1, nodes: int = 1, gpus: float = 0.0) -> GangPlan:
+def gang(tensor: int = 1, pipeline: int = 1, nodes: int = 1, gpus: float = 0.0, data: int = 1) -> GangPlan:
+    """Return a plan; more than two data parts divide the experts too."""
     resources = RankResources(num_cpus=1.0, num_gpus=gpus)
-    shape = GangShape(tensor=tensor, pipeline=pipeline, num_nodes=nodes, resources=resources)
+    shape = GangShape(
+        tensor=tensor, pipeline=pipeline, num_nodes=nodes, resources=resources, data=data, expert=data > 2
+    )
     ranks = tuple(
         RankPlan(
             node_rank=rank,
             node_id=f"node{rank}",
             address=f"10.0.0.{rank + 1}",
             interface="eth0",
-            ports={"api": 9000, "master": 9001} if rank == 0 else {},
+            ports={"api": 9000, "master": 9001, "data": 9002} if rank == 0 else {},
             gpu_ids=tuple(str(gpu) for gpu in range(shape.ranks_per_node)) if gpus else (),
         )
         for rank in range(nodes)
@@ -64,6 +67,8 @@ CASES = {
     "cpu-pipeline2-two-nodes": (gang(pipeline=2, nodes=2), ENVIRONMENT),
     "cpu-tensor2-pipeline2-two-nodes": (gang(tensor=2, pipeline=2, nodes=2), ENVIRONMENT),
     "cuda-tensor2-pipeline2-two-nodes": (gang(tensor=2, pipeline=2, nodes=2, gpus=1.0), CUDA),
+    "cpu-data2-one-node": (gang(data=2), ENVIRONMENT),
+    "cuda-data4-tensor4-two-nodes": (gang(tensor=4, data=4, nodes=2, gpus=1.0), CUDA),
     "cuda-hub-model": (replace(gang(gpus=1.0), source="hf:org/name", model_path="org/name"), CUDA),
 }
 

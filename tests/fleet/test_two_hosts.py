@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
+from fleet.load import Load
 from netlab.lab import Host, Lab, why_unavailable
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.net, pytest.mark.timeout(600)]
@@ -21,16 +22,18 @@ PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
 
 
-def model(name: str, more: str) -> str:
+def model(name: str, more: str, source: str = "builtin:tiny") -> str:
     environment = Path(PYTHON).parent.parent
     engine = f"engine: {{environment: {environment}}}"
-    return f"  - {{name: {name}, source: 'builtin:tiny', {engine}, context: 1024, resources: {{cpus: 1}}, {more}}}\n"
+    return f"  - {{name: {name}, source: '{source}', {engine}, context: 1024, resources: {{cpus: 1}}, {more}}}\n"
 
 
 ONE = model("one", "placement: {labels: {host: a}}")
 PIPELINE = model("pipeline", "split: {pipeline: 2}")
 TENSOR = model("tensor", "split: {tensor: 2}, placement: {nodes: 2}")
 FAR = model("far", "placement: {labels: {host: b}}")
+EXPERTS = model("experts", "placement: {labels: {host: a}}", "builtin:tiny-moe")
+DATA = model("data", "split: {data: 2}, placement: {nodes: 2}", "builtin:tiny-moe")
 
 
 @dataclass
@@ -147,6 +150,28 @@ def test_a_gang_that_lost_a_part_is_replaced(two: TwoHosts, part: str) -> None:
     wait_until("no more memory and files are left than before", lambda: leftovers(two) <= before, 30)
 
 
+def test_streams_of_a_data_parallel_gang_outlive_a_lost_rank(two: TwoHosts) -> None:
+    two.up(ONE, PIPELINE, EXPERTS, DATA)
+    assert "DP2 TP1 PP1" in two.fleet.must("status")
+    victim = only(two, "data")
+    assert {rank["address"] for rank in victim["ranks"]} == {host.address for host in two.hosts}
+    one, data = (streams(two, name) for name in ("experts", "data"))
+    with data:
+        wait_until("streams are under way", lambda: data.num_streams >= data.num_clients)
+        time.sleep(1.0)  # so that some have their first tokens
+        kill(two, victim["ranks"][1], victim["ranks"][1]["pid"])
+        wait_until("the gang was replaced", lambda: _replaced(two, victim["replica"], "data"), 180)
+    assert not data.wrong
+    for number in range(data.num_clients):  # greedy and seeded
+        assert data.stream(number) == one.stream(number)
+    two.up(ONE, PIPELINE)
+
+
+def streams(two: TwoHosts, name: str) -> Load:
+    url = f"http://127.0.0.1:{two.fleet.local_port}"
+    return Load(url, name, num_clients=2, max_tokens=60, timeout_s=240.0, more={"ignore_eos": True})
+
+
 def test_losing_the_zygotes_harms_no_engine_and_they_come_back(two: TwoHosts) -> None:
     before = only(two, "pipeline")
     for host in two.hosts:
@@ -160,9 +185,9 @@ def test_losing_the_zygotes_harms_no_engine_and_they_come_back(two: TwoHosts) ->
     assert {r["started_by"] for r in only(two, "pipeline")["ranks"]} == {"zygote"}
 
 
-def _replaced(two: TwoHosts, replica: str) -> bool:
-    names = [r["replica"] for r in two.fleet.replicas("pipeline")]
-    return bool(names) and replica not in names and two.fleet.answers("pipeline")
+def _replaced(two: TwoHosts, replica: str, model: str = "pipeline") -> bool:
+    names = [r["replica"] for r in two.fleet.replicas(model)]
+    return bool(names) and replica not in names and two.fleet.answers(model)
 
 
 def assert_answers(fleet: FleetLab, model: str, which: str) -> None:

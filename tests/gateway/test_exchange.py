@@ -47,13 +47,14 @@ async def test_engine_gets_its_own_key_and_no_secret_of_the_client(
     assert (seen.header("x-drop"), seen.header("x-longboat-tenant"), seen.header("x-keep")) == (None, None, "2")
 
 
-async def test_the_header_that_keeps_llama_cpp_going_without_its_client_is_taken_off(
+async def test_headers_by_which_clients_would_steer_engines_are_taken_off(
     make_upstream: Any, make_gateway: Any, connect: Any
 ) -> None:
     upstream = await make_upstream()
     client = await connect(await make_gateway(upstream))
-    await client.post(ASK, headers="X-Conversation-Id: c1\r\nx-keep: 2\r\n")
+    await client.post(ASK, headers="X-Conversation-Id: c1\r\nX-data-parallel-rank: 1\r\nx-keep: 2\r\n")
     assert b"conversation" not in upstream.seen[0].head.lower()
+    assert upstream.seen[0].header("x-data-parallel-rank") is None
     assert upstream.seen[0].header("x-keep") == "2"
 
 

@@ -38,8 +38,8 @@ def plan(name: str, demand: Demand, engine: EngineKind = "vllm") -> SearchResult
 @pytest.mark.parametrize("name", ["DeepSeek-R1", "Qwen3-30B-A3B"])
 def test_experts_are_divided_and_all_else_is_copied(name: str) -> None:
     model = shape(name)
-    split = Split(tensor=8, stages=(len(model.layers),), expert_parallel=True, data_attention=True)
-    cut, copied = fit_of(name, replace(split, data_attention=False)), fit_of(name, split)
+    split = Split(tensor=8, stages=(len(model.layers),), expert_parallel=True, data=8)
+    cut, copied = fit_of(name, replace(split, data=1)), fit_of(name, split)
     (whole,) = {rank.weight_bytes for rank in fit_of("Qwen3-30B-A3B", Split(stages=(48,))).ranks}
     for rank in copied.ranks:
         assert rank.weights["experts"] == cut.ranks[0].weights["experts"]
@@ -54,8 +54,8 @@ def test_experts_are_divided_and_all_else_is_copied(name: str) -> None:
 
 def test_a_latent_cache_is_kept_once_and_not_by_each_rank() -> None:
     model = shape("DeepSeek-R1")
-    split = Split(tensor=8, stages=(len(model.layers),), expert_parallel=True, data_attention=True)
-    cut, copied = fit_of("DeepSeek-R1", replace(split, data_attention=False)), fit_of("DeepSeek-R1", split)
+    split = Split(tensor=8, stages=(len(model.layers),), expert_parallel=True, data=8)
+    cut, copied = fit_of("DeepSeek-R1", replace(split, data=1)), fit_of("DeepSeek-R1", split)
     assert copied.ranks[0].sequence_bytes == cut.ranks[0].sequence_bytes
     assert copied.max_sequences > 3 * cut.max_sequences
     assert copied.max_sequences == 8 * min(rank.room_bytes // rank.sequence_bytes for rank in copied.ranks)
@@ -72,15 +72,15 @@ def test_heads_need_not_be_divided() -> None:
     split = Split(tensor=8, stages=(len(layers),), expert_parallel=True)
     asked = Load(context_tokens=8192, num_sequences=8)
     assert not plan_fit(odd, cards, split, asked).fits
-    assert plan_fit(odd, cards, replace(split, data_attention=True), asked).fits
+    assert plan_fit(odd, cards, replace(split, data=8), asked).fits
 
 
 def test_many_long_requests_of_a_latent_cache_are_served_best_so() -> None:
     best = plan("DeepSeek-R1", LONG).best
     assert best is not None
     group = best.groups[0]
-    assert group.layout.data_attention
-    assert "attention data 8 x expert parallel" in group.title
+    assert group.layout.data > 1
+    assert "data 8 x expert parallel" in group.title
     usual = plan("DeepSeek-R1", replace(LONG, data_attention=False)).best
     assert usual is not None
     assert best.tokens_per_s > usual.tokens_per_s
@@ -90,19 +90,19 @@ def test_many_long_requests_of_a_latent_cache_are_served_best_so() -> None:
 def test_one_request_is_not_served_so() -> None:
     best = plan("DeepSeek-R1", replace(LONG, users=1)).best
     assert best is not None
-    assert not best.groups[0].layout.data_attention
+    assert best.groups[0].layout.data == 1
 
 
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
         ("vllm", ("--data-parallel-size 8", "--enable-expert-parallel")),
-        ("sglang", ("--tp-size 8", "--dp-size 8", "--enable-dp-attention", "--ep-size 8")),
+        ("sglang", ("--tp-size 8", "--attn-dp-size 8", "--ep-size 8")),
     ],
 )
 def test_the_engine_is_told(engine: EngineKind, told: tuple[str, ...]) -> None:
     plans = plan("DeepSeek-R1", LONG, engine).plans
-    group = next(one.groups[0] for one in plans if one.groups[0].layout.data_attention)
+    group = next(one.groups[0] for one in plans if one.groups[0].layout.data > 1)
     settings = settings_of(group)
     assert set(told) <= set(settings)
     assert not any("--tensor-parallel-size" in setting for setting in settings)
@@ -119,4 +119,4 @@ def test_the_engine_is_told(engine: EngineKind, told: tuple[str, ...]) -> None:
 def test_it_is_tried_where_it_is_allowed_and_there_are_experts(name: str, demand: Demand) -> None:
     found = plan(name, demand)
     assert found.plans
-    assert not any(group.layout.data_attention for one in found.plans for group in one.groups)
+    assert not any(group.layout.data > 1 for one in found.plans for group in one.groups)

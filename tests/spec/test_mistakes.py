@@ -31,6 +31,42 @@ MISTAKES = {
         "is not a whole number",
         "write a number, or auto",
     ),
+    "no data part": (
+        "models: [{source: builtin:tiny, split: {data: 0}}]",
+        "models[0].split.data",
+        "0",
+        "1",
+    ),
+    "too many ranks of data parts": (
+        "models: [{source: builtin:tiny, split: {data: 64, tensor: 32}}]",
+        "models[0].split",
+        "64 x 32 are 2048 worker ranks",
+        "split less",
+    ),
+    "proposals of a model that is not named": (
+        "models: [{source: builtin:tiny, speculative: {method: draft}}]",
+        "models[0].speculative",
+        "draft needs a model",
+        "write model: hf:ORGANISATION/NAME",
+    ),
+    "n-grams of a model": (
+        "models: [{source: builtin:tiny, speculative: {method: ngram, model: hf:a/b}}]",
+        "models[0].speculative",
+        "ngram takes no model",
+        "method: draft",
+    ),
+    "a look-up without n-grams": (
+        "models: [{source: builtin:tiny, speculative: {method: mtp, lookup: 2}}]",
+        "models[0].speculative",
+        "mtp looks nothing up",
+        "leave lookup out",
+    ),
+    "a built-in model that proposes": (
+        "models: [{source: builtin:tiny, speculative: {method: draft, model: builtin:tiny}}]",
+        "models[0].speculative.model",
+        "proposes nothing",
+        "hf:",
+    ),
     "a split in a word": (
         "models: [{source: builtin:tiny, split: fast}]",
         "models[0].split",
@@ -322,7 +358,6 @@ MISTAKES = {
 
 # text of the file, path, words in the message
 NOT_YET = {
-    "data parallel": ("models: [{source: builtin:tiny, split: {data: 2}}]", "models[0].split.data", "data and expert"),
     "prefill": ("models: [{source: builtin:tiny, split: {prefill: 1}}]", "models[0].split.prefill", "prefill"),
     "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),
     "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),

@@ -14,7 +14,7 @@ from typing import Any, cast
 from longboat.builtin.gguf_file import ensure_gguf
 from longboat.builtin.random_folder import ensure_random
 from longboat.builtin.safetensors_file import data_bytes
-from longboat.builtin.shapes import SHAPES, Shape, nearest_shape, parse_size
+from longboat.builtin.shapes import SHAPES, TINY_MOE, Shape, nearest_shape, parse_size
 from longboat.core.errors import UserInputError
 
 __all__ = ("BuiltinModel", "describe", "ensure", "ensure_as_gguf", "is_builtin", "names")
@@ -31,7 +31,7 @@ _RANDOM = re.compile(r"random-(?P<size>[^-]+)(?:-seed(?P<seed>\d{1,9}))?")
 class BuiltinModel:
     """A built-in model, described without writing anything."""
 
-    name: str  # folder name: ``tiny`` or ``random-100m`` (``random-100m-seed7``)
+    name: str  # folder name: ``tiny``, ``tiny-moe`` or ``random-100m`` (``random-100m-seed7``)
     config: Mapping[str, Any] = field(repr=False)  # content of config.json
     weight_bytes: int  # bytes of the weights as stored (bfloat16)
     shape: Shape | None = None  # None for ``tiny``, whose folder is part of the package
@@ -49,11 +49,11 @@ def is_builtin(source: str) -> bool:
 
 def names() -> tuple[str, ...]:
     """Return the models of the table, without the prefix; other sizes of random models map to one of them."""
-    return ("tiny", *(f"random-{size}" for size in SHAPES))
+    return ("tiny", "tiny-moe", *(f"random-{size}" for size in SHAPES))
 
 
 def describe(source: str) -> BuiltinModel:
-    """Describe ``builtin:tiny`` or ``builtin:random-<size>[-seed<number>]``; writes nothing.
+    """Describe ``builtin:tiny``, ``builtin:tiny-moe`` or ``builtin:random-<size>[-seed<number>]``; writes nothing.
 
     A size that is not in the table means the nearest one by ratio: ``random-300m`` is ``random-250m``.
     Raises UserInputError for an unknown name or size, with the nearest name as the hint.
@@ -61,6 +61,8 @@ def describe(source: str) -> BuiltinModel:
     name = source.removeprefix(PREFIX)
     if name == "tiny":
         return _describe_tiny()
+    if name == "tiny-moe":
+        return _described(name, TINY_MOE, _expert_config(TINY_MOE), 0)
     match = _RANDOM.fullmatch(name)
     num_parameters = parse_size(match["size"]) if match else None
     if match is None or num_parameters is None:
@@ -82,7 +84,12 @@ def ensure(source: str, home: Path) -> Path:
 
 
 def ensure_as_gguf(source: str, home: Path) -> Path:
-    """Return the model as one GGUF file under ``home/models``, written if missing; raises as ``ensure`` does."""
+    """Return the model as one GGUF file under ``home/models``, written if missing; raises as ``ensure`` does.
+
+    Raises UserInputError for a mixture of experts too.
+    """
+    if (shape := describe(source).shape) is not None and shape.num_experts:
+        raise UserInputError(f"{source} has no GGUF file", hint=f"write source: {PREFIX}tiny, or engine: vllm")
     folder = ensure(source, home)
     digest = hashlib.sha256((folder / "config.json").read_bytes() + GGUF_RECIPE).hexdigest()[:12]
     return ensure_gguf(folder, home / "models" / f"{describe(source).name}-{digest}.gguf")
@@ -101,9 +108,12 @@ def _tiny_config() -> dict[str, Any]:
 
 def _describe_random(num_parameters: int, seed: int) -> BuiltinModel:
     size, shape = nearest_shape(num_parameters)
-    config = _random_config(shape)
+    return _described(f"random-{size}" + (f"-seed{seed}" if seed else ""), shape, _random_config(shape), seed)
+
+
+def _described(name: str, shape: Shape, config: dict[str, Any], seed: int) -> BuiltinModel:
     return BuiltinModel(
-        name=f"random-{size}" + (f"-seed{seed}" if seed else ""),
+        name=name,
         config=config,
         weight_bytes=data_bytes(shape.tensors(config["vocab_size"])),
         shape=shape,
@@ -126,10 +136,26 @@ def _random_config(shape: Shape) -> dict[str, Any]:
     }
 
 
+def _expert_config(shape: Shape) -> dict[str, Any]:
+    """Return the config of a mixture of experts; each token goes through two experts of each layer."""
+    return _random_config(shape) | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "max_position_embeddings": _tiny_config()["max_position_embeddings"],
+        "moe_intermediate_size": shape.intermediate_size,
+        "num_experts": shape.num_experts,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+    }
+
+
 def _unknown(name: str) -> UserInputError:
     nearest = difflib.get_close_matches(name.lower(), names(), n=1, cutoff=0.5)
     advice = f"did you mean {PREFIX}{nearest[0]}? " if nearest else ""
     return UserInputError(
         f"there is no built-in model {name!r}",
-        hint=f"{advice}Use {PREFIX}tiny, or {PREFIX}random-SIZE with a size from 1m to 10b, such as random-100m.",
+        hint=f"{advice}Use {PREFIX}tiny, {PREFIX}tiny-moe, or {PREFIX}random-SIZE with a size from 1m to 10b, such as "
+        "random-100m.",
     )

@@ -45,7 +45,7 @@ def _write(target: Path, shape: Shape, config: Mapping[str, Any], seed: int, tok
     _check_room(target.parent, data_bytes(tensors))
     unfinished.mkdir()
     try:
-        write_random_weights(unfinished / "model.safetensors", tensors, seed)
+        write_random_weights(unfinished / "model.safetensors", tensors, seed, shape.deviation)
         (unfinished / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
         for file in TOKENIZER_FILES:
             shutil.copyfile(tokenizer_from / file, unfinished / file)

@@ -1,4 +1,7 @@
-"""Shapes of the random models: maps a size such as ``250m`` to the nearest Qwen3 shape in the table."""
+"""Shapes of the random models: maps a size such as ``250m`` to the nearest Qwen3 shape in the table.
+
+One shape more is a mixture of experts (Qwen3-MoE), of ``builtin:tiny-moe``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ("SHAPES", "Shape", "nearest_shape", "parse_size")
+from longboat.builtin.safetensors_file import DEVIATION
+
+__all__ = ("SHAPES", "TINY_MOE", "Shape", "nearest_shape", "parse_size")
 
 MAX_PARAMETERS = 10_000_000_000
 MIN_PARAMETERS = 1_000_000
@@ -25,6 +30,8 @@ class Shape:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    num_experts: int = 0  # of each layer; 0: a dense model. ``intermediate_size`` is then an expert's
+    deviation: float = DEVIATION  # standard deviation of the weights
 
     def tensors(self, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the name and shape of every weight, in the order of the file."""
@@ -45,9 +52,12 @@ class Shape:
         yield "self_attn.q_norm", (self.head_dim,)
         yield "self_attn.k_norm", (self.head_dim,)
         yield "post_attention_layernorm", (hidden,)
-        yield "mlp.gate_proj", (inner, hidden)
-        yield "mlp.up_proj", (inner, hidden)
-        yield "mlp.down_proj", (hidden, inner)
+        if self.num_experts:
+            yield "mlp.gate", (self.num_experts, hidden)
+        for part in [f"mlp.experts.{number}" for number in range(self.num_experts)] or ["mlp"]:
+            yield f"{part}.gate_proj", (inner, hidden)
+            yield f"{part}.up_proj", (inner, hidden)
+            yield f"{part}.down_proj", (hidden, inner)
 
     def num_parameters(self, vocabulary: int) -> int:
         return sum(math.prod(shape) for _, shape in self.tensors(vocabulary))
@@ -78,6 +88,18 @@ SHAPES: Mapping[str, Shape] = {
     "8b": _shape(4096, 12288, 36, 32, 8, 128),
 }
 """The number of weights, with a vocabulary of 4,096, is within 20 % of the name."""
+
+TINY_MOE = Shape(
+    hidden_size=128,
+    intermediate_size=64,
+    num_layers=4,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=32,
+    num_experts=8,
+    deviation=0.08,  # with less, every response repeats one token
+)
+"""``builtin:tiny-moe``: 1.7 million weights."""
 
 
 def parse_size(text: str) -> int | None:

@@ -1,7 +1,8 @@
 """Describes which process runs on which node: a gang of processes is one engine, with one node rank on each node.
 
 Words: a *gang* is one engine; it has one *node rank* (one process tree) on each of its nodes, and each node rank
-holds one or more *worker ranks* (one per accelerator, or one per CPU slot). tensor x pipeline = all worker ranks.
+holds one or more *worker ranks* (one per accelerator, or one per CPU slot). data x tensor x pipeline = all worker
+ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class GangShape:
 
     tensor: int  # degree of tensor parallelism
     pipeline: int  # number of pipeline stages
-    num_nodes: int  # nodes that the gang spans, with one node rank on each; tensor * pipeline is a multiple of it
+    num_nodes: int  # nodes that the gang spans, with one node rank on each; ``num_ranks`` is a multiple of it
     resources: RankResources
     reason: str = ""  # why this shape was chosen, in one sentence
     layers: tuple[int, ...] = ()  # number of layers of each pipeline stage; empty: the engine divides the layers
@@ -41,11 +42,29 @@ class GangShape:
     stages: tuple[Mapping[str, str], ...] = ()
     # several node ranks may share a node (only with ``stages``); num_nodes then counts node ranks
     shares_nodes: bool = False
+    data: int = 1  # data parallel ranks, each of tensor * pipeline worker ranks: requests are divided among them
+    expert: bool = False  # whether whole experts are divided over data * tensor worker ranks, and none is cut
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of all worker ranks."""
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def title(self) -> str:
+        """The shape as ``longboat status`` shows it: ``DP2 TP8 PP1 EP``."""
+        data = f"DP{self.data} " if self.data > 1 else ""
+        return f"{data}TP{self.tensor} PP{self.pipeline}{' EP' if self.expert else ''}"
 
     @property
     def ranks_per_node(self) -> int:
         """Number of worker ranks on each node."""
-        return self.tensor * self.pipeline // self.num_nodes
+        return self.num_ranks // self.num_nodes
+
+    @property
+    def data_per_node(self) -> int:
+        """Number of data parallel ranks on each node, where none reaches over two nodes."""
+        return self.data // self.num_nodes
 
     @property
     def gpus_per_node(self) -> float:

@@ -46,7 +46,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedModel:
-    """One model of a fleet. ``None`` in replicas, tensor or pipeline leaves that number to the planner."""
+    """One model of a fleet. ``None`` in replicas or in a part of the split leaves that to the planner."""
 
     name: str
     source: str
@@ -56,8 +56,11 @@ class WantedModel:
     replicas: int | None = 1
     tensor: int | None = 1
     pipeline: int | None = 1
+    data: int | None = 1
+    expert: bool | None = False  # whether whole experts are divided over the ranks of a stage
     layers: tuple[int, ...] = ()  # of each stage; empty: as the engine divides them
     context: int | None = None  # tokens of the longest request; None: what the model can do
+    speculative_tokens: int = 0  # that are proposed in each step; 0: no speculation
     load: WantedLoad = WantedLoad()
     rank: WantedRank = WantedRank()
     placement: Placement = Placement()
@@ -70,7 +73,7 @@ class WantedModel:
     @property
     def split_is_decided(self) -> bool:
         """Whether each part of the split is a number."""
-        return self.tensor is not None and self.pipeline is not None
+        return None not in (self.tensor, self.pipeline, self.data, self.expert)
 
     @property
     def is_decided(self) -> bool:

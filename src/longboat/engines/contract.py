@@ -35,10 +35,13 @@ __all__ = (
 )
 
 
-Ability = Literal["tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options"]
-"""What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), over several
-nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); read GGUF files (``gguf``) or a hub
-(``hub``); take ``engine.options``."""
+Ability = Literal[
+    "tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "gguf", "hub", "options", "speculative"
+]
+"""What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), divide requests
+(``data``) or whole experts (``expert``) among ranks, span several nodes (``nodes``), with given ``layers`` or labels of
+each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``; check
+proposed tokens (``speculative``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,8 @@ class EngineAdapter(ABC):
     overlay: ClassVar[Overlay | None] = None
     load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
     weights: ClassVar[Literal["folder", "gguf"]] = "folder"  # what it is given: a folder of safetensors, or one file
+    # platform → abilities that the engine lacks there in every environment: each with what to do about it
+    unable_on: ClassVar[Mapping[str, Mapping[Ability, str]]] = {}
     memory_ratio: ClassVar[float] = 1.0  # share of an accelerator's memory that it takes by default
     memory_flag: ClassVar[str] = ""  # argument that sets this share; empty: it takes what it needs
     starts_processes: ClassVar[bool] = True
@@ -233,6 +238,10 @@ class EngineAdapter(ABC):
         """Return the argument of an engine that gets a part of a card, and leaves the rest to others."""
         part = part_of_memory(gpus, self.memory_ratio)
         return ((self.memory_flag, f"{part:g}"),) if 0 < gpus < 1 and self.memory_flag else ()
+
+    def speculative_arguments(self, method: str, tokens: int, model: str | None, lookup: int | None) -> tuple[str, ...]:
+        """Return the arguments for ``speculative`` of the fleet file, for an engine that has this ability."""
+        return ()
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""

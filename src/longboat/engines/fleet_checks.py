@@ -54,8 +54,8 @@ def _wrong_parts(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
     part, split = model.resources.gpus or 1.0, model.parts
     if part >= 1:
         return
-    ranks = [f"{name}: {value}" for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline))
-             if value != "auto" and value > 1]  # fmt: skip
+    degrees = (("tensor", split.tensor), ("pipeline", split.pipeline), ("data", split.data))
+    ranks = [f"{name}: {value}" for name, value in degrees if value != "auto" and value > 1]
     if ranks:
         what = f"gpus: {part:g} with {ranks[0]}: the ranks of one replica need a GPU each"
         yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or leave the split out")
@@ -83,21 +83,26 @@ _FILE = {True: "/FILE.gguf", False: ":FILE.gguf"}
 _INSTEAD: dict[Ability, str] = {
     "tensor": "write tensor: 1",
     "pipeline": "write pipeline: 1",
+    "data": "write data: 1, and more replicas",
+    "expert": "write expert: false",
     "nodes": "write nodes: 1",
     "layers": "leave layers out",
     "stages": "leave placement.stages out",
     "gguf": "write the folder of the model's safetensors",
     "hub": "write a folder that every node has",
     "options": "leave options out",
+    "speculative": "leave it out",
 }
 
 
 def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
     """Yield each ability that the model needs: its name, the place in the model's entry, and what stands there."""
     split, placement = model.parts, model.placement
-    for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline)):
+    for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline), ("data", split.data)):
         if value != "auto" and value > 1:
             yield name, f"split.{name}", f"{name}: {value}"  # type: ignore[misc]
+    if split.expert is True:
+        yield "expert", "split.expert", "expert: true"
     if split.layers is not None:
         yield "layers", "split.layers", f"layers: {list(split.layers)}"
     if placement.nodes is not None and placement.nodes > 1:
@@ -108,5 +113,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "gguf", "source", f"{model.source} is a GGUF file"
     elif model.source.startswith("hf:"):
         yield "hub", "source", f"{model.source} is fetched from a hub"
+    if model.speculative is not None:
+        yield "speculative", "speculative", f"method: {model.speculative.method}"
     if model.engine.given_options:
         yield "options", "engine.options", ", ".join(model.engine.given_options)

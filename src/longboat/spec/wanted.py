@@ -34,8 +34,11 @@ def wanted_model(spec: ModelSpec) -> WantedModel:
         replicas=None if spec.replicas == "auto" else spec.replicas,
         tensor=None if parts.tensor == "auto" else parts.tensor,
         pipeline=None if parts.pipeline == "auto" else parts.pipeline,
+        data=None if parts.data == "auto" else parts.data,
+        expert=None if parts.expert == "auto" else parts.expert,
         layers=parts.layers or (),
         context=spec.context,
+        speculative_tokens=spec.speculative.tokens if spec.speculative else 0,
         load=_load(spec.load),
         rank=WantedRank(
             num_cpus=spec.resources.cpus, num_gpus=spec.resources.gpus, memory_bytes=spec.resources.memory_bytes
@@ -78,7 +81,11 @@ def spec_with_numbers(spec: ModelSpec, decided: WantedModel) -> ModelSpec:
     update: dict[str, Any] = {"replicas": "auto" if decided.replicas is None else decided.replicas}
     if _split(written) != _split(decided):
         update["split"] = SplitSpec(
-            tensor=decided.tensor or "auto", pipeline=decided.pipeline or "auto", layers=decided.layers or None
+            tensor=decided.tensor or "auto",
+            pipeline=decided.pipeline or "auto",
+            data=decided.data or "auto",
+            expert="auto" if decided.expert is None else decided.expert,
+            layers=decided.layers or None,
         )
     if written.placement != decided.placement:
         told = decided.placement
@@ -91,4 +98,4 @@ def spec_with_numbers(spec: ModelSpec, decided: WantedModel) -> ModelSpec:
 
 
 def _split(model: WantedModel) -> tuple[object, ...]:
-    return model.tensor, model.pipeline, model.layers
+    return model.tensor, model.pipeline, model.data, model.expert, model.layers

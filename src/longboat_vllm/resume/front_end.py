@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, PRIOR_TOKENS, CarriedRequest
+from longboat_vllm.resume.repeated import RepeatedTokens
 from longboat_vllm.shapes import expect
 from longboat_vllm.steps import STEPS
 
@@ -107,8 +108,10 @@ async def _noted(request: CarriedRequest, first: int, request_id: str, outputs: 
     from vllm.sampling_params import RequestOutputKind
 
     is_delta = params.output_kind == RequestOutputKind.DELTA
+    repeated = RepeatedTokens(request, first)
     try:
         async for output in outputs:
+            repeated.check(output, is_delta=is_delta)
             for place, told in enumerate(request.told.pop(request_id, ())):
                 if place % _TOLD_AT_ONCE == 0:
                     await asyncio.sleep(0)  # lets other streams run

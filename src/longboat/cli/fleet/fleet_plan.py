@@ -123,8 +123,7 @@ def _layout_table(asked: Fleet, plan: CheckedPlan) -> Any:
 
 def _open_parts(told: ModelSpec) -> str:
     """Return what of the split the file left to decide."""
-    names = told.parts.open_parts
-    return "auto" if len(names) == 2 else "".join(f"{name} auto" for name in names)
+    return "auto" if told.split == "auto" else ", ".join(f"{name} auto" for name in told.parts.open_parts)
 
 
 def _marked(text: str, mark: str) -> str:

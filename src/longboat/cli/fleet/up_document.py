@@ -76,6 +76,8 @@ def _model(
         "split": {
             "tensor": shape.tensor,
             "pipeline": shape.pipeline,
+            "data": shape.data,
+            "expert": shape.expert,
             "layers": list(forecast.fit.split.stages if forecast else shape.layers),
         },
         "nodes": shape.num_nodes,

@@ -84,7 +84,7 @@ def calibrate(
     )
 
 
-@options.takes_request("add", "remove", "swap", "net", "os", "tensor", "pipeline", "expert_parallel", "offline")
+@options.takes_request("add", "remove", "swap", "net", "os", "tensor", "pipeline", "data", "expert_parallel", "offline")
 def fit(
     request: options.PlanRequest,
     all_models: Annotated[bool, typer.Option("--all", help="Also models that do not fit, with the reason.")] = False,
@@ -97,7 +97,7 @@ def fit(
 
 
 @options.takes_request(
-    "add", "remove", "swap", "net", "os", "context", "slo", "kv_bits", "tensor", "pipeline", "expert_parallel"
+    "add", "remove", "swap", "net", "os", "context", "slo", "kv_bits", "tensor", "pipeline", "data", "expert_parallel"
 )
 def cost(
     model: options.ModelName,

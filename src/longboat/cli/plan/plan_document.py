@@ -68,7 +68,7 @@ def _group(group: Forecast) -> dict[str, Any]:
             "tensor": layout.tensor,
             "pipeline": len(layout.places),
             "expert_parallel": layout.expert_parallel,
-            "attention_data": fit.split.groups,
+            "attention_data": fit.split.data,
             "layers": list(fit.split.stages),
             "over_network": layout.over_network,
         },

@@ -55,6 +55,7 @@ class PlanRequest:
     kv_bits: Annotated[int, _option("--kv-bits", "Bits of a number in the cache: 16 or 8.", shown=True)] = 16
     tensor: Annotated[int, _option("--tensor", "Ranks of each stage; else the best.")] = 0
     pipeline: Annotated[int, _option("--pipeline", "Stages of a replica; else the best.")] = 0
+    data: Annotated[int, _option("--data", "Parts of a stage that divide requests; else the best.")] = 0
     expert_parallel: Annotated[
         bool, _option("--expert-parallel", "Assign whole experts to ranks instead of sharding each.")
     ] = False
@@ -80,7 +81,12 @@ class PlanRequest:
         """The split that is asked for."""
         from longboat.planner.memory.split_shape import AskedSplit
 
-        return AskedSplit(tensor=self.tensor, pipeline=self.pipeline, expert_parallel=self.expert_parallel)
+        return AskedSplit(
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            data=self.data,
+            expert_parallel=self.expert_parallel or None,
+        )
 
 
 def takes_request(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

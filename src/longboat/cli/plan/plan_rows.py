@@ -52,4 +52,6 @@ def _engine(engine: EngineSpec) -> str:
 def _split(shape: GangShape) -> str:
     parts = [f"tensor {shape.tensor}"] if shape.tensor > 1 else []
     parts += [f"pipeline {shape.pipeline}"] if shape.pipeline > 1 else []
+    parts += [f"data {shape.data}"] if shape.data > 1 else []
+    parts += ["experts divided"] if shape.expert else []
     return ", ".join(parts) or "none"

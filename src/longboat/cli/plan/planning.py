@@ -212,7 +212,7 @@ def _check_numbers(request: PlanRequest) -> None:
             f"--output-tokens {request.output_tokens}",
             hint=f"--context {tokens}, or fewer --prompt-tokens",
         )
-    for name, degree in (("tensor", request.tensor), ("pipeline", request.pipeline)):
+    for name, degree in (("tensor", request.tensor), ("pipeline", request.pipeline), ("data", request.data)):
         if not 0 <= degree <= MAX_DEGREE:
             raise UserInputError(
                 f"--{name} {degree} is not between 1 and {MAX_DEGREE}", hint=f"--{name} 2, or leave it out"

@@ -23,6 +23,7 @@ from longboat.cluster.protocol.names import (
 )
 from longboat.core.plan import GangShape
 from longboat.core.policy import Policy
+from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.place import bundles, strategy
 from longboat.spec.types.fleet import Fleet, ModelSpec
@@ -185,6 +186,7 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
     document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update", "load"})
     document["engine"]["options"] = spec.engine.given_options
+    document["engine"]["args"] = list(arguments_of(spec))
     return document
 
 

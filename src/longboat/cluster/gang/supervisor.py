@@ -247,7 +247,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             ranks=self._gang.states(),
             phase_s=self._clock.seconds(),
             detail=self._detail,
-            shape=f"TP{self._shape.tensor} PP{self._shape.pipeline}",
+            shape=self._shape.title,
             digest=self._identity.digest,
             supervisor_pid=os.getpid(),
             resume=self._proof.best.level,

@@ -160,7 +160,9 @@ def _engine(engine: EngineSettings) -> EngineFinding:
         return EngineFinding(problem=error.message, hint=error.hint)
     if environment is None:
         return EngineFinding(platform="cpu")
-    lacks = {str(ability): hint for ability, hint in adapter_for(engine.kind).lacking(environment).items()}
+    adapter = adapter_for(engine.kind)
+    missing = {**adapter.unable_on.get(environment.platform, {}), **adapter.lacking(environment)}
+    lacks = {str(ability): hint for ability, hint in missing.items()}
     return EngineFinding(platform=environment.platform, version=environment.version, lacks=lacks)
 
 

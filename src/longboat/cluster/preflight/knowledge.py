@@ -15,6 +15,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cluster.preflight.checks import NodeFindings
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.core.plan import EngineMemory
+from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
@@ -56,7 +57,7 @@ def with_knowledge(
     memory: dict[str, EngineMemory] = {}
     for model in fleet.models:
         platform = inputs.platforms.get(model.name, "cpu")
-        told = adapter_for(model.engine.kind).planned_memory(model.engine.args, platform, model.resources.gpus)
+        told = adapter_for(model.engine.kind).planned_memory(arguments_of(model), platform, model.resources.gpus)
         if told is None:
             continue
         memory[model.name] = told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -245,15 +245,26 @@ def _engine_problems(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str,
 def _lacking(
     fleet: Fleet, shapes: Mapping[str, GangShape], nodes: Sequence[Node], findings: Mapping[str, NodeFindings]
 ) -> list[Problem]:
-    """Return the problems of environments that cannot take part in a gang over several nodes."""
+    """Return the problems of environments that cannot take part in a gang of the model's shape."""
     problems = []
     for index, model in enumerate(fleet.models):
         shape = shapes.get(model.name)
-        for node in _candidates(model, nodes) if shape is not None and shape.num_nodes > 1 else ():
-            if hint := findings[node.node_id].engines[model.name].lacks.get("nodes", ""):
-                what = f"node {node.hostname or node.address}: {model.engine.kind} there cannot span several nodes"
-                problems.append(Problem(where=f"models[{index}].engine", what=what, hint=hint))
+        for ability, where, what in _needs(shape) if shape is not None else ():
+            for node in _candidates(model, nodes):
+                if hint := findings[node.node_id].engines[model.name].lacks.get(ability, ""):
+                    what = f"node {node.hostname or node.address}: {model.engine.kind} there cannot {what}"
+                    problems.append(Problem(where=f"models[{index}].{where}", what=what, hint=hint))
     return problems
+
+
+def _needs(shape: GangShape) -> Iterator[tuple[str, str, str]]:
+    """Yield abilities that an environment may lack: name, place in the model's entry, and words."""
+    if shape.num_nodes > 1:
+        yield "nodes", "engine", "span several nodes"
+    if shape.data > 1:
+        yield "data", "split.data", "divide requests among data parts"
+    if shape.expert:
+        yield "expert", "split.expert", "divide whole experts"
 
 
 def _host_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:

@@ -5,7 +5,7 @@ Flags and variables are those of SGLang 0.5.23; the CPU settings were measured o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -57,6 +57,13 @@ _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--default-chat-template-kwargs", '{"enable_thinking": false}'),
     ),
 }
+_UNABLE_ON: Mapping[str, Mapping[Ability, str]] = {
+    "cpu": {
+        "data": "write data: 1; SGLang 0.5 divides requests on GPUs only, vLLM on processors too",
+        "expert": "write expert: false; tensor cuts each expert instead",
+    }
+}
+"""SGLang's attention for processors fails where requests are divided."""
 _PHASES = (
     ("Load weight begin", Phase.LOADING),
     ("Load weight end", Phase.WARMING),
@@ -69,7 +76,10 @@ class SglangAdapter(EngineAdapter):
     """The adapter of SGLang, on CPU and CUDA; see ``EngineAdapter``."""
 
     kind = "sglang"
-    abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub")
+    )
+    unable_on = _UNABLE_ON
     recipe = RECIPE
     overlay = Overlay(
         packages=("longboat_sglang", "longboat_vllm"),  # the second has the keeper, the zygote and the journal
@@ -146,7 +156,11 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
 
 def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:
     shape, head = plan.shape, plan.head
-    args = ["--tp-size", str(shape.tensor), "--pp-size", str(shape.pipeline)]
+    args = ["--tp-size", str(shape.data * shape.tensor), "--pp-size", str(shape.pipeline)]
+    if shape.data > 1:
+        args += ["--attn-dp-size", str(shape.data)]  # attention is copied; experts are divided over all ranks
+    if shape.expert:
+        args += ["--ep-size", str(shape.data * shape.tensor)]
     if shape.num_nodes > 1:
         args += ["--nnodes", str(shape.num_nodes), "--node-rank", str(rank.node_rank)]
         args += ["--dist-init-addr", f"{head.address}:{head.ports['master']}"]

@@ -12,7 +12,7 @@ _SPLIT = "set the model's split (tensor, pipeline) instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
-_REPLICAS = "set the number of replicas instead: each replica is one engine"
+_DATA = "set the model's split.data instead, or the number of replicas"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 _CODE = "leave it out: with it, each client could run its own code in the engine"
 _ROLES = "leave it out: each replica computes prompts and responses"
@@ -43,7 +43,10 @@ OWNED_FLAGS: dict[str, str] = {
     "--node-rank": _NODES,
     "--dist-init-addr": _NODES,
     "--nccl-port": _NODES,
-    "--dp-size": _REPLICAS,
+    "--dp-size": _DATA,
+    "--attn-dp-size": _DATA,
+    "--enable-dp-attention": _DATA,
+    "--ep-size": "set the model's split.expert instead",
     "--disaggregation-mode": _ROLES,
     "--enable-custom-logit-processor": _CODE,
     "--incremental-streaming-output": "leave it out: the gateway reads SGLang's usual output",
@@ -75,6 +78,8 @@ _OTHER_NAMES = {
     "--pipeline-parallel-size": "--pp-size",
     "--dp": "--dp-size",
     "--data-parallel-size": "--dp-size",
+    "--ep": "--ep-size",
+    "--expert-parallel-size": "--ep-size",
     "--nccl-init-addr": "--dist-init-addr",
 }
 _SHORTEST_ABBREVIATION = len("--ho")

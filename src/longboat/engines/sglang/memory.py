@@ -26,8 +26,6 @@ UNKNOWN = (
     "--speculative-algorithm",
     "--enable-lora",
     "--enable-hierarchical-cache",
-    "--enable-dp-attention",
-    "--ep-size",
 )
 """Flags with which SGLang takes more or less memory than the model's files say."""
 CACHE_BITS = {"fp8_e4m3": 8, "fp8_e5m2": 8, "bfloat16": 16, "bf16": 16, "auto": 0}

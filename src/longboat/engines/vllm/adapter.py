@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import ClassVar
 
 from longboat.core.errors import Problem
-from longboat.core.plan import EngineMemory, GangPlan, RankPlan
+from longboat.core.plan import EngineMemory, GangPlan, GangShape, RankPlan
 from longboat.core.states import Phase
 from longboat.engines.contract import (
     Ability,
@@ -19,12 +19,15 @@ from longboat.engines.contract import (
     EngineEnvironment,
     InstallRecipe,
     Overlay,
+    PortRequest,
     RankCommand,
     ZygoteRequest,
 )
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.vllm.memory import memory_of
+from longboat.engines.vllm.speculation import speculative_arguments
+from longboat.engines.vllm.split import UNABLE_ON, ports, split_arguments
 from longboat.engines.vllm.start_errors import cause_in
 
 __all__ = ("VllmAdapter",)
@@ -79,7 +82,10 @@ class VllmAdapter(EngineAdapter):
     """The adapter of vLLM, on CPU and CUDA; see ``EngineAdapter``."""
 
     kind = "vllm"
-    abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "speculative")
+    )
+    unable_on = UNABLE_ON
     recipe = InstallRecipe(
         version="0.32.0",
         older=("0.29.0",),
@@ -125,9 +131,13 @@ class VllmAdapter(EngineAdapter):
         return {**env, "HF_HUB_OFFLINE": "1"} if offline else env
 
     def capacity(self, plan: GangPlan) -> int:
-        """Return the argument's value, else the default of the ranks' platform. KV cache may allow fewer."""
+        """Return the argument's value, else the platform's default, for each data rank. KV cache may allow fewer."""
         on_gpu = bool(plan.head.gpu_ids) or plan.shape.resources.num_gpus > 0
-        return number_given("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
+        each = number_given("--max-num-seqs", plan.extra_args) or (_GPU_CAPACITY if on_gpu else _CPU_CAPACITY)
+        return plan.shape.data * each
+
+    def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
+        return ports(shape)
 
     def memory(self, args: Sequence[str], platform: str) -> EngineMemory:
         """Apply the arguments to the defaults; on CPUs those are float32 and a cache of 64 MiB per rank."""
@@ -143,6 +153,9 @@ class VllmAdapter(EngineAdapter):
     def counters(self, metrics_text: str) -> EngineCounters:
         return read_counters(metrics_text)
 
+    def speculative_arguments(self, method: str, tokens: int, model: str | None, lookup: int | None) -> tuple[str, ...]:
+        return speculative_arguments(method, tokens, model, lookup)
+
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         return ARGUMENTS.problems(args)
 
@@ -156,26 +169,15 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
         args += ["--middleware", MIDDLEWARE]
-    args += _split_arguments(plan, rank)
+    args += split_arguments(plan, rank)
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else part
     defaults += _MODEL_DEFAULTS.get(plan.source, ()) if rank.node_rank == 0 else ()
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 
-def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:
-    shape, head = plan.shape, plan.head
-    args = ["--tensor-parallel-size", str(shape.tensor), "--pipeline-parallel-size", str(shape.pipeline)]
-    if shape.tensor * shape.pipeline > 1:
-        args += ["--distributed-executor-backend", "mp"]
-    if shape.num_nodes > 1:
-        args += ["--nnodes", str(shape.num_nodes), "--node-rank", str(rank.node_rank)]
-        args += ["--master-addr", head.address, "--master-port", str(head.ports["master"])]
-    return [*args, "--headless"] if rank.node_rank > 0 else args
-
-
 def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | None]:
-    single = plan.shape.tensor * plan.shape.pipeline == 1
+    single = plan.shape.num_ranks == 1
     env: dict[str, str | None] = {
         "VLLM_HOST_IP": rank.address,
         "GLOO_SOCKET_IFNAME": rank.interface,

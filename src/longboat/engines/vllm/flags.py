@@ -9,10 +9,11 @@ from longboat.engines.extra_arguments import ExtraArguments
 __all__ = ("ARGUMENTS", "HARMLESS_FLAGS", "OWNED_FLAGS", "number_given")
 
 _SPLIT = "set the model's split (tensor, pipeline) instead"
+_DATA = "set the model's split.data instead, or the number of replicas"
+_SPECULATIVE = "set the model's speculative instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
-_REPLICAS = "set the number of replicas instead: each replica is one engine"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
@@ -39,7 +40,12 @@ OWNED_FLAGS: dict[str, str] = {
     "--master-addr": _NODES,
     "--master-port": _NODES,
     "--headless": _NODES,
-    "--data-parallel-size": _REPLICAS,
+    "--data-parallel-size": _DATA,
+    "--speculative-config": _SPECULATIVE,
+    "--spec-method": _SPECULATIVE,
+    "--spec-model": _SPECULATIVE,
+    "--spec-tokens": _SPECULATIVE,
+    "--enable-expert-parallel": "set the model's split.expert instead",
 }
 """Flag → what to do instead of setting it. Every ``--data-parallel-…`` flag counts as the last one."""
 
@@ -61,6 +67,7 @@ _SHORT = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "-n": "--nnodes",
+    "-sc": "--speculative-config",
     "-r": "--node-rank",
     "-dp": "--data-parallel-size",
     "-dpn": "--data-parallel-size",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from longboat.core.plan import EngineMemory
 from longboat.engines.extra_arguments import number_in, with_types
 from longboat.engines.vllm.flags import ARGUMENTS, number_given
+from longboat.engines.vllm.speculation import NEEDS_NO_MEMORY
 
 __all__ = ("memory_of",)
 
@@ -27,7 +28,6 @@ UNKNOWN = (
     "--prefill-context-parallel-size",
     "--decode-context-parallel-size",
     "-dcp",
-    "--enable-expert-parallel",
 )
 """Flags with which vLLM takes more or less memory than the model's files say."""
 CACHE_BITS = {"fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8, "bfloat16": 16, "auto": 0}
@@ -49,4 +49,5 @@ def memory_of(args: Sequence[str], defaults: EngineMemory) -> EngineMemory:
         block_tokens=number_given("--block-size", args) or defaults.block_tokens,
         graphs=defaults.graphs and "--enforce-eager" not in flags,
     )
-    return replace(told, unknown=(*told.unknown, *sorted(flags & set(UNKNOWN))))
+    without = {"--speculative-config"} if NEEDS_NO_MEMORY in text("--speculative-config", args) else set()
+    return replace(told, unknown=(*told.unknown, *sorted(flags & set(UNKNOWN) - without)))

@@ -20,9 +20,12 @@ NOTED = frozenset(
 )
 """Request headers that the gateway itself reads; it writes its own in their place."""
 
-WITHHELD = _HOP_BY_HOP | frozenset(b"authorization api-key x-api-key cookie accept-encoding x-conversation-id".split())
+WITHHELD = _HOP_BY_HOP | frozenset(
+    b"authorization api-key x-api-key cookie accept-encoding x-conversation-id x-data-parallel-rank".split()
+)
 """Request headers that engines never see: hop-by-hop ones, the client's secrets, what would let an engine compress (the
-gateway must be able to add an event to a stream), and what would let llama.cpp go on when its client is gone."""
+gateway must be able to add an event to a stream), what would let llama.cpp go on when its client is gone, and what
+would choose a part of a data parallel engine."""
 
 _KEPT_FROM_CLIENT = _HOP_BY_HOP | frozenset(
     b"server x-request-id access-control-allow-origin access-control-allow-credentials access-control-expose-headers"

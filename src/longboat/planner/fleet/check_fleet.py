@@ -132,7 +132,7 @@ def _room(
 def _fewer(found: int, shape: GangShape) -> str:
     if found:
         return f"write replicas: {found}, or add nodes"
-    smaller = ", split it less" if shape.tensor * shape.pipeline > 1 else ""
+    smaller = ", split it less" if shape.num_ranks > 1 else ""
     return f"give other models fewer replicas{smaller}, or add nodes"
 
 

@@ -52,6 +52,8 @@ class KnownModel:
         demand = demand_of(self.wanted, self.shape, self.settings, ratio)
         if not self.context.rank.num_gpus:  # a processor has no ratio: its whole memory may be taken
             demand = replace(demand, settings=replace(demand.settings, memory_ratio=1.0))
+        divides = self.context.divides_experts
+        demand = replace(demand, expert_parallel=divides, data_attention=divides)
         return Forecaster(shape, demand, self.context.engine, self.context.inputs.calibration)
 
 
@@ -102,10 +104,11 @@ def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ra
         split=AskedSplit(
             tensor=wanted.tensor or one,
             pipeline=wanted.pipeline or one,
+            data=wanted.data or one,
+            expert_parallel=wanted.expert,
             layers=wanted.layers,
             even=wanted.pipeline is not None,
         ),
-        expert_parallel=False,
     )
 
 

@@ -181,6 +181,9 @@ class _Decider:
             return
         forecast, model = self.forecasts[wanted.name], model_of(wanted, self.inputs)
         verdict = judge(forecast, wanted)
+        if tokens := wanted.speculative_tokens:
+            note = f"planned as if no proposal were accepted: a step gives 1 to {1 + tokens} tokens, 1 is assumed"
+            self.notes.setdefault(wanted.name, []).append(note)
         for doubt in (*(_shortened(forecast, model) if model else ()), *verdict.doubts):
             self.notes.setdefault(wanted.name, []).append(doubt)
         certain = forecast.fit.fits or self.asked[wanted.name].is_decided

@@ -21,7 +21,14 @@ NUMBERS = "write numbers: split: {tensor: 1, pipeline: 1}, replicas: 1"
 
 def unsplit(wanted: WantedModel, replicas: int) -> WantedModel:
     """Return the model with that many replicas, and 1 for each part of the split that is left to decide."""
-    return replace(wanted, replicas=replicas, tensor=wanted.tensor or 1, pipeline=wanted.pipeline or 1)
+    return replace(
+        wanted,
+        replicas=replicas,
+        tensor=wanted.tensor or 1,
+        pipeline=wanted.pipeline or 1,
+        data=wanted.data or 1,
+        expert=bool(wanted.expert),
+    )
 
 
 def room_unsplit(context: PlacementContext, taken: Sequence[GangDemand]) -> int:
@@ -61,8 +68,9 @@ def reason_of(choice: Choice) -> str:
     return f"best of {choice.tried} layouts: {_figures(best)}; {_title(other)}: {_figures(other)}"
 
 
-def _shape(forecast: Forecast) -> tuple[int, int]:
-    return forecast.layout.tensor, len(forecast.layout.places)
+def _shape(forecast: Forecast) -> tuple[int, int, int, bool]:
+    layout = forecast.layout
+    return layout.cut, len(layout.places), layout.data, layout.expert_parallel
 
 
 def _of_equal_nodes(choice: Choice) -> str:
@@ -76,9 +84,11 @@ def _of_equal_nodes(choice: Choice) -> str:
 
 
 def _title(forecast: Forecast) -> str:
-    tensor, pipeline = _shape(forecast)
+    tensor, pipeline, data, expert = _shape(forecast)
     parts = [f"tensor {tensor}"] if tensor > 1 else []
     parts += [f"pipeline {pipeline}"] if pipeline > 1 else []
+    parts += [f"data {data}"] if data > 1 else []
+    parts += ["experts divided"] if expert else []
     return f"{forecast.layout.replicas} x {', '.join(parts) or 'one rank'}"
 
 

@@ -47,7 +47,13 @@ def gangs_of(context: PlacementContext, layout: Layout, way: NodePools) -> Itera
     """
     placement = context.wanted.placement
     wanted = replace(
-        context.wanted, tensor=layout.tensor, pipeline=len(layout.places), replicas=layout.replicas, layers=()
+        context.wanted,
+        tensor=layout.cut,
+        pipeline=len(layout.places),
+        data=layout.data,
+        expert=layout.expert_parallel,
+        replicas=layout.replicas,
+        layers=(),
     )
     if len(layout.pools) == 1 and way.pools:
         labels = {**placement.labels, **way.labels[layout.pools[0]]}
@@ -68,8 +74,7 @@ def gangs_of(context: PlacementContext, layout: Layout, way: NodePools) -> Itera
 def _on_fewer_nodes(
     context: PlacementContext, wanted: WantedModel, usual: GangShape
 ) -> Iterator[tuple[WantedModel, GangShape]]:
-    ranks = usual.tensor * usual.pipeline
-    for count in (count for count in range(1, usual.num_nodes) if ranks % count == 0):
+    for count in (count for count in range(1, usual.num_nodes) if usual.num_ranks % count == 0):
         fewer = replace(wanted, placement=replace(wanted.placement, nodes=count))
         gang = context.gang(fewer)
         if not isinstance(gang, NoShape) and gang.ranks_per_node % gang.tensor == 0:

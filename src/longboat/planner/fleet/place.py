@@ -46,10 +46,17 @@ class _Gang:
     rank: RankResources
     rooms: tuple[Amount, ...]
     layers: tuple[int, ...] = ()
+    data: int = 1
+    expert: bool = False
 
     @property
     def num_ranks(self) -> int:
-        return self.tensor * self.pipeline
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def node_counts(self) -> list[int]:
+        """Numbers of nodes over which the ranks may be spread; a data part of several stays whole on a node."""
+        return _divisors(self.num_ranks if self.data == 1 else self.data)
 
     def need(self, num_nodes: int) -> Amount:
         return amount_per_node(self.rank, self.num_ranks // num_nodes)
@@ -75,6 +82,8 @@ class _Gang:
             resources=self.rank,
             reason=reason,
             layers=self.layers,
+            data=self.data,
+            expert=self.expert,
         )
 
 
@@ -95,6 +104,8 @@ def shape_gang(
         rank=rank_resources(model, environment_platform),
         rooms=tuple(amount_of_node(node) for node in matching),
         layers=model.layers or _even_layers(model, facts),
+        data=model.data or 1,
+        expert=bool(model.expert),
     )
     if not matching:
         return NoShape(problems=(_no_node(model, nodes),))
@@ -117,19 +128,20 @@ def _even_layers(model: WantedModel, facts: ModelConfig | None) -> tuple[int, ..
 
 def _best(gang: _Gang) -> GangShape | NoShape:
     """Choose one stage a node; else fewer nodes with whole tensor groups; else tensor groups over few nodes."""
-    whole = [num for num in _divisors(gang.num_ranks) if not gang.splits_tensor(num)]
-    torn = [num for num in _divisors(gang.num_ranks) if gang.splits_tensor(num)]
-    for num_nodes in (*reversed(whole), *torn):
+    whole = [num for num in gang.node_counts if not gang.splits_tensor(num)]
+    torn = [num for num in gang.node_counts if gang.splits_tensor(num)]
+    # Data parts meet in each layer, where the model has experts: they keep together.
+    for num_nodes in (*(whole if gang.data > 1 else reversed(whole)), *torn):
         if gang.works(num_nodes):
             return gang.shape(num_nodes, _reason(gang, num_nodes))
     return NoShape(problems=(_no_room(gang),))
 
 
 def _asked(gang: _Gang, num_nodes: int) -> GangShape | NoShape:
-    divisors = _divisors(gang.num_ranks)
+    divisors = gang.node_counts
     where = "placement.nodes"
     if num_nodes not in divisors:
-        what = f"{num_nodes} nodes do not divide {_ranks(gang.num_ranks)} evenly"
+        what = f"{num_nodes} nodes do not divide {_ranks(gang.num_ranks) if gang.data == 1 else _parts(gang)} evenly"
         hint = f"write nodes: {min(divisors, key=lambda divisor: (abs(divisor - num_nodes), divisor))}"
         return NoShape(problems=(Problem(where=where, what=what, hint=hint),))
     if num_nodes > len(gang.rooms):
@@ -154,6 +166,8 @@ def _reason(gang: _Gang, num_nodes: int) -> str:
         most = max(_capacity(gang.rank, room) for room in gang.rooms)
         lack = f"no node has room for {gang.tensor} tensor ranks (the largest takes {most})"
         return f"{lack}: {per_node} on each of {_nodes(num_nodes)}"
+    if gang.data > 1:
+        return f"{gang.data // num_nodes} of {_parts(gang)} on each of {_nodes(num_nodes)}"
     if gang.pipeline == 1:
         return f"all {gang.tensor} tensor ranks on one node"
     if num_nodes == gang.pipeline:
@@ -237,6 +251,10 @@ def _divisors(number: int) -> list[int]:
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _parts(gang: _Gang) -> str:
+    return f"{gang.data} data parts of {_ranks(gang.tensor * gang.pipeline)}"
 
 
 def _ranks(count: int) -> str:

@@ -23,6 +23,9 @@ def shape_by_stage(model: WantedModel, rank: RankResources, nodes: Sequence[Node
     if len(stages) != pipeline:
         what = f"labels for {_stages(len(stages))}, and the model is split into {_stages(pipeline)}"
         return Problem(where=WHERE, what=what, hint=f"write split.pipeline: {len(stages)}, or labels for each stage")
+    if (model.data or 1) > 1:
+        what = f"labels of stages, and data: {model.data}: a data part has all stages"
+        return Problem(where=WHERE, what=what, hint="leave placement.stages out, or write split.data: 1 and replicas")
     if spread not in (None, pipeline):
         what = f"{spread} nodes for {_stages(pipeline)} that are placed by their labels"
         return Problem(where="placement.nodes", what=what, hint=f"write nodes: {pipeline}, or leave it out")
@@ -35,6 +38,7 @@ def shape_by_stage(model: WantedModel, rank: RankResources, nodes: Sequence[Node
         layers=model.layers,
         stages=tuple(dict(labels) for labels in stages),
         shares_nodes=spread is None,
+        expert=bool(model.expert),
     )
     able = [node for node in nodes if matches(node, model.placement.labels)]
     return _without_node(shape, able) or _without_room(model, shape, able) or shape

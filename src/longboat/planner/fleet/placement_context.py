@@ -22,6 +22,8 @@ from longboat.planner.search.partition import Place
 
 __all__ = ("PlacementContext", "slots_of")
 
+_DIVIDES_EXPERTS = ("vllm", "sglang")
+
 
 @dataclass(frozen=True, slots=True)
 class PlacementContext:
@@ -39,6 +41,11 @@ class PlacementContext:
     def engine(self) -> EngineKind:
         """The engine whose rules of memory and time hold; vLLM's where the model's own are not known."""
         return next((kind for kind in get_args(EngineKind) if kind == self.wanted.engine), "vllm")
+
+    @property
+    def divides_experts(self) -> bool:
+        """Whether the planner may divide whole experts, and requests besides, by itself: engines do so on GPUs."""
+        return self.wanted.engine in _DIVIDES_EXPERTS and self.platform != "cpu"
 
     @property
     def platform(self) -> str:
@@ -72,16 +79,20 @@ class PlacementContext:
         Raises UserInputError where an accelerator is not known.
         """
         hardware = self._hardware(wanted, gang, packing)
-        torn = gang.ranks_per_node % gang.tensor != 0
+        width = gang.tensor * gang.data
+        torn = gang.ranks_per_node % width != 0
         hop = LOOPBACK if gang.pipeline == 1 else hardware.bus if gang.num_nodes == 1 else hardware.network
         places = []
         for number in range(gang.pipeline):
             stage = hardware.stage(number)
-            link = LOOPBACK if gang.tensor == 1 else hardware.network if torn and not gang.stages else stage.bus
-            places.append(Place(pool=0, card=stage.card, machine=self.machine(stage.machine), link=link))
+            link = LOOPBACK if width == 1 else hardware.network if torn and not gang.stages else stage.bus
+            machine = self.machine(stage.machine)
+            places.append(Place(pool=0, card=stage.card, machine=machine, link=link, near=stage.bus))
         return Layout(
             places=tuple(places),
-            tensor=gang.tensor,
+            tensor=width,
+            data=gang.data,
+            expert_parallel=gang.expert,
             replicas=wanted.num_replicas,
             pools=(0,),
             hop=hop,

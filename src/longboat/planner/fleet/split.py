@@ -18,6 +18,7 @@ def check_split(model: WantedModel, facts: ModelConfig | None) -> tuple[Problem,
     found = (
         _tensor(tensor, facts),
         _pipeline(pipeline, facts),
+        _expert(model, facts),
         _layers(model.layers, facts),
         _context(model.context, facts),
     )
@@ -52,6 +53,24 @@ def _pipeline(stages: int, facts: ModelConfig) -> Problem | None:
         return None
     what = f"{stages} stages are more than the model's {facts.num_layers} layers"
     return Problem(where="split.pipeline", what=what, hint=f"write at most {facts.num_layers}")
+
+
+def _expert(model: WantedModel, facts: ModelConfig) -> Problem | None:
+    """Return why experts cannot be divided: there are none, or one rank has them all, or they are fewer than ranks."""
+    ranks = (model.data or 1) * model.degrees[0]
+    if not model.expert:
+        return None
+    if not facts.num_experts:
+        return Problem(where="split.expert", what="the model is dense: it has 0 experts", hint="write expert: false")
+    if ranks == 1:
+        what = "experts are divided over data x tensor ranks, and there is 1"
+        return Problem(where="split.expert", what=what, hint="write data: 2 or tensor: 2, or expert: false")
+    if ranks > facts.num_experts or (model.engine == "sglang" and facts.num_experts % ranks):
+        what = f"{facts.num_experts} experts cannot be divided over {ranks} ranks (data x tensor)"
+        counts = [count for count in range(1, facts.num_experts + 1) if facts.num_experts % count == 0]
+        near = nearest_degrees(counts, ranks)
+        return Problem(where="split.expert", what=what, hint=f"write data x tensor: {near}, or expert: false")
+    return None
 
 
 def _layers(layers: tuple[int, ...], facts: ModelConfig) -> Problem | None:

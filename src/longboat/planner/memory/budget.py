@@ -82,8 +82,8 @@ def _sglang_reserve(card: Card, split: Split, load: Load) -> int:
     batched = load.batched_tokens or chunk
     graphs = (load.engine_sequences or largest) if load.graphs else 0
     mib = 512 + 1.5 * max(batched, 2048) + split.num_ranks / 8 * 1024 + 2 * graphs
-    if split.data_attention:
-        mib += (3.0 if graphs <= 300 else 4.5) * graphs * split.groups
+    if split.data > 1:
+        mib += (3.0 if graphs <= 300 else 4.5) * graphs * split.data
     if card.memory_bytes > 60 * GIB:
         mib = max(mib, 10 * 1024)
     return int(mib * MIB)
@@ -152,8 +152,8 @@ def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -
     factors = MOE_ACTIVATION_FACTORS if experts else ACTIVATION_FACTORS
     factor = factors.get(split.cut, factors[4] if split.cut > 2 else factors[2])
     peak = int(2 * tokens * width * factor)
-    if split.data_attention:
-        peak += GATHERED_COPIES * 2 * split.groups * tokens * shape.hidden_size
+    if split.data > 1:
+        peak += GATHERED_COPIES * 2 * split.data * tokens * shape.hidden_size
     return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape, split, tokens)
 
 

@@ -206,7 +206,7 @@ def _judge(
         tokens = min(tokens, load.num_sequences * load.context_tokens)
     if shortage is None:
         ranks = tuple(replace(rank, cache_bytes=_cache_bytes(rank, tokens, load)) for rank in ranks)
-    tokens, sequences = tokens * split.groups, sequences * split.groups
+    tokens, sequences = tokens * split.data, sequences * split.data
     return Fit(
         shape=shape,
         split=split,
@@ -217,7 +217,7 @@ def _judge(
         num_kv_tokens=tokens,
         max_sequences=sequences,
         max_context_tokens=max_context(per_rank, rooms, 1, limit),
-        context_at_load=max_context(per_rank, rooms, -(-load.num_sequences // split.groups), limit),
+        context_at_load=max_context(per_rank, rooms, -(-load.num_sequences // split.data), limit),
         caches=tuple(caches),
         shortage=shortage,
     )

@@ -146,11 +146,12 @@ def _more_tensor(fit: Fit, cards: Sequence[Card]) -> Change | None:
     if fit.load.engine == "llama.cpp":
         return None
     for tensor in tensor_degrees(fit.shape, expert=fit.split.expert):
-        if fit.split.tensor < tensor and tensor * fit.split.pipeline <= MAX_CARDS:
-            more = [card for stage in _by_stage(fit, cards) for card in [_weakest(stage)] * tensor]
-            tried = _tried(fit, more, split=replace(fit.split, tensor=tensor))
+        width = tensor * fit.split.data
+        if fit.split.tensor < width and width * fit.split.pipeline <= MAX_CARDS:
+            more = [card for stage in _by_stage(fit, cards) for card in [_weakest(stage)] * width]
+            tried = _tried(fit, more, split=replace(fit.split, tensor=width))
             if tried.holds:
-                what = f"tensor {tensor} instead of {fit.split.tensor}: {len(more)} cards like these"
+                what = f"tensor {tensor} instead of {fit.split.cut}: {len(more)} cards like these"
                 return Change(kind="tensor", what=what, fit=tried)
     return None
 

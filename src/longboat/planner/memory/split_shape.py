@@ -40,9 +40,9 @@ class Split:
     tensor: int = 1  # ranks of each stage
     stages: tuple[int, ...]  # layers of each pipeline stage
     expert_parallel: bool = False  # whole experts are divided over the ranks of a stage; none is cut
-    # Requests are divided over the ranks. Each rank holds all weights but those of other ranks' experts, and the caches
-    # of its own requests (DP attention). Only with ``expert_parallel``, and one stage.
-    data_attention: bool = False
+    # Parts among which requests are divided: each has ``tensor`` / ``data`` ranks, which hold all weights but other
+    # ranks' experts, and the caches of its own requests. 1: requests are not divided.
+    data: int = 1
 
     @property
     def pipeline(self) -> int:
@@ -59,39 +59,41 @@ class Split:
 
     @property
     def cut(self) -> int:
-        """Parts into which weights and caches are cut, experts that are divided by copies aside."""
-        return 1 if self.data_attention else self.tensor
+        """Parts into which weights and caches are cut, experts aside."""
+        return self.tensor // self.data
 
     @property
-    def groups(self) -> int:
-        """Parts into which the requests of a stage are divided."""
-        return self.tensor if self.data_attention else 1
+    def expert_cut(self) -> int:
+        """Parts into which each expert is cut where experts are not divided by copies: all ranks of a stage."""
+        return self.tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSplit:
-    """The split that a user asks for; 0, empty and False leave it to the planner."""
+    """The split that a user asks for; 0, empty and None leave it to the planner."""
 
-    tensor: int = 0
+    tensor: int = 0  # ranks of each data part
     pipeline: int = 0
-    expert_parallel: bool = False
+    data: int = 0
+    expert_parallel: bool | None = None
     layers: tuple[int, ...] = ()  # of each stage
     even: bool = False  # layers are divided as the engine does by itself
 
     def __bool__(self) -> bool:
-        return bool(self.tensor or self.pipeline or self.expert_parallel)
+        return bool(self.tensor or self.pipeline or self.data or self.expert_parallel)
 
     @property
     def title(self) -> str:
         """The split in the words of the command line."""
         parts = [f"--tensor {self.tensor}"] if self.tensor else []
         parts += [f"--pipeline {self.pipeline}"] if self.pipeline else []
+        parts += [f"--data {self.data}"] if self.data else []
         return " ".join([*parts, "--expert-parallel"] if self.expert_parallel else parts)
 
     @property
     def least_ranks(self) -> int:
         """Accelerators that one replica takes at least."""
-        return max(1, self.tensor) * max(1, self.pipeline)
+        return max(1, self.tensor) * max(1, self.pipeline) * max(1, self.data)
 
 
 ANY_SPLIT = AskedSplit()

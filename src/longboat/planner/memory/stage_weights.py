@@ -45,7 +45,8 @@ def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], .
 def _by_part(weights: tuple[Weight, ...], split: Split) -> Counter[str]:
     parts: Counter[str] = Counter()
     for weight in weights:
-        parts[weight.part] += weight.rank_bytes(tensor=split.cut, expert=split.expert)
+        cut = split.expert_cut if weight.part == "experts" else split.cut
+        parts[weight.part] += weight.rank_bytes(tensor=cut, expert=split.expert)
     return parts
 
 

@@ -17,12 +17,14 @@ class Stage:
 
     tensor: accelerators of the stage
     link: between them
+    near: between those of one group that divides requests with others; None: as ``link``
     """
 
     num_layers: int
     machine: Machine
     tensor: int = 1
     link: Fabric = LOOPBACK
+    near: Fabric | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def _works(deployment: Deployment, step: Pass) -> list[dict[str, float]]:
 def _sort(deployment: Deployment, index: int, last: int) -> tuple[object, ...]:
     stage = deployment.stages[index]
     layers = frozenset(Counter(map(id, deployment.layers_of(index))).items())
-    return stage.machine, stage.tensor, stage.link, layers, index == last
+    return stage.machine, stage.tensor, stage.link, stage.near, layers, index == last
 
 
 def _usual_s(work: Mapping[str, float]) -> float:

@@ -13,6 +13,7 @@ from longboat.catalog.shape.model_shape import Layer
 from longboat.catalog.shape.weight import Weight
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.kernels import multiply_flops, unpacks
+from longboat.planner.predict.machine import Fabric
 
 __all__ = ("Pass", "expected_experts", "stage_work")
 
@@ -158,17 +159,33 @@ def _cache_read_bytes(cache: Cache, context_tokens: int, dtype_bytes: float, ran
 
 
 def _link_work(deployment: Deployment, stage: Stage, step: Pass) -> Iterator[tuple[str, float]]:
-    """Count two all-reduces a layer. With DP attention gathering and scattering move as much."""
-    ranks = stage.tensor
+    """Count two all-reduces a layer, of attention and of what follows it.
+
+    Where requests are divided, the ranks of a group reduce the attention of its own tokens; gathering all tokens
+    before the experts and scattering them afterwards moves as much as one all-reduce of all ranks.
+    """
+    groups = deployment.attention_data
+    if groups == 1:
+        yield from _reduce_work(deployment, stage.link, stage.tensor, step.tokens, REDUCES_PER_LAYER)
+        return
+    near = stage.link if stage.near is None else stage.near
+    yield from _reduce_work(deployment, near, stage.tensor // groups, _fullest(step.tokens, groups), 1)
+    yield from _reduce_work(deployment, stage.link, stage.tensor, step.tokens, 1)
+
+
+def _reduce_work(
+    deployment: Deployment, link: Fabric, ranks: int, tokens: float, count: int
+) -> Iterator[tuple[str, float]]:
+    """Count all-reduces of the hidden states of ``tokens`` among ``ranks``."""
     if ranks < 2:
         return
     growth = 1.0 + LATENCY_GROWTH * (log2(ranks) - 1.0)
-    yield "link_latency", REDUCES_PER_LAYER * growth * stage.link.latency_s
+    yield "link_latency", count * growth * link.latency_s
     if deployment.host_calls:
-        yield "link_call", REDUCES_PER_LAYER * growth
-    payload = step.tokens * deployment.shape.hidden_size * deployment.number_bytes
-    moved = REDUCES_PER_LAYER * 2.0 * (ranks - 1) / ranks * payload
-    yield "link_bytes", moved / stage.link.bandwidth_bytes_per_s
+        yield "link_call", count * growth
+    payload = tokens * deployment.shape.hidden_size * deployment.number_bytes
+    moved = count * 2.0 * (ranks - 1) / ranks * payload
+    yield "link_bytes", moved / link.bandwidth_bytes_per_s
 
 
 def _add_head(found: dict[str, float], deployment: Deployment, stage: Stage, step: Pass) -> None:

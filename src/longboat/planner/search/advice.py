@@ -172,9 +172,10 @@ def _meets(plans: Sequence[Plan]) -> bool:
 def _near(asked: AskedSplit) -> Iterator[AskedSplit]:
     """Yield splits like the one asked for, in steps away from it: tensor, then pipeline, then neither."""
     if asked.expert_parallel:
-        yield replace(asked, expert_parallel=False)
+        yield replace(asked, expert_parallel=None)
     yield from (replace(asked, tensor=degree) for degree in _around(asked.tensor))
     yield from (replace(asked, pipeline=degree) for degree in _around(asked.pipeline))
+    yield from (replace(asked, data=degree) for degree in _around(asked.data))
     yield ANY_SPLIT
 
 

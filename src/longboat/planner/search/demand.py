@@ -55,7 +55,7 @@ class Demand:
     slo: Slo = Slo()
     split: AskedSplit = ANY_SPLIT  # of a replica, as far as the user asks for one
     expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
-    data_attention: bool = False  # and requests for attention, not heads (``Split.data_attention``)
+    data_attention: bool = False  # and requests for attention, not heads (``Split.data``)
 
     @property
     def context(self) -> int:

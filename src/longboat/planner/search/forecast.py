@@ -120,7 +120,7 @@ class Forecaster:
             tensor=layout.tensor,
             stages=tuple(stages),
             expert_parallel=layout.expert_parallel,
-            data_attention=layout.data_attention,
+            data=layout.data,
         )
         cards = [place.card for place in layout.places for _ in range(layout.tensor)]
         fit = plan_fit(self.shape, cards, split, self._load(users))
@@ -164,16 +164,16 @@ class Forecaster:
             shape=self.shape,
             engine=self.traits,
             stages=tuple(
-                Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link)
+                Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near)
                 for count, place in zip(fit.split.stages, layout.places, strict=True)
             ),
-            attention_data=fit.split.groups,
+            attention_data=fit.split.data,
             expert=fit.split.expert,
             hop=layout.hop,
         )
         held, most = _sequences_held(fit, self.demand), self.demand.settings.sequences
         if most:
-            held = min(held, float(most))
+            held = min(held, float(most * fit.split.data))
         return predict(deployment, self.demand.traffic(users), self.calibration, max_sequences=held)
 
 
@@ -198,4 +198,4 @@ def _sequences_held(fit: Fit, demand: Demand) -> float:
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)
     counts = [max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.ranks]
-    return max(1.0, min(counts) * fit.split.groups)
+    return max(1.0, min(counts) * fit.split.data)

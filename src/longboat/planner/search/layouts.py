@@ -22,6 +22,7 @@ MAX_STAGES, MAX_TENSOR = 64, 64
 # Numbers of replicas into which machines are divided; numbers between two of these bring nothing new.
 REPLICAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 POWERS = tuple(count for count in REPLICAS if count & (count - 1) == 0)
+POWERS_OF_DATA = tuple(1 << power for power in range(7))
 MIXED_TENSOR = (1, 2, 4, 8, 16)
 MAX_SUBSET_POOLS = 4
 
@@ -31,11 +32,11 @@ class Layout:
     """Equal replicas on certain cards."""
 
     places: tuple[Place, ...]  # of the stages, in order
-    tensor: int  # ranks of each stage
+    tensor: int  # ranks of each stage, over all its data parts
     replicas: int
     pools: tuple[int, ...]  # numbers of the pools that it takes cards from
     expert_parallel: bool = False
-    data_attention: bool = False  # as in ``Split``
+    data: int = 1  # as in ``Split``
     hop: Fabric = LOOPBACK  # between stages
     over_network: bool = False  # whether tensor parallelism crosses nodes
     memory_is_reported: bool = True  # False where the cards' memory is the catalog's and not what the nodes reported
@@ -45,24 +46,28 @@ class Layout:
         return self.tensor * len(self.places)
 
     @property
+    def cut(self) -> int:
+        """Ranks of each data part of a stage: the degree of tensor parallelism."""
+        return self.tensor // self.data
+
+    @property
     def on_processors(self) -> bool:
         return self.places[0].card.kind == "cpu"
 
     def matches(self, asked: AskedSplit) -> bool:
         """Return whether this is the split that was asked for; what was not asked for may be anything."""
         return (
-            asked.tensor in (0, self.tensor)
+            asked.tensor in (0, self.cut)
             and asked.pipeline in (0, len(self.places))
-            and (self.expert_parallel or not asked.expert_parallel)
-            and not (asked.tensor and self.data_attention)
+            and asked.data in (0, self.data)
+            and asked.expert_parallel in (None, self.expert_parallel)
         )
 
     @property
     def split_title(self) -> str:
         """``tensor 2 x pipeline 3``."""
-        if self.data_attention:
-            return f"attention data {self.tensor} x expert parallel"
-        parts = [f"tensor {self.tensor}"] if self.tensor > 1 else []
+        parts = [f"data {self.data}"] if self.data > 1 else []
+        parts += [f"tensor {self.cut}"] if self.cut > 1 else []
         parts += [f"pipeline {len(self.places)}"] if len(self.places) > 1 else []
         parts += ["expert parallel"] if self.expert_parallel else []
         return " x ".join(parts) or "one card"
@@ -89,11 +94,18 @@ def layouts(
     pool: Pool, *, tensor_parallel: bool, expert_parallel: bool, asked: AskedSplit = ANY_SPLIT
 ) -> Iterator[Layout]:
     """Yield layouts on equal accelerators, many small replicas first; where a split is asked for, only that one."""
-    for tensor in [asked.tensor] if asked.tensor else _degrees(pool) if tensor_parallel else [1]:
+    for tensor in _widths(pool, asked) if tensor_parallel or asked.tensor else [1]:
         stages = pool.stages(tensor)
         for depth in [asked.pipeline] if asked.pipeline else _depths(stages):
             if depth <= min(stages, MAX_STAGES):
-                yield from _variants(_layout(pool, tensor, depth), expert_parallel)
+                yield from _variants(_layout(pool, tensor, depth), expert_parallel, asked.data)
+
+
+def _widths(pool: Pool, asked: AskedSplit) -> list[int]:
+    """Return ranks of a stage: those that are asked for, or all that may help."""
+    if asked.tensor:
+        return [asked.tensor * asked.data] if asked.data else [asked.tensor * data for data in POWERS_OF_DATA]
+    return sorted({*_degrees(pool), asked.data} if asked.data > 1 else set(_degrees(pool)))
 
 
 def _depths(stages: int) -> list[int]:
@@ -101,12 +113,18 @@ def _depths(stages: int) -> list[int]:
     return sorted({stages // count for count in REPLICAS if count <= stages})
 
 
-def _variants(layout: Layout, expert_parallel: bool) -> Iterator[Layout]:
+def _variants(layout: Layout, expert_parallel: bool, data: int) -> Iterator[Layout]:
+    """Yield ways to divide requests and experts over the ranks of a stage. data: parts that are asked for; 0: any."""
     yield layout
     if expert_parallel and layout.tensor > 1:
         yield replace(layout, expert_parallel=True)
-        if len(layout.places) == 1:
-            yield replace(layout, expert_parallel=True, data_attention=True)
+    parts = [data] if data else POWERS_OF_DATA if expert_parallel and len(layout.places) == 1 else ()
+    for count in parts:
+        if count > 1 and layout.tensor % count == 0:
+            if data:  # experts may be cut besides; the search looks for that only where it is asked for
+                yield replace(layout, data=count)
+            if expert_parallel:
+                yield replace(layout, expert_parallel=True, data=count)
 
 
 def _degrees(pool: Pool) -> list[int]:
@@ -121,7 +139,7 @@ def _layout(pool: Pool, tensor: int, depth: int) -> Layout:
     crosses = tensor > pool.cards_per_node
     link = LOOPBACK if tensor == 1 else pool.network if crosses else pool.bus
     within = not crosses and all((slots // tensor) % depth == 0 for slots in pool.slots)
-    place = Place(pool=pool.number, card=pool.card, machine=pool.machine, link=link)
+    place = Place(pool=pool.number, card=pool.card, machine=pool.machine, link=link, near=pool.bus)
     return Layout(
         places=(place,) * depth,
         tensor=tensor,

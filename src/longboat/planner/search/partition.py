@@ -32,6 +32,7 @@ class Place:
     card: Card
     machine: Machine
     link: Fabric  # between the accelerators of the stage
+    near: Fabric | None = None  # between those of one data part; None: as ``link``
 
 
 class StageTimes:

@@ -96,7 +96,7 @@ def _effort(forecast: Forecast) -> int:
     """Return how much can go wrong: ranks of a replica, uneven layers, ranks that meet over a network in each layer."""
     layout = forecast.layout
     unusual = 4 * bool(forecast.layer_setting) + 16 * layout.over_network
-    return layout.num_ranks + unusual + 2 * layout.expert_parallel + 4 * layout.data_attention
+    return layout.num_ranks + unusual + 2 * layout.expert_parallel + 4 * (layout.data > 1)
 
 
 def _without_laggards(plans: list[Plan], demand: Demand) -> list[Plan]:

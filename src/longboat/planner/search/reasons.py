@@ -44,12 +44,12 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
 
 
 def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
-    tensor = group.fit.split.tensor
-    if not group.fit.split.data_attention:
-        return [f"{tensor_option} {tensor}"] if tensor > 1 else []
+    split = group.fit.split
+    if split.data == 1:
+        return [f"{tensor_option} {split.tensor}"] if split.tensor > 1 else []
     if group.engine == "vllm":
-        return [f"--data-parallel-size {tensor}"]
-    return [f"{tensor_option} {tensor}", f"--dp-size {tensor}", "--enable-dp-attention"]
+        return [*([f"{tensor_option} {split.cut}"] if split.cut > 1 else []), f"--data-parallel-size {split.data}"]
+    return [f"{tensor_option} {split.tensor}", f"--attn-dp-size {split.data}"]
 
 
 def _memory_settings(group: Forecast) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Search:
         experts = self.demand.expert_parallel and any(layer.num_experts for layer in self.shape.layers)
         for pool in self.pools if equal else ():
             for layout in layouts(pool, tensor_parallel=parallel, expert_parallel=experts, asked=asked):
-                if layout.matches(asked) and (not layout.data_attention or self._divides_requests(layout)):
+                if layout.matches(asked) and (layout.data == 1 or self._divides_requests(layout)):
                     yield layout
         if mixed and len(self.pools) > 1:
             found = mixed_layouts(self.pools, tensor_parallel=parallel, any_platform=not parallel)
@@ -129,7 +129,9 @@ class Search:
         yield from found
 
     def _divides_requests(self, layout: Layout) -> bool:
-        """Return whether DP attention is allowed, and saves copies of caches that tensor parallelism would make."""
+        """Return whether dividing requests is asked for, or allowed and saves copies of caches."""
+        if self.demand.split.data > 1:
+            return True
         caches = {layer.cache for layer in {id(layer): layer for layer in self.shape.layers}.values()}
         copied = any(cache.kind != "none" and cache.tensor_shards(layout.tensor) < layout.tensor for cache in caches)
         return self.demand.data_attention and copied
@@ -139,7 +141,8 @@ class Search:
         asked, cards = self.demand.split, sum(pool.num_cards for pool in self.pools)
         if asked.expert_parallel and not any(layer.num_experts for layer in self.shape.layers):
             return Rejected(what=asked.title, why=f"{self.shape.name} is dense: it has 0 experts to divide")
-        if asked.expert_parallel and (asked.tensor or max(pool.cards_per_node for pool in self.pools)) == 1:
+        widest = asked.tensor * max(1, asked.data) or max(pool.cards_per_node for pool in self.pools)
+        if asked.expert_parallel and widest == 1:
             return Rejected(what=asked.title, why="experts are divided over the ranks of a stage, and there is 1")
         if asked.least_ranks > cards:
             return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators are needed, and there are {cards}")

@@ -29,7 +29,6 @@ def _table(owner: tuple[str, ...], what: str, hint: str, *names: str) -> tuple[L
 MODEL = ("models", ANY)
 
 LATER: tuple[Later, ...] = (
-    *_table((*MODEL, "split"), "data and expert parallelism", "use replicas, tensor and pipeline", "data", "expert"),
     *_table((*MODEL, "split"), "separate prefill and decode", "use replicas", "decode", "prefill"),
     *_table(MODEL, "separate prefill and decode", "use replicas", "decode", "prefill"),
     *_table(MODEL, "autoscaling", "write replicas: auto, or a number", "min_replicas", "max_replicas", "autoscaling"),

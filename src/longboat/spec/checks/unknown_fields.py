@@ -47,6 +47,11 @@ ADDRESSES = ("api_base", "base_url", "endpoint", "upstream", "upstreams", "url")
 SYNONYMS: Mapping[str, str] = {
     "api_version": "apiVersion",
     "environment_path": "engine.environment",
+    "data_parallel_size": "split.data",
+    "dp": "split.data",
+    "enable_expert_parallel": "split.expert",
+    "ep": "split.expert",
+    "expert_parallel": "split.expert",
     "extra_args": "engine.args",
     "gpu": "resources.gpus",
     "instances": "replicas",

@@ -15,6 +15,7 @@ from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
+from longboat.spec.types.speculation import SpeculativeSpec
 
 __all__ = (
     "API_VERSION",
@@ -195,10 +196,17 @@ class Ranks:
     tensor: int
     pipeline: int
     layers: tuple[int, ...] | None = None  # of each stage; None: as the engine divides them
+    data: int = 1
+    expert: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of worker ranks."""
+        return self.data * self.tensor * self.pipeline
 
 
 class SplitSpec(Section):
-    """How one replica is split over worker ranks: tensor * pipeline of them."""
+    """How one replica is split over worker ranks: data * tensor * pipeline of them."""
 
     tensor: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
     """Worker ranks that share each layer; auto lets the planner decide."""
@@ -208,26 +216,33 @@ class SplitSpec(Section):
         default=None, max_length=MAX_RANKS
     )
     """Layers of each stage; null lets the engine divide them evenly."""
+    data: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Auto = 1
+    """Parts among which requests are divided, each of tensor * pipeline ranks with its own cache; auto: the planner."""
+    expert: bool | Auto = False
+    """Whether whole experts are divided over data * tensor ranks, and none is cut; auto lets the planner decide."""
 
     @model_validator(mode="after")
     def _bounded(self) -> SplitSpec:
-        if self.ranks is not None and (ranks := self.ranks.tensor * self.ranks.pipeline) > MAX_RANKS:
-            raise mistake(
-                f"{self.tensor} x {self.pipeline} are {ranks} worker ranks, the limit is {MAX_RANKS}", "split less"
-            )
+        if self.ranks is not None and self.ranks.count > MAX_RANKS:
+            parts = " x ".join(str(part) for part in (self.data, self.tensor, self.pipeline) if part != 1)
+            raise mistake(f"{parts} are {self.ranks.count} worker ranks, the limit is {MAX_RANKS}", "split less")
         return self
 
     @property
     def open_parts(self) -> tuple[str, ...]:
         """Names of the parts that are left to decide."""
-        return tuple(name for name in ("tensor", "pipeline") if getattr(self, name) == "auto")
+        return tuple(name for name in ("tensor", "pipeline", "data", "expert") if getattr(self, name) == "auto")
 
     @property
     def ranks(self) -> Ranks | None:
         """The split in numbers; None where a part is left to decide."""
-        if self.tensor == "auto" or self.pipeline == "auto":
+        tensor, pipeline, data, expert = self.tensor, self.pipeline, self.data, self.expert
+        if tensor == "auto" or pipeline == "auto" or data == "auto" or expert == "auto":
             return None
-        return Ranks(tensor=self.tensor, pipeline=self.pipeline, layers=self.layers)
+        return Ranks(tensor=tensor, pipeline=pipeline, layers=self.layers, data=data, expert=expert)
+
+
+_OPEN_SPLIT: Final = SplitSpec(tensor="auto", pipeline="auto", data="auto", expert="auto")
 
 
 class ResourcesSpec(Section):
@@ -304,6 +319,8 @@ class ModelSpec(Section):
     """The load that the planner plans for."""
     context: int | None = Field(default=None, ge=1, le=100_000_000)
     """Longest request in tokens, prompt and completion together; null is the model's maximum."""
+    speculative: SpeculativeSpec | None = None
+    """Tokens that are proposed cheaply and checked together; null computes one after the other."""
     resources: ResourcesSpec = ResourcesSpec()
     """What one worker rank takes."""
     placement: PlacementSpec = PlacementSpec()
@@ -324,7 +341,7 @@ class ModelSpec(Section):
     @property
     def parts(self) -> SplitSpec:
         """The parts of the split; ``split: auto`` leaves each of them to decide."""
-        return SplitSpec(tensor="auto", pipeline="auto") if self.split == "auto" else self.split
+        return _OPEN_SPLIT if self.split == "auto" else self.split
 
     @property
     def num_replicas(self) -> int:
