@@ -5,6 +5,7 @@ Format: https://huggingface.co/docs/safetensors (8 bytes of header length, a JSO
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -12,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ("data_bytes", "write_random_weights")
+__all__ = ("Tensor", "data_bytes", "write_random_weights")
 
 Tensor = tuple[str, tuple[int, ...]]
 
@@ -21,6 +22,7 @@ _CHUNK_WEIGHTS = 1 << 20
 _STANDARD_DEVIATION = 0.02
 _ONE = (0x3F80).to_bytes(2, "little")
 """1.0 as bfloat16: the scales of the norms."""
+_ZERO = bytes(2)
 
 
 def data_bytes(tensors: Iterable[Tensor]) -> int:
@@ -28,13 +30,19 @@ def data_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(math.prod(shape) for _, shape in tensors) * BYTES_PER_WEIGHT
 
 
-def write_random_weights(path: Path, tensors: Iterable[Tensor], seed: int) -> None:
-    """Write ``tensors`` in bfloat16; the bytes depend on names, shapes and ``seed`` only."""
+def write_random_weights(
+    path: Path, tensors: Iterable[Tensor], seed: int, *, deviation: float = _STANDARD_DEVIATION
+) -> None:
+    """Write ``tensors`` in bfloat16; the bytes depend on names, shapes, ``seed`` and ``deviation`` only.
+
+    Matrices are random, biases 0, and other vectors 1.
+    """
     tensors = list(tensors)
+    low, high = _table(deviation)
     with path.open("wb") as file:
         file.write(_header(tensors))
         for name, shape in tensors:
-            for chunk in _weights(name, shape, seed):
+            for chunk in _weights(name, shape, seed, low, high):
                 file.write(chunk)
 
 
@@ -49,23 +57,23 @@ def _header(tensors: Iterable[Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _weights(name: str, shape: tuple[int, ...], seed: int) -> Iterator[bytes]:
+def _weights(name: str, shape: tuple[int, ...], seed: int, low: bytes, high: bytes) -> Iterator[bytes]:
     if len(shape) == 1:
-        yield _ONE * shape[0]
+        yield (_ZERO if name.endswith("bias") else _ONE) * shape[0]
         return
     rng = random.Random(f"{seed}:{name}")
     left = math.prod(shape)
     while left:
         count = min(left, _CHUNK_WEIGHTS)
-        yield _spread(rng.randbytes(count))
+        yield _spread(rng.randbytes(count), low, high)
         left -= count
 
 
-def _spread(raw: bytes) -> bytes:
+def _spread(raw: bytes, low: bytes, high: bytes) -> bytes:
     """Map each random byte to one of 256 evenly spaced bfloat16 numbers: two table look-ups, in C."""
     weights = bytearray(2 * len(raw))
-    weights[0::2] = raw.translate(_LOW_BYTES)
-    weights[1::2] = raw.translate(_HIGH_BYTES)
+    weights[0::2] = raw.translate(low)
+    weights[1::2] = raw.translate(high)
     return bytes(weights)
 
 
@@ -75,11 +83,9 @@ def _bfloat16(value: float) -> int:
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
-def _table() -> list[int]:
-    """Return a uniform distribution over ±√3 σ, whose standard deviation is σ."""
-    reach = math.sqrt(3) * _STANDARD_DEVIATION
-    return [_bfloat16(((byte + 0.5) / 128 - 1) * reach) for byte in range(256)]
-
-
-_LOW_BYTES = bytes(number & 0xFF for number in _table())
-_HIGH_BYTES = bytes(number >> 8 for number in _table())
+@functools.cache
+def _table(deviation: float) -> tuple[bytes, bytes]:
+    """Return low and high bytes of a uniform distribution over ±√3 σ, whose standard deviation is σ."""
+    reach = math.sqrt(3) * deviation
+    numbers = [_bfloat16(((byte + 0.5) / 128 - 1) * reach) for byte in range(256)]
+    return bytes(number & 0xFF for number in numbers), bytes(number >> 8 for number in numbers)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from longboat.core.tasks import GENERATE, Task
+
 __all__ = ("MAX_RANKS", "Placement", "WantedLoad", "WantedModel", "WantedRank")
 
 MAX_RANKS = 1024
@@ -51,6 +53,8 @@ class WantedModel:
     name: str
     source: str
     engine: str = "vllm"
+    task: Task = GENERATE  # what it is for
+    overrides_config: bool = False  # whether the engine's arguments replace parts of its config
     environment: str | None = None  # folder of the user's own engine environment
     settings: str = ""  # digest of everything else with which the engine is started
     replicas: int | None = 1

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, GangShape
 from longboat.core.states import Phase
+from longboat.core.tasks import Task
 from longboat.engines.metrics import largest_of, read_samples, total_of
 
 __all__ = (
@@ -35,10 +36,13 @@ __all__ = (
 )
 
 
-Ability = Literal["tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options"]
+Ability = Literal[
+    "tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options", "embed", "rerank", "classify", "reward"
+]
 """What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), over several
 nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); read GGUF files (``gguf``) or a hub
-(``hub``); take ``engine.options``."""
+(``hub``); take ``engine.options``; serve a model for a task other than text (``embed``, ``rerank``, ``classify``,
+``reward``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,7 @@ class RankCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """An HTTP request that only a working engine answers with 200: a real one-token completion."""
+    """An HTTP request that only a working engine answers with 200: a real one-token completion, or an embedding."""
 
     path: str
     body: bytes
@@ -200,13 +204,15 @@ class EngineAdapter(ABC):
     def probe(self, plan: GangPlan) -> Probe:
         """Return the readiness request, which is sent to rank 0's API port.
 
-        The default is a completion of one greedy token: the whole gang must compute for it.
+        The default is a completion of one greedy token, or one text for another task: the whole gang must compute for
+        it.
         """
-        body = {"model": plan.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        path, asked = _PROBES[plan.task]
+        body = {"model": plan.model, **asked}
         headers = {"content-type": "application/json"}
         if plan.api_key:
             headers["authorization"] = f"Bearer {plan.api_key}"
-        return Probe(path="/v1/completions", body=json.dumps(body).encode(), headers=headers)
+        return Probe(path=path, body=json.dumps(body).encode(), headers=headers)
 
     def capacity(self, plan: GangPlan) -> int | None:
         """Return the requests that the engine works on at once; further ones wait in it. None: unknown."""
@@ -253,6 +259,16 @@ class EngineAdapter(ABC):
             prompt_tokens_total=_whole(total_of(samples, names.prompt_tokens)),
             generation_tokens_total=_whole(total_of(samples, names.generation_tokens)),
         )
+
+
+_PROBES: Mapping[Task, tuple[str, Mapping[str, object]]] = {
+    "generate": ("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "temperature": 0}),
+    "embed": ("/v1/embeddings", {"input": "Hello"}),
+    "rerank": ("/score", {"text_1": "Hello", "text_2": "Hello"}),
+    "classify": ("/classify", {"input": "Hello"}),
+    "reward": ("/pooling", {"input": "Hello"}),
+}
+"""Task → path and body of a request that only a working engine answers."""
 
 
 def _whole(value: float | None) -> int | None:

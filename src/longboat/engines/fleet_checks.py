@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from longboat.core.errors import Problem
+from longboat.core.tasks import POOLING_TASKS
 from longboat.engine_names import engine_names
 from longboat.engines.contract import Ability, EngineAdapter
 from longboat.engines.registry import adapter_for
@@ -61,6 +62,7 @@ _INSTEAD: dict[Ability, str] = {
     "gguf": "write the folder of the model's safetensors",
     "hub": "write a folder that every node has",
     "options": "leave options out",
+    **dict.fromkeys(POOLING_TASKS, "leave task out, for a model that generates text"),
 }
 
 
@@ -80,5 +82,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "gguf", "source", f"{model.source} is a GGUF file"
     elif model.source.startswith("hf:"):
         yield "hub", "source", f"{model.source} is fetched from a hub"
+    if model.task != "generate":
+        yield model.task, "task", f"task: {model.task}"
     if model.engine.given_options:
         yield "options", "engine.options", ", ".join(model.engine.given_options)

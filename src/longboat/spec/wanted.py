@@ -29,6 +29,8 @@ def wanted_model(spec: ModelSpec) -> WantedModel:
         name=spec.name,
         source=spec.source,
         engine=spec.engine.kind,
+        task=spec.task,
+        overrides_config=any(word.startswith("--hf-overrides") for word in spec.engine.args),
         environment=spec.engine.environment,
         settings=_settings(spec),
         replicas=None if spec.replicas == "auto" else spec.replicas,

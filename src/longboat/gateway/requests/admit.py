@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from longboat.core.tasks import GENERATE
 from longboat.gateway.admin.admin_api import is_admin_path
 from longboat.gateway.api.apis import RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
 from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
+from longboat.gateway.api.tasks import lacks_path
 from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.calls.model_request import Call
 from longboat.gateway.http import error_responses
@@ -95,7 +97,7 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     route = _route(request, plan, facts, body)
     if route is None:
         return error_responses.unknown_model(facts.model, visible_models(state, plan.tenant))
-    if (refusal := _forbidden(state, plan.tenant, facts, route)) is not None:
+    if (refusal := _forbidden(state, plan.tenant, facts, route) or _lacks_path(state, plan, route)) is not None:
         return refusal
     deadline = _deadline_s(request)
     if isinstance(deadline, Refusal):
@@ -159,6 +161,15 @@ def _forbidden(state: GatewayState, tenant: TenantPolicy, facts: Facts, route: R
     if limit is not None and facts.context_tokens > limit:
         return error_responses.context_too_long(facts.context_tokens, limit)
     return None
+
+
+def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refusal | None:
+    """Return the refusal where the model is for another task; the fleet file gives fallbacks of the same one."""
+    tasks, model = plan.live.policy.tasks, route.pools[0]
+    if tasks.get(model, GENERATE) in plan.api.tasks or model not in tasks:
+        return None
+    path = plan.path.partition(b"?")[0].decode("latin-1")
+    return lacks_path(model, path, plan.api, tasks, visible_models(state, plan.tenant))
 
 
 def _call(

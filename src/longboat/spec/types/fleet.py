@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longboat.core.sizes import canonical_size, size_bytes
+from longboat.core.tasks import GENERATE, Task
 from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
@@ -294,6 +295,8 @@ class ModelSpec(Section):
     """Name that clients use; by default it follows from the source."""
     source: Annotated[str, AfterValidator(_source)]
     """builtin:NAME, a folder as the nodes see it (absolute), or hf:ORGANISATION/NAME."""
+    task: Task = GENERATE
+    """What the model is for: generate text, embed, rerank (and score), classify, or reward."""
     engine: EngineSpec = EngineSpec()
     """The engine, or just its kind."""
     replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | Auto = 1
