@@ -11,6 +11,7 @@ from typing import Any
 
 from longboat.builtin.random_folder import ensure_folder
 from longboat.builtin.safetensors_file import Tensor
+from longboat.builtin.small_vision import IMAGE_ID, IMAGE_MARK, VISION_CONFIG, VISION_FILES, vision_tensors
 
 __all__ = ("SMALL", "SmallModel", "ensure_small")
 
@@ -27,22 +28,36 @@ class SmallModel:
     config: Mapping[str, Any] = field(repr=False)  # content of config.json
     tensors: Sequence[Tensor] = field(repr=False)
     files: Mapping[str, str] = field(default_factory=dict, repr=False)  # further files, by name
+    added_tokens: Mapping[str, int] = field(default_factory=dict)  # tokens that the tokenizer gets besides its own
     deviation: float = _DEVIATION  # of the random weights
 
 
 def ensure_small(model: SmallModel, folder: Path, *, tokenizer_from: Path) -> Path:
     """Return the model's folder under ``folder``, written if missing. Another recipe of it gets another folder."""
-    recipe = json.dumps([model.config, list(model.tensors), model.files, model.deviation], sort_keys=True)
+    files = {**_with_tokens(model, tokenizer_from), **model.files}
+    recipe = json.dumps([model.config, list(model.tensors), files, model.deviation], sort_keys=True)
     target = folder / f"{model.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     return ensure_folder(
         target,
         model.tensors,
         model.config,
         SEED,
-        model.files,
+        files,
         tokenizer_from=tokenizer_from,
         deviation=model.deviation,
     )
+
+
+def _with_tokens(model: SmallModel, tokenizer: Path) -> dict[str, str]:
+    """Return the tokenizer's files with further tokens in them; none where it stays as it is."""
+    if not model.added_tokens:
+        return {}
+    told = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
+    settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    first = next(token for token in told["added_tokens"] if token["special"])
+    told["added_tokens"] += [{**first, "id": at, "content": text} for text, at in model.added_tokens.items()]
+    settings |= {"image_token": next(iter(model.added_tokens)), "processor_class": "LlavaProcessor"}
+    return {"tokenizer.json": json.dumps(told), "tokenizer_config.json": json.dumps(settings)}
 
 
 def _encoder(name: str, architecture: str, *, num_labels: int = 0) -> SmallModel:
@@ -109,6 +124,14 @@ SMALL: Mapping[str, SmallModel] = {
         _encoder("tiny-embed", "BertModel"),
         _encoder("tiny-rerank", "BertForSequenceClassification", num_labels=1),
         _encoder("tiny-classify", "BertForSequenceClassification", num_labels=3),
+        SmallModel(
+            name="tiny-vision",
+            config=VISION_CONFIG,
+            tensors=tuple(vision_tensors()),
+            files=VISION_FILES,
+            added_tokens={IMAGE_MARK: IMAGE_ID},
+            deviation=0.08,
+        ),
     )
 }
 """The models by name, without the prefix."""

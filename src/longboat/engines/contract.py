@@ -37,12 +37,24 @@ __all__ = (
 
 
 Ability = Literal[
-    "tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options", "embed", "rerank", "classify", "reward"
+    "tensor",
+    "pipeline",
+    "nodes",
+    "layers",
+    "stages",
+    "gguf",
+    "hub",
+    "options",
+    "embed",
+    "rerank",
+    "classify",
+    "reward",
+    "media",
 ]
 """What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), over several
 nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); read GGUF files (``gguf``) or a hub
 (``hub``); take ``engine.options``; serve a model for a task other than text (``embed``, ``rerank``, ``classify``,
-``reward``)."""
+``reward``); fetch media from the domains of ``media`` and from nowhere else (``media``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,7 @@ class InstallRecipe:
     free_bytes: Mapping[str, int]  # platform → free disk that an installation needs
     locks: Path  # folder of the locks, ``KIND-VERSION-PLATFORM.txt``
     excluded: tuple[str, ...] = ()  # packages that the engine requires and that serving does not need
+    of_version: tuple[str, ...] = ()  # requirements in place of excluded ones, which fit ``version`` and no other
     also: tuple[str, ...] = ()  # requirements besides the engine's own: what Longboat's program beside it imports
     excluded_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # platform → further such packages
     # platform → requirements in place of those of the engine's packages (``torch==2.13.0``)
@@ -74,6 +87,8 @@ class Overlay:
     packages: tuple[str, ...]
     entry_points: str  # text of its ``entry_points.txt``, by which the engine finds it
     zygote: str = ""  # module that is the engine's zygote; empty: none
+    # on ``cpu``: package of the environment → file of the overlay that is loaded in its place, and loads it
+    stand_ins_on_cpu: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

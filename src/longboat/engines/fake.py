@@ -31,7 +31,7 @@ class FakeAdapter(EngineAdapter):
 
     kind = "fake"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options", *POOLING_TASKS)
+        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options", "media", *POOLING_TASKS)
     )
     load_metrics = LOAD_METRICS
 

@@ -62,6 +62,7 @@ _INSTEAD: dict[Ability, str] = {
     "gguf": "write the folder of the model's safetensors",
     "hub": "write a folder that every node has",
     "options": "leave options out",
+    "media": "leave media.domains out: clients then send data URLs",
     **dict.fromkeys(POOLING_TASKS, "leave task out, for a model that generates text"),
 }
 
@@ -82,6 +83,8 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "gguf", "source", f"{model.source} is a GGUF file"
     elif model.source.startswith("hf:"):
         yield "hub", "source", f"{model.source} is fetched from a hub"
+    if model.media.domains:
+        yield "media", "media.domains", f"fetch media from {model.media.domains[0]} and from nowhere else"
     if model.task != "generate":
         yield model.task, "task", f"task: {model.task}"
     if model.engine.given_options:

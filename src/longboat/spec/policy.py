@@ -38,6 +38,7 @@ def policy_of(
     external: the models that other people serve; models: those of the fleet
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """
+    fleet_models = tuple(models)
     return Policy(
         auth=gateway.auth or "none",
         tenants=_tenants(gateway),
@@ -46,7 +47,8 @@ def policy_of(
         aliases=tuple(_alias(alias) for alias in gateway.aliases),
         fallbacks=dict(gateway.fallbacks),
         overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
-        tasks={model.name: model.task for model in models},
+        tasks={model.name: model.task for model in fleet_models},
+        media={model.name: model.media.rules for model in fleet_models},
         external=tuple(_external(model) for model in external),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
         queue=QueuePolicy(**gateway.queue.model_dump()),

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from longboat.core.media import MediaRules
 from longboat.core.plan import GangShape, RankResources
 from longboat.core.tasks import GENERATE, Task
+from longboat.spec.types.media import MediaSpec
 
 __all__ = ("EngineSettings", "GangIdentity", "ServedModel", "read_engine", "read_model", "read_shape")
 
@@ -33,6 +35,7 @@ class ServedModel:
     engine: EngineSettings
     context: int | None = None  # tokens of the longest request; None: what the model can do
     task: Task = GENERATE  # what the model is for
+    media: MediaRules = field(default_factory=MediaRules)  # what its requests may hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ def read_model(values: Mapping[str, Any]) -> ServedModel:
         engine=read_engine(values["engine"]),
         context=values.get("context"),
         task=values.get("task", GENERATE),
+        media=MediaSpec.model_validate(values.get("media", {}), strict=False).rules,
     )
 
 

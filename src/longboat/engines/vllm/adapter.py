@@ -25,6 +25,7 @@ from longboat.engines.contract import (
 )
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
+from longboat.engines.vllm.media import media_arguments, media_env
 from longboat.engines.vllm.memory import memory_of
 from longboat.engines.vllm.tasks import task_arguments
 
@@ -81,7 +82,7 @@ class VllmAdapter(EngineAdapter):
 
     kind = "vllm"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", *POOLING_TASKS)
+        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "media", *POOLING_TASKS)
     )
     recipe = InstallRecipe(
         version="0.32.0",
@@ -90,12 +91,14 @@ class VllmAdapter(EngineAdapter):
         locks=Path(__file__).parent / "locks",
         # Text needs none of them, and they restrict the choice of the torch build.
         excluded=("torchvision", "torchaudio", "torchcodec"),
+        of_version=("torchvision==0.28.0",),  # for images; made for the torch of this version
         pins_torch=True,
     )
     overlay = Overlay(
         packages=("longboat_vllm",),
         entry_points="[vllm.general_plugins]\nlongboat = longboat_vllm.plugin:register\n",
         zygote="longboat_vllm.process.zygote",
+        stand_ins_on_cpu={"torchvision": "longboat_vllm/vision_operators.py"},
     )
     load_metrics = LOAD_METRICS
 
@@ -111,7 +114,7 @@ class VllmAdapter(EngineAdapter):
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
-            env={**preload, **_rank_env(plan, rank, on_cpu), "PYTHONPATH": overlay or None},
+            env={**preload, **_rank_env(plan, rank, on_cpu), **media_env(plan.media), "PYTHONPATH": overlay or None},
             zygote=ZygoteRequest(argv=("vllm", *args), preload_env=preload),
         )
 
@@ -152,7 +155,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
         args += ["--middleware", MIDDLEWARE]
-    args += [*_split_arguments(plan, rank), *task_arguments(plan.task)]
+    args += [*_split_arguments(plan, rank), *task_arguments(plan.task), *media_arguments(plan.media)]
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else ()
     if rank.node_rank == 0 and plan.task == GENERATE:

@@ -20,6 +20,8 @@ OWNED_FLAGS: dict[str, str] = {
     "--model": "set the model's source instead",
     "--served-model-name": "set the model's name instead",
     "--config": "write each setting as a separate argument",
+    "--allowed-media-domains": "set the model's media instead: media: {domains: [images.example.com]}",
+    "--allowed-local-media-path": "leave it out: clients could read the node's files; they send data URLs instead",
     "--runner": _TASK,
     "--convert": _TASK,
     "--host": _ADDRESS,

@@ -14,6 +14,7 @@ from longboat.core.tasks import GENERATE, Task
 from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.media import MediaSpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
 
@@ -305,6 +306,8 @@ class ModelSpec(Section):
     """How one replica is split; auto lets the planner decide."""
     load: LoadSpec = LoadSpec()
     """The load that the planner plans for."""
+    media: MediaSpec = MediaSpec()
+    """Images, sounds and videos in its requests."""
     context: int | None = Field(default=None, ge=1, le=100_000_000)
     """Longest request in tokens, prompt and completion together; null is the model's maximum."""
     resources: ResourcesSpec = ResourcesSpec()
