@@ -23,6 +23,7 @@ class WantedLoad:
     users: int = 8  # requests under way at once, over all replicas
     prompt_tokens: int = 1024
     output_tokens: int = 256
+    images: int = 0  # of one request, besides the tokens of its prompt
     lengths_given: bool = False  # whether the file states either of the two lengths
     ttft_ms: float | None = None  # limit of the mean request; None: no limit
     itl_ms: float | None = None

@@ -53,6 +53,7 @@ def _load(load: LoadSpec) -> WantedLoad:
         users=load.users,
         prompt_tokens=load.prompt_tokens,
         output_tokens=load.output_tokens,
+        images=load.images,
         lengths_given=bool(LENGTHS & load.model_fields_set),
         ttft_ms=load.ttft_ms,
         itl_ms=load.itl_ms,

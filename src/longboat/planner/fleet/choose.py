@@ -87,10 +87,15 @@ def model_of(wanted: WantedModel, inputs: PlannerInputs) -> KnownModel | None:
     return KnownModel(PlacementContext(wanted, inputs), shape_for(wanted, shape), settings)
 
 
+ASSUMED_IMAGE_TOKENS = 1024
+"""Prompt tokens of an image, for models that do not say."""
+
+
 def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ratio: float = 1.0) -> Demand:
     """Return the load of the file, with lengths that the model can do. ratio: of the lengths."""
     load, limit = wanted.load, wanted.context or shape.max_context_tokens
-    prompt, output = load.prompt_tokens * ratio, load.output_tokens * ratio if wanted.task == GENERATE else 0.0
+    asked = load.prompt_tokens + load.images * (shape.image_tokens or ASSUMED_IMAGE_TOKENS)
+    prompt, output = asked * ratio, load.output_tokens * ratio if wanted.task == GENERATE else 0.0
     if limit and prompt + output > limit:
         prompt, output = (length * limit / (prompt + output) for length in (prompt, output))
     return Demand(

@@ -270,6 +270,8 @@ class LoadSpec(Section):
     """Prompt tokens per request."""
     output_tokens: int = Field(default=256, ge=1, le=100_000_000)
     """Output tokens per request."""
+    images: int = Field(default=0, ge=0, le=1000)
+    """Images per request; their tokens count besides prompt_tokens."""
     ttft_ms: float | None = Field(default=None, gt=0, le=3_600_000)
     """Limit for the mean time to the first token, in milliseconds; null means no limit."""
     itl_ms: float | None = Field(default=None, gt=0, le=3_600_000)
