@@ -28,7 +28,8 @@ _URL_KINDS = {
     "video": "video",
 }
 """Field → kind of what it holds; empty: any kind."""
-_MARKS = tuple(f'"{name}"'.encode() for name in (*_URL_KINDS, "input_audio", "source", "file_data"))
+_MARKS = (b'_url"', b'image"', b'audio"', b'video"', b'source"', b'file_data"')
+"""Ends of all fields that hold media, in as few pieces as possible: each request is searched for them."""
 _SHOWN_CHARS = 80
 
 
