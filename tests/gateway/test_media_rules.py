@@ -177,7 +177,7 @@ def decide(document: dict[str, Any], policy: Policy) -> object:
     state.offer_policy(msgspec.json.encode(policy))
     body = json.dumps(document).encode()
     noted = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
-    request = Request(b"/v1/chat/completions", "POST", "r", noted, b"")
+    request = Request(b"/v1/chat/completions", "POST", "r", noted, [])
     request.pieces.append(body)
     return admit(state, request, KnownHead(request), close=False)
 

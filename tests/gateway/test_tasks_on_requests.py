@@ -30,7 +30,7 @@ def decide(path: str, model: str, policy: Policy) -> Call | Deferred | Refusal |
     state.offer_policy(msgspec.json.encode(policy))
     body = json.dumps({"model": model, "max_tokens": 1, **BODY}).encode()
     noted = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
-    request = Request(path.encode(), "POST", "r", noted, b"")
+    request = Request(path.encode(), "POST", "r", noted, [])
     request.pieces.append(body)
     return admit(state, request, KnownHead(request), close=False)
 
