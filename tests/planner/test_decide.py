@@ -57,7 +57,9 @@ def decided(
     platform = "cuda" if any(one.num_gpus for one in on) else "cpu"
     shapes, facts, memory = {}, {}, {}
     for model in asked.models:
-        settings: EngineMemory | None = adapter_for(model.engine.kind).memory(model.engine.args, platform)
+        settings: EngineMemory | None = adapter_for(model.engine.kind).planned_memory(
+            model.engine.args, platform, model.resources.gpus
+        )
         if settings is None:
             continue
         memory[model.name] = settings
@@ -356,3 +358,34 @@ def test_expected_times_lie_between_those_of_fewer_and_more_users() -> None:
     assert few and some and many
     assert few[0] < some[0] < many[0]
     assert at_users({}, 2) is None
+
+
+ONE_CARD = (node(1, cpus=16, gpus=1, **{"longboat.accelerator": "H100"}),)
+PART = "{{name: {name}, source: 'hf:catalog/{source}', replicas: {replicas}, resources: {{gpus: {gpus}}}}}"
+
+
+def parts(*models: tuple[str, str, object, float]) -> Decided:
+    rows = [PART.format(name=name, source=source, replicas=number, gpus=gpus) for name, source, number, gpus in models]
+    return decided(f"models: [{', '.join(rows)}]", ONE_CARD)
+
+
+def test_models_on_parts_of_a_card_get_parts_of_its_memory_and_speed() -> None:
+    half, whole = parts(("a", "Qwen3-8B", 1, 0.5)), parts(("a", "Qwen3-8B", 1, 1))
+    assert half.problems == whole.problems == ()
+    of_half, of_whole = half.forecasts["a"], whole.forecasts["a"]
+    assert of_half.fit.ranks[0].budget_bytes < 0.51 * of_whole.fit.ranks[0].budget_bytes
+    assert of_half.outcome is not None
+    assert of_whole.outcome is not None
+    assert of_half.outcome.itl_s.value > 1.7 * of_whole.outcome.itl_s.value
+
+
+def test_what_does_not_fit_a_part_of_a_card_is_refused_with_what_it_lacks() -> None:
+    (problem,) = parts(("a", "Qwen3-8B", 1, 0.25), ("b", "Qwen3-8B", 1, 0.1)).problems
+    assert problem.where == "models[1].split"
+    assert "has 7.3 GiB (H100 SXM, gpu-memory-utilization 0.092 of 79.6 GiB)" in problem.what
+
+
+def test_as_many_parts_are_taken_as_cards_have() -> None:
+    found = parts(("a", "Qwen3-0.6B", "auto", 0.25), ("b", "Qwen3-0.6B", 1, 0.5))
+    assert not found.problems
+    assert (numbers(found, "a"), numbers(found, "b")) == ((2, 1, 1), (1, 1, 1))

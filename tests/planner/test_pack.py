@@ -40,6 +40,20 @@ def test_fractions_of_resources_add_up_exactly() -> None:
     assert pack([demand("a", cpus=0.1, replicas=11)], nodes(1, cpus=1)).unplaced == {"a": 1}
 
 
+def test_a_part_of_a_card_is_never_spread_over_two() -> None:
+    two_cards = [node(1, cpus=8, gpus=2)]
+    assert pack([demand("a", gpus=0.25, replicas=8)], two_cards).complete
+    assert pack([demand("a", gpus=0.75, replicas=2), demand("b", gpus=0.25, replicas=2)], two_cards).complete
+    packing = pack([demand("a", gpus=0.75, replicas=2), demand("b", gpus=0.5)], two_cards)
+    assert packing.unplaced == {"a": 0, "b": 1}
+
+
+def test_whole_cards_are_taken_where_no_part_is() -> None:
+    packing = pack([demand("part", gpus=0.1), demand("whole", gpus=1, replicas=2)], [node(1, cpus=8, gpus=2)])
+    assert packing.unplaced == {"whole": 0, "part": 1}
+    assert pack([demand("part", gpus=0.1), demand("whole", gpus=1)], [node(1, cpus=8, gpus=2)]).complete
+
+
 def test_memory_counts_where_the_node_tells_it() -> None:
     shape = GangShape(tensor=1, pipeline=1, num_nodes=1, resources=RankResources(memory_bytes=3))
     demands = [GangDemand(model="a", shape=shape, replicas=2, labels={})]

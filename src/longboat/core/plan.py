@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from longboat.core.media import MediaRules
 from longboat.core.tasks import GENERATE, Task
 
-__all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources")
+__all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources", "part_of_memory")
+
+
+def part_of_memory(gpus: float, ratio: float) -> float:
+    """Return the share of a card's memory for an engine that gets a part of it; ratio: share that it takes of one."""
+    return int(gpus * ratio * 1000) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from longboat.core.errors import Problem
-from longboat.core.plan import EngineMemory, GangPlan, GangShape
+from longboat.core.plan import EngineMemory, GangPlan, GangShape, part_of_memory
 from longboat.core.states import Phase
 from longboat.core.tasks import Task
 from longboat.engines.metrics import largest_of, read_samples, total_of
@@ -190,6 +190,8 @@ class EngineAdapter(ABC):
     overlay: ClassVar[Overlay | None] = None
     load_metrics: ClassVar[LoadMetrics] = LoadMetrics()
     weights: ClassVar[Literal["folder", "gguf"]] = "folder"  # what it is given: a folder of safetensors, or one file
+    memory_ratio: ClassVar[float] = 1.0  # share of an accelerator's memory that it takes by default
+    memory_flag: ClassVar[str] = ""  # argument that sets this share; empty: it takes what it needs
     starts_processes: ClassVar[bool] = True
     # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0
     # only
@@ -239,6 +241,18 @@ class EngineAdapter(ABC):
         None: the memory is not planned.
         """
         return None
+
+    def planned_memory(self, args: Sequence[str], platform: str, gpus: float | None) -> EngineMemory | None:
+        """Return what ``memory`` says, with the share of a card that a part of a GPU gives where no argument does."""
+        told = self.memory(args, platform)
+        if told is None or told.memory_ratio or not gpus or gpus >= 1:
+            return told
+        return replace(told, memory_ratio=part_of_memory(gpus, self.memory_ratio))
+
+    def part_of_card(self, gpus: float) -> tuple[tuple[str, str], ...]:
+        """Return the argument of an engine that gets a part of a card, and leaves the rest to others."""
+        part = part_of_memory(gpus, self.memory_ratio)
+        return ((self.memory_flag, f"{part:g}"),) if 0 < gpus < 1 and self.memory_flag else ()
 
     def argument_problems(self, args: Sequence[str]) -> tuple[Problem, ...]:
         """Return the mistakes in the user's extra arguments; ``where`` is the place in the list (``[2]``)."""

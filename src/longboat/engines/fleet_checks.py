@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from longboat.core.errors import Problem
@@ -24,7 +24,7 @@ def engine_problems(fleet: Fleet) -> list[Problem]:
     problems = []
     for index, model in enumerate(fleet.models):
         adapter = adapter_for(model.engine.kind)
-        found = [*_missing_abilities(model, adapter), *_wrong_weights(model, adapter)]
+        found = [*_missing_abilities(model, adapter), *_wrong_weights(model, adapter), *_wrong_parts(model, adapter)]
         found += [replace(p, where=f"engine.args{p.where}") for p in adapter.argument_problems(model.engine.args)]
         problems += [replace(problem, where=f"models[{index}].{problem.where}") for problem in found]
     return problems
@@ -48,6 +48,34 @@ def _wrong_weights(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem
     what = f"{adapter.kind} is given one GGUF file, and {model.source} names none"
     hint = f"write its file: {model.source.rstrip('/')}{_FILE[is_local_path(model.source)]}, or engine: vllm"
     yield Problem(where="source", what=what, hint=hint)
+
+
+def _wrong_parts(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
+    """Yield what is wrong with a part of a GPU: ranks that need a card each, or an engine that would take more."""
+    part, split = model.resources.gpus or 1.0, model.parts
+    if part >= 1:
+        return
+    ranks = [f"{name}: {value}" for name, value in (("tensor", split.tensor), ("pipeline", split.pipeline))
+             if value != "auto" and value > 1]  # fmt: skip
+    if ranks:
+        what = f"gpus: {part:g} with {ranks[0]}: the ranks of one replica need a GPU each"
+        yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or leave the split out")
+    given = _number_after(adapter.memory_flag, model.engine.args)
+    if given is not None and given > part:
+        what = f"the engine would take {given:g} of a GPU's memory, and the model has gpus: {part:g}"
+        hint = f"leave it out ({' '.join(adapter.part_of_card(part)[0])} is set), or write at most {part:g}"
+        yield Problem(where="engine.args", what=what, hint=hint)
+
+
+def _number_after(flag: str, args: Sequence[str]) -> float | None:
+    """Return the number that the arguments last give for a flag; None where there is none."""
+    words = [*args, ""]
+    texts = [words[index + 1] if word == flag else word.partition("=")[2] for index, word in enumerate(args)
+             if flag and word.partition("=")[0] == flag]  # fmt: skip
+    try:
+        return float(texts[-1]) if texts else None
+    except ValueError:
+        return None
 
 
 _FILE = {True: "/FILE.gguf", False: ":FILE.gguf"}

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,10 +215,11 @@ class NodeAgent:
     async def _follow_memory(self, plan: GangPlan) -> None:
         """Measure the rank's memory now and then: measuring is expensive, and memory changes slowly."""
         gpus, pause_s = plan.ranks[self._node_rank].gpu_ids, MEMORY_FIRST_S
+        measure = partial(rank_memory_bytes, gpu_ids=gpus, shares_gpu=plan.shape.resources.num_gpus < 1)
         while self._rank is not None:
             await asyncio.sleep(pause_s)
             if self._rank is not None and self._rank.keeper_pid:
-                whole = await asyncio.to_thread(rank_memory_bytes, self._rank.keeper_pid, gpus)
+                whole = await asyncio.to_thread(measure, self._rank.keeper_pid)
                 memory_bytes = whole // plan.shape.ranks_per_node
                 self._health = dataclasses.replace(self._health, memory_bytes=memory_bytes)
             pause_s = MEMORY_EVERY_S

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from longboat.cluster.gang.card_turn import card_turn
 from longboat.cluster.gang.drain_tracker import DRAIN_S
 from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
@@ -20,11 +21,12 @@ from longboat.cluster.protocol.messages import Announcement, RankLoss
 from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
-from longboat.core.plan import GangShape
+from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase, ReplicaState
 from longboat.core.tasks import GENERATE
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
+from longboat.folders import run_folder
 from longboat.telemetry import logger
 
 __all__ = ("EngineSupervisor", "GangRunner")
@@ -105,8 +107,14 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._tasks.append(asyncio.create_task(self._metrics.measure()))
 
     async def _bring_up(self) -> asyncio.Task[RankLoss]:
-        """Start the gang; return the task that waits for the loss of a rank, once a token has come."""
+        """Start the gang, in its turn where it shares a card; return the task that waits for the loss of a rank."""
         plan = await self._gang.prepare(self._model, self._shape, self._identity)
+        shared = plan.head.gpu_ids if plan.shape.resources.num_gpus < 1 else ()
+        async with card_turn(run_folder(), shared):
+            return await self._start(plan)
+
+    async def _start(self, plan: GangPlan) -> asyncio.Task[RankLoss]:
+        """Start every rank; return the task that waits for the loss of one, once a token has come."""
         self._enter(Phase.STARTING)
         phases = asyncio.create_task(self._follow_phases())
         watches: list[asyncio.Task[Any]] = [phases]

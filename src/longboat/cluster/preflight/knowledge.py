@@ -55,7 +55,8 @@ def with_knowledge(
     unknown: dict[str, str] = {}
     memory: dict[str, EngineMemory] = {}
     for model in fleet.models:
-        told = adapter_for(model.engine.kind).memory(model.engine.args, inputs.platforms.get(model.name, "cpu"))
+        platform = inputs.platforms.get(model.name, "cpu")
+        told = adapter_for(model.engine.kind).planned_memory(model.engine.args, platform, model.resources.gpus)
         if told is None:
             continue
         memory[model.name] = told

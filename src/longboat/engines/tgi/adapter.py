@@ -55,6 +55,7 @@ class TgiAdapter(EngineAdapter):
     kind = "tgi"
     program = LAUNCHER
     abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "hub"))
+    memory_flag = "--cuda-memory-fraction"
     load_metrics = LoadMetrics(
         running="tgi_batch_current_size",
         waiting="tgi_queue_size",
@@ -68,7 +69,12 @@ class TgiAdapter(EngineAdapter):
         """Return the launcher's command; ``environment`` is required, and nothing is put on an import path."""
         if environment is None:
             raise ValueError("TGI is started from the user's own environment")
-        return RankCommand(argv=(environment.python, *_arguments(plan)), env=_environment(plan))
+        return RankCommand(argv=(environment.python, *_arguments(plan), *self._part(plan)), env=_environment(plan))
+
+    def _part(self, plan: GangPlan) -> tuple[str, ...]:
+        """Return the limit of memory on a card that others share, unless the user set it."""
+        found = self.part_of_card(plan.shape.resources.num_gpus)
+        return () if self.memory_flag in plan.extra_args else tuple(word for pair in found for word in pair)
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
         """Return the ports of the API, of the metrics and of the shards' meeting."""

@@ -101,6 +101,8 @@ class VllmAdapter(EngineAdapter):
         stand_ins_on_cpu={"torchvision": "longboat_vllm/vision_operators.py"},
     )
     load_metrics = LOAD_METRICS
+    memory_ratio = 0.92
+    memory_flag = "--gpu-memory-utilization"
 
     def command(
         self, plan: GangPlan, node_rank: int, environment: EngineEnvironment | None, overlay: str
@@ -110,7 +112,8 @@ class VllmAdapter(EngineAdapter):
             raise ValueError("vLLM is started from an engine environment")
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
-        args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu))
+        part = self.part_of_card(plan.shape.resources.num_gpus)
+        args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu, part))
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
@@ -149,7 +152,7 @@ class VllmAdapter(EngineAdapter):
         return HARMLESS_FLAGS
 
 
-def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
+def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[str, str], ...]) -> list[str]:
     """Return everything after ``vllm serve MODEL``. Defaults precede the user's words, which no default repeats."""
     args = ["--served-model-name", plan.model]
     if rank.node_rank == 0:
@@ -157,7 +160,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
         args += ["--middleware", MIDDLEWARE]
     args += [*_split_arguments(plan, rank), *task_arguments(plan.task), *media_arguments(plan.media)]
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
-    defaults += _CPU_DEFAULTS if on_cpu else ()
+    defaults += _CPU_DEFAULTS if on_cpu else part
     if rank.node_rank == 0 and plan.task == GENERATE:
         defaults += _MODEL_DEFAULTS.get(plan.source, ())
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]

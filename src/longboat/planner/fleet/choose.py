@@ -98,6 +98,7 @@ def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ra
     prompt, output = asked * ratio, load.output_tokens * ratio if wanted.task == GENERATE else 0.0
     if limit and prompt + output > limit:
         prompt, output = (length * limit / (prompt + output) for length in (prompt, output))
+    one = 1 if 0 < (wanted.rank.num_gpus or 0) < 1 else 0  # a rank on a part of a card is a replica of its own
     return Demand(
         users=load.users,
         prompt_tokens=max(1, int(prompt)),
@@ -106,8 +107,8 @@ def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ra
         settings=replace(settings, weight_bits=settings.weight_bits or STORED_BITS),
         slo=_slo(load),
         split=AskedSplit(
-            tensor=wanted.tensor or 0,
-            pipeline=wanted.pipeline or 0,
+            tensor=wanted.tensor or one,
+            pipeline=wanted.pipeline or one,
             layers=wanted.layers,
             even=wanted.pipeline is not None,
         ),

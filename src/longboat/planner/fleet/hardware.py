@@ -73,16 +73,16 @@ def find_hardware_of(
 
     ranks_on: node → ranks of this model there; memory_bytes, accelerators: as the nodes reported them, by node
 
-    Raises UserInputError where an accelerator is not known, or ranks get parts of one.
+    A rank that takes a part of a card is given that part of its speed: the others may be busy. How much memory it
+    takes is a setting of its engine.
+
+    Raises UserInputError where an accelerator is not known.
     """
     used = [node for node in nodes if ranks_on.get(node.node_id)]
     if rank.num_gpus <= 0:
         return _on_processors(ranks_on, used, rank, library, memory_bytes)
-    if rank.num_gpus != 1:
-        raise UserInputError(
-            f"ranks that take {rank.num_gpus:g} of a GPU are not planned", hint="write resources: {gpus: 1}, or numbers"
-        )
-    return _on_accelerators(used, library, accelerators)
+    found = _on_accelerators(used, library, accelerators)
+    return found if rank.num_gpus >= 1 else replace(found, machine=found.machine.part(rank.num_gpus))
 
 
 def hardware_by_stage(stages: Sequence[ReplicaHardware]) -> ReplicaHardware:

@@ -117,8 +117,6 @@ def _sorts(context: PlacementContext) -> list[_Sort]:
     """Return the nodes that the model may be on, equal ones together; none where an accelerator has no name."""
     rank = context.rank
     nodes = [node for node in context.nodes() if slots_of(node, rank)]
-    if rank.num_gpus not in (0, 1):
-        return []
     groups = _by_card(nodes, context) if rank.num_gpus else _by_memory(nodes, context)
     return [_Sort(nodes=tuple(part), labels=labels) for group in groups for part, labels in _bound(group, nodes)]
 

@@ -134,5 +134,10 @@ class PlacementContext:
 def slots_of(node: Node, rank: RankResources) -> int:
     """Return how many worker ranks a node has CPUs and GPUs for."""
     counts = [int(node.num_cpus / rank.num_cpus + 1e-9)] if rank.num_cpus else []
-    counts += [int(node.num_gpus / rank.num_gpus + 1e-9)] if rank.num_gpus else []
+    counts += [_slots_of_cards(node.num_gpus, rank.num_gpus)] if rank.num_gpus else []
     return min(counts, default=0)
+
+
+def _slots_of_cards(num_gpus: float, part: float) -> int:
+    """Return how many ranks the cards hold: a part of a card is never spread over two."""
+    return int(num_gpus) * int(1 / part + 1e-9) if part < 1 else int(num_gpus / part + 1e-9)

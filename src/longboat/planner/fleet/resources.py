@@ -32,6 +32,7 @@ class Amount:
     cpus: int
     gpus: int
     memory_bytes: int | None
+    cards: tuple[int, ...] = ()  # of a node: what is left of each GPU, in ten-thousandths; of a need: empty
 
     def __mul__(self, count: int) -> Amount:
         memory = None if self.memory_bytes is None else self.memory_bytes * count
@@ -39,13 +40,34 @@ class Amount:
 
     def __sub__(self, other: Amount) -> Amount:
         left = None if self.memory_bytes is None else self.memory_bytes - (other.memory_bytes or 0)
-        return Amount(cpus=self.cpus - other.cpus, gpus=self.gpus - other.gpus, memory_bytes=left)
+        cards = _cards_left(self.cards, other.gpus)
+        return Amount(cpus=self.cpus - other.cpus, gpus=self.gpus - other.gpus, memory_bytes=left, cards=cards)
 
 
 def fits(need: Amount, room: Amount) -> bool:
     """Return whether a need finds room; a node that does not report its memory counts as having enough."""
     enough_memory = room.memory_bytes is None or (need.memory_bytes or 0) <= room.memory_bytes
-    return need.cpus <= room.cpus and need.gpus <= room.gpus and enough_memory
+    return need.cpus <= room.cpus and need.gpus <= room.gpus and enough_memory and _cards_fit(need.gpus, room.cards)
+
+
+def _cards_fit(gpus: int, cards: tuple[int, ...]) -> bool:
+    """Return whether a node's cards have room: a part of a GPU is on one card, and more are whole cards."""
+    if not gpus or not cards:
+        return True
+    if gpus < PARTS:
+        return max(cards) >= gpus
+    return cards.count(PARTS) * PARTS >= gpus
+
+
+def _cards_left(cards: tuple[int, ...], gpus: int) -> tuple[int, ...]:
+    """Return what is left of each card; a part comes from the fullest card that has room, as Ray takes it."""
+    left = list(cards)
+    while left and gpus > 0:
+        part = min(gpus, PARTS)
+        able = [free for free in left if free >= part]
+        left[left.index(min(able, default=max(left)))] -= part
+        gpus -= part
+    return tuple(left)
 
 
 def rank_resources(model: WantedModel, platform: str) -> RankResources:
@@ -68,7 +90,10 @@ def amount_per_node(rank: RankResources, ranks_per_node: int) -> Amount:
 def amount_of_node(node: Node) -> Amount:
     """Return all that the scheduler has on a node, taken or not: an unchanged file gives an unchanged plan."""
     return Amount(
-        cpus=round(node.num_cpus * PARTS), gpus=round(node.num_gpus * PARTS), memory_bytes=node.memory_bytes or None
+        cpus=round(node.num_cpus * PARTS),
+        gpus=round(node.num_gpus * PARTS),
+        memory_bytes=node.memory_bytes or None,
+        cards=(PARTS,) * int(node.num_gpus),
     )
 
 

@@ -29,6 +29,17 @@ class Machine:
     processor: bool = False  # it is a processor and not an accelerator
     number_bytes: float = 2.0  # of a number between two multiplications
 
+    def part(self, share: float) -> Machine:
+        """Return what a process has that gets ``share`` of the accelerator's time."""
+        return replace(
+            self,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * share,
+            flops_16=self.flops_16 * share,
+            flops_8=self.flops_8 * share,
+            flops_4=self.flops_4 * share,
+            flops_32=self.flops_32 * share,
+        )
+
     @property
     def native(self) -> Native:
         """The narrowest floating-point type that it multiplies."""
