@@ -168,32 +168,34 @@ def test_streams_about_images_outlive_their_replica(up: FleetLab) -> None:
     long: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "stream": True}
     drawn: tuple[dict[str, Any], ...] = ({}, {"seed": 7, "temperature": 0.8})
     cases = [body("v", data_url(colour), **long, **more) for colour in (RED, BLUE) for more in drawn]
-    expected = [streamed(up, case, []) for case in cases]
+    expected = [streamed(up, case, [], []) for case in cases]
     assert len(set(expected)) == len(cases)
     before = num_resumed(up.local_port)
-    victim = up.replicas("v")[0]["ranks"][0]["pid"]
+    pids = {replica["replica"]: replica["ranks"][0]["pid"] for replica in up.replicas("v")}
     found: list[str] = [""] * len(cases)
     events: list[list[str]] = [[] for _ in cases]
+    served_by: list[str] = []
 
     def client(at: int) -> None:
-        found[at] = streamed(up, cases[at], events[at])
+        found[at] = streamed(up, cases[at], events[at], served_by)
 
     threads = [threading.Thread(target=client, args=(at,)) for at in range(len(cases))]
     for thread in threads:
         thread.start()
     wait_until("streams run", lambda: all(len(one) > 50 for one in events))
-    os.kill(victim, 9)
+    os.kill(pids[served_by[0]], 9)
     for thread in threads:
         thread.join(200)
     assert found == expected
     assert num_resumed(up.local_port) > before
 
 
-def streamed(up: FleetLab, asked: dict[str, Any], events: list[str]) -> str:
-    """The text of a stream, whose events are noted as they come."""
+def streamed(up: FleetLab, asked: dict[str, Any], events: list[str], served_by: list[str]) -> str:
+    """The text of a stream. Its events are noted as they come, and the replica that begins it."""
     url = f"http://127.0.0.1:{up.local_port}/v1/chat/completions"
     request = urllib.request.Request(url, json.dumps(asked).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=240) as answer:
+        served_by.append(answer.headers["x-longboat-replica"])
         events.extend(line.decode()[6:].strip() for line in answer if line.startswith(b"data: "))
     assert events[-1] == "[DONE]", events[-1]
     parts = [json.loads(event)["choices"] for event in events[:-1]]
