@@ -24,6 +24,8 @@ _ERROR = {"message": "this engine serves only its fleet's gateway", "type": "Una
 class EngineMiddleware(ResumeMiddleware):
     """The middleware between SGLang's server and its routes."""
 
+    takes_media = False  # never proved
+
     def __init__(self, app: Any) -> None:
         super().__init__(app, state=STATE, steps=STEPS)
 

@@ -12,7 +12,7 @@ import hmac
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 from longboat_vllm import input_tokens
 from longboat_vllm.quiet_log import hush
@@ -48,6 +48,8 @@ _TOLD_WITHOUT_PARSER = 2**20
 
 class ResumeMiddleware:
     """The middleware between vLLM's server and its routes; one per API server."""
+
+    takes_media: ClassVar[bool] = True  # whether streams about images and sounds are continued exactly
 
     def __init__(
         self,
@@ -90,7 +92,9 @@ class ResumeMiddleware:
         request = CarriedRequest(journal=wish.journal and has_journal, whole=wish.whole and has_journal, seed=wish.seed)
         if wish.carry_bytes is not None:
             body = await _whole_body(receive)
-            refusal = _take_over(request, body, wish.carry_bytes, self._state, _engine_problem(scope))
+            asked = _json_or_none(body[wish.carry_bytes :])
+            problems = (_engine_problem(scope), unsupported(asked, takes_media=self.takes_media))
+            refusal = _take_over(request, body[: wish.carry_bytes], asked, self._state, problems)
             if refusal is not None:
                 return await _answer(send, *refusal)
             if request.told_at_once > 1 and _parses_reasoning(scope):
@@ -246,15 +250,17 @@ def _abilities(state: ResumeState, scope: MutableMapping[str, Any]) -> dict[str,
 
 
 def _take_over(
-    request: CarriedRequest, body: bytes, carry_bytes: int, state: ResumeState, engine_problem: str
+    request: CarriedRequest, carried: bytes, asked: Any, state: ResumeState, problems: tuple[str, str]
 ) -> tuple[int, dict[str, Any]] | None:
-    """Put what the body carries into ``request``; else return status and error of the refusal."""
+    """Put what the body carries into ``request``; else return status and error of the refusal.
+
+    asked: the client's body; problems: why its tokens cannot be taken over, and why it cannot be continued at all
+    """
     try:
-        request.mode, request.prior = read_carry(body[:carry_bytes])
+        request.mode, request.prior = read_carry(carried)
     except BadCarryError as error:
         return 400, _error(str(error), 400)
-    asked = _json_or_none(body[carry_bytes:])
-    reason = (engine_problem if request.mode == "carried" else "") or unsupported(asked)
+    reason = (problems[0] if request.mode == "carried" else "") or problems[1]
     if not reason and request.mode == "carried" and repeats_logprobs(asked):
         request.mode = "replay"
     reason = reason or state.refusal(request.mode)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from longboat_vllm import media
 from longboat_vllm.expert_groups import mend_expert_groups_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
 from longboat_vllm.process import lineage, loaded
@@ -48,6 +49,8 @@ def register() -> None:
     if os.environ.get(FORKED) == "1":
         fork_children()
     resume.install(_log)
+    if os.environ.get("VLLM_MEDIA_CONNECTOR") == media.NAME:
+        _apply(guard_media)
     _apply(mend_memory_left_behind)
     from vllm.platforms import current_platform
 
@@ -74,6 +77,11 @@ def _log(text: str) -> None:
     from vllm.logger import init_logger
 
     init_logger("vllm.longboat").info("Longboat: %s", text)
+
+
+def guard_media() -> None:
+    """Let vLLM load media by the rules of the fleet file: see ``media``."""
+    media.install()
 
 
 def tell_loaded_bytes_on_cpu() -> None:

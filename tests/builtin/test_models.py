@@ -96,3 +96,12 @@ def test_unknown_name_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserInputError):
         ensure("builtin:random-1t", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["tiny-embed", "tiny-rerank", "tiny-classify", "tiny-vision"])
+def test_small_models_are_written_once_and_always_alike(name: str, tmp_path: Path) -> None:
+    one, other = (ensure(f"builtin:{name}", tmp_path / place) for place in ("one", "other"))
+    assert one.name == other.name
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert json.loads((one / "config.json").read_text()) == describe(f"builtin:{name}").config
+    assert ensure(f"builtin:{name}", tmp_path / "one") == one

@@ -61,7 +61,7 @@ def test_lock_has_the_torch_of_its_platform_and_nothing_that_binds_it(lock: Path
         return
     assert ("\ntorch==2.13.0+cpu " in text) == lock.stem.endswith("-cpu")
     assert ("\nnvidia-cu" in text) == lock.stem.endswith("-cuda")
-    for name in ("torchvision", "torchaudio", "torchcodec") if lock.name.startswith("vllm") else ():
+    for name in ("torchaudio", "torchcodec") if lock.name.startswith("vllm") else ():
         assert f"\n{name}==" not in text
 
 
@@ -99,6 +99,19 @@ done"""
     overrides = (tmp_path / "overrides").read_text().splitlines()
     assert torch in overrides
     assert "torchvision; sys_platform == 'never'" in overrides
+
+
+def test_what_fits_one_version_only_is_kept_for_that_version(tmp_path: Path) -> None:
+    script = f"""
+while [ "$1" ]; do
+  [ "$1" = --override ] && cat "$2" >> {tmp_path}/overrides
+  [ "$1" = --output-file ] && echo torch==2.13.0 > "$2"
+  shift
+done"""
+    resolve("vllm", recipe_of("vllm").version, "cpu", tmp_path / "lock", make_uv(tmp_path, script))
+    overrides = (tmp_path / "overrides").read_text().splitlines()
+    assert "torchvision==0.28.0" in overrides
+    assert "torchvision; sys_platform == 'never'" not in overrides
 
 
 def test_uv_is_given_the_package_sources_only_where_it_takes_them(tmp_path: Path) -> None:

@@ -75,8 +75,6 @@ async def test_carried_tokens_come_off_the_body_and_the_rest_is_as_it_was() -> N
         ("best_of", 3, "best_of"),
         ("previous_response_id", "resp_1", "kept by another engine"),
         ("tools", [{"type": "mcp"}], "tools that the engine itself calls"),
-        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "not text"),
-        ("input", [{"role": "user", "content": [{"type": "input_image"}]}], "not text"),
     ],
 )
 async def test_what_cannot_be_carried_is_refused_by_name(field: str, value: object, named: str) -> None:
@@ -84,6 +82,22 @@ async def test_what_cannot_be_carried_is_refused_by_name(field: str, value: obje
     call = await post(Recorder(), head + json.dumps({"stream": True, field: value}).encode(), headers=headers)
     assert call.status == 409
     assert named in json.loads(call.body)["error"]["message"]
+
+
+@pytest.mark.parametrize(("field", "part"), [("messages", {"type": "image_url"}), ("input", {"type": "input_image"})])
+async def test_images_are_carried_only_where_that_is_exact(
+    field: str, part: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers, head = carrying([[1]])
+    body = head + json.dumps({"stream": True, field: [{"role": "user", "content": [part]}]}).encode()
+    app = Recorder()
+    await post(app, body, headers=headers)
+    assert app.request is not None
+    assert app.request.prior == [[1]]
+    monkeypatch.setattr("longboat_vllm.middleware.ResumeMiddleware.takes_media", False)
+    call = await post(Recorder(), body, headers=headers)
+    assert call.status == 409
+    assert "not text" in json.loads(call.body)["error"]["message"]
 
 
 async def test_body_that_is_no_json_cannot_be_carried() -> None:

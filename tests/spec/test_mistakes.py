@@ -264,10 +264,24 @@ MISTAKES = {
         "longboat gateway run --upstream",
     ),
     "task of a model": (
-        "models: [{source: builtin:tiny, task: embed}]",
+        "models: [{source: builtin:tiny, task: embedding}]",
         "models[0].task",
-        "no field 'task'",
-        "[--runner, pooling, --convert, embed]",
+        "'embedding'",
+        "embed",
+    ),
+    "fallback of another task": (
+        "{models: [{source: builtin:tiny, name: a}, {source: builtin:tiny, name: b, task: embed}], "
+        "gateway: {fallbacks: {a: [b]}}}",
+        "gateway.fallbacks.a[0]",
+        "'b' makes embeddings, and 'a' generates text",
+        "name a model with task: generate",
+    ),
+    "alias of two tasks": (
+        "{models: [{source: builtin:tiny, name: a}, {source: builtin:tiny, name: b, task: embed}], "
+        "gateway: {aliases: [{name: c, pools: [{model: b}, {model: a}]}]}}",
+        "gateway.aliases[0].pools[1].model",
+        "'a' generates text, and 'b' makes embeddings",
+        "name a model with task: embed",
     ),
     "setting of vLLM": (
         "models: [{source: builtin:tiny, gpu_memory_utilization: 0.9}]",

@@ -15,6 +15,7 @@ from longboat.builtin.gguf_file import ensure_gguf
 from longboat.builtin.random_folder import ensure_random
 from longboat.builtin.safetensors_file import data_bytes
 from longboat.builtin.shapes import SHAPES, TINY_MOE, Shape, nearest_shape, parse_size
+from longboat.builtin.small_models import SMALL, ensure_small
 from longboat.core.errors import UserInputError
 
 __all__ = ("BuiltinModel", "describe", "ensure", "ensure_as_gguf", "is_builtin", "names")
@@ -34,7 +35,7 @@ class BuiltinModel:
     name: str  # folder name: ``tiny``, ``tiny-moe`` or ``random-100m`` (``random-100m-seed7``)
     config: Mapping[str, Any] = field(repr=False)  # content of config.json
     weight_bytes: int  # bytes of the weights as stored (bfloat16)
-    shape: Shape | None = None  # None for ``tiny``, whose folder is part of the package
+    shape: Shape | None = None  # of a random model
     seed: int = 0  # of the random weights
 
     @property
@@ -49,11 +50,11 @@ def is_builtin(source: str) -> bool:
 
 def names() -> tuple[str, ...]:
     """Return the models of the table, without the prefix; other sizes of random models map to one of them."""
-    return ("tiny", "tiny-moe", *(f"random-{size}" for size in SHAPES))
+    return ("tiny", "tiny-moe", *SMALL, *(f"random-{size}" for size in SHAPES))
 
 
 def describe(source: str) -> BuiltinModel:
-    """Describe ``builtin:tiny``, ``builtin:tiny-moe`` or ``builtin:random-<size>[-seed<number>]``; writes nothing.
+    """Describe ``builtin:tiny``, another small one, or ``builtin:random-<size>[-seed<number>]``; writes nothing.
 
     A size that is not in the table means the nearest one by ratio: ``random-300m`` is ``random-250m``.
     Raises UserInputError for an unknown name or size, with the nearest name as the hint.
@@ -63,6 +64,8 @@ def describe(source: str) -> BuiltinModel:
         return _describe_tiny()
     if name == "tiny-moe":
         return _described(name, TINY_MOE, _expert_config(TINY_MOE), 0)
+    if name in SMALL:
+        return BuiltinModel(name=name, config=SMALL[name].config, weight_bytes=data_bytes(SMALL[name].tensors))
     match = _RANDOM.fullmatch(name)
     num_parameters = parse_size(match["size"]) if match else None
     if match is None or num_parameters is None:
@@ -78,6 +81,8 @@ def ensure(source: str, home: Path) -> Path:
     ``describe`` does, ClusterError where the disk is full or another process takes too long.
     """
     model = describe(source)
+    if model.name in SMALL:
+        return ensure_small(SMALL[model.name], home / "models", tokenizer_from=TINY)
     if model.shape is None:
         return TINY
     return ensure_random(home / "models", model.name, model.shape, model.config, model.seed, tokenizer_from=TINY)

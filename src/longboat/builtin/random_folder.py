@@ -7,16 +7,16 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from longboat.builtin.safetensors_file import data_bytes, write_random_weights
+from longboat.builtin.safetensors_file import DEVIATION, Tensor, data_bytes, write_random_weights
 from longboat.builtin.shapes import Shape
 from longboat.core.errors import ClusterError
 
-__all__ = ("ensure_random",)
+__all__ = ("ensure_folder", "ensure_random")
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 LOCK_TIMEOUT_S = 900.0
@@ -31,24 +31,53 @@ def ensure_random(
     target = folder / name
     if target.is_dir():
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / f".{name}.lock", LOCK_TIMEOUT_S):
+    tensors = list(shape.tensors(config["vocab_size"]))
+    return ensure_folder(target, tensors, config, seed, {}, tokenizer_from=tokenizer_from, deviation=shape.deviation)
+
+
+def ensure_folder(
+    target: Path,
+    tensors: Sequence[Tensor],
+    config: Mapping[str, Any],
+    seed: int,
+    files: Mapping[str, str],
+    *,
+    tokenizer_from: Path,
+    deviation: float = DEVIATION,
+) -> Path:
+    """Return ``target``, written where it is missing; an existing folder is left as it is.
+
+    files: further files, by name; they win over those of the tokenizer. deviation: of the random weights
+    """
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.parent / f".{target.name}.lock", LOCK_TIMEOUT_S):
         if not target.is_dir():
-            _write(target, shape, config, seed, tokenizer_from)
+            _write(target, tensors, config, seed, files, tokenizer_from, deviation)
     return target
 
 
-def _write(target: Path, shape: Shape, config: Mapping[str, Any], seed: int, tokenizer_from: Path) -> None:
-    tensors = list(shape.tensors(config["vocab_size"]))
+def _write(
+    target: Path,
+    tensors: Sequence[Tensor],
+    config: Mapping[str, Any],
+    seed: int,
+    files: Mapping[str, str],
+    tokenizer_from: Path,
+    deviation: float,
+) -> None:
     unfinished = target.with_name(f".{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # a writer that died left it; this process holds the lock
     _check_room(target.parent, data_bytes(tensors))
     unfinished.mkdir()
     try:
-        write_random_weights(unfinished / "model.safetensors", tensors, seed, shape.deviation)
+        write_random_weights(unfinished / "model.safetensors", tensors, seed, deviation=deviation)
         (unfinished / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
         for file in TOKENIZER_FILES:
             shutil.copyfile(tokenizer_from / file, unfinished / file)
+        for file, text in files.items():
+            (unfinished / file).write_text(text, encoding="utf-8")
         unfinished.rename(target)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)

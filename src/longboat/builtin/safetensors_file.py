@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-__all__ = ("DEVIATION", "data_bytes", "write_random_weights")
+__all__ = ("DEVIATION", "Tensor", "data_bytes", "write_random_weights")
 
 Tensor = tuple[str, tuple[int, ...]]
 
@@ -23,6 +23,7 @@ DEVIATION = 0.02
 """Standard deviation of the weights where a model asks for no other."""
 _ONE = (0x3F80).to_bytes(2, "little")
 """1.0 as bfloat16: the scales of the norms."""
+_ZERO = bytes(2)
 
 
 def data_bytes(tensors: Iterable[Tensor]) -> int:
@@ -30,13 +31,17 @@ def data_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(math.prod(shape) for _, shape in tensors) * BYTES_PER_WEIGHT
 
 
-def write_random_weights(path: Path, tensors: Iterable[Tensor], seed: int, deviation: float = DEVIATION) -> None:
-    """Write ``tensors`` in bfloat16; the bytes depend on names, shapes, ``seed`` and ``deviation`` only."""
+def write_random_weights(path: Path, tensors: Iterable[Tensor], seed: int, *, deviation: float = DEVIATION) -> None:
+    """Write ``tensors`` in bfloat16; the bytes depend on names, shapes, ``seed`` and ``deviation`` only.
+
+    Matrices are random, biases 0, and other vectors 1.
+    """
     tensors = list(tensors)
+    low, high = _table(deviation)
     with path.open("wb") as file:
         file.write(_header(tensors))
         for name, shape in tensors:
-            for chunk in _weights(name, shape, seed, deviation):
+            for chunk in _weights(name, shape, seed, low, high):
                 file.write(chunk)
 
 
@@ -51,22 +56,21 @@ def _header(tensors: Iterable[Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _weights(name: str, shape: tuple[int, ...], seed: int, deviation: float) -> Iterator[bytes]:
+def _weights(name: str, shape: tuple[int, ...], seed: int, low: bytes, high: bytes) -> Iterator[bytes]:
     if len(shape) == 1:
-        yield _ONE * shape[0]
+        yield (_ZERO if name.endswith("bias") else _ONE) * shape[0]
         return
     rng = random.Random(f"{seed}:{name}")
     left = math.prod(shape)
     while left:
         count = min(left, _CHUNK_WEIGHTS)
-        yield _spread(rng.randbytes(count), deviation)
+        yield _spread(rng.randbytes(count), low, high)
         left -= count
 
 
-def _spread(raw: bytes, deviation: float) -> bytes:
+def _spread(raw: bytes, low: bytes, high: bytes) -> bytes:
     """Map each random byte to one of 256 evenly spaced bfloat16 numbers: two table look-ups, in C."""
     weights = bytearray(2 * len(raw))
-    low, high = _tables(deviation)
     weights[0::2] = raw.translate(low)
     weights[1::2] = raw.translate(high)
     return bytes(weights)
@@ -79,7 +83,7 @@ def _bfloat16(value: float) -> int:
 
 
 @cache
-def _tables(deviation: float) -> tuple[bytes, bytes]:
+def _table(deviation: float) -> tuple[bytes, bytes]:
     """Return low and high bytes of a uniform distribution over ±√3 σ, whose standard deviation is σ."""
     reach = math.sqrt(3) * deviation
     numbers = [_bfloat16(((byte + 0.5) / 128 - 1) * reach) for byte in range(256)]

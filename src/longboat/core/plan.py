@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from longboat.core.media import MediaRules
+from longboat.core.tasks import GENERATE, Task
+
 __all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources", "part_of_memory")
 
 
@@ -114,6 +117,8 @@ class GangPlan:
     shape: GangShape
     ranks: tuple[RankPlan, ...]
     context_tokens: int | None
+    task: Task = GENERATE  # what the model is for
+    media: MediaRules = field(default_factory=MediaRules)  # what its requests may hold
     extra_args: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
     # secret that the gateway shows to the engine; passed by environment, never by argv

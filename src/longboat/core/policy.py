@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from longboat.core.external import ExternalModel, Overflow
+from longboat.core.media import MediaRules
+from longboat.core.tasks import Task
 
 __all__ = (
     "ALLOWABLE_FIELDS",
@@ -154,6 +156,8 @@ class Policy:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # model → where its requests go that would wait too long
     overflow: Mapping[str, Overflow] = field(default_factory=dict)
+    tasks: Mapping[str, Task] = field(default_factory=dict)  # model of the fleet → what it is for; others: unknown
+    media: Mapping[str, MediaRules] = field(default_factory=dict)  # model of the fleet → what its requests may hold
     external: tuple[ExternalModel, ...] = ()  # models that other people serve; gateways send to them by themselves
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from longboat.core.tasks import GENERATE, Task
+
 __all__ = ("MAX_RANKS", "Placement", "WantedLoad", "WantedModel", "WantedRank")
 
 MAX_RANKS = 1024
@@ -21,6 +23,7 @@ class WantedLoad:
     users: int = 8  # requests under way at once, over all replicas
     prompt_tokens: int = 1024
     output_tokens: int = 256
+    images: int = 0  # of one request, besides the tokens of its prompt
     lengths_given: bool = False  # whether the file states either of the two lengths
     ttft_ms: float | None = None  # limit of the mean request; None: no limit
     itl_ms: float | None = None
@@ -51,6 +54,8 @@ class WantedModel:
     name: str
     source: str
     engine: str = "vllm"
+    task: Task = GENERATE  # what it is for
+    overrides_config: bool = False  # whether the engine's arguments replace parts of its config
     environment: str | None = None  # folder of the user's own engine environment
     settings: str = ""  # digest of everything else with which the engine is started
     replicas: int | None = 1

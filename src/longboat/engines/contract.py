@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, GangShape, part_of_memory
 from longboat.core.states import Phase
+from longboat.core.tasks import Task
 from longboat.engines.metrics import largest_of, read_samples, total_of
 
 __all__ = (
@@ -36,12 +37,28 @@ __all__ = (
 
 
 Ability = Literal[
-    "tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "gguf", "hub", "options", "speculative"
+    "tensor",
+    "pipeline",
+    "data",
+    "expert",
+    "nodes",
+    "layers",
+    "stages",
+    "gguf",
+    "hub",
+    "options",
+    "speculative",
+    "embed",
+    "rerank",
+    "classify",
+    "reward",
+    "media",
 ]
 """What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), divide requests
 (``data``) or whole experts (``expert``) among ranks, span several nodes (``nodes``), with given ``layers`` or labels of
-each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``; check
-proposed tokens (``speculative``)."""
+each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``; check proposed tokens
+(``speculative``); serve a model for a task other than text (``embed``, ``rerank``, ``classify``, ``reward``); fetch
+media from the domains of ``media`` and from nowhere else (``media``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +71,7 @@ class InstallRecipe:
     free_bytes: Mapping[str, int]  # platform → free disk that an installation needs
     locks: Path  # folder of the locks, ``KIND-VERSION-PLATFORM.txt``
     excluded: tuple[str, ...] = ()  # packages that the engine requires and that serving does not need
+    of_version: tuple[str, ...] = ()  # requirements in place of excluded ones, which fit ``version`` and no other
     also: tuple[str, ...] = ()  # requirements besides the engine's own: what Longboat's program beside it imports
     excluded_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # platform → further such packages
     # platform → requirements in place of those of the engine's packages (``torch==2.13.0``)
@@ -74,6 +92,8 @@ class Overlay:
     packages: tuple[str, ...]
     entry_points: str  # text of its ``entry_points.txt``, by which the engine finds it
     zygote: str = ""  # module that is the engine's zygote; empty: none
+    # on ``cpu``: package of the environment → file of the overlay that is loaded in its place, and loads it
+    stand_ins_on_cpu: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +148,7 @@ class RankCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """An HTTP request that only a working engine answers with 200: a real one-token completion."""
+    """An HTTP request that only a working engine answers with 200: a real one-token completion, or an embedding."""
 
     path: str
     body: bytes
@@ -208,13 +228,15 @@ class EngineAdapter(ABC):
     def probe(self, plan: GangPlan) -> Probe:
         """Return the readiness request, which is sent to rank 0's API port.
 
-        The default is a completion of one greedy token: the whole gang must compute for it.
+        The default is a completion of one greedy token, or one text for another task: the whole gang must compute for
+        it.
         """
-        body = {"model": plan.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        path, asked = _PROBES[plan.task]
+        body = {"model": plan.model, **asked}
         headers = {"content-type": "application/json"}
         if plan.api_key:
             headers["authorization"] = f"Bearer {plan.api_key}"
-        return Probe(path="/v1/completions", body=json.dumps(body).encode(), headers=headers)
+        return Probe(path=path, body=json.dumps(body).encode(), headers=headers)
 
     def capacity(self, plan: GangPlan) -> int | None:
         """Return the requests that the engine works on at once; further ones wait in it. None: unknown."""
@@ -281,6 +303,16 @@ class EngineAdapter(ABC):
             prompt_tokens_total=_whole(total_of(samples, names.prompt_tokens)),
             generation_tokens_total=_whole(total_of(samples, names.generation_tokens)),
         )
+
+
+_PROBES: Mapping[Task, tuple[str, Mapping[str, object]]] = {
+    "generate": ("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "temperature": 0}),
+    "embed": ("/v1/embeddings", {"input": "Hello"}),
+    "rerank": ("/score", {"text_1": "Hello", "text_2": "Hello"}),
+    "classify": ("/classify", {"input": "Hello"}),
+    "reward": ("/pooling", {"input": "Hello"}),
+}
+"""Task → path and body of a request that only a working engine answers."""
 
 
 def _whole(value: float | None) -> int | None:

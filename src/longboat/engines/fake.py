@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from longboat.core.plan import GangPlan
 from longboat.core.states import Phase
+from longboat.core.tasks import POOLING_TASKS
 from longboat.engines.contract import Ability, EngineAdapter, EngineCounters, EngineEnvironment, RankCommand
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import number_given
@@ -30,7 +31,7 @@ class FakeAdapter(EngineAdapter):
 
     kind = "fake"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options")
+        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options", "media", *POOLING_TASKS)
     )
     load_metrics = LOAD_METRICS
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from longboat.core.errors import Problem
+from longboat.core.tasks import POOLING_TASKS
 from longboat.engine_names import engine_names
 from longboat.engines.contract import Ability, EngineAdapter
 from longboat.engines.registry import adapter_for
@@ -92,6 +93,8 @@ _INSTEAD: dict[Ability, str] = {
     "hub": "write a folder that every node has",
     "options": "leave options out",
     "speculative": "leave it out",
+    "media": "leave media.domains out: clients then send data URLs",
+    **dict.fromkeys(POOLING_TASKS, "leave task out, for a model that generates text"),
 }
 
 
@@ -115,5 +118,9 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "hub", "source", f"{model.source} is fetched from a hub"
     if model.speculative is not None:
         yield "speculative", "speculative", f"method: {model.speculative.method}"
+    if model.media.domains:
+        yield "media", "media.domains", f"fetch media from {model.media.domains[0]} and from nowhere else"
+    if model.task != "generate":
+        yield model.task, "task", f"task: {model.task}"
     if model.engine.given_options:
         yield "options", "engine.options", ", ".join(model.engine.given_options)

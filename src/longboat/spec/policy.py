@@ -18,6 +18,7 @@ from longboat.core.policy import (
     WeightedPool,
 )
 from longboat.spec.types.external import ExternalModelSpec
+from longboat.spec.types.fleet import ModelSpec
 from longboat.spec.types.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
 
 __all__ = ("policy_of", "tenant_names")
@@ -30,12 +31,14 @@ def policy_of(
     num_gateways: int = 1,
     admins: Iterable[AdminCredential] = (),
     external: Iterable[ExternalModelSpec] = (),
+    models: Iterable[ModelSpec] = (),
 ) -> Policy:
     """Make the policy of a checked section (see ``gateway_problems``).
 
-    external: the models that other people serve
+    external: the models that other people serve; models: those of the fleet
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """
+    fleet_models = tuple(models)
     return Policy(
         auth=gateway.auth or "none",
         tenants=_tenants(gateway),
@@ -44,6 +47,8 @@ def policy_of(
         aliases=tuple(_alias(alias) for alias in gateway.aliases),
         fallbacks=dict(gateway.fallbacks),
         overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
+        tasks={model.name: model.task for model in fleet_models},
+        media={model.name: model.media.rules for model in fleet_models},
         external=tuple(_external(model) for model in external),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
         queue=QueuePolicy(**gateway.queue.model_dump()),

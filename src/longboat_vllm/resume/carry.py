@@ -144,8 +144,12 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def unsupported(body: Any) -> str:
-    """Return the part of a request's body that no engine can take over; empty where there is none."""
+def unsupported(body: Any, *, takes_media: bool = True) -> str:
+    """Return the part of a request's body that no engine can take over; empty where there is none.
+
+    takes_media: whether streams about images and sounds are continued exactly. vLLM computes them again as it does
+    after a preemption
+    """
     if not isinstance(body, dict):
         return "a body that is not a JSON object"
     if body.get("use_beam_search"):
@@ -160,6 +164,8 @@ def unsupported(body: Any) -> str:
         return "a prompt computed by another engine"
     if any(_is_served_tool(tool) for tool in body.get("tools") or ()):
         return "tools that the engine itself calls"
+    if takes_media:
+        return ""
     return "input that is not text" if _has_media(body.get("messages")) or _has_media(body.get("input")) else ""
 
 

@@ -64,5 +64,5 @@ def test_a_path_that_a_model_lacks_is_refused_with_what_helps(target: Target, ch
     assert (embedding.status_code, chatting.status_code) == (404, 404)
     if target.through_gateway:
         assert embedding.json()["error"]["code"] == chatting.json()["error"]["code"] == "path_not_offered"
-        assert "--runner, pooling" in embedding.json()["error"]["message"]
+        assert "task: embed" in embedding.json()["error"]["message"]
         assert "Use a model that generates text" in chatting.json()["error"]["message"]

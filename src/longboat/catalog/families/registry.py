@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from longboat.catalog.families.architectures.deepseek_v4 import read_deepseek_v4
+from longboat.catalog.families.architectures.encoder import ENCODERS, read_encoder
 from longboat.catalog.families.architectures.gemma import read_gemma
 from longboat.catalog.families.architectures.gpt_oss import read_gpt_oss
 from longboat.catalog.families.architectures.kimi_linear import read_kimi_linear
@@ -21,6 +22,7 @@ __all__ = ("Reader", "is_known", "reader_of")
 Reader = Callable[[Fields], Stack]
 
 READERS: dict[str, Reader] = {
+    **dict.fromkeys(sorted(ENCODERS), read_encoder),
     "DeciLMForCausalLM": read_nemotron_nas,
     "DeepseekV4ForCausalLM": read_deepseek_v4,
     "Gemma2ForCausalLM": read_gemma,

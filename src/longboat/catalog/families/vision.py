@@ -5,7 +5,10 @@ from __future__ import annotations
 from longboat.catalog.formats.config_fields import Fields
 from longboat.catalog.shape.weight import Weight
 
-__all__ = ("read_vision",)
+__all__ = ("image_tokens", "read_vision")
+
+SIDE_PIXELS = 1024
+"""Side of the square image for which tokens are counted where a model takes images of any size."""
 
 GATED = ("gemma4_vision", "pixtral")
 
@@ -24,6 +27,27 @@ def read_vision(fields: Fields, text_hidden: int) -> tuple[Weight, ...]:
     block = 4 * hidden * inner + _rest_of_block(fields, hidden, width)
     numbers = depth * block + _patches(fields, hidden) + _projector(fields, hidden, text_hidden)
     return (Weight(name="vision_tower", part="vision", rows=numbers),)
+
+
+def image_tokens(fields: Fields) -> int:
+    """Return the prompt tokens of one image, of 1024 x 1024 pixels where its size matters; 0: not known.
+
+    fields: the whole config
+    Sources: the processors of these models in Transformers 5 and vLLM 0.32.
+    """
+    vision, kind = fields.section("vision_config"), fields.word("model_type")
+    patch, size = vision.count("patch_size"), vision.count("image_size")
+    if told := fields.count("mm_tokens_per_image", "image_seq_length"):  # Gemma 3, LLaVA
+        return told
+    if not patch:
+        return 0
+    if kind.startswith("llama4") and size:
+        tiles = (SIDE_PIXELS // size) ** 2 + 1
+        return tiles * round((size // patch) ** 2 * 0.25)
+    merge = vision.count("spatial_merge_size", default=fields.count("spatial_merge_size"))
+    if merge:  # Qwen-VL, Pixtral, Mistral 3: neighbouring patches become one token
+        return (SIDE_PIXELS // (patch * merge)) ** 2
+    return (size // patch) ** 2 if kind.startswith("llava") else 0
 
 
 def _rest_of_block(fields: Fields, hidden: int, width: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from longboat.catalog.families.parts import Stack
 from longboat.catalog.families.registry import is_known, reader_of
-from longboat.catalog.families.vision import read_vision
+from longboat.catalog.families.vision import image_tokens, read_vision
 from longboat.catalog.formats.config_fields import Fields
 from longboat.catalog.formats.hf_config import facts_from_config, text_section
 from longboat.catalog.formats.model_facts import ModelConfig
@@ -86,6 +86,7 @@ def _assemble(config: Config, facts: ModelConfig, stack: Stack, *, name: str, qu
         dtype=facts.dtype or "bfloat16",
         quantization=quantization.name,
         kv_cache_dtype=quantization.kv_cache_dtype,
+        image_tokens=image_tokens(Fields(config)),
         estimate=(*stack.estimate, *_doubts(config, text, facts.architecture), *quantization.estimate),
     )
 

@@ -56,7 +56,7 @@ class Layer:
 class ModelShape:
     """A whole model.
 
-    It has 13 fields, one more than usual, because it is a record of a file's contents.
+    It has 14 fields, two more than usual, because it is a record of a file's contents.
     """
 
     name: str
@@ -73,6 +73,7 @@ class ModelShape:
     quantization: str = ""  # name of the method; ``""``: none
     kv_cache_dtype: str = ""  # type that the files are made for (``fp8``); ``""``: as ``dtype``
     estimate: tuple[str, ...] = ()  # reasons why numbers are estimates; empty where they are exact
+    image_tokens: int = 0  # prompt tokens of an image (of 1024 x 1024 pixels where that matters); 0: not known
 
     @property
     def tied(self) -> bool:

@@ -14,6 +14,7 @@ from longboat.cli.shared.gateway_notes import tenants_document
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError
+from longboat.core.tasks import DOES, GENERATE
 from longboat.spec.types.fleet import Fleet
 
 __all__ = ("run_status", "wanted_replicas")
@@ -75,6 +76,9 @@ def _show(session: Session, as_json: bool) -> None:
     console.print(tenant_view(_fleet(report).gateway, report))
     if pairs := pairs_of(report):
         console.print(pair_table(pairs))
+    for model in _fleet(report).models:
+        if model.task != GENERATE:
+            console.print(f"{model.name} {DOES[model.task]}", style="dim", highlight=False)
     for line in forced_lines(report):
         console.print(line, style="red", highlight=False, soft_wrap=True)
     if kept is not None:
@@ -107,6 +111,7 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "at_s": report.at_s,
         "nodes": [dataclasses.asdict(node) for node in session.nodes()],
         "wanted": wanted_replicas(report),
+        "tasks": {model.name: model.task for model in _fleet(report).models},
         "external": {model.name: list(model.engine.urls) for model in _fleet(report).external},
         "replicas": [_plain(state) for state in report.replicas],
         "access": {**tenants_document(_fleet(report).gateway, len(report.gateways)), "num_keys": report.num_keys},

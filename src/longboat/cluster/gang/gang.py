@@ -172,6 +172,8 @@ def _plan(model: ServedModel, shape: GangShape, identity: GangIdentity, facts: S
         shape=shape,
         ranks=ranks,
         context_tokens=model.context,
+        task=model.task,
+        media=model.media,
         extra_args=model.engine.args,
         options=model.engine.options,
         api_key=identity.api_key,

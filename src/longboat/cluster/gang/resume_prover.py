@@ -28,6 +28,11 @@ class ResumeProver:
         self._on_change = on_change
         self._proved_once = asyncio.Event()
 
+    def leave_out(self, why: str) -> None:
+        """Try nothing: this engine's responses are not streams."""
+        self.best = ResumeProof(level=ResumeLevel.NONE, detail=why)
+        self._proved_once.set()
+
     async def run(self, url: str, api_key: str, model: str) -> None:
         """Try the engine until it has proved the highest level, or has used its chances."""
         for pause_s in PROOFS_AFTER_S:

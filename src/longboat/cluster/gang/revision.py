@@ -9,6 +9,7 @@ from typing import Any
 
 from longboat.catalog.read_model import gguf_parts
 from longboat.cluster.protocol.model import ServedModel
+from longboat.core.tasks import GENERATE
 from longboat.engines.registry import adapter_for
 
 __all__ = ("revision_of",)
@@ -31,6 +32,7 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     for part in (
         engine,
         str(model.context),
+        *((model.task,) if model.task != GENERATE else ()),
         *_flags(model.engine.args, adapter_for(model.engine.kind).harmless_flags()),
     ):
         digest.update(part.encode() + b"\0")

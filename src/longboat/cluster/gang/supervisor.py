@@ -23,6 +23,7 @@ from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
 from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase, ReplicaState
+from longboat.core.tasks import GENERATE
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
 from longboat.folders import run_folder
@@ -135,9 +136,12 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
                 watch.cancel()
 
     async def _wait_ready(self, probe: Probe, api_key: str) -> None:
-        """Wait until a token came, and a moment longer for the engine to prove how it resumes."""
+        """Wait until a token or an embedding came, and a moment longer for the engine to prove how it resumes."""
         url = self._gang.url
         await wait_for_token(url, probe, api_key, on_refusal=self._note)
+        if self._model.task != GENERATE:
+            self._proof.leave_out(f"{self._model.task}: nothing is streamed, another replica repeats a lost request")
+            return
         self._tasks.append(asyncio.create_task(self._proof.run(url, api_key, self._model.name)))
         await self._proof.wait_first()
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from longboat.builtin import describe, is_builtin
-from longboat.builtin.shapes import SHAPES
+from longboat.builtin import describe, is_builtin, names
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.readers.gguf_shape import facts_from_shape
@@ -24,6 +23,7 @@ from longboat.planner.fleet.check_fleet import check_fleet
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PathReport, PlannerInputs, PortReport
 from longboat.planner.fleet.resources import matches
+from longboat.planner.search.tasks import task_reason
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_local_path
 from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
@@ -118,6 +118,9 @@ def checked_plan(
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
         raise UserInputError(message, hint=problems[0].hint, problems=tuple(problems))
     shapes = {name: _with_reason(shape, decision.reasons.get(name, "")) for name, shape in plan.shapes.items()}
+    for model in decision.models:
+        if model.name in shapes:
+            shapes[model.name] = _with_reason(shapes[model.name], task_reason(model, inputs.facts.get(model.name)))
     overridden = decision.problems if options.force else ()
     return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden)
 
@@ -162,7 +165,7 @@ def _inputs(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFind
             for node_id, found in findings.items()
             if found.port_problem
         ),
-        builtin_names=("tiny", *(f"random-{size}" for size in SHAPES)),
+        builtin_names=names(),
         unknown_builtins=frozenset(m.source for m in fleet.models if is_builtin(m.source) and not _is_known(m.source)),
     )
 

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from longboat.core.media import MediaRules
 from longboat.core.plan import GangShape, RankResources
+from longboat.core.tasks import GENERATE, Task
+from longboat.spec.types.media import MediaSpec
 
 __all__ = ("EngineSettings", "GangIdentity", "ServedModel", "read_engine", "read_model", "read_shape")
 
@@ -31,6 +34,8 @@ class ServedModel:
     source: str
     engine: EngineSettings
     context: int | None = None  # tokens of the longest request; None: what the model can do
+    task: Task = GENERATE  # what the model is for
+    media: MediaRules = field(default_factory=MediaRules)  # what its requests may hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,8 @@ def read_model(values: Mapping[str, Any]) -> ServedModel:
         source=values["source"],
         engine=read_engine(values["engine"]),
         context=values.get("context"),
+        task=values.get("task", GENERATE),
+        media=MediaSpec.model_validate(values.get("media", {}), strict=False).rules,
     )
 
 

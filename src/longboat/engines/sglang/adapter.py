@@ -12,6 +12,7 @@ from typing import ClassVar
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, RankPlan
 from longboat.core.states import Phase
+from longboat.core.tasks import GENERATE
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -77,7 +78,7 @@ class SglangAdapter(EngineAdapter):
 
     kind = "sglang"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub")
+        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "embed")
     )
     unable_on = _UNABLE_ON
     recipe = RECIPE
@@ -147,10 +148,11 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
     # Further ranks serve a page about their health, on any free port.
     args += ["--host", rank.address, "--port", str(rank.ports["api"] if rank.node_rank == 0 else 0)]
     args += _split_arguments(plan, rank)
+    args += ["--is-embedding"] if plan.task == "embed" else []
     defaults: list[tuple[str, ...]] = list(_DEFAULTS)
     defaults += [("--context-length", str(plan.context_tokens))] if plan.context_tokens else ()
     defaults += _CPU_DEFAULTS if on_cpu else part
-    defaults += _MODEL_DEFAULTS.get(plan.source, ())
+    defaults += _MODEL_DEFAULTS.get(plan.source, ()) if plan.task == GENERATE else ()
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 

@@ -50,6 +50,7 @@ OWNED_FLAGS: dict[str, str] = {
     "--disaggregation-mode": _ROLES,
     "--enable-custom-logit-processor": _CODE,
     "--incremental-streaming-output": "leave it out: the gateway reads SGLang's usual output",
+    "--is-embedding": "set the model's task instead: task: embed",
     "--skip-tokenizer-init": "leave it out: the gateway's requests are text",
 }
 """Flag → what to do instead of setting it."""

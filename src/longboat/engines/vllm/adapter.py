@@ -12,6 +12,7 @@ from typing import ClassVar
 from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, GangShape, RankPlan
 from longboat.core.states import Phase
+from longboat.core.tasks import GENERATE, POOLING_TASKS
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -25,10 +26,12 @@ from longboat.engines.contract import (
 )
 from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
+from longboat.engines.vllm.media import media_arguments, media_env
 from longboat.engines.vllm.memory import memory_of
 from longboat.engines.vllm.speculation import speculative_arguments
 from longboat.engines.vllm.split import UNABLE_ON, ports, split_arguments
 from longboat.engines.vllm.start_errors import cause_in
+from longboat.engines.vllm.tasks import task_arguments
 
 __all__ = ("VllmAdapter",)
 
@@ -83,7 +86,10 @@ class VllmAdapter(EngineAdapter):
 
     kind = "vllm"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "speculative")
+        (
+            *("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "speculative", "media"),
+            *POOLING_TASKS,
+        )
     )
     unable_on = UNABLE_ON
     recipe = InstallRecipe(
@@ -94,12 +100,14 @@ class VllmAdapter(EngineAdapter):
         locks=Path(__file__).parent / "locks",
         # Text needs none of them, and they restrict the choice of the torch build.
         excluded=("torchvision", "torchaudio", "torchcodec"),
+        of_version=("torchvision==0.28.0",),  # for images; made for the torch of this version
         pins_torch=True,
     )
     overlay = Overlay(
         packages=("longboat_vllm",),
         entry_points="[vllm.general_plugins]\nlongboat = longboat_vllm.plugin:register\n",
         zygote="longboat_vllm.process.zygote",
+        stand_ins_on_cpu={"torchvision": "longboat_vllm/vision_operators.py"},
     )
     load_metrics = LOAD_METRICS
     memory_ratio = 0.92
@@ -118,7 +126,7 @@ class VllmAdapter(EngineAdapter):
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
-            env={**preload, **_rank_env(plan, rank, on_cpu), "PYTHONPATH": overlay or None},
+            env={**preload, **_rank_env(plan, rank, on_cpu), **media_env(plan.media), "PYTHONPATH": overlay or None},
             zygote=ZygoteRequest(argv=("vllm", *args), preload_env=preload),
         )
 
@@ -169,10 +177,11 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
         args += ["--middleware", MIDDLEWARE]
-    args += split_arguments(plan, rank)
+    args += [*split_arguments(plan, rank), *task_arguments(plan.task), *media_arguments(plan.media)]
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else part
-    defaults += _MODEL_DEFAULTS.get(plan.source, ()) if rank.node_rank == 0 else ()
+    if rank.node_rank == 0 and plan.task == GENERATE:
+        defaults += _MODEL_DEFAULTS.get(plan.source, ())
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 

@@ -14,12 +14,17 @@ _SPECULATIVE = "set the model's speculative instead"
 _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
+_TASK = "set the model's task instead: task: embed, rerank, classify or reward"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
     "--model": "set the model's source instead",
     "--served-model-name": "set the model's name instead",
     "--config": "write each setting as a separate argument",
+    "--allowed-media-domains": "set the model's media instead: media: {domains: [images.example.com]}",
+    "--allowed-local-media-path": "leave it out: clients could read the node's files; they send data URLs instead",
+    "--runner": _TASK,
+    "--convert": _TASK,
     "--host": _ADDRESS,
     "--port": _ADDRESS,
     "--uds": _ADDRESS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from longboat.core.tasks import GENERATE, POOLING_TASKS
 from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.usage import AnswerKind
 from longboat.gateway.http.responses import ErrorStyle
@@ -9,10 +10,14 @@ from longboat.gateway.http.responses import ErrorStyle
 __all__ = ("APIS", "KNOWN_PATHS", "OWN_PATHS", "RESPONSES", "TOKENIZER_INFO", "Api", "style_of")
 
 
+TEXT = frozenset((GENERATE,))
+_EVERY_TASK = frozenset((GENERATE, *POOLING_TASKS))
+
+
 class Api:
     """The reading of a path's body and response. Several paths can share one."""
 
-    __slots__ = ("body", "events", "name", "needs", "remembers_owner", "style", "summary", "weighs_completion")
+    __slots__ = ("body", "events", "name", "needs", "remembers_owner", "style", "summary", "tasks", "weighs_completion")
 
     def __init__(
         self,
@@ -25,6 +30,7 @@ class Api:
         remembers_owner: bool = False,
         style: ErrorStyle = ErrorStyle.OPENAI,
         needs: str = "",
+        tasks: frozenset[str] = TEXT,
     ) -> None:
         self.name = name
         self.body = body
@@ -39,9 +45,11 @@ class Api:
         self.remembers_owner = remembers_owner
         # what to do where the model's engine does not have the path
         self.needs = needs
+        # tasks of the models that have the path
+        self.tasks = tasks
 
 
-_POOLING_MODEL = "Use a model that is served for pooling (with vLLM: engine.args [--runner, pooling, --convert, embed])"
+_POOLING_MODEL = "Use a model of another task (in a fleet file: task: embed, rerank, classify or reward)"
 _SCALE_OUT = "Start its engine with engine.args [--enable-scale-out]"
 
 RESPONSES = Api(
@@ -50,7 +58,7 @@ RESPONSES = Api(
 )  # fmt: skip
 TOKENIZER_INFO = Api(
     "tokenizer_info", BodyKind.NONE, "Describe a model's tokenizer",
-    needs="Start its engine with engine.args [--enable-tokenizer-info-endpoint]",
+    needs="Start its engine with engine.args [--enable-tokenizer-info-endpoint]", tasks=_EVERY_TASK,
 )  # fmt: skip
 
 _CHAT = Api("chat", BodyKind.CHAT, "Complete a chat", weighs_completion=True, needs="Use a model that generates text")
@@ -62,15 +70,30 @@ _COMPLETIONS = Api(
     "completions", BodyKind.COMPLETIONS, "Complete a text", weighs_completion=True,
     needs="Use a model that generates text",
 )  # fmt: skip
-_EMBEDDINGS = Api("embeddings", BodyKind.EMBEDDINGS, "Embed texts", needs=_POOLING_MODEL)
-_RERANK = Api("rerank", BodyKind.RERANK, "Sort documents by their relevance for a query", needs=_POOLING_MODEL)
-_SCORE = Api("score", BodyKind.SCORE, "Score pairs of texts", needs=_POOLING_MODEL)
-_POOLING = Api("pooling", BodyKind.POOLING, "Return pooled values or classes of texts", needs=_POOLING_MODEL)
+_SCORING = frozenset(("embed", "rerank"))  # engines score texts by the angle between embeddings, too
+_EMBEDDINGS = Api(
+    "embeddings", BodyKind.EMBEDDINGS, "Embed texts", needs=_POOLING_MODEL, tasks=frozenset(("embed",))
+)  # fmt: skip
+_RERANK = Api(
+    "rerank", BodyKind.RERANK, "Sort documents by their relevance for a query", needs=_POOLING_MODEL, tasks=_SCORING
+)
+_SCORE = Api("score", BodyKind.SCORE, "Score pairs of texts", needs=_POOLING_MODEL, tasks=_SCORING)
+_POOLING = Api(
+    "pooling", BodyKind.POOLING, "Return pooled values of texts", needs=_POOLING_MODEL, tasks=frozenset(POOLING_TASKS)
+)
+_CLASSIFY = Api(
+    "classify", BodyKind.POOLING, "Return classes of texts", needs=_POOLING_MODEL,
+    tasks=frozenset(("classify", "rerank")),
+)  # fmt: skip
 _AUDIO = Api(
     "audio", BodyKind.FORM, "Turn speech into text", weighs_completion=True, needs="Use a model that takes audio"
 )
-_TOKENIZE = Api("tokenize", BodyKind.TOKENIZE, "Turn a text or a chat into token ids", needs="Use another model")
-_DETOKENIZE = Api("detokenize", BodyKind.DETOKENIZE, "Turn token ids into text", needs="Use another model")
+_TOKENIZE = Api(
+    "tokenize", BodyKind.TOKENIZE, "Turn a text or a chat into token ids", needs="Use another model", tasks=_EVERY_TASK
+)
+_DETOKENIZE = Api(
+    "detokenize", BodyKind.DETOKENIZE, "Turn token ids into text", needs="Use another model", tasks=_EVERY_TASK
+)
 _MESSAGES = Api(
     "messages", BodyKind.MESSAGES, "Create a message (Anthropic)", AnswerKind.ANTHROPIC_EVENTS, weighs_completion=True,
     style=ErrorStyle.ANTHROPIC, needs="Use /v1/chat/completions",
@@ -114,7 +137,7 @@ APIS: dict[bytes, Api] = {
     b"/v1/score": _SCORE,
     b"/score": _SCORE,
     b"/pooling": _POOLING,
-    b"/classify": _POOLING,
+    b"/classify": _CLASSIFY,
     b"/tokenize": _TOKENIZE,
     b"/detokenize": _DETOKENIZE,
     b"/generate": _TGI,

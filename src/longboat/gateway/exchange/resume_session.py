@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ("ResumeSession",)
 
 _MAX_HELD_BYTES = 1024 * 1024
+_MAX_HELD_NUMBERS_BYTES = 16 * 1024 * 1024  # of answers that are numbers: a batch of embeddings has megabytes
 
 
 class ResumeSession:
@@ -88,7 +89,8 @@ class ResumeSession:
             return body
         self._held += (body,)
         self._held_bytes += len(body)
-        if not last and self._held_bytes < _MAX_HELD_BYTES:
+        limit = _MAX_HELD_BYTES if self._call.api.weighs_completion else _MAX_HELD_NUMBERS_BYTES
+        if not last and self._held_bytes < limit:
             return None
         held, self._held = self._held, ()
         return held[0] if len(held) == 1 else b"".join(held)

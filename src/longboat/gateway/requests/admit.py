@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from longboat.core.tasks import GENERATE
 from longboat.gateway.admin.admin_api import is_admin_path
 from longboat.gateway.api.apis import RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
+from longboat.gateway.api.media import holds_media, media_refusal
 from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
+from longboat.gateway.api.tasks import lacks_path
 from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
 from longboat.gateway.calls.model_request import Call
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import request_digest
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.http.strict_json import decode_object
 from longboat.gateway.requests.local_responses import is_local_path, local_answer, model_in_query, visible_models
 from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.reconnect import ResumeToken
@@ -95,7 +99,12 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     route = _route(request, plan, facts, body)
     if route is None:
         return error_responses.unknown_model(facts.model, visible_models(state, plan.tenant))
-    if (refusal := _forbidden(state, plan.tenant, facts, route)) is not None:
+    refusal = (
+        _forbidden(state, plan.tenant, facts, route)
+        or _lacks_path(state, plan, route)
+        or _bad_media(plan, facts, body, route)
+    )
+    if refusal is not None:
         return refusal
     deadline = _deadline_s(request)
     if isinstance(deadline, Refusal):
@@ -158,6 +167,27 @@ def _forbidden(state: GatewayState, tenant: TenantPolicy, facts: Facts, route: R
         return error_responses.model_not_allowed(facts.model, visible_models(state, tenant))
     if limit is not None and facts.context_tokens > limit:
         return error_responses.context_too_long(facts.context_tokens, limit)
+    return None
+
+
+def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refusal | None:
+    """Return the refusal where the model is for another task; the fleet file gives fallbacks of the same one."""
+    tasks, model = plan.live.policy.tasks, route.pools[0]
+    if tasks.get(model, GENERATE) in plan.api.tasks or model not in tasks:
+        return None
+    path = plan.path.partition(b"?")[0].decode("latin-1")
+    return lacks_path(model, path, plan.api, tasks, visible_models(state, plan.tenant))
+
+
+def _bad_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Refusal | None:
+    """Return why the images, sounds or videos of a request may not go to one of its models of this fleet."""
+    rules = plan.live.policy.media
+    if not rules or facts.form is not None or not (facts.document or holds_media(body)):
+        return None
+    document = facts.document or decode_object(body)
+    for model in route.pools:
+        if model in rules and (refusal := media_refusal(document, rules[model])) is not None:
+            return refusal
     return None
 
 

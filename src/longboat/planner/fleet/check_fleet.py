@@ -16,6 +16,7 @@ from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.fleet.pack import GangDemand, Packing, pack
 from longboat.planner.fleet.place import NoShape, shape_gang
 from longboat.planner.fleet.resources import amount_of_node, describe, matches, shape_amount, sum_of
+from longboat.planner.search.tasks import task_problems
 
 __all__ = ("FleetCheck", "check_fleet")
 
@@ -41,7 +42,9 @@ def check_fleet(models: Sequence[WantedModel], inputs: PlannerInputs, *, gateway
             problems += [_at(index, problem) for problem in shape.problems]
         else:
             shapes[model.name] = shape
-        problems += [_at(index, problem) for problem in (*_source(model, inputs), *_environment(model, inputs))]
+        found = (*_source(model, inputs), *_environment(model, inputs))
+        found += task_problems(model, inputs.facts.get(model.name))
+        problems += [_at(index, problem) for problem in found]
     packing = pack([_demand(model, shapes[model.name]) for model in models if model.name in shapes], inputs.nodes)
     problems += _room(models, shapes, packing, inputs.nodes)
     problems += _ports(gateway_port, inputs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from longboat.catalog.quantization.requantize import widened
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.plan import EngineMemory
+from longboat.core.tasks import GENERATE
 from longboat.core.wanted import WantedLoad, WantedModel
 from longboat.planner.fleet.gang_layouts import MAX_REPLICAS, gang_demand, gangs_of, packed, room_for
 from longboat.planner.fleet.inputs import PlannerInputs
@@ -21,6 +22,7 @@ from longboat.planner.search.demand import Demand, Slo
 from longboat.planner.search.forecast import Forecast, Forecaster
 from longboat.planner.search.ranking import Plan, ranked, speed_step
 from longboat.planner.search.search import Search
+from longboat.planner.search.tasks import shape_for
 
 __all__ = ("Choice", "KnownModel", "choose", "demand_of", "model_of", "smallest")
 
@@ -84,13 +86,18 @@ def model_of(wanted: WantedModel, inputs: PlannerInputs) -> KnownModel | None:
     shape, settings = inputs.shapes.get(wanted.name), inputs.memory.get(wanted.name)
     if shape is None or settings is None:
         return None
-    return KnownModel(PlacementContext(wanted, inputs), shape, settings)
+    return KnownModel(PlacementContext(wanted, inputs), shape_for(wanted, shape), settings)
+
+
+ASSUMED_IMAGE_TOKENS = 1024
+"""Prompt tokens of an image, for models that do not say."""
 
 
 def demand_of(wanted: WantedModel, shape: ModelShape, settings: EngineMemory, ratio: float = 1.0) -> Demand:
     """Return the load of the file, with lengths that the model can do. ratio: of the lengths."""
     load, limit = wanted.load, wanted.context or shape.max_context_tokens
-    prompt, output = load.prompt_tokens * ratio, load.output_tokens * ratio
+    asked = load.prompt_tokens + load.images * (shape.image_tokens or ASSUMED_IMAGE_TOKENS)
+    prompt, output = asked * ratio, load.output_tokens * ratio if wanted.task == GENERATE else 0.0
     if limit and prompt + output > limit:
         prompt, output = (length * limit / (prompt + output) for length in (prompt, output))
     one = 1 if 0 < (wanted.rank.num_gpus or 0) < 1 else 0  # a rank on a part of a card is a replica of its own

@@ -89,7 +89,6 @@ ELSEWHERE: Mapping[str, str] = {
     "keys": "write auth: keys under gateway; longboat keys create --tenant NAME makes a key",
     "canary": "write an alias with pools under gateway: aliases: [{name: chat, pools: [{model: a, weight: 9}, ...]}]",
     "password": "write the whole URL into a file: url_file: /etc/longboat/redis-url",
-    "task": "leave it out for a chat model; for embeddings write engine: {args: [--runner, pooling, --convert, embed]}",
     "quotas": "write them for each tenant under gateway: tenants: [{name: a, requests_per_minute: 60}]",
 }
 

@@ -16,6 +16,7 @@ from longboat.spec.checks.branches import without_branches
 from longboat.spec.checks.gateway_checks import gateway_problems
 from longboat.spec.checks.mistakes import problem_of
 from longboat.spec.checks.not_yet import take_later
+from longboat.spec.checks.task_checks import task_problems
 from longboat.spec.checks.wording import shown
 from longboat.spec.text.location import Path, show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
@@ -132,6 +133,7 @@ def read_values(data: object, origin: str, *, folder: str) -> Reading:
     num_later += sum(detail["type"] == LATER for detail in details)
     found = (_placed(problem_of(detail, spelled.sugar), in_file) for detail in details)
     problems = _without_consequences([*problems, *found])
+    problems += task_problems(fleet) if fleet is not None else ()
     if fleet is not None and not problems:
         positions = tuple(range(len(fleet.models)))
         return Reading(origin=origin, fleet=fleet, sound=fleet, gateway=fleet.gateway, positions=positions)

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longboat.core.sizes import canonical_size, size_bytes
+from longboat.core.tasks import GENERATE, Task
 from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.media import MediaSpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
 from longboat.spec.types.speculation import SpeculativeSpec
@@ -283,6 +285,8 @@ class LoadSpec(Section):
     """Prompt tokens per request."""
     output_tokens: int = Field(default=256, ge=1, le=100_000_000)
     """Output tokens per request."""
+    images: int = Field(default=0, ge=0, le=1000)
+    """Images per request; their tokens count besides prompt_tokens."""
     ttft_ms: float | None = Field(default=None, gt=0, le=3_600_000)
     """Limit for the mean time to the first token, in milliseconds; null means no limit."""
     itl_ms: float | None = Field(default=None, gt=0, le=3_600_000)
@@ -309,6 +313,8 @@ class ModelSpec(Section):
     """Name that clients use; by default it follows from the source."""
     source: Annotated[str, AfterValidator(_source)]
     """builtin:NAME, a folder as the nodes see it (absolute), or hf:ORGANISATION/NAME."""
+    task: Task = GENERATE
+    """What the model is for: generate text, embed, rerank (and score), classify, or reward."""
     engine: EngineSpec = EngineSpec()
     """The engine, or just its kind."""
     replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | Auto = 1
@@ -317,6 +323,8 @@ class ModelSpec(Section):
     """How one replica is split; auto lets the planner decide."""
     load: LoadSpec = LoadSpec()
     """The load that the planner plans for."""
+    media: MediaSpec = MediaSpec()
+    """Images, sounds and videos in its requests."""
     context: int | None = Field(default=None, ge=1, le=100_000_000)
     """Longest request in tokens, prompt and completion together; null is the model's maximum."""
     speculative: SpeculativeSpec | None = None

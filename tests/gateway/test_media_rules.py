@@ -1,0 +1,193 @@
+"""Images and other media in requests: which addresses, data and sizes reach an engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from gateway_lab import config, endpoint, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longboat.core.media import MediaRules
+from longboat.core.policy import Policy
+from longboat.gateway.api.media import holds_media, media_refusal
+from longboat.gateway.calls.head import KnownHead
+from longboat.gateway.calls.model_request import Call
+from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.http.request import Request
+from longboat.gateway.http.responses import Refusal
+from longboat.gateway.requests.admit import admit
+
+RULES = MediaRules(domains=("images.example.com", "*.cdn.example.org"), max_bytes=300, max_items=3)
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def chat(*urls: str) -> dict[str, Any]:
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, *parts]}]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://images.example.com/a.png",
+        "http://IMAGES.example.com:8080/a.png?size=1&x=%20",
+        "https://images.example.com./a.png",
+        "https://a.b.cdn.example.org/x",
+        PIXEL,
+        "DATA:image/jpeg;base64,AAAA",
+        "data:image/svg+xml;charset=utf-8;base64,AAAA",
+    ],
+)
+def test_allowed_places_are_taken(url: str) -> None:
+    assert media_refusal(chat(url), RULES) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/a.png",
+        "https://cdn.example.org/x",
+        "https://evilcdn.example.org.attacker.net/x",
+        "https://images.example.com.attacker.net/a.png",
+        "https://images.example.com@attacker.net/a.png",
+        "https://attacker.net#@images.example.com/",
+        "https://attacker.net\\@images.example.com/",
+        "https://images.example.com\\.attacker.net/",
+        "https://images.example.com/\n",
+        " https://images.example.com/",
+        "https:///images.example.com/",
+        "https:images.example.com",
+        "//images.example.com/a",
+        "file:///etc/passwd",
+        "file://images.example.com/etc/passwd",
+        "ftp://images.example.com/a",
+        "gopher://images.example.com/a",
+        "https://imäges.example.com/",
+        "http://127.0.0.1/a",
+        "http://[::1]/a",
+        "http://2130706433/",
+        "",
+        "data:text/html;base64,AAAA",
+        "data:audio/wav;base64,AAAA",
+        "data:image/png,AAAA",
+        "data:image/png;base64",
+    ],
+)
+def test_other_places_are_refused(url: str) -> None:
+    found = media_refusal(chat(url), RULES)
+    assert found is not None
+    assert found.status == 400
+    assert found.code in ("media_address", "media_data")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "224.0.0.1",
+            "100.64.0.1",
+        ),
+        *("[::1]", "[::]", "[fe80::1]", "[fd00::1]", "[ff02::1]", "[::ffff:127.0.0.1]", "[::ffff:a00:1]"),
+        *("2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "127.1", "1.1.1", "localhost.1"),
+    ],
+)
+def test_inner_addresses_are_refused_even_where_a_domain_names_them(host: str) -> None:
+    rules = MediaRules(domains=(host.strip("[]"), "::ffff:7f00:1", "*.1"))
+    assert media_refusal(chat(f"http://{host}/a.png"), rules) is not None
+
+
+def test_inner_addresses_are_taken_where_the_fleet_allows_them() -> None:
+    rules = MediaRules(domains=("10.1.2.3", "::1"), private_addresses=True)
+    assert media_refusal(chat("http://10.1.2.3:90/a.png", "http://[::1]/b.png"), rules) is None
+
+
+def test_without_domains_only_data_urls_are_taken() -> None:
+    assert media_refusal(chat(PIXEL), MediaRules()) is None
+    found = media_refusal(chat("https://images.example.com/a.png"), MediaRules())
+    assert found is not None
+    assert "data URL" in found.message
+
+
+def test_sizes_and_numbers_are_bounded() -> None:
+    large = "data:image/png;base64," + "A" * 404
+    assert (found := media_refusal(chat(large), RULES)) is not None
+    assert (found.status, found.code) == (413, "media_too_large")
+    assert media_refusal(chat("data:image/png;base64," + "A" * 400), RULES) is None
+    assert (found := media_refusal(chat(*[PIXEL] * 4), RULES)) is not None
+    assert found.code == "too_many_media"
+
+
+BAD = "http://169.254.169.254/"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"messages": [{"content": [{"type": "image_url", "image_url": BAD}]}]},
+        {"messages": [{"content": [{"image_url": {"url": BAD}}]}]},
+        {"messages": [{"content": [{"type": "video_url", "video_url": {"url": BAD}}]}]},
+        {"messages": [{"content": [{"type": "audio_url", "audio_url": {"url": BAD}}]}]},
+        {"messages": [{"content": [{"type": "image", "source": {"type": "url", "url": BAD}}]}]},
+        {"messages": [{"content": [{"type": "tool_result", "content": [{"type": "image_url", "image_url": BAD}]}]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": BAD}]}]},
+        {"input": [{"type": "function_call_output", "output": [{"type": "input_file", "file_url": BAD}]}]},
+        {"query": {"content": [{"type": "image_url", "image_url": {"url": BAD}}]}, "documents": ["x"]},
+        {"content_parts": [{"type": "image_url", "image_url": {"url": BAD}}]},
+    ],
+)
+def test_every_place_of_an_address_is_read(document: dict[str, Any]) -> None:
+    assert media_refusal(document, RULES) is not None
+    assert holds_media(json.dumps(document).encode())
+
+
+def test_sounds_and_files_are_bounded() -> None:
+    sound = {"messages": [{"content": [{"type": "input_audio", "input_audio": {"data": "A" * 404, "format": "wav"}}]}]}
+    source = {"type": "base64", "media_type": "image/png", "data": "A" * 404}
+    assert media_refusal(sound, RULES) is not None
+    assert media_refusal({"messages": [{"content": [{"type": "image", "source": source}]}]}, RULES) is not None
+
+
+def test_schemas_of_tools_are_no_media() -> None:
+    schema = {"type": "object", "properties": {"image_url": {"type": "string"}, "source": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    assert media_refusal({"tools": tools, "messages": []}, RULES) is None
+
+
+@given(st.text(max_size=60))
+def test_only_known_hosts_pass_whatever_the_text(text: str) -> None:
+    for url in (text, f"http://{text}", f"https://{text}/a", f"http://images.example.com{text}"):
+        if media_refusal(chat(url), MediaRules(domains=("images.example.com",))) is None:
+            host = url.lower().partition("://")[2].partition("/")[0].partition("?")[0].partition("#")[0]
+            assert host.rstrip(".").partition(":")[0].rstrip(".") == "images.example.com", url
+
+
+def decide(document: dict[str, Any], policy: Policy) -> object:
+    state = GatewayState(config())
+    state.offer_table("e", table(endpoint("http://127.0.0.1:9", "r", "m"), models=("m",)))
+    state.offer_policy(msgspec.json.encode(policy))
+    body = json.dumps(document).encode()
+    noted = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
+    request = Request(b"/v1/chat/completions", "POST", "r", noted, [])
+    request.pieces.append(body)
+    return admit(state, request, KnownHead(request), close=False)
+
+
+def test_a_request_is_checked_before_an_engine_sees_it() -> None:
+    policy = Policy(media={"m": RULES})
+    refused = decide(chat(BAD), policy)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "media_address"
+    taken = decide(chat(PIXEL), policy)
+    assert isinstance(taken, Call)
+    assert taken.cost_tokens > 1000  # an image is not free of charge before its tokens are known
+    assert isinstance(decide(chat(BAD), Policy()), Call)  # an engine that is not of this fleet
