@@ -10,6 +10,7 @@ from longboat.core.external import ExternalModel, Overflow
 __all__ = (
     "ALLOWABLE_FIELDS",
     "ANONYMOUS",
+    "AdapterRights",
     "AdminCredential",
     "Alias",
     "CorsPolicy",
@@ -69,6 +70,15 @@ class AdminCredential:
     name: str
     role: str  # ``viewer`` reads; ``operator`` also drains and the like
     sha256: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRights:
+    """A LoRA adapter that is served under a name of its own, and who may use it."""
+
+    name: str  # that clients use
+    model: str  # that it adapts
+    tenants: tuple[str, ...] | None = None  # that may use it; None: all that may use the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +165,7 @@ class Policy:
     # model → where its requests go that would wait too long
     overflow: Mapping[str, Overflow] = field(default_factory=dict)
     external: tuple[ExternalModel, ...] = ()  # models that other people serve; gateways send to them by themselves
+    adapters: tuple[AdapterRights, ...] = ()  # of all models
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
     resume: ResumePolicy = ResumePolicy()

@@ -20,6 +20,7 @@ from longboat.core.states import Phase
 from longboat.engines.metrics import largest_of, read_samples, total_of
 
 __all__ = (
+    "ADAPTERS_PATH",
     "Ability",
     "EngineAdapter",
     "EngineCounters",
@@ -35,10 +36,13 @@ __all__ = (
 )
 
 
-Ability = Literal["tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options"]
+Ability = Literal["tensor", "pipeline", "nodes", "layers", "stages", "gguf", "hub", "options", "adapters"]
 """What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), over several
 nodes (``nodes``), with given ``layers`` or labels of each stage (``stages``); read GGUF files (``gguf``) or a hub
-(``hub``); take ``engine.options``."""
+(``hub``); take ``engine.options``; serve LoRA adapters that come and go while it runs (``adapters``)."""
+
+ADAPTERS_PATH = "/longboat/v1/adapters"
+"""Path of an engine with the ability ``adapters``: it takes the whole list, and answers with what it knows then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

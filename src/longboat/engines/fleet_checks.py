@@ -61,6 +61,7 @@ _INSTEAD: dict[Ability, str] = {
     "gguf": "write the folder of the model's safetensors",
     "hub": "write a folder that every node has",
     "options": "leave options out",
+    "adapters": "leave adapters out, and serve merged models",
 }
 
 
@@ -80,5 +81,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "gguf", "source", f"{model.source} is a GGUF file"
     elif model.source.startswith("hf:"):
         yield "hub", "source", f"{model.source} is fetched from a hub"
+    if model.adapters is not None:
+        yield "adapters", "adapters", "LoRA adapters"
     if model.engine.given_options:
         yield "options", "engine.options", ", ".join(model.engine.given_options)

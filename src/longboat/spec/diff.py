@@ -15,7 +15,7 @@ __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")
 
 
 Model = ModelSpec | ExternalModelSpec
-HARMLESS = ("update.", "load.")
+HARMLESS = ("update.", "load.", "adapters.entries.")
 """Parts of a model that its engines are not told."""
 
 

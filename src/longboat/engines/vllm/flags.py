@@ -13,6 +13,7 @@ _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
 _REPLICAS = "set the number of replicas instead: each replica is one engine"
+_ADAPTERS = "set the model's adapters instead: adapters: {slots: 8, entries: [/adapters/support]}"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
@@ -40,6 +41,11 @@ OWNED_FLAGS: dict[str, str] = {
     "--master-port": _NODES,
     "--headless": _NODES,
     "--data-parallel-size": _REPLICAS,
+    "--enable-lora": _ADAPTERS,
+    "--lora-modules": _ADAPTERS,
+    "--max-loras": _ADAPTERS,
+    "--max-cpu-loras": _ADAPTERS,
+    "--max-lora-rank": _ADAPTERS,
 }
 """Flag → what to do instead of setting it. Every ``--data-parallel-…`` flag counts as the last one."""
 

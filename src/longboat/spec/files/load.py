@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from longboat.core.errors import NotYetError, Problem, UserInputError
+from longboat.spec.checks.adapter_names import adapter_name_problems, adapter_names
 from longboat.spec.checks.branches import without_branches
 from longboat.spec.checks.gateway_checks import gateway_problems
 from longboat.spec.checks.mistakes import problem_of
@@ -254,7 +255,13 @@ def _between_parts(values: dict[str, object]) -> list[Problem]:
     names = [_name_meant(model) for model in models] if isinstance(models, tuple) else [""]
     known = None if "" in names else names
     external = {_name_meant(model) for model in models if _is_external(model)} if isinstance(models, tuple) else set()
-    return gateway_problems(parts_of(values.get("gateway")), known, external=external)
+    parts = parts_of(values.get("gateway"))
+    if known is not None:
+        known = [*known, *adapter_names(models)]
+    return [
+        *adapter_name_problems(models, names, parts.alias_names, parts.tenant_names),
+        *gateway_problems(parts, known, external=external),
+    ]
 
 
 def _name_meant(model: object) -> str:
@@ -314,12 +321,35 @@ class _Spelled:
         if isinstance(engine := model.get("engine"), str):
             model["engine"] = {"kind": engine}
             self.sugar[(*path, "engine", "kind")] = (*path, "engine")
+        self.adapters(model, path)
         source = model.get("source")
         usable = isinstance(source, str) and check_source(source, "/") is None
         if "name" not in model and usable and (name := name_from_source(str(source))):
             model["name"] = name
             self.sugar.setdefault((*path, "name"), (*path, "source"))
         return model
+
+    def adapters(self, model: dict[str, Plain], path: Path) -> None:
+        """Spell out a list of adapters, and those that are just a folder."""
+        given, at = model.get("adapters"), (*path, "adapters")
+        entries: Plain = given.get("entries") if isinstance(given, dict) else given
+        if not isinstance(entries, list):
+            return
+        is_short = isinstance(given, list)
+        for index, entry in enumerate(entries):
+            written = (*at, index) if is_short else (*at, "entries", index)
+            place: Path = (*at, "entries", index)
+            if isinstance(entry, str):
+                self.sugar[(*place, "source")] = written
+                entry = entries[index] = {"source": entry}
+            elif is_short and isinstance(entry, dict):
+                self.sugar |= {(*place, key): (*written, key) for key in ("name", "source", "revision", "tenants")}
+            if isinstance(entry, dict) and "name" not in entry and isinstance(source := entry.get("source"), str):
+                if name := name_from_source(source):
+                    entry["name"] = name
+                    self.sugar[(*place, "name")] = self.sugar.get((*place, "source"), (*place, "source"))
+        if is_short:
+            model["adapters"] = {"entries": entries}
 
     def tuples(self, value: Plain) -> object:
         """Return the values with tuples for lists, as the frozen types want them."""
