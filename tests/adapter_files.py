@@ -28,7 +28,7 @@ def write_adapter(
     rank: int = 4,
     modules: Mapping[str, tuple[int, int]] = TINY_MODULES,
     layers: int = LAYERS,
-    spread: float = 0.5,
+    spread: float = 1.0,
     config: Mapping[str, object] = {},  # noqa: B006 (only read)
 ) -> Path:
     """Write an adapter whose numbers depend on ``seed`` only, and return its folder."""

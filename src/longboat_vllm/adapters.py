@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ("PATH", "AdapterDesk", "mend_prompt_logprobs_on_cpu")
+from longboat_vllm.shapes import expect
+
+__all__ = ("PATH", "AdapterDesk", "mend_plain_rows_on_cpu", "mend_prompt_logprobs_on_cpu")
 
 PATH = "/longboat/v1/adapters"
 
@@ -127,6 +130,32 @@ def _plain_names(model_name: Any) -> Any:
         return name.rpartition(_MARKER)[0] if lora_request is not None and _MARKER in name else name
 
     return plain_model_name
+
+
+def mend_plain_rows_on_cpu() -> None:
+    """Let rows without an adapter be computed without one, also beside rows that have one.
+
+    Such rows have the index -1, by which vLLM 0.32 on CPU takes the last slot: a request for the model itself was
+    answered by another request's adapter. Can be dropped when ``bgmv_shrink`` leaves these rows out.
+    """
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    shrink = lora_ops.bgmv_shrink
+    if hasattr(shrink, _MARK):
+        return
+    expect("lora_b_weights[lora_indices_tensor]" in inspect.getsource(shrink), "adapters are looked up otherwise")
+    expect(punica_cpu.bgmv_shrink is shrink, "the CPU's layers multiply elsewhere")
+
+    @functools.wraps(shrink)
+    def shrink_with_adapters_only(
+        inputs: Any, weights: Any, output: Any, indices: Any, scaling: float = 1.0
+    ) -> None:
+        shrink(inputs, weights, output, indices, scaling)
+        output[indices < 0] = 0.0
+
+    setattr(shrink_with_adapters_only, _MARK, True)
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = shrink_with_adapters_only
 
 
 def mend_prompt_logprobs_on_cpu() -> None:

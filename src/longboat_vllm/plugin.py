@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from longboat_vllm.adapters import mend_prompt_logprobs_on_cpu
+from longboat_vllm.adapters import mend_plain_rows_on_cpu, mend_prompt_logprobs_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
 from longboat_vllm.process import lineage, loaded
 from longboat_vllm.process.forked import FORKED
@@ -57,6 +57,7 @@ def register() -> None:
         _apply(mend_spinning_on_cpu)
         _apply(mend_seeded_parts_on_cpu)
         _apply(mend_prompt_logprobs_on_cpu)
+        _apply(mend_plain_rows_on_cpu)
         _apply(tell_loaded_bytes_on_cpu)
 
 
