@@ -29,7 +29,7 @@ def write_adapter(
     modules: Mapping[str, tuple[int, int]] = TINY_MODULES,
     layers: int = LAYERS,
     spread: float = 1.0,
-    config: Mapping[str, object] = {},  # noqa: B006 (only read)
+    config: Mapping[str, object] = {},
 ) -> Path:
     """Write an adapter whose numbers depend on ``seed`` only, and return its folder."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -148,9 +148,7 @@ def mend_plain_rows_on_cpu() -> None:
     expect(punica_cpu.bgmv_shrink is shrink, "the CPU's layers multiply elsewhere")
 
     @functools.wraps(shrink)
-    def shrink_with_adapters_only(
-        inputs: Any, weights: Any, output: Any, indices: Any, scaling: float = 1.0
-    ) -> None:
+    def shrink_with_adapters_only(inputs: Any, weights: Any, output: Any, indices: Any, scaling: float = 1.0) -> None:
         shrink(inputs, weights, output, indices, scaling)
         output[indices < 0] = 0.0
 

@@ -93,9 +93,7 @@ class ResumeMiddleware:
             return await _answer(send, 403, _error("this path requires the engine's key", 403))
         return await _answer(send, *await self._desk.take(scope.get("app"), _json_or_none(await _whole_body(receive))))
 
-    async def _with_adapter(
-        self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def _with_adapter(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if not self._desk.has(wish.adapter):
             return await _answer(send, 503, _error(f"this engine does not have the adapter {wish.adapter}", 503))
         token = self._desk.choose(wish.adapter)

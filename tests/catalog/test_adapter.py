@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,9 +91,9 @@ def test_the_rank_is_that_of_the_widest_matrix() -> None:
 
 def test_names_without_the_prefix_and_with_an_adapter_name_are_read() -> None:
     plain = tuple(
-        Tensor(name=t.name.removeprefix("base_model.model.").replace(".weight", ".default.weight"), shape=t.shape, num_bytes=1)
-        for t in PAIR
-    )  # fmt: skip
+        replace(tensor, name=tensor.name[len("base_model.model.") : -len("weight")] + "default.weight")
+        for tensor in PAIR
+    )
     (matrix,) = read_adapter(CONFIG, plain, "/a").matrices
     assert (matrix.module, matrix.layer, matrix.inputs, matrix.outputs) == ("self_attn.q_proj", 0, 128, 256)
 

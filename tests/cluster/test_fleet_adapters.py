@@ -117,7 +117,9 @@ def test_room_for_adapters_is_part_of_the_revision_and_the_adapters_are_not(tmp_
 def test_changes_of_a_running_fleet(tmp_path: Path) -> None:
     one = planned(f"[{write_adapter(tmp_path / 'one', 1)}]")
     values = {"text": dump_fleet(one), "policy": {"auth": "none"}, "other": 1}
-    more = with_adapter(one, "tiny", AdapterSpec(name="new", source="/a/new", revision="0" * 16, tenants=("anonymous",)))
+    more = with_adapter(
+        one, "tiny", AdapterSpec(name="new", source="/a/new", revision="0" * 16, tenants=("anonymous",))
+    )
     changed = values_with_adapters(values, more)
     assert running_fleet(changed) == more
     assert [adapter.name for adapter in wanted_adapters(changed, "tiny") or ()] == ["one", "new"]

@@ -1,4 +1,4 @@
-"""Twenty LoRA adapters on two replicas of real vLLM with room for eight: right answers under load, changes and kills."""
+"""Twenty LoRA adapters on two replicas of real vLLM with room for eight: right answers under load and kills."""
 
 from __future__ import annotations
 
@@ -49,7 +49,13 @@ class Clients:
     def stream(self, model: str, seed: int) -> str:
         """The text of a whole answer. Raises OSError or AssertionError where it is not whole."""
         drawn = {"temperature": 0.8, "seed": seed} if seed % 2 else {"temperature": 0}
-        asked = {"model": model, "prompt": "A boat is long when ", "max_tokens": MAX_TOKENS, "ignore_eos": True, **drawn}
+        asked = {
+            "model": model,
+            "prompt": "A boat is long when ",
+            "max_tokens": MAX_TOKENS,
+            "ignore_eos": True,
+            **drawn,
+        }
         body = json.dumps({**asked, "stream": True}).encode()
         request = urllib.request.Request(f"{self.url}/v1/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=240) as answer:

@@ -25,25 +25,35 @@ models:
     adapters: {slots: 2, entries: [%s]}"""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("adapters")
-    for seed, name in enumerate(("red", "blue", "green")):
-        write_adapter(folder / name, seed)
-    return folder
+NAMES = ("red", "blue", "green")
 
 
 @pytest.fixture(scope="module")
-def up(lab: FleetLab, folder: Path) -> FleetLab:
-    lab.must("up", file(lab, folder, "red", "blue"), "--detach", timeout_s=240)
+def up(lab: FleetLab, tmp_path_factory: pytest.TempPathFactory) -> FleetLab:
+    lab.must("up", file(lab, tmp_path_factory.mktemp("first"), "red"), "--detach", timeout_s=240)
     return lab
+
+
+@pytest.fixture
+def folder(up: FleetLab, tmp_path: Path) -> Path:
+    """Three adapters, of which the fleet serves red and blue; contents of another test are replaced."""
+    up.must("up", file(up, tmp_path, "red", "blue"), "--detach")
+    wait_until("replicas and gateways know", lambda: set(listed(up)) == {"a", "red", "blue"} and is_served(up, 2))
+    return tmp_path
 
 
 def file(up: FleetLab, folder: Path, *names: str) -> str:
     """A fleet file with these adapters, and two gateway processes."""
+    for seed, name in enumerate(NAMES):
+        write_adapter(folder / name, seed)
     path = Path(up.write(FLEET % ", ".join(str(folder / name) for name in names)))
     path.write_text(path.read_text().replace("gateway: {", "gateway: {processes: 2, "))
     return str(path)
+
+
+def is_served(up: FleetLab, number: int) -> bool:
+    ready = up.replicas("a")
+    return len(ready) == 2 and all(len(replica["adapters"]) == number for replica in ready)
 
 
 def replicas(up: FleetLab) -> list[str]:
@@ -61,7 +71,7 @@ def listed(up: FleetLab) -> dict[str, str | None]:
         return {card["id"]: card.get("parent") for card in json.load(answer)["data"]}
 
 
-def test_adapters_of_the_file_are_served_by_all_replicas(up: FleetLab) -> None:
+def test_adapters_of_the_file_are_served_by_all_replicas(up: FleetLab, folder: Path) -> None:
     assert listed(up) == {"a": None, "red": "a", "blue": "a"}
     assert len({text(up, model) for model in ("a", "red", "blue")}) == 3
     rows = json.loads(up.must("adapters", "list", "--json"))
@@ -89,11 +99,8 @@ def test_a_new_replica_serves_what_was_added(up: FleetLab, folder: Path) -> None
     wanted = text(up, "green")
     (gone, *_) = up.replicas("a")
     os.kill(gone["ranks"][0]["pid"], signal.SIGKILL)
-    wait_until(
-        "another replica serves all adapters",
-        lambda: len(now := up.replicas("a")) == 2
-        and all(one["replica"] != gone["replica"] and len(one["adapters"]) == 3 for one in now),
-    )
+    wait_until("it is gone", lambda: gone["replica"] not in replicas(up))
+    wait_until("another replica serves all adapters", lambda: is_served(up, 3))
     assert {text(up, "green") for _ in range(6)} == {wanted}
 
 

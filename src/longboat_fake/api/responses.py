@@ -54,7 +54,9 @@ class Responses:
         request = request_of(True, exchange.headers, _as_chat(body, messages), exchange.terms)
         check_room(self._engine, request.choices[0].job)
         request_id = f"resp_{request.request_id.removeprefix('chatcmpl-')}"
-        kept = _Kept(messages, response_document(request_id, body, request, exchange.terms.name_of(self._engine.settings.model)))
+        kept = _Kept(
+            messages, response_document(request_id, body, request, exchange.terms.name_of(self._engine.settings.model))
+        )
         if body.get("store", True):
             self._keep(request_id, kept)
         if body.get("background"):

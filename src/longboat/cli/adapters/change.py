@@ -6,7 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.fleet.adapter_changes import running_fleet, values_with_adapters, with_adapter, without_adapter
+from longboat.cluster.fleet.adapter_changes import (
+    running_fleet,
+    values_with_adapters,
+    with_adapter,
+    without_adapter,
+    without_adapters,
+)
 from longboat.cluster.fleet.deployed import controller_values, document_with
 from longboat.cluster.preflight.adapters import adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
     from longboat.spec.types.fleet import Fleet, ModelSpec
 
-__all__ = ("add_adapter", "adapter_rows", "remove_adapter")
+__all__ = ("adapter_rows", "add_adapter", "remove_adapter")
 
 TRIES = 3
 POLL_S = 0.2
@@ -102,11 +108,11 @@ def _looked_at(session: Session, fleet: Fleet, model: str, name: str) -> Fleet:
         if not isinstance(answer, NodeFindings):
             raise ClusterError(f"node {node} does not answer: {answer!r}"[:500])
     findings = {node: answer.adapters for node, answer in told.items()}
-    fleet = with_adapter_facts(fleet, findings, fleet)
-    problems = adapter_problems(fleet, findings, _shapes(served, told))
-    if problems:
+    alone = with_adapter(without_adapters(fleet, model), model, entry)
+    alone = with_adapter_facts(alone, findings, fleet)
+    if problems := adapter_problems(alone, findings, _shapes(served, told)):
         raise UserInputError(problems[0].what, hint=problems[0].hint)
-    return fleet
+    return with_adapter(fleet, model, alone.adapters()[0][1])
 
 
 def _shapes(model: ModelSpec, told: dict[str, NodeFindings]) -> dict[str, ModelShape]:

@@ -13,7 +13,7 @@ from longboat.spec.policy import adapter_rights
 from longboat.spec.types.adapters import AdapterSpec, AdaptersSpec
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
-__all__ = ("running_fleet", "values_with_adapters", "with_adapter", "without_adapter")
+__all__ = ("running_fleet", "values_with_adapters", "with_adapter", "without_adapter", "without_adapters")
 
 ORIGIN = "the running fleet"
 
@@ -43,6 +43,14 @@ def without_adapter(fleet: Fleet, name: str) -> Fleet:
     entries = tuple(entry for entry in owner.adapters.entries if entry.name != name)
     changed = _changed(fleet, owner.name, owner.adapters.model_copy(update={"entries": entries}))
     return load_fleet(dump_fleet(changed), ORIGIN)  # finds aliases and rules that need it
+
+
+def without_adapters(fleet: Fleet, model: str) -> Fleet:
+    """Return the fleet with only this model, and without its adapters; its room stays."""
+    found = fleet.model_named(model)
+    assert found is not None
+    alone = load_fleet(dump_fleet(Fleet(name=fleet.name, models=(found,))), ORIGIN)
+    return _changed(alone, model, _with_room(alone, model).model_copy(update={"entries": ()}))
 
 
 def values_with_adapters(values: Mapping[str, Any], fleet: Fleet) -> dict[str, Any]:

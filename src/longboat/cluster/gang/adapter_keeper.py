@@ -86,7 +86,9 @@ class AdapterKeeper:
         self._entries = entries_for(wanted, self._entries, time.monotonic())
         problems = await self._stage(wanted)
         self._paths = {key: path for key, path in self._paths.items() if key in self._entries}
-        told = [{"name": n, "revision": r, "path": self._paths[n, r]} for n, r in self._entries if (n, r) in self._paths]
+        told = [
+            {"name": n, "revision": r, "path": self._paths[n, r]} for n, r in self._entries if (n, r) in self._paths
+        ]
         try:
             answer = await self._ask({"adapters": told})
         except (OSError, ValueError) as error:

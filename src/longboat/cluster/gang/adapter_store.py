@@ -38,5 +38,5 @@ def stage_adapter(source: Path, revision: str, home: Path) -> str:
             what = f"{source} holds revision {found}, and {revision} was asked for"
             raise UserInputError(what, hint="put the same files on every node, and add the adapter again")
         with contextlib.suppress(OSError):  # another replica was faster
-            os.rename(copy, kept)  # noqa: PTH104 (Path.rename says the same)
+            os.rename(copy, kept)
     return str(kept)

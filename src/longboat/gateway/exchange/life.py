@@ -80,7 +80,17 @@ class View(Protocol):
 class Terms:
     """What a request was admitted with. It never changes."""
 
-    __slots__ = ("adapters", "began_s", "deadline_s", "needs_slot", "overflow", "pinned", "pools", "revision", "streams")
+    __slots__ = (
+        "adapters",
+        "began_s",
+        "deadline_s",
+        "needs_slot",
+        "overflow",
+        "pinned",
+        "pools",
+        "revision",
+        "streams",
+    )
 
     def __init__(
         self,

@@ -310,9 +310,7 @@ def park(request: Life, view: View, now_s: float) -> Action | None:
 # what the rules ask
 
 
-def _chosen(
-    request: Life, able: Sequence[Engine], turn: int, *, overfull: bool = False
-) -> tuple[Engine, str] | None:
+def _chosen(request: Life, able: Sequence[Engine], turn: int, *, overfull: bool = False) -> tuple[Engine, str] | None:
     """Return the engine that the request goes to, and why this one; empty where it goes without saying."""
     tried, model = request.past.tried, request.model
     if model in request.terms.adapters:

@@ -96,8 +96,8 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         "fault_s",
         "journal",
         "level",
-        "reason",
         "model",
+        "reason",
         "revision",
         "seed",
     )

@@ -39,7 +39,19 @@ def whole_journal_of(facts: object) -> WholeJournal | None:
 class WholeJournal:
     """The tokens of one answer as engines tell them while they make it, and at last the answer itself."""
 
-    __slots__ = ("_ids", "_level", "_new", "_revision", "_tail", "answer", "carries", "engine_steps", "model", "status", "told")
+    __slots__ = (
+        "_ids",
+        "_level",
+        "_new",
+        "_revision",
+        "_tail",
+        "answer",
+        "carries",
+        "engine_steps",
+        "model",
+        "status",
+        "told",
+    )
 
     def __init__(self, num_choices: int) -> None:
         self._ids = [array("I") for _ in range(num_choices)]
