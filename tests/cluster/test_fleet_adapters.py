@@ -13,12 +13,12 @@ from longboat.cluster.fleet.adapter_changes import running_fleet, values_with_ad
 from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, serve_document
 from longboat.cluster.gang.adapter_keeper import GRACE_S, entries_for
-from longboat.cluster.gang.adapter_store import stage_adapter
 from longboat.cluster.gang.revision import revision_of
 from longboat.cluster.preflight.surroundings import UpOptions, checked_plan, this_machine
 from longboat.cluster.protocol.model import WantedAdapter, read_model
 from longboat.core.errors import UserInputError
 from longboat.core.plan import AdapterRoom
+from longboat.engines.launch.adapter_store import stage_adapter
 from longboat.spec.diff import diff
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet

@@ -1,4 +1,4 @@
-"""Chooses an endpoint for a request that needs a LoRA adapter: one that has it in memory, unless its load says otherwise.
+"""Chooses an endpoint for a request that needs a LoRA adapter: one that holds it, unless its load says otherwise.
 
 An endpoint that serves the adapter but does not have it in memory reads it first, and may have to give up another one.
 So each adapter has a home, an endpoint that follows from the names alone: gateways that know nothing of each other

@@ -7,7 +7,6 @@ import os
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from longboat.cli.shared.command_list import CommandList
 from longboat.core.errors import UserInputError
@@ -82,6 +81,8 @@ def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JS
 
 
 def _entry(source: str, name: str, tenants: list[str] | None) -> Any:
+    from pydantic import ValidationError
+
     from longboat.spec.types.adapters import AdapterSpec
     from longboat.spec.types.source import name_from_source
 

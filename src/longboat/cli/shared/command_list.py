@@ -32,8 +32,8 @@ class CommandPanels(CommandList):
     """The commands of ``longboat`` itself."""
 
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Run": ("demo", "up", "chat", "adapters", "drain", "down"),
+        "Run": ("demo", "up", "chat", "drain", "down"),
         "Look": ("status", "logs", "usage"),
         "Plan": ("check", "plan", "fit", "cost", "schema"),
-        "Set up": ("node", "engines", "keys", "gateway", "version"),
+        "Set up": ("node", "engines", "adapters", "keys", "gateway", "version"),
     }

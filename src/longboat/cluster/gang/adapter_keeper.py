@@ -78,7 +78,7 @@ class AdapterKeeper:
                 await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
 
     async def wait_first(self) -> None:
-        """Wait until the engine was told once, but no longer than ``FIRST_WAIT_S``."""
+        """Wait until the engine got its adapters once, but no longer than ``FIRST_WAIT_S``."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._told_once.wait(), FIRST_WAIT_S)
 

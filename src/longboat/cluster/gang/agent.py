@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.gang.adapter_store import stage_adapter
 from longboat.cluster.gang.heartbeat_publisher import DOOR
 from longboat.cluster.gang.log_phase import follow_phases
 from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
@@ -25,6 +24,7 @@ from longboat.cluster.protocol.model import ServedModel
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
 from longboat.core.states import Phase, RankState
+from longboat.engines.launch.adapter_store import stage_adapter
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
 
@@ -45,7 +45,7 @@ KEEPER_S = 5.0
 MEMORY_FIRST_S, MEMORY_EVERY_S = 3.0, 15.0
 
 
-class NodeAgent:
+class NodeAgent:  # size: one method for each order of the supervisor, and one for each thing that it watches
     """The owner of one node rank. The gang's supervisor calls its methods; none blocks the loop.
 
     lease_s: None for an agent that lives in its supervisor's process, and dies with it

@@ -126,7 +126,8 @@ def read_values(data: object, origin: str, *, folder: str) -> Reading:
     spelled.models(whole)
     values = spelled.tuples(whole)
     assert isinstance(values, dict)
-    problems += [*_same_names(whole, spelled.sugar), *_between_parts(values), *_order_problems(values)]
+    between = (replace(p, where=spelled.as_written(p.where)) for p in _between_parts(values))
+    problems += [*_same_names(whole, spelled.sugar), *between, *_order_problems(values)]
     in_file = _set_apart(values)
     fleet, details = _validated(values, folder)
     details = [detail for detail in details if not _is_consequence(detail, whole)]
@@ -344,12 +345,16 @@ class _Spelled:
                 entry = entries[index] = {"source": entry}
             elif is_short and isinstance(entry, dict):
                 self.sugar |= {(*place, key): (*written, key) for key in ("name", "source", "revision", "tenants")}
-            if isinstance(entry, dict) and "name" not in entry and isinstance(source := entry.get("source"), str):
-                if name := name_from_source(source):
-                    entry["name"] = name
-                    self.sugar[(*place, "name")] = self.sugar.get((*place, "source"), (*place, "source"))
+            source = entry.get("source") if isinstance(entry, dict) and "name" not in entry else None
+            if isinstance(entry, dict) and isinstance(source, str) and (name := name_from_source(source)):
+                entry["name"] = name
+                self.sugar[(*place, "name")] = self.sugar.get((*place, "source"), (*place, "source"))
         if is_short:
             model["adapters"] = {"entries": entries}
+
+    def as_written(self, where: str) -> str:
+        """Return the place in the file of a place in the long form."""
+        return next((show(written) for path, written in self.sugar.items() if path and show(path) == where), where)
 
     def tuples(self, value: Plain) -> object:
         """Return the values with tuples for lists, as the frozen types want them."""

@@ -68,7 +68,7 @@ class AdapterSpec(Section):
     source: Annotated[str, AfterValidator(_folder)]
     """Folder with adapter_config.json and adapter_model.safetensors, as the nodes see it."""
     revision: Annotated[str, AfterValidator(_digest)] | None = None
-    """What the folder must hold: the first 16 digits of its digest; null takes what it holds when the fleet comes up."""
+    """What the folder must hold: 16 digits of its digest; null takes what it holds when the fleet comes up."""
     tenants: tuple[Word, ...] | None = Field(default=None, min_length=1, max_length=MAX_ADAPTERS)
     """Tenants that may use it; null lets every tenant use it that may use the model."""
 
@@ -79,7 +79,7 @@ class AdaptersSpec(Section):
     slots: int = Field(default=8, ge=1, le=1024)
     """Adapters that a replica computes with at the same time; each takes memory beside the weights."""
     held: Annotated[Annotated[int, Field(ge=1, le=10_000)] | None, AfterValidator(_held)] = None
-    """Adapters that a replica keeps in its host's memory; others are read again when they are asked for; null: slots."""
+    """Adapters that a replica keeps in its host's memory; others are read when a request names them; null: slots."""
     rank: Annotated[int, AfterValidator(_rank)] | None = None
     """Highest rank of an adapter; null follows from the adapters."""
     entries: tuple[AdapterSpec, ...] = Field(default=(), max_length=MAX_ADAPTERS)
