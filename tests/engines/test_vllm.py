@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
+from longboat.core.plan import AdapterRoom, GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineEnvironment, EngineLoad
 from longboat.engines.vllm.adapter import VllmAdapter
@@ -207,3 +207,19 @@ def test_layers_of_each_stage_reach_every_rank() -> None:
         command = VllmAdapter().command(uneven, rank, ENVIRONMENT, "")
         assert command.env["VLLM_PP_LAYER_PARTITION"] == "26,38"
         assert "VLLM_PP_LAYER_PARTITION" not in VllmAdapter().command(plan, rank, ENVIRONMENT, "").env
+
+
+def test_room_for_adapters_becomes_flags_of_every_rank() -> None:
+    plan = replace(gang(tensor=2, nodes=2), adapters=AdapterRoom(slots=4, held=9, rank=32))
+    wanted = "--enable-lora --max-loras 4 --max-cpu-loras 9 --max-lora-rank 32"
+    for rank in (0, 1):
+        command = VllmAdapter().command(plan, rank, ENVIRONMENT, "/overlay")
+        assert wanted in " ".join(command.argv)
+        assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in command.env
+    assert "--enable-lora" not in VllmAdapter().command(gang(), 0, ENVIRONMENT, "/overlay").argv
+
+
+@pytest.mark.parametrize("flag", ["--enable-lora", "--max-loras=4", "--max_lora_rank", "--lora-modules"])
+def test_flags_of_adapters_are_refused_in_arguments(flag: str) -> None:
+    (problem,) = VllmAdapter().argument_problems((flag,))
+    assert "adapters:" in problem.hint

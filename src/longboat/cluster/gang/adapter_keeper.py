@@ -90,11 +90,9 @@ class AdapterKeeper:
             {"name": n, "revision": r, "path": self._paths[n, r]} for n, r in self._entries if (n, r) in self._paths
         ]
         try:
-            answer = await self._ask({"adapters": told})
-        except (OSError, ValueError) as error:
+            self._learn(wanted, await self._ask({"adapters": told}), problems)
+        except (OSError, ValueError, KeyError, TypeError) as error:  # the next turn tries again
             log.warning("the engine does not take its adapters: %r", error)
-            return
-        self._learn(wanted, answer, problems)
 
     async def _stage(self, wanted: tuple[WantedAdapter, ...]) -> dict[str, str]:
         """Put the files of new adapters on all nodes of the gang. Return name → why that failed."""
