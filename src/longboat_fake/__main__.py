@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     levels = [str(level) for level in ResumeLevel]
     parser.add_argument("--resume", choices=levels, default="carried", help="how it continues another engine's stream")
     parser.add_argument("--poison", default="", help="a word in a prompt that kills the engine at its first step")
+    parser.add_argument("--adapters-held", type=int, default=0, help="LoRA adapters in memory; 0: none can be served")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events (ZeroMQ), such as tcp://*:5557")
     return parser
 
@@ -55,6 +56,7 @@ def _engine(options: argparse.Namespace) -> tuple[FakeEngine, dict[str, object]]
         context_tokens=options.max_model_len,
         resume=ResumeLevel(options.resume),
         poison=options.poison,
+        adapters_held=options.adapters_held,
     )
     if not options.kv_events:
         return FakeEngine(settings), {}

@@ -14,7 +14,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, ClassVar
 
-from longboat_vllm import input_tokens
+from longboat_vllm import adapters, input_tokens
 from longboat_vllm.quiet_log import hush
 from longboat_vllm.resume.carry import (
     CURRENT,
@@ -68,6 +68,7 @@ class ResumeMiddleware:
         self._key_digest = hashlib.sha256(key.encode()).digest() if key else None
         self._silent: set[_JournaledSend | _WholeSend] = set()
         self._ticker: asyncio.Task[None] | None = None
+        self._desk = adapters.AdapterDesk()
         hush()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -75,6 +76,8 @@ class ResumeMiddleware:
             return await self._app(scope, receive, send)
         if scope["path"] in (_RESUME_PATH, _STEPS_PATH):
             return await self._tell(scope, send)
+        if scope["path"] == adapters.PATH:
+            return await self._take_adapters(scope, receive, send)
         if scope["path"] == input_tokens.PATH and scope.get("method") == "POST":
             return await self._count_input(scope, receive, send)
         try:
@@ -85,7 +88,21 @@ class ResumeMiddleware:
             return await self._app(scope, receive, send)
         if not self._knows_key(scope):
             return await _answer(send, 403, _error("only this fleet's gateway may carry or request token ids", 403))
-        return await self._honour(wish, scope, receive, send)
+        return await (self._with_adapter if wish.adapter else self._honour)(wish, scope, receive, send)
+
+    async def _take_adapters(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if not self._knows_key(scope):
+            return await _answer(send, 403, _error("this path requires the engine's key", 403))
+        return await _answer(send, *await self._desk.take(scope.get("app"), _json_or_none(await _whole_body(receive))))
+
+    async def _with_adapter(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if not self._desk.has(wish.adapter):
+            return await _answer(send, 503, _error(f"this engine does not have the adapter {wish.adapter}", 503))
+        token = self._desk.choose(wish.adapter)
+        try:
+            await self._honour(wish, scope, receive, send)
+        finally:
+            self._desk.forget(token)
 
     async def _honour(self, wish: Wish, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         has_journal = self._state.journal

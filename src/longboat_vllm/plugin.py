@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from longboat_vllm import media
+from longboat_vllm.adapters import mend_plain_rows_on_cpu, mend_prompt_logprobs_on_cpu
 from longboat_vllm.expert_groups import mend_expert_groups_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
 from longboat_vllm.process import lineage, loaded
@@ -62,6 +63,8 @@ def register() -> None:
         _apply(mend_speculation_on_cpu)
         _apply(mend_spinning_on_cpu)
         _apply(mend_seeded_parts_on_cpu)
+        _apply(mend_prompt_logprobs_on_cpu)
+        _apply(mend_plain_rows_on_cpu)
         _apply(tell_loaded_bytes_on_cpu)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
+from longboat.core.plan import AdapterRoom, GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
+from longboat.engines.card_parts import part_of_card, planned_memory
 from longboat.engines.contract import EngineEnvironment, EngineLoad
 from longboat.engines.vllm.adapter import VllmAdapter
 
@@ -241,11 +242,27 @@ def test_a_log_that_ends_with_its_cause_is_shown_as_it_is() -> None:
 
 
 def test_an_engine_on_a_part_of_a_card_takes_that_part_of_its_memory() -> None:
-    assert VllmAdapter().part_of_card(0.5) == (("--gpu-memory-utilization", "0.46"),)
-    assert VllmAdapter().part_of_card(1) == ()
-    settings = VllmAdapter().planned_memory((), "cuda", 0.25)
+    assert part_of_card(VllmAdapter(), 0.5) == (("--gpu-memory-utilization", "0.46"),)
+    assert part_of_card(VllmAdapter(), 1) == ()
+    settings = planned_memory(VllmAdapter(), (), "cuda", 0.25)
     assert settings is not None
     assert settings.memory_ratio == 0.23
-    given = VllmAdapter().planned_memory(("--gpu-memory-utilization", "0.2"), "cuda", 0.25)
+    given = planned_memory(VllmAdapter(), ("--gpu-memory-utilization", "0.2"), "cuda", 0.25)
     assert given is not None
     assert given.memory_ratio == 0.2
+
+
+def test_room_for_adapters_becomes_flags_of_every_rank() -> None:
+    plan = replace(gang(tensor=2, nodes=2), adapters=AdapterRoom(slots=4, held=9, rank=32))
+    wanted = "--enable-lora --max-loras 4 --max-cpu-loras 9 --max-lora-rank 32"
+    for rank in (0, 1):
+        command = VllmAdapter().command(plan, rank, ENVIRONMENT, "/overlay")
+        assert wanted in " ".join(command.argv)
+        assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in command.env
+    assert "--enable-lora" not in VllmAdapter().command(gang(), 0, ENVIRONMENT, "/overlay").argv
+
+
+@pytest.mark.parametrize("flag", ["--enable-lora", "--max-loras=4", "--max_lora_rank", "--lora-modules"])
+def test_flags_of_adapters_are_refused_in_arguments(flag: str) -> None:
+    (problem,) = VllmAdapter().argument_problems((flag,))
+    assert "adapters:" in problem.hint

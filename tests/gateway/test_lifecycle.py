@@ -63,6 +63,13 @@ class Engine:
     capacity: int | None = None
     resume: ResumeLevel = ResumeLevel.CARRIED
     revision: str = "one"
+    adapters: tuple[str, ...] = ()  # that it holds
+
+    def revision_of(self, model: str) -> str:
+        return self.revision
+
+    def holds(self, adapter: str) -> bool:
+        return adapter in self.adapters
 
 
 @dataclass

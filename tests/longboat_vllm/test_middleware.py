@@ -43,7 +43,7 @@ async def test_journal_tells_ids_and_position_with_each_event_in_one_chunk() -> 
     assert call.chunks == [b": ids 0 5,6\nid: 2\n" + EVENT, DONE]
 
 
-@pytest.mark.parametrize("header", ["x-longboat-journal", "x-longboat-seed", "x-longboat-carry"])
+@pytest.mark.parametrize("header", ["x-longboat-journal", "x-longboat-seed", "x-longboat-carry", "x-longboat-adapter"])
 async def test_headers_of_one_who_does_not_know_the_key_are_refused(header: str) -> None:
     app = Recorder()
     call = await post(app, CHAT, headers={header: "1"}, key="a client's")
@@ -225,3 +225,17 @@ async def test_whole_answer_with_logprobs_is_replayed() -> None:
     await post(app, head + body, headers={**headers, "x-longboat-journal": "whole"})
     assert app.request is not None
     assert (app.request.mode, app.request.whole) == ("replay", True)
+
+
+async def test_adapter_that_the_engine_does_not_have_is_for_another_engine() -> None:
+    app = Recorder([({}, DONE)])
+    call = await post(app, CHAT, headers={"x-longboat-adapter": "red@0123456789abcdef"})
+    assert (call.status, app.calls) == (503, 0)
+    assert b"red@0123456789abcdef" in call.body
+
+
+async def test_the_list_of_adapters_requires_the_key_and_a_server_that_keeps_adapters() -> None:
+    app = Recorder()
+    refused = await post(app, b'{"adapters":[]}', path="/longboat/v1/adapters", key="a client's")
+    unable = await post(app, b'{"adapters":[]}', path="/longboat/v1/adapters")
+    assert (refused.status, unable.status, app.calls) == (403, 501, 0)

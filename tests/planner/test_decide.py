@@ -15,6 +15,7 @@ from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.core.plan import EngineMemory
 from longboat.core.states import EngineActual
 from longboat.core.topology import Node
+from longboat.engines.card_parts import planned_memory
 from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.decide import Decision, decide
 from longboat.planner.fleet.inputs import PlannerInputs
@@ -57,8 +58,8 @@ def decided(
     platform = "cuda" if any(one.num_gpus for one in on) else "cpu"
     shapes, facts, memory = {}, {}, {}
     for model in asked.models:
-        settings: EngineMemory | None = adapter_for(model.engine.kind).planned_memory(
-            model.engine.args, platform, model.resources.gpus
+        settings: EngineMemory | None = planned_memory(
+            adapter_for(model.engine.kind), model.engine.args, platform, model.resources.gpus
         )
         if settings is None:
             continue

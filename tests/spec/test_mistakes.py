@@ -377,7 +377,6 @@ NOT_YET = {
     "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),
     "s3": ("models: ['s3://bucket/model']", "models[0]", "s3://"),
     "slo": ("models: [{source: builtin:tiny, slo: {}}]", "models[0].slo", "service levels"),
-    "lora": ("models: [{source: builtin:tiny, lora: []}]", "models[0].lora", "LoRA"),
 }
 
 
@@ -415,7 +414,7 @@ def test_the_number_of_a_hint_is_one_that_the_field_takes() -> None:
 
 def test_references_are_checked_beside_every_other_mistake() -> None:
     text = """
-models: [{source: Qwen/Qwen3-0.6B}, {source: builtin:tiny, replicas: -1}, {source: builtin:tiny, name: c, lora: []}]
+models: [{source: Qwen/Qwen3-0.6B}, {source: builtin:tiny, replicas: -1}, {source: builtin:tiny, name: c, slo: {}}]
 gateway:
   port: 0
   tenants: [{name: a b, models: [Qwen3-0.6B, gone]}]
@@ -426,7 +425,7 @@ gateway:
     with pytest.raises(UserInputError) as caught:
         load_fleet(text, "fleet.yaml", folder="/srv")
     assert {problem.where for problem in caught.value.problems} == {
-        "models[0].source", "models[1].replicas", "models[2].lora", "gateway.port", "gateway.tenants[0].name",
+        "models[0].source", "models[1].replicas", "models[2].slo", "gateway.port", "gateway.tenants[0].name",
         "gateway.aliases[0].modle", "gateway.aliases[0].model", "gateway.aliases[1].pools", "gateway.fallbacks.tiny",
         "gateway.fallbacks.d", "gateway.rules[0].weight", "gateway.rules[1].to",
     }  # fmt: skip
@@ -444,7 +443,7 @@ gateway: {auth: kyes, tenants: [7], aliases: [{name: x, model: other}], rules: [
 
 
 def test_the_part_without_mistakes_can_be_checked_further() -> None:
-    text = "{models: [tiny, builtin:tiny, {source: builtin:tiny, name: b, lora: []}, {source: builtin:tiny, name: c}]}"
+    text = "{models: [tiny, builtin:tiny, {source: builtin:tiny, name: b, slo: {}}, {source: builtin:tiny, name: c}]}"
     reading = read_fleet(text, "fleet.yaml", folder="/srv")
     assert reading.fleet is None
     assert reading.sound is not None

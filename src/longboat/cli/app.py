@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from longboat import __version__
+from longboat.cli.adapters.commands import adapters_app
 from longboat.cli.gateway.commands import gateway_app
 from longboat.cli.keys.commands import keys_app
 from longboat.cli.node.commands import node_app
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(adapters_app, name="adapters", help="Add, remove and list LoRA adapters of the running fleet.")
 app.add_typer(engines_app, name="engines", help="Install and list the engines (vLLM) of this machine.")
 app.add_typer(gateway_app, name="gateway", help="Run a gateway in front of engines that run already.")
 app.add_typer(keys_app, name="keys", help="Make, list and revoke API keys.")

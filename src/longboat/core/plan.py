@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from longboat.core.media import MediaRules
 from longboat.core.tasks import GENERATE, Task
 
-__all__ = ("EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources", "part_of_memory")
+__all__ = ("AdapterRoom", "EngineMemory", "GangPlan", "GangShape", "RankPlan", "RankResources", "part_of_memory")
 
 
 def part_of_memory(gpus: float, ratio: float) -> float:
@@ -75,6 +75,15 @@ class GangShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRoom:
+    """The room that a replica has for LoRA adapters."""
+
+    slots: int  # adapters that it computes with at the same time
+    held: int  # adapters that it keeps in its host's memory
+    rank: int  # highest rank of one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """An engine's settings about its memory, as far as planning needs them."""
 
@@ -86,6 +95,7 @@ class EngineMemory:
     sequences: int = 0  # most sequences in one step; 0: the engine's default
     batched_tokens: int = 0  # most tokens in one step; 0: the engine's default
     block_tokens: int = 16  # tokens of a cache block
+    adapters: AdapterRoom | None = None  # that the engine makes before its first request; None: it knows no adapters
     graphs: bool = True  # whether the engine captures CUDA graphs
     unknown: tuple[str, ...] = ()  # settings that make the bytes unpredictable, as the user wrote them
 
@@ -121,6 +131,7 @@ class GangPlan:
     media: MediaRules = field(default_factory=MediaRules)  # what its requests may hold
     extra_args: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
+    adapters: AdapterRoom | None = None  # None: no adapters
     # secret that the gateway shows to the engine; passed by environment, never by argv
     api_key: str = field(default="", repr=False)
 

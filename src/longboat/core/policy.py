@@ -12,6 +12,7 @@ from longboat.core.tasks import Task
 __all__ = (
     "ALLOWABLE_FIELDS",
     "ANONYMOUS",
+    "AdapterRights",
     "AdminCredential",
     "Alias",
     "CorsPolicy",
@@ -71,6 +72,15 @@ class AdminCredential:
     name: str
     role: str  # ``viewer`` reads; ``operator`` also drains and the like
     sha256: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRights:
+    """A LoRA adapter that is served under a name of its own, and who may use it."""
+
+    name: str  # that clients use
+    model: str  # that it adapts
+    tenants: tuple[str, ...] | None = None  # that may use it; None: all that may use the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +169,7 @@ class Policy:
     tasks: Mapping[str, Task] = field(default_factory=dict)  # model of the fleet → what it is for; others: unknown
     media: Mapping[str, MediaRules] = field(default_factory=dict)  # model of the fleet → what its requests may hold
     external: tuple[ExternalModel, ...] = ()  # models that other people serve; gateways send to them by themselves
+    adapters: tuple[AdapterRights, ...] = ()  # of all models
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
     resume: ResumePolicy = ResumePolicy()

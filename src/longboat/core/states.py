@@ -88,6 +88,9 @@ class ReplicaState:
     resume_detail: str = ""  # why the level is not higher
     revision: str = ""  # covers what changes results: weights, tokenizer, template, engine version, flags
     actual: EngineActual | None = None  # what its engine measured; None before the first measurement
+    adapters: Mapping[str, str] = field(default_factory=dict)  # adapter that it serves → revision of its contents
+    adapters_held: tuple[str, ...] = ()  # those that its engine has in memory
+    adapter_problems: Mapping[str, str] = field(default_factory=dict)  # adapter → why it cannot serve it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,8 @@ class Endpoint:
     beats: str = ""  # host:port where the gang's agent publishes heartbeats; empty: no heartbeats
     # the endpoint is being removed, and its streams move to another endpoint of the same ``revision`` now
     moving: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict)  # adapter that it serves → revision of its contents
+    adapters_held: int = 0  # adapters that its engine keeps in memory at most
 
     @property
     def key(self) -> str:

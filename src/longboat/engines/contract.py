@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from longboat.core.errors import Problem
-from longboat.core.plan import EngineMemory, GangPlan, GangShape, part_of_memory
+from longboat.core.plan import EngineMemory, GangPlan, GangShape
 from longboat.core.states import Phase
 from longboat.core.tasks import Task
 from longboat.engines.metrics import largest_of, read_samples, total_of
 
 __all__ = (
+    "ADAPTERS_PATH",
     "Ability",
     "EngineAdapter",
     "EngineCounters",
@@ -53,12 +54,17 @@ Ability = Literal[
     "classify",
     "reward",
     "media",
+    "adapters",
 ]
 """What a fleet file may ask of an engine: split each layer (``tensor``) or the layers (``pipeline``), divide requests
 (``data``) or whole experts (``expert``) among ranks, span several nodes (``nodes``), with given ``layers`` or labels of
 each stage (``stages``); read GGUF files (``gguf``) or a hub (``hub``); take ``engine.options``; check proposed tokens
 (``speculative``); serve a model for a task other than text (``embed``, ``rerank``, ``classify``, ``reward``); fetch
-media from the domains of ``media`` and from nowhere else (``media``)."""
+media from the domains of ``media`` and from nowhere else (``media``); serve LoRA adapters that come and go
+(``adapters``)."""
+
+ADAPTERS_PATH = "/longboat/v1/adapters"
+"""Path of an engine with the ability ``adapters``: it takes the whole list, and answers with what it knows then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,18 +254,6 @@ class EngineAdapter(ABC):
         None: the memory is not planned.
         """
         return None
-
-    def planned_memory(self, args: Sequence[str], platform: str, gpus: float | None) -> EngineMemory | None:
-        """Return what ``memory`` says, with the share of a card that a part of a GPU gives where no argument does."""
-        told = self.memory(args, platform)
-        if told is None or told.memory_ratio or not gpus or gpus >= 1:
-            return told
-        return replace(told, memory_ratio=part_of_memory(gpus, self.memory_ratio))
-
-    def part_of_card(self, gpus: float) -> tuple[tuple[str, str], ...]:
-        """Return the argument of an engine that gets a part of a card, and leaves the rest to others."""
-        part = part_of_memory(gpus, self.memory_ratio)
-        return ((self.memory_flag, f"{part:g}"),) if 0 < gpus < 1 and self.memory_flag else ()
 
     def speculative_arguments(self, method: str, tokens: int, model: str | None, lookup: int | None) -> tuple[str, ...]:
         """Return the arguments for ``speculative`` of the fleet file, for an engine that has this ability."""

@@ -31,7 +31,10 @@ class FakeAdapter(EngineAdapter):
 
     kind = "fake"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options", "media", *POOLING_TASKS)
+        (
+            *("tensor", "pipeline", "nodes", "layers", "stages", "hub", "options", "media", "adapters"),
+            *POOLING_TASKS,
+        )
     )
     load_metrics = LOAD_METRICS
 
@@ -75,3 +78,5 @@ def _option_flags(plan: GangPlan) -> Iterator[str]:
     for name in FAKE_OPTIONS:
         if name in plan.options:
             yield from (f"--{name.replace('_', '-')}", str(plan.options[name]))
+    if plan.adapters is not None:
+        yield from ("--adapters-held", str(plan.adapters.held))

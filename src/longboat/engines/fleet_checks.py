@@ -8,6 +8,7 @@ from dataclasses import replace
 from longboat.core.errors import Problem
 from longboat.core.tasks import POOLING_TASKS
 from longboat.engine_names import engine_names
+from longboat.engines.card_parts import part_of_card
 from longboat.engines.contract import Ability, EngineAdapter
 from longboat.engines.registry import adapter_for
 from longboat.spec.types.fleet import Fleet, ModelSpec
@@ -63,7 +64,7 @@ def _wrong_parts(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
     given = _number_after(adapter.memory_flag, model.engine.args)
     if given is not None and given > part:
         what = f"the engine would take {given:g} of a GPU's memory, and the model has gpus: {part:g}"
-        hint = f"leave it out ({' '.join(adapter.part_of_card(part)[0])} is set), or write at most {part:g}"
+        hint = f"leave it out ({' '.join(part_of_card(adapter, part)[0])} is set), or write at most {part:g}"
         yield Problem(where="engine.args", what=what, hint=hint)
 
 
@@ -95,6 +96,7 @@ _INSTEAD: dict[Ability, str] = {
     "speculative": "leave it out",
     "media": "leave media.domains out: clients then send data URLs",
     **dict.fromkeys(POOLING_TASKS, "leave task out, for a model that generates text"),
+    "adapters": "leave adapters out, and serve merged models",
 }
 
 
@@ -122,5 +124,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "media", "media.domains", f"fetch media from {model.media.domains[0]} and from nowhere else"
     if model.task != "generate":
         yield model.task, "task", f"task: {model.task}"
+    if model.adapters is not None:
+        yield "adapters", "adapters", "LoRA adapters"
     if model.engine.given_options:
         yield "options", "engine.options", ", ".join(model.engine.given_options)

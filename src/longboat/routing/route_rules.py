@@ -41,6 +41,8 @@ class RuleBook:
         self.fallbacks = policy.fallbacks
         self.overflow = policy.overflow
         self.external = frozenset(model.name for model in policy.external)
+        # Adapters that only some tenants may use, and those.
+        self.owners = {a.name: frozenset(a.tenants) for a in policy.adapters if a.tenants is not None}
         self.canaries = {alias.name: _Canary(alias, self.models) for alias in policy.aliases}
         # Top-level fields of the body that rules read.
         self.field_names = frozenset(name for rule in policy.rules for name in rule.fields)
@@ -147,7 +149,7 @@ class HeadRoutes:
 
     def _resolution(self, model: str, number: int, target: str, user: str, request_id: str) -> Resolution | None:
         first = self._model_of(target, user, request_id)
-        if first is None:
+        if first is None or not self._owns(first):
             return None
         fallbacks = self._book.fallbacks
         names = (*fallbacks.get(first, ()), *(fallbacks.get(target, ()) if target != first else ()))
@@ -173,7 +175,14 @@ class HeadRoutes:
 
     def _may_go(self, first: str, other: str) -> bool:
         """Return whether a request for ``first`` may go to another model: only some tenants' may leave the fleet."""
+        if not self._owns(other):
+            return False
         return self._may_leave or other not in self._book.external or first in self._book.external
+
+    def _owns(self, name: str) -> bool:
+        """Return whether the tenant may use what has this name, as far as owners go."""
+        owners = self._book.owners.get(name)
+        return owners is None or self._tenant in owners
 
     def _model_of(self, name: str, user: str, request_id: str) -> str | None:
         """Return the model that a name means; None where there is none.

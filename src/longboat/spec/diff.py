@@ -15,8 +15,8 @@ __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")
 
 
 Model = ModelSpec | ExternalModelSpec
-HARMLESS = ("update.", "load.")
-"""Parts of a model that its engines are not told."""
+HARMLESS = ("update.", "load.", "adapters.entries.")
+"""Parts of a model whose change replaces no replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

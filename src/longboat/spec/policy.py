@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from longboat.core.external import Budget, ExternalModel, Overflow, Price
 from longboat.core.policy import (
+    AdapterRights,
     AdminCredential,
     Alias,
     CorsPolicy,
@@ -17,11 +18,12 @@ from longboat.core.policy import (
     TenantPolicy,
     WeightedPool,
 )
+from longboat.spec.types.adapters import AdapterSpec
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.fleet import ModelSpec
 from longboat.spec.types.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
 
-__all__ = ("policy_of", "tenant_names")
+__all__ = ("adapter_rights", "policy_of", "tenant_names")
 
 
 def policy_of(
@@ -32,13 +34,15 @@ def policy_of(
     admins: Iterable[AdminCredential] = (),
     external: Iterable[ExternalModelSpec] = (),
     models: Iterable[ModelSpec] = (),
+    adapters: Iterable[tuple[ModelSpec, AdapterSpec]] = (),
 ) -> Policy:
     """Make the policy of a checked section (see ``gateway_problems``).
 
-    external: the models that other people serve; models: those of the fleet
+    external: the models that other people serve; models: those of the fleet; adapters: each with its model
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """
-    fleet_models = tuple(models)
+    fleet_adapters = tuple(adapters)
+    named = {model.name: model for model in models} | {one.name: model for model, one in fleet_adapters}
     return Policy(
         auth=gateway.auth or "none",
         tenants=_tenants(gateway),
@@ -47,9 +51,10 @@ def policy_of(
         aliases=tuple(_alias(alias) for alias in gateway.aliases),
         fallbacks=dict(gateway.fallbacks),
         overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
-        tasks={model.name: model.task for model in fleet_models},
-        media={model.name: model.media.rules for model in fleet_models},
+        tasks={name: model.task for name, model in named.items()},
+        media={name: model.media.rules for name, model in named.items()},
         external=tuple(_external(model) for model in external),
+        adapters=adapter_rights(fleet_adapters),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
         queue=QueuePolicy(**gateway.queue.model_dump()),
         resume=ResumePolicy(**gateway.resume.model_dump()),
@@ -57,6 +62,11 @@ def policy_of(
         num_gateways=num_gateways,
         salt=salt,
     )
+
+
+def adapter_rights(adapters: Iterable[tuple[ModelSpec, AdapterSpec]]) -> tuple[AdapterRights, ...]:
+    """Return who may use which adapter. adapters: each with its model"""
+    return tuple(AdapterRights(name=entry.name, model=m.name, tenants=entry.tenants) for m, entry in adapters)
 
 
 def tenant_names(gateway: GatewaySpec) -> tuple[str, ...]:

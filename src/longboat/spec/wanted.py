@@ -14,7 +14,12 @@ __all__ = ("fleet_with_numbers", "spec_with_numbers", "wanted_model", "wanted_mo
 
 LENGTHS = {"prompt_tokens", "output_tokens"}
 # What replicas that run need not share with those that are wanted, and what the other fields hold already.
-NOT_SETTINGS = {"replicas", "update", "load", "split", "placement", "resources", "context", "name", "source"}
+NOT_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("replicas", "update", "load", "split", "placement", "resources", "context", "name", "source"), True
+    ),
+    "adapters": {"entries"},
+}
 
 
 def wanted_models(fleet: Fleet) -> tuple[WantedModel, ...]:

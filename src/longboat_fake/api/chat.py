@@ -19,7 +19,7 @@ __all__ = ("complete",)
 
 async def complete(engine: FakeEngine, exchange: Exchange) -> None:
     """Answer ``/v1/chat/completions`` or ``/v1/completions``. Raises RefusedError, FaultError."""
-    model = engine.settings.model
+    model = exchange.terms.name_of(engine.settings.model)
     body = checked_model(model, decoded(exchange.body))
     request = request_of(exchange.path == "/v1/chat/completions", exchange.headers, body, exchange.terms)
     check_room(engine, *(choice.job for choice in request.choices))
@@ -31,7 +31,7 @@ async def complete(engine: FakeEngine, exchange: Exchange) -> None:
 
 
 async def _stream(engine: FakeEngine, exchange: Exchange, request: Request) -> None:
-    model = engine.settings.model
+    model = exchange.terms.name_of(engine.settings.model)
 
     def events(update: Update) -> list[bytes]:
         openings = _openings(update) if request.is_chat else []

@@ -27,23 +27,23 @@ __all__ = ("answer_messages", "anthropic_error", "count_tokens")
 
 async def answer_messages(engine: FakeEngine, exchange: Exchange) -> None:
     """Answer ``POST /v1/messages``. Raises RefusedError, FaultError."""
-    body = checked_model(engine.settings.model, decoded(exchange.body))
+    body = checked_model(exchange.terms.name_of(engine.settings.model), decoded(exchange.body))
     if not isinstance(body.get("max_tokens"), int):
         raise RefusedError(400, "max_tokens must be a whole number, 1 or more", "max_tokens")
     request = request_of(True, exchange.headers, _as_chat(body), exchange.terms)
     choice = request.choices[0]
     check_room(engine, choice.job)
     if request.is_streamed:
-        writer = MessageEvents(engine.settings.model, request)
+        writer = MessageEvents(exchange.terms.name_of(engine.settings.model), request)
         await stream_updates(engine, exchange, request.choices, writer.of, writer.end)
         return
     await run_to_end(engine, request.choices, exchange)
-    exchange.answer(200, orjson.dumps(_whole(engine.settings.model, request, choice)))
+    exchange.answer(200, orjson.dumps(_whole(exchange.terms.name_of(engine.settings.model), request, choice)))
 
 
 def count_tokens(engine: FakeEngine, exchange: Exchange) -> None:
     """Answer ``POST /v1/messages/count_tokens``. Raises RefusedError."""
-    body = checked_model(engine.settings.model, decoded(exchange.body))
+    body = checked_model(exchange.terms.name_of(engine.settings.model), decoded(exchange.body))
     count = len(chat_prompt(_as_chat(body)))
     document = {"input_tokens": count, "context_management": {"original_input_tokens": count}}
     exchange.answer(200, orjson.dumps(document))

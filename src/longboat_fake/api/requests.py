@@ -202,6 +202,7 @@ def _choices(
             script=script.pieces,
             num_reasoning=_num_reasoning(body, prompt),
             fault=fault,
+            adapter=terms.adapter,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(num))
     ]

@@ -49,12 +49,14 @@ class Responses:
 
     async def create(self, exchange: Exchange) -> None:
         """Answer ``POST /v1/responses``. Raises RefusedError, FaultError."""
-        body = checked_model(self._engine.settings.model, decoded(exchange.body))
+        body = checked_model(exchange.terms.name_of(self._engine.settings.model), decoded(exchange.body))
         messages = [*self._before(body.get("previous_response_id")), *_messages(body.get("input"))]
         request = request_of(True, exchange.headers, _as_chat(body, messages), exchange.terms)
         check_room(self._engine, request.choices[0].job)
         request_id = f"resp_{request.request_id.removeprefix('chatcmpl-')}"
-        kept = _Kept(messages, response_document(request_id, body, request, self._engine.settings.model))
+        kept = _Kept(
+            messages, response_document(request_id, body, request, exchange.terms.name_of(self._engine.settings.model))
+        )
         if body.get("store", True):
             self._keep(request_id, kept)
         if body.get("background"):
@@ -67,7 +69,7 @@ class Responses:
 
     def count_input(self, exchange: Exchange) -> None:
         """Answer ``POST /v1/responses/input_tokens``. Raises RefusedError."""
-        body = checked_model(self._engine.settings.model, decoded(exchange.body))
+        body = checked_model(exchange.terms.name_of(self._engine.settings.model), decoded(exchange.body))
         messages = [*self._before(body.get("previous_response_id")), *_messages(body.get("input"))]
         count = len(chat_prompt(_as_chat(body, messages)))
         exchange.answer(200, orjson.dumps({"object": "response.input_tokens", "input_tokens": count}))

@@ -34,6 +34,7 @@ _KINDS = {
     404: "NotFoundError",
     409: "ConflictError",
     500: "InternalServerError",
+    503: "ServiceUnavailable",
 }
 
 Route = Callable[[Exchange], Awaitable[None] | None]
@@ -66,6 +67,8 @@ class Api:
             ("POST", "/detokenize"): self._detokenize,
             ("POST", "/fault"): self._fault,
         }
+        if engine.adapters.num_held:
+            self._routes["POST", "/longboat/v1/adapters"] = self._adapters
         chats, sounds = ("chat/completions", "completions"), ("audio/transcriptions", "audio/translations")
         self._routes |= {("POST", f"/v1/{path}"): lambda exchange: complete(engine, exchange) for path in chats}
         self._routes |= {("POST", f"/v1/{path}"): lambda exchange: answer_audio(engine, exchange) for path in sounds}
@@ -99,6 +102,9 @@ class Api:
             raise RefusedError(403, f"only the fleet's own gateway may send the header {asked[0]}")
         if asked:
             exchange.terms, exchange.body = read_terms(exchange.headers, exchange.body, self._engine.settings.resume)
+        adapter = exchange.terms.adapter
+        if adapter and not self._engine.adapters.use(adapter):
+            raise RefusedError(503, f"this engine does not have the adapter {adapter}")
         return exchange
 
     def _shows_key(self, exchange: Exchange) -> bool:
@@ -136,6 +142,9 @@ class Api:
             "runner": "v1",
         }
         exchange.answer(200, orjson.dumps(answer))
+
+    def _adapters(self, exchange: Exchange) -> None:
+        exchange.answer(200, orjson.dumps(self._engine.adapters.take(decoded(exchange.body)["adapters"])))
 
     def _steps(self, exchange: Exchange) -> None:
         engine = self._engine

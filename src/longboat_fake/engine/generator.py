@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from longboat.core.states import ResumeLevel
+from longboat_fake.engine.adapters import FakeAdapters
 from longboat_fake.engine.blocks import BlockPool, KvEvent, Reservation
 from longboat_fake.engine.fault_player import FaultPlayer
 from longboat_fake.engine.faults import Fault
@@ -33,6 +34,7 @@ class EngineSettings:
     context_tokens: int = 32_768  # limit of prompt and response together
     resume: ResumeLevel = ResumeLevel.CARRIED  # how it continues another replica's stream
     poison: str = ""  # a word in a prompt that kills the engine
+    adapters_held: int = 0  # LoRA adapters in memory at the same time; 0: the engine knows none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,13 @@ class Job:
     script: tuple[str, ...] = ()
     num_reasoning: int = 0  # tokens of reasoning before the text
     fault: Fault | None = None
+    adapter: str = ""  # ``NAME@REVISION``, which changes the response; empty: the model itself responds
     digest: int = field(init=False)
 
     def __post_init__(self) -> None:
         seed = () if self.seed is None else (-1 - self.seed,)  # no prompt has negative ids
-        object.__setattr__(self, "digest", prompt_digest((*self.prompt, *seed)))
+        adapter = tuple(-256 - byte for byte in self.adapter.encode())
+        object.__setattr__(self, "digest", prompt_digest((*self.prompt, *seed, *adapter)))
 
     @property
     def length_tokens(self) -> int:
@@ -107,6 +111,7 @@ class FakeEngine:
         self._waiting: deque[tuple[Job, asyncio.Future[Reservation]]] = deque()
         self._num_running = 0
         self.faults = FaultPlayer(self.gates["fault"])
+        self.adapters = FakeAdapters(settings.adapters_held)
         self.num_steps = 0
 
     @property

@@ -14,7 +14,8 @@ from longboat_fake.http.refusal import RefusedError
 __all__ = ("PRIVATE_HEADERS", "SILENCE_S", "Terms", "read_terms", "refuse_uncarried")
 
 JOURNAL, SEED, CARRY = "x-longboat-journal", "x-longboat-seed", "x-longboat-carry"
-PRIVATE_HEADERS = (JOURNAL, SEED, CARRY)
+ADAPTER = "x-longboat-adapter"
+PRIVATE_HEADERS = (JOURNAL, SEED, CARRY, ADAPTER)
 """Headers that only the fleet's own gateway may send."""
 
 SILENCE_S = 1.0
@@ -34,6 +35,11 @@ class Terms:
     # for each choice, the ids that another replica made; None: the response begins here
     priors: tuple[tuple[int, ...], ...] | None = None
     is_replayed: bool = False  # the ids are made again one step at a time, not taken over in one batch
+    adapter: str = ""  # ``NAME@REVISION`` of the adapter that responds; empty: the model itself
+
+    def name_of(self, model: str) -> str:
+        """Return the name that responds: the adapter's, or that of the model."""
+        return self.adapter.rpartition("@")[0] or model
 
     def prior(self, choice: int) -> tuple[int, ...]:
         """Return the ids of one choice. Raises RefusedError where the journal has fewer choices."""
@@ -59,10 +65,17 @@ def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> t
         priors, is_replayed = _carried(body[:size], level)
         body = body[size:]
     if level is ResumeLevel.NONE:
-        return Terms(), body
+        return Terms(adapter=headers.get(ADAPTER, "")), body
     journal = headers.get(JOURNAL)
     has_journal, tells_whole = journal == "1", journal == "whole"
-    terms = Terms(has_journal=has_journal, tells_whole=tells_whole, seed=seed, priors=priors, is_replayed=is_replayed)
+    terms = Terms(
+        has_journal=has_journal,
+        tells_whole=tells_whole,
+        seed=seed,
+        priors=priors,
+        is_replayed=is_replayed,
+        adapter=headers.get(ADAPTER, ""),
+    )
     return terms, body
 
 

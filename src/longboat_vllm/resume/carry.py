@@ -4,6 +4,7 @@ Request headers, honoured only with the engine's own key:
 
 - ``x-longboat-journal: 1``: token ids as comment lines before each event of a stream; ``whole``: before a non-streaming
   response, while it is made
+- ``x-longboat-adapter: NAME@REVISION``: contents of the adapter that the body names
 - ``x-longboat-seed: INT``: the seed where the body names none
 - ``x-longboat-carry: LENGTH``: the body's first LENGTH bytes are
   ``{"mode": "carried" | "replay", "prior": [[id, …], …]}``, the token ids that each choice had before; the rest is the
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = (
+    "ADAPTER",
     "CARRY",
     "CURRENT",
     "FORCED_TOKENS",
@@ -39,7 +41,8 @@ __all__ = (
 JOURNAL = b"x-longboat-journal"
 SEED = b"x-longboat-seed"
 CARRY = b"x-longboat-carry"
-_HEADERS = (JOURNAL, SEED, CARRY)
+ADAPTER = b"x-longboat-adapter"
+_HEADERS = (JOURNAL, SEED, CARRY, ADAPTER)
 
 PRIOR_TOKENS = "longboat_prior"
 """Extra argument of sampling parameters: ids that the engine takes as its own output so far."""
@@ -63,6 +66,7 @@ class Wish:
     whole: bool = False
     seed: int | None = None
     carry_bytes: int | None = None  # length of the gateway's part of the body; None: nothing is carried
+    adapter: str = ""  # ``NAME@REVISION``; empty: the request names none
 
 
 @dataclass(slots=True)
@@ -118,7 +122,9 @@ def read_wish(headers: Iterable[tuple[bytes, bytes]]) -> Wish | None:
     seed = _number(SEED, found[SEED], _MAX_SEED) if SEED in found else None
     carry_bytes = _number(CARRY, found[CARRY], 2**31) if CARRY in found else None
     journal = found.get(JOURNAL)
-    return Wish(journal=journal == b"1", whole=journal == b"whole", seed=seed, carry_bytes=carry_bytes)
+    adapter = found.get(ADAPTER, b"").decode("latin-1")
+    is_whole = journal == b"whole"
+    return Wish(journal=journal == b"1", whole=is_whole, seed=seed, carry_bytes=carry_bytes, adapter=adapter)
 
 
 def _number(name: bytes, value: bytes, limit: int) -> int:

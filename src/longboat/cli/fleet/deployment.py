@@ -71,7 +71,15 @@ def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:
 
 def current_policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:
     book = fleet_key_book(session, fleet.name, asks_for_keys=fleet.gateway.auth == "keys")
-    return policy_of(fleet.gateway, book.keys, book.salt, admins=admins, external=fleet.external, models=fleet.models)
+    return policy_of(
+        fleet.gateway,
+        book.keys,
+        book.salt,
+        admins=admins,
+        external=fleet.external,
+        models=fleet.models,
+        adapters=fleet.adapters(),
+    )
 
 
 def put_fleet(

@@ -35,5 +35,5 @@ class CommandPanels(CommandList):
         "Run": ("demo", "up", "chat", "drain", "down"),
         "Look": ("status", "logs", "usage"),
         "Plan": ("check", "plan", "fit", "cost", "schema"),
-        "Set up": ("node", "engines", "keys", "gateway", "version"),
+        "Set up": ("node", "engines", "adapters", "keys", "gateway", "version"),
     }

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.drains import Drains, read_drains
 from longboat.cluster.fleet.gateway_orders import SlotShares, policy_document
 from longboat.cluster.fleet.membership import Membership
@@ -84,6 +85,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
 
     def _with_leave(self, verdict: Verdict, announcement: Announcement) -> Verdict:
         state = announcement.state
+        verdict = dataclasses.replace(verdict, adapters=wanted_adapters(self._document, state.model))
         if state.phase is Phase.DRAINING:
             stay = self._stays.get(state.replica)
             return dataclasses.replace(verdict, patience_s=stay.patience_s if stay else None)

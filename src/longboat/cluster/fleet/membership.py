@@ -99,6 +99,8 @@ class Membership:
                 resume=member.state.resume,
                 revision=member.state.revision,
                 beats=member.announcement.beats,
+                adapters=member.state.adapters,
+                adapters_held=member.announcement.adapters_held,
             )
             for member in sorted(self._members.values(), key=lambda m: m.order)
             if member.serves(now_s) and not self._is_held_back(member, now_s) and member.state.model in names

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from longboat.cluster.fleet.adapters import adapter_values, room_values
 from longboat.cluster.protocol.names import (
     CONTROLLER_APP,
     CONTROLLER_DEPLOYMENT,
@@ -108,6 +109,7 @@ def controller_document(
         "gateway": gateway_settings(fleet.gateway),
         "policy": plain_policy(policy),
         "planned": dict(planned),
+        "adapters": adapter_values(fleet),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
     }
 
@@ -184,7 +186,9 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
 
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
-    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update", "load"})
+    document: dict[str, Any] = spec.model_dump(mode="json", exclude={"replicas", "update", "load", "adapters"})
+    if spec.adapters is not None:
+        document["adapters"] = room_values(spec.adapters)
     document["engine"]["options"] = spec.engine.given_options
     document["engine"]["args"] = list(arguments_of(spec))
     return document

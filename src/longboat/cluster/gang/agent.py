@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.gang.heartbeat_publisher import DOOR
-from longboat.cluster.gang.log_phase import follow_phases
+from longboat.cluster.gang.phases import follow_phases
 from longboat.cluster.gang.rank_heartbeat import RankHeartbeat
 from longboat.cluster.gang.rank_ports import RankPorts
 from longboat.cluster.gang.revision import revision_of
@@ -25,6 +25,7 @@ from longboat.cluster.protocol.model import ServedModel
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
 from longboat.core.states import Phase, RankState
+from longboat.engines.launch.adapter_store import stage_adapter
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
 
@@ -48,7 +49,7 @@ CAUSE_LINES, TAIL_LINES = 600, 30
 MEMORY_FIRST_S, MEMORY_EVERY_S = 3.0, 15.0
 
 
-class NodeAgent:
+class NodeAgent:  # size: one method for each order of the supervisor, and one for each thing that it watches
     """The owner of one node rank. The gang's supervisor calls its methods; none blocks the loop.
 
     lease_s: None for an agent that lives in its supervisor's process, and dies with it
@@ -113,6 +114,10 @@ class NodeAgent:
         self._spawn(self._follow_phase())
         self._spawn(self._follow_memory(plan))
         return _rank_state(plan, self._node_rank, rank, self._log)
+
+    async def stage(self, source: str, revision: str) -> str:
+        """Put an adapter's contents on this node and return their folder. Raises UserInputError where it cannot."""
+        return await asyncio.to_thread(stage_adapter, Path(source), revision, home_folder())
 
     async def renew(self) -> RankHealth:
         """Note that the supervisor is alive, and say how the rank is."""

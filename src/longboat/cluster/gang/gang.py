@@ -11,6 +11,7 @@ from longboat.cluster.gang.heartbeat_publisher import GangPulse
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
 from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort
+from longboat.core.errors import UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankPlan
 from longboat.core.states import RankState
 from longboat.engines.contract import EngineAdapter
@@ -88,6 +89,14 @@ class Gang:
                 raise answer
         self.ranks = tuple(answer for answer in answers if isinstance(answer, RankState))
         return self.ranks
+
+    async def stage(self, source: str, revision: str) -> str:
+        """Put an adapter's contents on all nodes and return their folder, which must be the same everywhere."""
+        folders = set(await asyncio.gather(*(agent.stage(source, revision) for agent in self._agents)))
+        if len(folders) > 1:
+            what = f"the nodes keep {source} in different folders: {', '.join(sorted(folders))}"
+            raise UserInputError(what, hint="set LONGBOAT_HOME to the same folder on every node")
+        return folders.pop()
 
     async def first_loss(self) -> RankLoss:
         """Return as soon as any rank, agent or link of the gang is lost."""
@@ -176,6 +185,7 @@ def _plan(model: ServedModel, shape: GangShape, identity: GangIdentity, facts: S
         media=model.media,
         extra_args=model.engine.args,
         options=model.engine.options,
+        adapters=model.adapters,
         api_key=identity.api_key,
     )
 

@@ -33,6 +33,7 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
         engine,
         str(model.context),
         *((model.task,) if model.task != GENERATE else ()),
+        *([f"adapters up to rank {model.adapters.rank}"] if model.adapters is not None else []),
         *_flags(model.engine.args, adapter_for(model.engine.kind).harmless_flags()),
     ):
         digest.update(part.encode() + b"\0")

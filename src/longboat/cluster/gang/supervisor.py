@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from longboat.cluster.gang.adapter_keeper import AdapterKeeper, KnownAdapters
 from longboat.cluster.gang.card_turn import card_turn
 from longboat.cluster.gang.drain_tracker import DRAIN_S
 from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
-from longboat.cluster.gang.phase_clock import PhaseClock
+from longboat.cluster.gang.phases import PhaseClock
 from longboat.cluster.gang.probe import wait_for_token
 from longboat.cluster.gang.resume_prover import ResumeProver
 from longboat.cluster.protocol.messages import Announcement, RankLoss
@@ -73,6 +74,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._changed = asyncio.Event()
         self._proof = ResumeProver(self._changed.set)
         self._metrics = EngineMetrics(self._gang, self._adapter)
+        self._adapters = AdapterKeeper(self._gang, self._changed.set) if model.adapters is not None else None
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
         self._leaving = False
         self._leave_by_s = 0.0
@@ -139,6 +141,9 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         """Wait until a token or an embedding came, and a moment longer for the engine to prove how it resumes."""
         url = self._gang.url
         await wait_for_token(url, probe, api_key, on_refusal=self._note)
+        if self._adapters is not None:
+            self._tasks.append(asyncio.create_task(self._adapters.run()))
+            await self._adapters.wait_first()
         if self._model.task != GENERATE:
             self._proof.leave_out(f"{self._model.task}: nothing is streamed, another replica repeats a lost request")
             return
@@ -232,6 +237,8 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         except Exception as error:
             log.debug("the controller did not take the announcement: %r", error)
             return
+        if verdict.adapters is not None and self._adapters is not None:
+            self._adapters.take(verdict.adapters)
         if verdict.patience_s is not None:
             self._leave_by_s = time.monotonic() + verdict.patience_s
         if verdict.leave and self.phase is Phase.READY and self._ordered is None:
@@ -242,6 +249,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             self._die(verdict.reason)
 
     def _announcement(self) -> Announcement:
+        known = self._adapters.known if self._adapters is not None else KnownAdapters()
         state = ReplicaState(
             model=self._model.name,
             replica=self._identity.replica,
@@ -258,12 +266,16 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             resume_detail=self._proof.best.detail,
             revision=self._gang.revision,
             actual=self._metrics.actual(),
+            adapters=known.revisions,
+            adapters_held=known.held,
+            adapter_problems=known.problems,
         )
         plan = self._gang.plan
         return Announcement(
             state=state,
             slot=self._slot(),
             capacity=self._adapter.capacity(plan) if plan else None,
+            adapters_held=self._model.adapters.held if self._model.adapters is not None else 0,
             beats=self._gang.beats,
             api_key=self._identity.api_key,
             log_tail=self._log_tail,

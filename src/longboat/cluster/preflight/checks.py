@@ -15,6 +15,7 @@ from longboat.catalog.formats.hf_config import read_config
 from longboat.catalog.read_model import read_gguf
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
+from longboat.cluster.preflight.adapters import AdapterFinding, find_adapter
 from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import LongboatError, UserInputError
 from longboat.engines.registry import adapter_for
@@ -38,6 +39,7 @@ class PreflightRequest:
     gateway: tuple[str, int] | None
     tls: tuple[str, str] | None = None
     redis_url: tuple[str | None, str | None] | None = None
+    adapters: tuple[str, ...] = ()  # folders of LoRA adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class NodeFindings:
     redis_problem: str = ""
     memory_bytes: int = 0
     accelerator: str = ""
+    adapters: Mapping[str, AdapterFinding] = field(default_factory=dict)  # by folder
 
 
 def inspect_node(request: PreflightRequest) -> NodeFindings:
@@ -94,6 +97,7 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
         redis_problem=_redis_problem(*request.redis_url) if request.redis_url else "",
         memory_bytes=node_memory_bytes(),
         accelerator=accelerator_name(),
+        adapters={path: find_adapter(path) for path in request.adapters},
     )
 
 

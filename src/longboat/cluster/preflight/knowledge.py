@@ -14,16 +14,18 @@ from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cluster.preflight.checks import NodeFindings
 from longboat.core.errors import LongboatError, UserInputError
-from longboat.core.plan import EngineMemory
+from longboat.core.plan import AdapterRoom, EngineMemory
+from longboat.engines.card_parts import planned_memory
 from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.inputs import PlannerInputs
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration
+from longboat.spec.types.adapters import DEFAULT_RANK
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.source import is_gguf, is_local_path
 
-__all__ = ("Basis", "built_in_basis", "shape_of_file", "with_knowledge")
+__all__ = ("Basis", "built_in_basis", "shape_of", "shape_of_file", "with_knowledge")
 
 HUB = "hf:"
 
@@ -57,12 +59,12 @@ def with_knowledge(
     memory: dict[str, EngineMemory] = {}
     for model in fleet.models:
         platform = inputs.platforms.get(model.name, "cpu")
-        told = adapter_for(model.engine.kind).planned_memory(arguments_of(model), platform, model.resources.gpus)
+        told = planned_memory(adapter_for(model.engine.kind), arguments_of(model), platform, model.resources.gpus)
         if told is None:
             continue
-        memory[model.name] = told
+        memory[model.name] = replace(told, adapters=_room(model))
         try:
-            shapes[model.name] = _shape(model, findings, basis)
+            shapes[model.name] = shape_of(model, findings, basis)
         except LongboatError as error:
             unknown[model.name] = error.message
     return replace(
@@ -77,7 +79,12 @@ def with_knowledge(
     )
 
 
-def _shape(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape:
+def _room(model: ModelSpec) -> AdapterRoom | None:
+    spec = model.adapters
+    return AdapterRoom(slots=spec.slots, held=spec.num_held, rank=spec.rank or DEFAULT_RANK) if spec else None
+
+
+def shape_of(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape:
     """Find the model's shape. Raises LongboatError where it cannot be found out."""
     if is_builtin(model.source):
         told = describe(model.source)

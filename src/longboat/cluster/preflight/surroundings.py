@@ -12,6 +12,7 @@ from longboat.builtin import describe, is_builtin, names
 from longboat.catalog.formats.hf_config import facts_from_config, read_config
 from longboat.catalog.formats.model_facts import ModelConfig
 from longboat.catalog.readers.gguf_shape import facts_from_shape
+from longboat.cluster.preflight.adapters import Findings, adapter_paths, adapter_problems, with_adapter_facts
 from longboat.cluster.preflight.checks import NodeFindings, PreflightRequest, inspect_node
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis, shape_of_file, with_knowledge
 from longboat.cluster.protocol.model import read_engine
@@ -97,8 +98,11 @@ def checked_plan(
         gateway=(fleet.gateway.host, fleet.gateway.port),
         tls=(tls.certificate, tls.key) if tls else None,
         redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,
+        adapters=adapter_paths(fleet),
     )
     findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
+    adapters = _adapter_findings(nodes, findings)
+    fleet = with_adapter_facts(fleet, adapters, options.running)
     inputs = with_knowledge(_inputs(fleet, nodes, findings), fleet, findings, basis or built_in_basis())
     kept = {name: wanted_model(model) for name, model in options.kept.items()}
     running = {model.name: model for model in wanted_models(options.running)} if options.running else {}
@@ -113,6 +117,7 @@ def checked_plan(
         *_engine_problems(fleet, nodes, findings),
         *_lacking(fleet, plan.shapes, nodes, findings),
         *engine_problems(fleet),
+        *adapter_problems(fleet, adapters, inputs.shapes),
     ]
     if problems:
         message = f"{len(problems)} problems, nothing was started" if len(problems) > 1 else str(problems[0])
@@ -123,6 +128,10 @@ def checked_plan(
             shapes[model.name] = _with_reason(shapes[model.name], task_reason(model, inputs.facts.get(model.name)))
     overridden = decision.problems if options.force else ()
     return CheckedPlan(fleet=fleet, shapes=shapes, decision=decision, overridden=overridden)
+
+
+def _adapter_findings(nodes: Sequence[Node], findings: Mapping[str, NodeFindings]) -> Findings:
+    return {node.hostname or node.address: findings[node.node_id].adapters for node in nodes}
 
 
 def _with_reason(shape: GangShape, reason: str) -> GangShape:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from longboat.cluster.protocol.model import WantedAdapter
 from longboat.core.states import EndpointTable, ReplicaState
 
 __all__ = (
@@ -69,6 +70,7 @@ class Announcement:
     state: ReplicaState
     slot: int  # number of the replica among its siblings
     capacity: int | None = None  # requests that the engine works on at the same time; None: not known yet
+    adapters_held: int = 0  # adapters that the engine keeps in memory at most
     beats: str = ""  # host:port that publishes the gang's heartbeats; empty: none
     api_key: str = field(default="", repr=False)  # of the engine
     log_tail: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ class Verdict:
     reason: str = ""
     leave: bool = False  # finish the running requests, then end
     patience_s: float | None = None  # longest wait for them from now; None: as before
+    adapters: tuple[WantedAdapter, ...] | None = None  # that the engine is to know; None: as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longboat.core.media import MediaRules
-from longboat.core.plan import GangShape, RankResources
+from longboat.core.plan import AdapterRoom, GangShape, RankResources
 from longboat.core.tasks import GENERATE, Task
 from longboat.spec.types.media import MediaSpec
 
-__all__ = ("EngineSettings", "GangIdentity", "ServedModel", "read_engine", "read_model", "read_shape")
+__all__ = ("EngineSettings", "GangIdentity", "ServedModel", "WantedAdapter", "read_engine", "read_model", "read_shape")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,16 @@ class ServedModel:
     context: int | None = None  # tokens of the longest request; None: what the model can do
     task: Task = GENERATE  # what the model is for
     media: MediaRules = field(default_factory=MediaRules)  # what its requests may hold
+    adapters: AdapterRoom | None = None  # None: its engine knows no adapters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedAdapter:
+    """An adapter that all replicas of a model are to know."""
+
+    name: str  # that clients use
+    source: str  # folder on the nodes
+    revision: str  # digest of what the folder must hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +68,7 @@ def read_model(values: Mapping[str, Any]) -> ServedModel:
         context=values.get("context"),
         task=values.get("task", GENERATE),
         media=MediaSpec.model_validate(values.get("media", {}), strict=False).rules,
+        adapters=AdapterRoom(**values["adapters"]) if values.get("adapters") else None,
     )
 
 

@@ -13,6 +13,7 @@ from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, RankPlan
 from longboat.core.states import Phase
 from longboat.core.tasks import GENERATE
+from longboat.engines.card_parts import part_of_card
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -99,7 +100,7 @@ class SglangAdapter(EngineAdapter):
             raise ValueError("SGLang is started from an engine environment")
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
-        args = _arguments(plan, rank, on_cpu, self.part_of_card(plan.shape.resources.num_gpus))
+        args = _arguments(plan, rank, on_cpu, part_of_card(self, plan.shape.resources.num_gpus))
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),

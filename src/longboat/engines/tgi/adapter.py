@@ -14,6 +14,7 @@ from typing import ClassVar
 from longboat.core.errors import Problem
 from longboat.core.plan import GangPlan, GangShape
 from longboat.core.states import Phase
+from longboat.engines.card_parts import part_of_card
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -73,7 +74,7 @@ class TgiAdapter(EngineAdapter):
 
     def _part(self, plan: GangPlan) -> tuple[str, ...]:
         """Return the limit of memory on a card that others share, unless the user set it."""
-        found = self.part_of_card(plan.shape.resources.num_gpus)
+        found = part_of_card(self, plan.shape.resources.num_gpus)
         return () if self.memory_flag in plan.extra_args else tuple(word for pair in found for word in pair)
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:

@@ -13,6 +13,7 @@ from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, GangShape, RankPlan
 from longboat.core.states import Phase
 from longboat.core.tasks import GENERATE, POOLING_TASKS
+from longboat.engines.card_parts import part_of_card
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -88,6 +89,7 @@ class VllmAdapter(EngineAdapter):
     abilities: ClassVar[frozenset[Ability]] = frozenset(
         (
             *("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "speculative", "media"),
+            "adapters",
             *POOLING_TASKS,
         )
     )
@@ -121,7 +123,7 @@ class VllmAdapter(EngineAdapter):
             raise ValueError("vLLM is started from an engine environment")
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
-        part = self.part_of_card(plan.shape.resources.num_gpus)
+        part = part_of_card(self, plan.shape.resources.num_gpus)
         args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu, part))
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
@@ -178,11 +180,20 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
         args += ["--host", rank.address, "--port", str(rank.ports["api"])]
         args += ["--middleware", MIDDLEWARE]
     args += [*split_arguments(plan, rank), *task_arguments(plan.task), *media_arguments(plan.media)]
+    args += _adapter_arguments(plan)
     defaults: list[tuple[str, ...]] = [("--max-model-len", str(plan.context_tokens or "auto"))]
     defaults += _CPU_DEFAULTS if on_cpu else part
     if rank.node_rank == 0 and plan.task == GENERATE:
         defaults += _MODEL_DEFAULTS.get(plan.source, ())
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
+
+
+def _adapter_arguments(plan: GangPlan) -> list[str]:
+    room = plan.adapters
+    if room is None:
+        return []
+    counts = ("--max-loras", room.slots), ("--max-cpu-loras", room.held), ("--max-lora-rank", room.rank)
+    return ["--enable-lora", *(word for flag, number in counts for word in (flag, str(number)))]
 
 
 def _rank_env(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> dict[str, str | None]:

@@ -15,6 +15,7 @@ _NODES = "leave it out: Longboat sets it for every rank of the gang"
 _ADDRESS = "leave it out: the engine listens where the gateway expects it; set the gateway's host and port instead"
 _KEY = "leave it out: each engine gets its own secret, which only the gateway knows"
 _TASK = "set the model's task instead: task: embed, rerank, classify or reward"
+_ADAPTERS = "set the model's adapters instead: adapters: {slots: 8, entries: [/adapters/support]}"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 
 OWNED_FLAGS: dict[str, str] = {
@@ -51,6 +52,11 @@ OWNED_FLAGS: dict[str, str] = {
     "--spec-model": _SPECULATIVE,
     "--spec-tokens": _SPECULATIVE,
     "--enable-expert-parallel": "set the model's split.expert instead",
+    "--enable-lora": _ADAPTERS,
+    "--lora-modules": _ADAPTERS,
+    "--max-loras": _ADAPTERS,
+    "--max-cpu-loras": _ADAPTERS,
+    "--max-lora-rank": _ADAPTERS,
 }
 """Flag → what to do instead of setting it. Every ``--data-parallel-…`` flag counts as the last one."""
 

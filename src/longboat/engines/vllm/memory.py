@@ -23,7 +23,6 @@ UNKNOWN = (
     "--kv-offloading-size",
     "--num-gpu-blocks-override",
     "--speculative-config",
-    "--enable-lora",
     "--additional-config",
     "--prefill-context-parallel-size",
     "--decode-context-parallel-size",

@@ -51,7 +51,8 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.live = LivePolicy(config.policy or Policy(), ())
         self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
         self.table.set_external(self.live.policy.external)
-        self.live = self.live.with_models(self.table.models)
+        self.table.set_adapters(self.live.policy.adapters)
+        self.live = self.live.with_models(self.table.names)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
         self.owners = ResponseAffinity()
@@ -96,14 +97,15 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         if not self.table.offer(epoch, table):
             return False
         if self.table.models != models:
-            self.live = self.live.with_models(self.table.models)
+            self.live = self.live.with_models(self.table.names)
         return True
 
     def offer_policy(self, document: bytes) -> bool:
         """Take a policy. :raises UserInputError: it cannot be read."""
         policy = decode_policy(document)
         self.table.set_external(policy.external)
-        self.live = LivePolicy(policy, self.table.models, digest_of_policy(document))
+        self.table.set_adapters(policy.adapters)
+        self.live = LivePolicy(policy, self.table.names, digest_of_policy(document))
         self.table.set_queue(policy.queue)
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         return True

@@ -48,7 +48,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._answer = AnswerRelay(state, client, call)
         self._session = ResumeSession(state, call)
         self._view = _View(state, call)
-        self._life = life.begin(_terms_of(call))
+        self._life = life.begin(_terms_of(call, state.table.adapters_among(call.pools)))
         self._visit: Visit | None = None  # at the engine that works on it
         self._waits = Waits(state, call, self)
         self._blame: Blame | None = None  # made when an engine was lost in its first steps
@@ -323,10 +323,11 @@ class _View:
         return deaths.is_poison(call.path, call.sent_body)
 
 
-def _terms_of(call: Call) -> life.Terms:
+def _terms_of(call: Call, adapters: frozenset[str]) -> life.Terms:
     facts = call.facts
     return life.Terms(
         call.pools,
+        adapters=adapters,
         deadline_s=call.deadline_s,
         pinned=call.pinned,
         needs_slot=facts is not None,

@@ -51,8 +51,11 @@ class Engine(EndpointView, Protocol):
 
     @property
     def resume(self) -> ResumeLevel: ...
-    @property
-    def revision(self) -> str: ...
+    def revision_of(self, model: str) -> str:
+        """Return the revision of what answers there by this name."""
+
+    def holds(self, adapter: str) -> bool:
+        """Return whether it has the adapter in memory."""
 
 
 class View(Protocol):
@@ -77,7 +80,17 @@ class View(Protocol):
 class Terms:
     """What a request was admitted with. It never changes."""
 
-    __slots__ = ("began_s", "deadline_s", "needs_slot", "overflow", "pinned", "pools", "revision", "streams")
+    __slots__ = (
+        "adapters",
+        "began_s",
+        "deadline_s",
+        "needs_slot",
+        "overflow",
+        "pinned",
+        "pools",
+        "revision",
+        "streams",
+    )
 
     def __init__(
         self,
@@ -90,7 +103,9 @@ class Terms:
         revision: str | None = None,
         overflow: Overflowing | None = None,
         began_s: float = 0.0,
+        adapters: frozenset[str] = frozenset(),
     ) -> None:
+        self.adapters = adapters  # those of the models that are adapters
         self.pools = pools  # models: the first choice, its fallbacks, and the one for overflow
         self.overflow = overflow  # where it goes that waits too long
         self.began_s = began_s  # when it was admitted

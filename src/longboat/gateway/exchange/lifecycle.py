@@ -14,6 +14,7 @@ from longboat.gateway.exchange import life
 from longboat.gateway.exchange.life import Action, Engine, Event, Life, Phase, View
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.responses import Refusal
+from longboat.routing.adapters import pick_with_adapter
 from longboat.routing.pick import pick
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def unresumable(request: Life, event: Event, view: View) -> Action | None:
             return life.Refuse(
                 error_responses.no_rest("no replica makes its events so that they meet the point that was named")
             )
-    if request.terms.revision is not None and _all_differ(view.endpoints(request.model), request.terms.revision):
+    if request.terms.revision is not None and _all_differ(request, view.endpoints(request.model)):
         return life.Refuse(error_responses.no_rest(f"every replica of {request.model!r} is of another revision now"))
     return None
 
@@ -255,8 +256,8 @@ def resume(request: Life, event: Event, view: View) -> Action | None:
         return life.Refuse(error_responses.answer_lost("its model has left the fleet"))
     if event is not life.TURN:
         return life.ASK_TURN
-    engine = pick(_able(request, endpoints), turn=view.next_turn(), tried=request.past.tried, overfull=True)
-    return life.Send(engine, "it is of the same revision and goes on") if engine is not None else None
+    found = _chosen(request, _able(request, endpoints), view.next_turn(), overfull=True)
+    return life.Send(found[0], "it is of the same revision and goes on") if found is not None else None
 
 
 def retry(request: Life, view: View) -> Action | None:
@@ -271,10 +272,11 @@ def retry(request: Life, view: View) -> Action | None:
     if lacks_slot:
         return life.OFFER if any([e.ready for e in able]) else None
     turn = view.next_turn()
-    engine = pick(able, turn=turn, tried=past.tried) or pick(able, turn=turn, tried=past.tried, overfull=True)
-    if engine is None:
+    found = _chosen(request, able, turn) or _chosen(request, able, turn, overfull=True)
+    if found is None:
         return None
-    return life.Send(engine, "" if past is life.NO_PAST else past.failure and "another gave no answer")
+    engine, why = found
+    return life.Send(engine, why if past is life.NO_PAST else past.failure and "another gave no answer")
 
 
 def fall_back(request: Life, view: View) -> Action | None:
@@ -308,6 +310,15 @@ def park(request: Life, view: View, now_s: float) -> Action | None:
 # what the rules ask
 
 
+def _chosen(request: Life, able: Sequence[Engine], turn: int, *, overfull: bool = False) -> tuple[Engine, str] | None:
+    """Return the engine that the request goes to, and why this one; empty where it goes without saying."""
+    tried, model = request.past.tried, request.model
+    if model in request.terms.adapters:
+        return pick_with_adapter(able, model, turn=turn, tried=tried, overfull=overfull)
+    engine = pick(able, turn=turn, tried=tried, overfull=overfull)
+    return None if engine is None else (engine, "")
+
+
 def _able(request: Life, endpoints: Sequence[Engine]) -> Sequence[Engine]:
     """Return the engines that can answer this request, or continue its answer."""
     pinned = request.terms.pinned
@@ -316,7 +327,7 @@ def _able(request: Life, endpoints: Sequence[Engine]) -> Sequence[Engine]:
     revision = request.past.revision if request.has_content else request.terms.revision
     if revision is None and not request.has_content:
         return endpoints
-    return [e for e in endpoints if e.resume is not _NO_RESUME and e.revision == revision]
+    return [e for e in endpoints if e.resume is not _NO_RESUME and e.revision_of(request.model) == revision]
 
 
 def _has_other(request: Life, key: str, view: View) -> bool:
@@ -327,9 +338,10 @@ def _has_other(request: Life, key: str, view: View) -> bool:
     return any([e.ready and e.key != key and e.key not in past.tried for e in view.endpoints(request.model) or ()])
 
 
-def _all_differ(endpoints: Sequence[Engine] | None, revision: str) -> bool:
+def _all_differ(request: Life, endpoints: Sequence[Engine] | None) -> bool:
     """Return whether there are engines, and each is known to be of another revision."""
-    return bool(endpoints) and all([e.revision and e.revision != revision for e in endpoints or ()])
+    found = [e.revision_of(request.model) for e in endpoints or ()]
+    return bool(found) and all([revision and revision != request.terms.revision for revision in found])
 
 
 def _is_worth_trying(request: Life, view: View) -> bool:

@@ -51,6 +51,7 @@ class ResumeSession:
             )
         if resume_state is None:
             return self._prepare_whole(upstream, body, sent_s)
+        resume_state.model = call.pool
         self.first_tokens = resume_state.num_tokens
         if resumes:
             self.watch = Watch(sent_s, self.first_tokens)
@@ -63,6 +64,7 @@ class ResumeSession:
         if self.journal is None:
             return b"", body
         self.watch = Watch(sent_s, 0)
+        self.journal.model = call.pool
         return self.journal.carry(upstream, body)
 
     @property

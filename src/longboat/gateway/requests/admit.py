@@ -19,7 +19,13 @@ from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import request_digest
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.http.strict_json import decode_object
-from longboat.gateway.requests.local_responses import is_local_path, local_answer, model_in_query, visible_models
+from longboat.gateway.requests.local_responses import (
+    is_local_path,
+    local_answer,
+    may_use,
+    model_in_query,
+    visible_models,
+)
 from longboat.gateway.resume.event_ids import Point
 from longboat.gateway.resume.reconnect import ResumeToken
 
@@ -163,7 +169,7 @@ def _route(request: Request, plan: HeadPlan, facts: Facts, body: bytes) -> Resol
 
 def _forbidden(state: GatewayState, tenant: TenantPolicy, facts: Facts, route: Resolution) -> Refusal | None:
     names, limit = tenant.models, tenant.max_context_tokens
-    if names is not None and facts.model not in names and route.pools[0] not in names:
+    if names is not None and facts.model not in names and not may_use(state, tenant, route.pools[0]):
         return error_responses.model_not_allowed(facts.model, visible_models(state, tenant))
     if limit is not None and facts.context_tokens > limit:
         return error_responses.context_too_long(facts.context_tokens, limit)

@@ -14,7 +14,7 @@ from longboat.gateway.http import error_responses
 from longboat.gateway.http.request import Request
 from longboat.gateway.http.responses import Refusal, json_answer
 
-__all__ = ("is_local_path", "local_answer", "model_in_query", "visible_models")
+__all__ = ("is_local_path", "local_answer", "may_use", "model_in_query", "visible_models")
 
 _LOCAL = frozenset(("/v1/models", "/health", "/ping", "/livez", "/readyz", "/version", "/openapi.json"))
 _MODEL_PREFIX = "/v1/models/"
@@ -71,9 +71,17 @@ def _document(
 
 def visible_models(state: GatewayState, tenant: TenantPolicy) -> tuple[str, ...]:
     """Return the models and aliases that the tenant may use, in the table's order and then the aliases."""
-    models = state.table.models
+    models = state.table.names
     names = (*models, *(name for name in state.live.rules.known_names() if name not in models))
-    return names if tenant.models is None else tuple(name for name in names if name in tenant.models)
+    return tuple(name for name in names if may_use(state, tenant, name))
+
+
+def may_use(state: GatewayState, tenant: TenantPolicy, name: str) -> bool:
+    """Return whether the tenant may ask for a model, an alias or an adapter by this name."""
+    owners = state.live.rules.owners.get(name)
+    if owners is not None:
+        return tenant.name in owners
+    return tenant.models is None or name in tenant.models or state.table.adapted_by(name) in tenant.models
 
 
 def model_in_query(target: bytes, names: tuple[str, ...]) -> str | None:
@@ -93,4 +101,6 @@ def _models(state: GatewayState, tenant: TenantPolicy, path: str) -> tuple[int, 
 
 
 def _model(state: GatewayState, name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}
+    card = {"id": name, "object": "model", "created": state.created_s, "owned_by": "longboat"}
+    parent = state.table.adapted_by(name)
+    return {**card, "root": name, "parent": parent} if parent else card

@@ -39,12 +39,25 @@ def whole_journal_of(facts: object) -> WholeJournal | None:
 class WholeJournal:
     """The tokens of one answer as engines tell them while they make it, and at last the answer itself."""
 
-    __slots__ = ("_ids", "_level", "_new", "_revision", "_tail", "answer", "carries", "engine_steps", "status", "told")
+    __slots__ = (
+        "_ids",
+        "_level",
+        "_new",
+        "_revision",
+        "_tail",
+        "answer",
+        "carries",
+        "engine_steps",
+        "model",
+        "status",
+        "told",
+    )
 
     def __init__(self, num_choices: int) -> None:
         self._ids = [array("I") for _ in range(num_choices)]
         self._new: list[array[int]] = []
         self._revision = ""
+        self.model = ""  # the name that the present engine is asked for: the model's, or an adapter's
         self._level = ResumeLevel.CARRIED
         self._tail = b""
         self.told = False  # an engine began to tell tokens
@@ -60,8 +73,8 @@ class WholeJournal:
         self._keep_longer()
         if upstream.resume is ResumeLevel.NONE:
             return b"", body
-        if upstream.revision != self._revision:
-            self._revision, self._ids = upstream.revision, [array("I") for _ in self._ids]
+        if (revision := upstream.revision_of(self.model)) != self._revision:
+            self._revision, self._ids = revision, [array("I") for _ in self._ids]
         prior = [ids[:-1].tolist() for ids in self._ids]  # the last one may have ended its choice: it does so again
         if self._level is ResumeLevel.NONE or not any(prior):
             return _LINE, body

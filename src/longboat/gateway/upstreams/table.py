@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.external import ExternalModel
-from longboat.core.policy import QueuePolicy
+from longboat.core.policy import AdapterRights, QueuePolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstreams.external_endpoints import ExternalEndpoints
@@ -18,6 +19,7 @@ from longboat.routing.capacity.slots import Demand
 __all__ = ("LiveTable",)
 
 MOVED = "it is taken out of use"
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class LiveTable:  # size: endpoints come from tables and from policies, and all of the gateway asks for them
@@ -31,6 +33,7 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         self.version = 0
         self.table: EndpointTable | None = None
         self.models: tuple[str, ...] = ()
+        self._adapted: dict[str, str] = {}  # adapter → the model that it adapts
         self._own: tuple[Upstream, ...] = ()  # the endpoints of the table
         self._external = ExternalEndpoints(limits)
         self._pools: dict[str, Pool] = {}
@@ -77,16 +80,42 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         if self._external.refresh(now_s):
             self._fill_pools()
 
+    def set_adapters(self, adapters: Iterable[AdapterRights]) -> None:
+        """Take the adapters; requests that wait for one look again."""
+        self._adapted = {adapter.name: adapter.model for adapter in adapters}
+        for pool in self._pools.values():
+            if pool.parked:
+                pool.wake()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models, and the adapters of those."""
+        if not self._adapted:
+            return self.models
+        return (*self.models, *(name for name, model in self._adapted.items() if model in self._pools))
+
+    def adapted_by(self, name: str) -> str:
+        """Return the model that this adapter adapts; empty where the name is not an adapter's."""
+        return self._adapted.get(name, "")
+
+    def adapters_among(self, names: Iterable[str]) -> frozenset[str]:
+        """Return those of ``names`` that are adapters."""
+        return frozenset(name for name in names if name in self._adapted) if self._adapted else _NO_NAMES
+
     def pool(self, model: str) -> Pool | None:
-        """Return a model's endpoints and queue; None where the fleet has no such model."""
-        return self._pools.get(model)
+        """Return the endpoints and the queue of a model, or of an adapter's model; None where there is no such name."""
+        pool = self._pools.get(model)
+        return self._pools.get(self._adapted.get(model, "")) if pool is None and self._adapted else pool
 
     def pools(self) -> list[Pool]:
         return list(self._pools.values())
 
     def endpoints(self, model: str) -> tuple[Upstream, ...] | None:
-        """Return the endpoints of a model; None where the fleet has no such model."""
+        """Return the endpoints of a model, or those that serve an adapter; None where the fleet has no such name."""
         pool = self._pools.get(model)
+        if pool is None and model in self._adapted:
+            base = self._pools.get(self._adapted[model])
+            return None if base is None else tuple(u for u in base.upstreams if model in u.adapters)
         return None if pool is None else pool.upstreams
 
     def upstreams(self) -> list[Upstream]:

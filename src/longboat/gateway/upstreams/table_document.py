@@ -26,6 +26,8 @@ _ENDPOINT_KINDS: dict[str, type | tuple[type, ...]] = {
     "revision": str,
     "beats": str,
     "moving": bool,
+    "adapters": dict,
+    "adapters_held": int,
 }
 _LEVELS = frozenset(level.value for level in ResumeLevel)
 _REQUIRED = ("model", "replica", "generation", "url")
@@ -64,6 +66,9 @@ def _endpoint(item: Any) -> Endpoint:
     for name in ("api_key", "url", "replica"):  # they become parts of header lines
         if not (text := item.get(name, "")).isascii() or not text.isprintable():
             raise TypeError(f"{name} is not plain printable text")
+    for word in (word for pair in item.get("adapters", {}).items() for word in pair):  # they too
+        if not isinstance(word, str) or not word.isascii() or not word.isprintable() or " " in word:
+            raise TypeError("adapters is not names and revisions")
     missing = [name for name in _REQUIRED if name not in item]
     if missing:
         raise KeyError(missing[0])

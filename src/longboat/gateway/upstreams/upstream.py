@@ -46,6 +46,9 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "_base_path",
         "_doubted",
         "_own_lines",
+        "_used_adapters",
+        "adapters",
+        "adapters_held",
         "address",
         "announced_ready",
         "api_key",
@@ -102,6 +105,9 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         self.gone = False  # it left the table
         self.connections = IdleConnections(self.target, limits.connect_timeout_s, address)
         self._doubted = False
+        self.adapters = endpoint.adapters  # that it serves → revision of their contents
+        self.adapters_held = endpoint.adapters_held  # most that its engine has in memory
+        self._used_adapters: dict[str, None] = {}  # by this process, the last one last
         authorization = f"authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
         self._base_path = base_path.encode("latin-1")
         self._own_lines = f"host: {authority}\r\n{authorization}".encode("latin-1")
@@ -151,6 +157,26 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         self.ready = endpoint.ready and not self.lost
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
         self.leaving = endpoint.moving
+        self.adapters, self.adapters_held = endpoint.adapters, endpoint.adapters_held
+
+    def revision_of(self, model: str) -> str:
+        """Return the revision of what answers here by this name: the model's own, or with that of an adapter."""
+        content = self.adapters.get(model)
+        return self.revision if content is None or not self.revision else f"{self.revision}+{content}"
+
+    def holds(self, adapter: str) -> bool:
+        """Return whether its engine has the adapter in memory, by the requests of this process."""
+        return f"{adapter}@{self.adapters.get(adapter)}" in self._used_adapters
+
+    def use_adapter(self, adapter: str) -> bytes:
+        """Note that a request for the adapter is sent. Return the header line that names its contents."""
+        key = f"{adapter}@{self.adapters.get(adapter, '')}"
+        used = self._used_adapters
+        used.pop(key, None)
+        used[key] = None
+        while len(used) > max(1, self.adapters_held):
+            del used[next(iter(used))]
+        return f"x-longboat-adapter: {key}\r\n".encode("latin-1", "replace")
 
     def mark_down(self, detail: str, reason: str = "heartbeat") -> None:
         """Send nothing there any more, and move its streams elsewhere. reason: one word, for counting"""

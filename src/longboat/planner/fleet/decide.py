@@ -184,7 +184,7 @@ class _Decider:
         if tokens := wanted.speculative_tokens:
             note = f"planned as if no proposal were accepted: a step gives 1 to {1 + tokens} tokens, 1 is assumed"
             self.notes.setdefault(wanted.name, []).append(note)
-        for doubt in (*(_shortened(forecast, model) if model else ()), *verdict.doubts):
+        for doubt in (*(_shortened(forecast, model) if model else ()), *_room(forecast), *verdict.doubts):
             self.notes.setdefault(wanted.name, []).append(doubt)
         certain = forecast.fit.fits or self.asked[wanted.name].is_decided
         if verdict.refusal and certain and not _runs(wanted, self.running):
@@ -275,3 +275,12 @@ def _shortened(forecast: Forecast, model: KnownModel) -> tuple[str, ...]:
         return ()
     lengths = f"prompts of {told.prompt_tokens} and answers of {told.output_tokens} tokens"
     return (f"planned for {lengths}: the cache holds no longer ones",)
+
+
+def _room(forecast: Forecast) -> tuple[str, ...]:
+    """Return a note about the memory that the room for adapters takes."""
+    room, ranks = forecast.fit.load.adapters, forecast.fit.ranks
+    if room is None or not ranks:
+        return ()
+    taken = max(rank.overhead.get("adapters", 0) for rank in ranks)
+    return (f"room for adapters ({room.slots} slots of rank {room.rank}) takes {taken / 2**20:.0f} MiB of each rank",)

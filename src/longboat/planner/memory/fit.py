@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.memory.adapter_room import adapter_bytes
 from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
 from longboat.planner.memory.divide import Obstacle, find_obstacle
 from longboat.planner.memory.kv_room import StageCaches, max_context, stage_caches
@@ -155,6 +156,7 @@ def _ranks(
         if (card, last) not in known:
             known[card, last] = overhead_of(card, shape, split, load, last=last)
         overhead = _with_copies(known[card, last], card, load, weights[stage])
+        overhead = _with_adapters(overhead, card, shape, split, load, stage)
         ranks.append(_rank(card, split, load, index, weights[stage], overhead, one[stage]))
     return tuple(ranks)
 
@@ -162,6 +164,16 @@ def _ranks(
 def _with_copies(overhead: Mapping[str, int], card: Card, load: Load, weights: Mapping[str, int]) -> Mapping[str, int]:
     copies = packed_bytes(weights) if is_wide(card, load) else 0
     return {**overhead, "packed copies": copies} if copies else overhead
+
+
+def _with_adapters(
+    overhead: Mapping[str, int], card: Card, shape: ModelShape, split: Split, load: Load, stage: int
+) -> Mapping[str, int]:
+    if load.adapters is None:
+        return overhead
+    number_bytes = 4 if is_wide(card, load) else 2
+    room = adapter_bytes(shape, split, load.adapters, number_bytes=number_bytes, in_host=card.kind == "cpu")
+    return {**overhead, "adapters": room[stage]}
 
 
 def _rank(

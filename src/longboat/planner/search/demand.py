@@ -72,6 +72,7 @@ class Demand:
             weight_bits=told.weight_bits,
             kv_bits=told.kv_bits,
             memory_ratio=told.memory_ratio,
+            adapters=told.adapters,
             cache_bytes=told.cache_bytes,
             cache_tokens=told.cache_tokens,
             graphs=told.graphs,

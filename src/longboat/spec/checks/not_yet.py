@@ -36,7 +36,6 @@ LATER: tuple[Later, ...] = (
     *_table(MODEL, "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
     *_table((), "service levels", "write load: {ttft_ms: 500, itl_ms: 50} in a model", "slo"),
     *_table(MODEL, "service levels", "write load: {ttft_ms: 500, itl_ms: 50}", "slo"),
-    *_table(MODEL, "LoRA adapters", "serve a merged model", "lora", "adapters"),
 )
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from longboat.core.errors import NotYetError, Problem, UserInputError
+from longboat.spec.checks.adapter_names import adapter_name_problems, adapter_names
 from longboat.spec.checks.branches import without_branches
 from longboat.spec.checks.gateway_checks import gateway_problems
 from longboat.spec.checks.mistakes import problem_of
@@ -126,7 +127,8 @@ def read_values(data: object, origin: str, *, folder: str) -> Reading:
     spelled.models(whole)
     values = spelled.tuples(whole)
     assert isinstance(values, dict)
-    problems += [*_same_names(whole, spelled.sugar), *_between_parts(values), *_order_problems(values)]
+    between = (replace(p, where=spelled.as_written(p.where)) for p in _between_parts(values))
+    problems += [*_same_names(whole, spelled.sugar), *between, *_order_problems(values)]
     in_file = _set_apart(values)
     fleet, details = _validated(values, folder)
     details = [detail for detail in details if not _is_consequence(detail, whole)]
@@ -256,7 +258,13 @@ def _between_parts(values: dict[str, object]) -> list[Problem]:
     names = [_name_meant(model) for model in models] if isinstance(models, tuple) else [""]
     known = None if "" in names else names
     external = {_name_meant(model) for model in models if _is_external(model)} if isinstance(models, tuple) else set()
-    return gateway_problems(parts_of(values.get("gateway")), known, external=external)
+    parts = parts_of(values.get("gateway"))
+    if known is not None:
+        known = [*known, *adapter_names(models)]
+    return [
+        *adapter_name_problems(models, names, parts.alias_names, parts.tenant_names),
+        *gateway_problems(parts, known, external=external),
+    ]
 
 
 def _name_meant(model: object) -> str:
@@ -316,12 +324,39 @@ class _Spelled:
         if isinstance(engine := model.get("engine"), str):
             model["engine"] = {"kind": engine}
             self.sugar[(*path, "engine", "kind")] = (*path, "engine")
+        self.adapters(model, path)
         source = model.get("source")
         usable = isinstance(source, str) and check_source(source, "/") is None
         if "name" not in model and usable and (name := name_from_source(str(source))):
             model["name"] = name
             self.sugar.setdefault((*path, "name"), (*path, "source"))
         return model
+
+    def adapters(self, model: dict[str, Plain], path: Path) -> None:
+        """Spell out a list of adapters, and those that are just a folder."""
+        given, at = model.get("adapters"), (*path, "adapters")
+        entries: Plain = given.get("entries") if isinstance(given, dict) else given
+        if not isinstance(entries, list):
+            return
+        is_short = isinstance(given, list)
+        for index, entry in enumerate(entries):
+            written = (*at, index) if is_short else (*at, "entries", index)
+            place: Path = (*at, "entries", index)
+            if isinstance(entry, str):
+                self.sugar[(*place, "source")] = written
+                entry = entries[index] = {"source": entry}
+            elif is_short and isinstance(entry, dict):
+                self.sugar |= {(*place, key): (*written, key) for key in ("name", "source", "revision", "tenants")}
+            source = entry.get("source") if isinstance(entry, dict) and "name" not in entry else None
+            if isinstance(entry, dict) and isinstance(source, str) and (name := name_from_source(source)):
+                entry["name"] = name
+                self.sugar[(*place, "name")] = self.sugar.get((*place, "source"), (*place, "source"))
+        if is_short:
+            model["adapters"] = {"entries": entries}
+
+    def as_written(self, where: str) -> str:
+        """Return the place in the file of a place in the long form."""
+        return next((show(written) for path, written in self.sugar.items() if path and show(path) == where), where)
 
     def tuples(self, value: Plain) -> object:
         """Return the values with tuples for lists, as the frozen types want them."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from longboat.core.sizes import canonical_size, size_bytes
 from longboat.core.tasks import GENERATE, Task
 from longboat.engine_names import BUILT_IN, engine_names
+from longboat.spec.types.adapters import AdapterSpec, AdaptersSpec
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.media import MediaSpec
@@ -335,6 +336,8 @@ class ModelSpec(Section):
     """Where replicas may run."""
     update: UpdateSpec = UpdateSpec()
     """How running replicas are replaced."""
+    adapters: AdaptersSpec | None = None
+    """LoRA adapters, each served under a name of its own, or just a list of them; null: there is no room for any."""
 
     @property
     def is_decided(self) -> bool:
@@ -389,6 +392,10 @@ class Fleet(Section):
     def model_named(self, name: str) -> ModelSpec | None:
         """Return the model that clients call ``name``."""
         return next((model for model in self.models if model.name == name), None)
+
+    def adapters(self) -> tuple[tuple[ModelSpec, AdapterSpec], ...]:
+        """Return all adapters, each with its model."""
+        return tuple((m, entry) for m in self.models if m.adapters is not None for entry in m.adapters.entries)
 
     @property
     def names(self) -> tuple[str, ...]:

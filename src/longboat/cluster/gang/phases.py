@@ -1,14 +1,15 @@
-"""Follows an engine's log for the phases of its start, and stops where no later phase can come."""
+"""The phases of an engine's start: found in its log, and how long a gang spent in each."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from longboat.core.states import Phase
 
-__all__ = ("follow_phases",)
+__all__ = ("PhaseClock", "follow_phases")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.1, 2.0, 1.05
 """A start of a second is seen in its parts, and one of an hour costs a look every two seconds."""
@@ -46,3 +47,21 @@ def _read_from(path: Path, position: int) -> tuple[str, int]:
         return "", position
     whole = data.rfind(b"\n") + 1
     return data[:whole].decode(errors="replace"), position + whole
+
+
+class PhaseClock:
+    """The phase of a gang, and the seconds that it spent in each; it starts in ``Phase.PLACING``."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.PLACING
+        self._since_s = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def enter(self, phase: Phase) -> None:
+        """Begin the next phase."""
+        self._seconds = self.seconds()
+        self.phase, self._since_s = phase, time.monotonic()
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each phase until now."""
+        return {**self._seconds, self.phase.value: round(time.monotonic() - self._since_s, 3)}

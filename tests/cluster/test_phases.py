@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from longboat.cluster.gang.log_phase import follow_phases
+from longboat.cluster.gang.phases import follow_phases
 from longboat.core.states import Phase
 from longboat.engines.fake import FakeAdapter
 

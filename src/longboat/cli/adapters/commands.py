@@ -1,0 +1,114 @@
+"""``longboat adapters``: add, remove and list the adapters of the running fleet, without a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from longboat.cli.shared.command_list import CommandList
+from longboat.core.errors import UserInputError
+
+__all__ = ("adapters_app",)
+
+adapters_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait until replicas and gateways know.")]
+
+
+@adapters_app.command()
+def add(
+    model: Annotated[str, typer.Argument(help="The model that it adapts.")],
+    source: Annotated[str, typer.Argument(help="The adapter's folder, as the nodes see it.")],
+    name: Annotated[str, typer.Option("--name", help="Name for clients.  [default: the folder's name]")] = "",
+    tenant: Annotated[
+        list[str] | None, typer.Option("--tenant", "-t", help="Tenant that may use it; repeat it for more.")
+    ] = None,
+    timeout_s: Timeout = 120.0,
+) -> None:
+    """Serve an adapter, or other contents of one.
+
+    Its files are checked on every node first. Answers that are under way end with the contents they began with.
+    """
+    from longboat.cli.adapters.change import add_adapter
+    from longboat.cli.shared.cluster_at_hand import connect
+
+    entry = _entry(os.path.abspath(source), name, tenant)
+    with connect() as session:
+        added = add_adapter(session, model, entry, timeout_s)
+    print(f"{added.name}: revision {added.revision} is served by every ready replica of {model}")
+    typer.echo("write it into the fleet file too, or the next longboat up takes it out", err=True)
+
+
+@adapters_app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The adapter, as `longboat adapters list` shows it.")],
+    timeout_s: Timeout = 60.0,
+) -> None:
+    """Take an adapter out of use.
+
+    Answers that are under way end as they began.
+    """
+    from longboat.cli.adapters.change import remove_adapter
+    from longboat.cli.shared.cluster_at_hand import connect
+
+    with connect() as session:
+        remove_adapter(session, name, timeout_s)
+    print(f"{name} is not served any more")
+    typer.echo("take it out of the fleet file too, or the next longboat up serves it again", err=True)
+
+
+@adapters_app.command(name="list")
+def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
+    """List the adapters: which model they adapt, and how many replicas serve them and hold them in memory."""
+    from longboat.cli.adapters.change import adapter_rows
+    from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cluster.fleet.adapter_changes import running_fleet
+    from longboat.core.errors import ClusterError
+
+    with connect() as session:
+        report = session.report()
+        if report is None:
+            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        rows = adapter_rows(running_fleet({"text": report.document}), report)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        _print_table(rows)
+    else:
+        typer.echo("no adapters; longboat adapters add MODEL FOLDER adds one", err=True)
+
+
+def _entry(source: str, name: str, tenants: list[str] | None) -> Any:
+    from pydantic import ValidationError
+
+    from longboat.spec.types.adapters import AdapterSpec
+    from longboat.spec.types.source import name_from_source
+
+    try:
+        return AdapterSpec(
+            name=name or name_from_source(source), source=source, tenants=tuple(tenants) if tenants else None
+        )
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        raise UserInputError(found["msg"], hint=str(found.get("ctx", {}).get("hint", ""))) from None
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from longboat.cli.shared.console import make_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("ADAPTER", "MODEL", "REVISION", "SERVED BY", "IN MEMORY OF", "TENANTS", "SOURCE"):
+        table.add_column(column)
+    for row in rows:
+        served = f"{len(row['served_by'])} of {row['replicas']}"
+        tenants = "all" if row["tenants"] is None else ", ".join(row["tenants"])
+        held = str(len(row["held_by"]))
+        table.add_row(row["name"], row["model"], row["revision"], served, held, tenants, row["source"])
+    make_console().print(table)
+    for row in rows:
+        for replica, why in row["problems"].items():
+            typer.echo(f"{row['name']} on {replica[-8:]}: {why}", err=True)
