@@ -63,7 +63,6 @@ MISTAKES = {
     ),
     "an address open to all": ("models: ['builtin:tiny']\ngateway: {host: 0.0.0.0}", "gateway", "auth: none"),
     "something for later": ("models: [{source: 'builtin:tiny', min_replicas: 1}]", "models[0].min_replicas", "not yet"),
-    "data parallel": ("models: [{source: 'builtin:tiny', split: {data: 2}}]", "models[0].split.data", "not yet"),
     "YAML that is none": ("models: [", "", "line"),
     "another apiVersion": ("apiVersion: longboat/v9\nmodels: ['builtin:tiny']", "apiVersion", "longboat/v1"),
 }

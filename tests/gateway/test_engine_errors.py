@@ -38,7 +38,7 @@ async def test_a_path_that_an_engine_lacks_is_said_of_the_model(
         error = response.json()["error"]
         assert (response.status, error["code"], error["param"]) == (404, "path_not_offered", "model")
         assert error["message"].startswith("The model 'tiny' does not offer /v1/embeddings")
-        assert "Use a model that is served for pooling" in error["message"]
+        assert "Use a model of another task" in error["message"]
         assert response.headers["x-request-id"]
     assert upstream.connections == 1  # it is used again
     state = settled(gateway)
