@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from test_recent import record
 
 from longboat.core.errors import ClusterError
-from longboat.core.policy import AdminCredential, Policy, TenantPolicy
+from longboat.core.policy import AdapterRights, AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.admin_api import AdminAnswer, answer, is_admin_path
 from longboat.gateway.admin.node_query import MetricsQuery, NodeQuery, UsageQuery
 from longboat.gateway.http.responses import Refusal
@@ -61,11 +61,27 @@ class Live:
         self.keys = KeyRing(policy)
 
 
+class Served(NamedTuple):
+    """A replica as the table has it."""
+
+    key: str
+    adapters: dict[str, str]
+
+
+class Table:
+    def endpoints(self, model: str) -> tuple[Served, ...]:
+        replicas = (Served("r1", {"legal": "v1"}), Served("r2", {"legal": "v2"}), Served("r3", {}))
+        return tuple(replica for replica in replicas if model in replica.adapters)
+
+
 class State:
+    table = Table()
+
     def __init__(self, *, auth: str = "keys", admins: tuple[AdminCredential, ...] = ADMINS) -> None:
         tenants = tuple(TenantPolicy(name=name) for name in KEYS)
         keys = tuple(entry for _, entry in KEYS.values())
-        self.live = Live(Policy(auth=auth, tenants=tenants, keys=keys, admins=admins))
+        adapters = (AdapterRights(name="legal", model="m", tenants=("a",)), AdapterRights(name="new", model="m"))
+        self.live = Live(Policy(auth=auth, tenants=tenants, keys=keys, admins=admins, adapters=adapters))
         self.node = FakeNode()
 
 
@@ -84,7 +100,14 @@ async def ask(
     return given.status, given.body
 
 
-READ = ["/admin/v1/state", "/admin/v1/requests", "/admin/v1/requests/req-a", "/admin/v1/usage", "/metrics"]
+READ = [
+    "/admin/v1/state",
+    "/admin/v1/adapters",
+    "/admin/v1/requests",
+    "/admin/v1/requests/req-a",
+    "/admin/v1/usage",
+    "/metrics",
+]
 STEER = ["/admin/v1/drain", "/admin/v1/undrain"]
 
 
@@ -102,6 +125,15 @@ async def test_stranger_learns_nothing_and_moves_nothing(path: str, key: str, me
 @pytest.mark.parametrize("path", READ)
 async def test_viewer_reads(path: str) -> None:
     assert (await ask(State(), path, VIEWER))[0] == 200
+
+
+async def test_adapters_are_listed_with_their_replicas_by_revision() -> None:
+    status, document = await ask(State(), "/admin/v1/adapters", VIEWER)
+    assert status == 200
+    legal, new = document["adapters"]
+    assert legal == {"name": "legal", "model": "m", "tenants": ("a",), "served_by": {"v1": ["r1"], "v2": ["r2"]}}
+    assert (new["name"], new["served_by"]) == ("new", {})
+    assert await ask(State(), "/admin/v1/adapters", KEYS["a"][0]) == (403, "not_allowed")
 
 
 @pytest.mark.parametrize("path", STEER)
@@ -177,7 +209,7 @@ async def test_keyless_gateway_is_read_from_its_own_machine(peer: str) -> None:
 @pytest.mark.parametrize("peer", [REMOTE, "", "nonsense", "::ffff:10.0.0.1", "fe80::1%eth0"])
 async def test_keyless_gateway_shows_others_its_metrics_only(peer: str) -> None:
     state = State(auth="none", admins=())
-    assert [(await ask(state, path, peer=peer))[0] for path in READ] == [401, 401, 401, 401, 200]
+    assert [(await ask(state, path, peer=peer))[0] for path in READ] == [401] * (len(READ) - 1) + [200]
 
 
 async def test_any_key_does_where_nobody_has_keys() -> None:

@@ -18,6 +18,7 @@ from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import presented_key
 from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
+from longboat.gateway.upstreams.table import LiveTable
 
 __all__ = ("AdminAnswer", "AdminState", "answer", "is_admin_path")
 
@@ -36,12 +37,14 @@ class AdminAnswer(NamedTuple):
 
 
 class AdminState(Protocol):
-    """The parts of the gateway that the admin API needs: policy, keys, and the view of the node."""
+    """The parts of the gateway that the admin API needs: policy, keys, endpoints, and the view of the node."""
 
     @property
     def live(self) -> LivePolicy: ...
     @property
     def node(self) -> Node: ...
+    @property
+    def table(self) -> LiveTable: ...
 
 
 class _Caller(NamedTuple):
@@ -60,9 +63,13 @@ class _Caller(NamedTuple):
 class _Call(NamedTuple):
     """A call with the rights of its client."""
 
-    node: Node
+    state: AdminState
     caller: _Caller
     query: Mapping[str, str]
+
+    @property
+    def node(self) -> Node:
+        return self.state.node
 
     @property
     def only(self) -> str | None:
@@ -86,7 +93,7 @@ async def answer(
     """
     caller = _caller(state.live, noted, peer)
     given = {name: values[-1] for name, values in parse_qs(query[:2000]).items()}
-    call = _Call(state.node, caller, given)
+    call = _Call(state, caller, given)
     try:
         if path == "/metrics":
             return await _metrics(call, method)
@@ -121,7 +128,7 @@ async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
     name = path.removeprefix("/admin/v1/")
     if name in ("drain", "undrain"):
         return await _steer(call, method, name)
-    if name not in ("state", "usage", "requests") and not _REQUEST_PATH.fullmatch(name):
+    if name not in ("state", "usage", "requests", "adapters") and not _REQUEST_PATH.fullmatch(name):
         return unknown_path(path)
     if method not in ("GET", "HEAD"):
         return method_not_allowed(method, "GET, HEAD")
@@ -134,11 +141,26 @@ async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
             if not call.caller.rank:
                 return _not_allowed(call.caller, "the gateway's state", "viewer")
             return AdminAnswer(200, await call.node.report())
+        case "adapters":
+            if not call.caller.rank:
+                return _not_allowed(call.caller, "the list of adapters", "viewer")
+            return AdminAnswer(200, {"adapters": _adapters(call.state)})
         case "usage":
             return await _usage(call)
         case "requests":
             return await _requests(call)
     return await _request(call, unquote(name.removeprefix("requests/")))
+
+
+def _adapters(state: AdminState) -> list[dict[str, Any]]:
+    """Return each adapter with the replicas that serve it, by the revision of what they serve."""
+    rows = []
+    for adapter in state.live.policy.adapters:
+        served: dict[str, list[str]] = {}
+        for upstream in state.table.endpoints(adapter.name) or ():
+            served.setdefault(upstream.adapters[adapter.name], []).append(upstream.key)
+        rows.append({"name": adapter.name, "model": adapter.model, "tenants": adapter.tenants, "served_by": served})
+    return rows
 
 
 async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:

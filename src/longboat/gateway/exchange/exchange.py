@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from longboat.gateway.exchange import life
 from longboat.gateway.exchange.answer_relay import AnswerRelay, ClientSide
 from longboat.gateway.exchange.life import Action, Event, Judged, Lost, Phase
 from longboat.gateway.exchange.lifecycle import step
-from longboat.gateway.exchange.payment import Payment, close_bill, room_for
+from longboat.gateway.exchange.payment import Payments, close_bill
 from longboat.gateway.exchange.reading import Host
 from longboat.gateway.exchange.resume_session import ResumeSession
 from longboat.gateway.exchange.upstream_request import body_for
@@ -85,7 +84,12 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if visit is not None:
             visit.sweep(now_s, sweeps_allowed)
 
-    # what visits and waits call
+    # what visits, waits and payments call
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the request's life."""
+        return self._life.phase
 
     def step(self, event: Event) -> Action:
         """Do what this event makes of the request."""
@@ -126,11 +130,21 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
+    def forget_task(self) -> None:
+        """Let the request run another task: this one has nothing left to wait for."""
+        if self._task is asyncio.current_task():
+            self._task = None
+
     # what the life decides
+
+    @property
+    def _payments(self) -> Payments:
+        return Payments(self._state, self._call, self)
 
     def _carry_out(self, action: Action) -> None:
         if action is life.OVERFLOW:
-            self._overflow()
+            if self._task is None or self._task.done():  # else a payment is under way
+                self._payments.overflow()
             return
         if action.reason and not isinstance(action, life.Send):
             self._note(action)
@@ -157,53 +171,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             self._close(status=499, outcome="client_left")
 
     def _send(self, action: life.Send) -> None:
-        if self._call.outside is not None and not self._is_paid(action):
-            return
-        self._visit_engine(action)
+        if self._call.outside is None or self._payments.pay_for(action):
+            self.visit_engine(action)
 
-    def _is_paid(self, action: life.Send) -> bool:
-        """Return whether what the request may cost is reserved; else it is sent, or refused, once that is known."""
-        payment = Payment(self._state, self._call)
-        if payment.is_made:
-            return True
-        if payment.may_need_others:
-            self.run(self._pay(payment, action))
-        elif payment.refusal is not None:
-            self.step(life.NoRoom(payment.refusal))
-        return False
-
-    async def _pay(self, payment: Payment, action: life.Send) -> None:
-        refusal = await payment.ask_others()
-        self._forget_task()
-        if refusal is not None:
-            self.guard(functools.partial(self.step, life.NoRoom(refusal)))
-        else:
-            self.guard(functools.partial(self._visit_engine, action))
-
-    def _overflow(self) -> None:
-        """Move the request where the model for overflow has room and budget; what it may cost is reserved first."""
-        to = self._call.overflow
-        if to is None or (self._task is not None and not self._task.done()):
-            return  # a payment is under way
-        room = room_for(self._state, self._call, self._call.pools[to.at_pool])
-        if isinstance(room, Payment):
-            self.run(self._pay_overflow(room))
-        elif room:
-            self.step(life.MOVE)
-        elif self._life.phase is Phase.NEW:
-            self.step(life.STAY)
-
-    async def _pay_overflow(self, payment: Payment) -> None:
-        refusal = await payment.ask_others()
-        self._forget_task()
-        if self._life.phase not in (Phase.NEW, Phase.QUEUED, Phase.PARKED):  # it got what it waited for meanwhile
-            payment.give_back()
-        elif refusal is None:
-            self.guard(functools.partial(self.step, life.MOVE))
-        elif self._life.phase is Phase.NEW:
-            self.guard(functools.partial(self.step, life.STAY))
-
-    def _visit_engine(self, action: life.Send) -> None:
+    def visit_engine(self, action: life.Send) -> None:
+        """Send the request to the engine of ``action``."""
         upstream: Upstream = action.engine  # type: ignore[assignment]
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
@@ -270,11 +242,6 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         accounting.close(call, now_s, status=status, outcome=outcome, code=code)
         if lease is not None and lease.pool is not None and lease.pool.scheduler.num_waiting:
             accounting.flush()  # who goes next depends on it
-
-    def _forget_task(self) -> None:
-        """Let the request run another task: this one has nothing left to wait for."""
-        if self._task is asyncio.current_task():
-            self._task = None
 
     def _drop_task(self) -> None:
         task, self._task = self._task, None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
+from longboat.gateway.exchange import life
+from longboat.gateway.exchange.life import Action, Event, Phase
 from longboat.gateway.external.bill import Bill
 
 if TYPE_CHECKING:
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
     from longboat.gateway.external.outside import Outside
     from longboat.gateway.http.responses import Refusal
 
-__all__ = ("Payment", "close_bill", "room_for")
+__all__ = ("Payer", "Payments", "close_bill")
 
 
 class Payment:
@@ -65,7 +69,74 @@ class Payment:
                 self._call.bill = None
 
 
-def room_for(state: GatewayState, call: Call, model: str) -> bool | Payment:
+class Payer(Protocol):
+    """The exchange whose request is paid for."""
+
+    @property
+    def phase(self) -> Phase: ...
+    def step(self, event: Event) -> Action: ...
+    def guard(self, work: Callable[[], object]) -> None: ...
+    def run(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def forget_task(self) -> None: ...
+    def visit_engine(self, action: life.Send) -> None: ...
+
+
+class Payments:
+    """The way of one request to external models: what it may cost is reserved before it is sent there."""
+
+    __slots__ = ("_call", "_payer", "_state")
+
+    def __init__(self, state: GatewayState, call: Call, payer: Payer) -> None:
+        self._state = state
+        self._call = call
+        self._payer = payer
+
+    def pay_for(self, action: life.Send) -> bool:
+        """Return whether the cost is reserved; else the request is sent, or refused, once that is known."""
+        payment = Payment(self._state, self._call)
+        if payment.is_made:
+            return True
+        if payment.may_need_others:
+            self._payer.run(self._send_when_paid(payment, action))
+        elif payment.refusal is not None:
+            self._payer.step(life.NoRoom(payment.refusal))
+        return False
+
+    async def _send_when_paid(self, payment: Payment, action: life.Send) -> None:
+        refusal = await payment.ask_others()
+        payer = self._payer
+        payer.forget_task()
+        if refusal is not None:
+            payer.guard(functools.partial(payer.step, life.NoRoom(refusal)))
+        else:
+            payer.guard(functools.partial(payer.visit_engine, action))
+
+    def overflow(self) -> None:
+        """Move the request where the model for overflow has room and budget; what it may cost is reserved first."""
+        to, payer = self._call.overflow, self._payer
+        if to is None:
+            return
+        room = _room_for(self._state, self._call, self._call.pools[to.at_pool])
+        if isinstance(room, Payment):
+            payer.run(self._move_when_paid(room))
+        elif room:
+            payer.step(life.MOVE)
+        elif payer.phase is Phase.NEW:
+            payer.step(life.STAY)
+
+    async def _move_when_paid(self, payment: Payment) -> None:
+        refusal = await payment.ask_others()
+        payer = self._payer
+        payer.forget_task()
+        if payer.phase not in (Phase.NEW, Phase.QUEUED, Phase.PARKED):  # it got what it waited for meanwhile
+            payment.give_back()
+        elif refusal is None:
+            payer.guard(functools.partial(payer.step, life.MOVE))
+        elif payer.phase is Phase.NEW:
+            payer.guard(functools.partial(payer.step, life.STAY))
+
+
+def _room_for(state: GatewayState, call: Call, model: str) -> bool | Payment:
     """Return whether a model has room for a request that overflows; a payment that others must agree to first.
 
     Where the model is external and has room, what the request may cost is reserved already.
