@@ -9,7 +9,13 @@ import pytest
 
 from adapter_files import write_adapter
 from longboat.catalog.read_adapter import adapter_revision
-from longboat.cluster.fleet.adapter_changes import running_fleet, values_with_adapters, with_adapter, without_adapter
+from longboat.cluster.fleet.adapter_changes import (
+    running_fleet,
+    values_with_adapters,
+    with_adapter,
+    without_adapter,
+    without_adapters,
+)
 from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, serve_document
 from longboat.cluster.gang.adapter_keeper import GRACE_S, entries_for
@@ -125,9 +131,19 @@ def test_changes_of_a_running_fleet(tmp_path: Path) -> None:
     assert [adapter.name for adapter in wanted_adapters(changed, "tiny") or ()] == ["one", "new"]
     assert changed["policy"]["adapters"][1] == {"name": "new", "model": "tiny", "tenants": ["anonymous"]}
     assert changed["other"] == 1
+    assert changed["policy"]["tasks"] == {"tiny": "generate", "one": "generate", "new": "generate"}
+    assert changed["policy"]["media"]["new"] == changed["policy"]["media"]["tiny"]
     assert without_adapter(more, "new") == one
     again = with_adapter(more, "tiny", AdapterSpec(name="new", source="/a/new", revision="1" * 16))
     assert [entry.revision for _, entry in again.adapters()][1] == "1" * 16
+
+
+def test_a_model_with_adapters_of_tenants_stands_alone_without_them(tmp_path: Path) -> None:
+    entry = f"{{name: one, source: {write_adapter(tmp_path / 'one', 1)}, tenants: [a]}}"
+    told = load_fleet(TEXT % f"[{entry}]" + "\ngateway: {auth: keys, tenants: [{name: a}]}", "f")
+    alone = without_adapters(told, "tiny")
+    assert not alone.adapters()
+    assert alone.models[0].adapters is not None
 
 
 @pytest.mark.parametrize(

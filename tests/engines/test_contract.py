@@ -153,9 +153,13 @@ def test_parts_of_a_gpu_are_for_replicas_of_one_rank_and_engines_that_keep_to_th
   - {name: a, source: builtin:tiny, split: {tensor: 2}, resources: {gpus: 0.5}}
   - {name: b, source: builtin:tiny, resources: {gpus: 0.25}, engine: {args: [--gpu-memory-utilization, "0.9"]}}
   - {name: c, source: builtin:tiny, resources: {gpus: 0.25}, engine: {args: [--gpu-memory-utilization=0.2]}}
+  - {name: d, source: builtin:tiny, resources: {gpus: 0.5}, engine: {args: [--gpu_memory_utilization, "0.9"]}}
+  - {name: e, source: builtin:tiny, resources: {gpus: 0.5}, engine: sglang}
 """
-    first, second = engine_problems(load_fleet(text, "test", folder="/"))
+    first, second, third, fourth = engine_problems(load_fleet(text, "test", folder="/"))
     assert (first.where, second.where) == ("models[0].resources.gpus", "models[1].engine.args")
     assert "the ranks of one replica need a GPU each" in first.what
     assert "0.9 of a GPU's memory" in second.what
+    assert (third.where, fourth.where) == ("models[3].engine.args", "models[4].resources.gpus")
+    assert "sglang cannot be kept to a part of a GPU" in fourth.what
     assert second.hint == "leave it out (--gpu-memory-utilization 0.23 is set), or write at most 0.25"

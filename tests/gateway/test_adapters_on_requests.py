@@ -11,12 +11,16 @@ from typing import Any
 import httpx
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, streamed
-from gateway_lab import API_KEY, endpoint, keyed, push_policy, table
+from gateway_lab import API_KEY, config, endpoint, keyed, push_policy, table
 
 from engines.fake_process import PLAIN
 from longboat.core.policy import AdapterRights, Alias, Policy, ResumePolicy, TenantPolicy, WeightedPool
 from longboat.core.states import Endpoint, ResumeLevel
+from longboat.gateway.api.usage import AnswerKind
+from longboat.gateway.calls.state import GatewayState
+from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.process.server import Gateway
+from longboat.gateway.resume.resume_state import ResumeState
 
 RIGHTS = tuple(AdapterRights(name=name, model="tiny") for name in ("red", "blue", "green"))
 POLICY = Policy(adapters=RIGHTS, resume=ResumePolicy(seeds=False))
@@ -224,3 +228,15 @@ async def test_the_fake_engine_holds_the_most_recently_used(adapted: list[Engine
 
 def test_an_endpoint_of_another_level_is_built(adapted: list[Engine]) -> None:
     assert endpoint("http://127.0.0.1:1", adapters=KNOWN).resume is ResumeLevel.NONE
+
+
+def test_a_stream_has_the_contents_it_was_sent_for(adapted: list[Engine]) -> None:
+    """An adapter may change between the sending of a request and the head of its answer."""
+    state = GatewayState(config())
+    state.offer_table("e", table(of(adapted[0], "r1")))
+    (upstream,) = state.table.endpoints("tiny") or ()
+    before = upstream.revision_of("tiny")
+    resume_state = ResumeState(AnswerKind.OPENAI_EVENTS, 1, None)
+    resume_state.model, resume_state.asked = "red", f"{before}+old"
+    resume_state.begins(ResponseHead(200, []), upstream)
+    assert resume_state.revision == f"{before}+old"

@@ -157,6 +157,20 @@ def test_sounds_and_files_are_bounded() -> None:
     assert media_refusal({"messages": [{"content": [{"type": "image", "source": source}]}]}, RULES) is not None
 
 
+@pytest.mark.parametrize("kind", ["base64", "anything", None])
+def test_data_of_a_source_counts_whatever_it_calls_itself(kind: str | None) -> None:
+    source = {"media_type": "image/png", "data": "A" * 40} | ({"type": kind} if kind else {})
+    document = {"messages": [{"content": [{"type": "image", "source": source}] * 4}]}
+    assert (found := media_refusal(document, RULES)) is not None
+    assert found.code == "too_many_media"
+
+
+def test_what_a_tool_is_given_is_no_media() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "docker_run", "input": {"image": "nginx:latest", "image_url": BAD}}
+    document = {"messages": [{"role": "assistant", "content": [call]}], "metadata": {"image": "x"}}
+    assert media_refusal(document, MediaRules()) is None
+
+
 def test_schemas_of_tools_are_no_media() -> None:
     schema = {"type": "object", "properties": {"image_url": {"type": "string"}, "source": {"type": "string"}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
@@ -175,11 +189,27 @@ def decide(document: dict[str, Any], policy: Policy) -> object:
     state = GatewayState(config())
     state.offer_table("e", table(endpoint("http://127.0.0.1:9", "r", "m"), models=("m",)))
     state.offer_policy(msgspec.json.encode(policy))
+    return admit_at(state, document)
+
+
+def admit_at(state: GatewayState, document: dict[str, Any]) -> object:
     body = json.dumps(document).encode()
     noted = {b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
     request = Request(b"/v1/chat/completions", "POST", "r", noted, [])
     request.pieces.append(body)
     return admit(state, request, KnownHead(request), close=False)
+
+
+def test_a_fallback_that_may_not_load_an_image_is_left_out() -> None:
+    policy = Policy(media={"m": RULES, "n": MediaRules()}, fallbacks={"m": ("n",)})
+    state = GatewayState(config())
+    state.offer_table("e", table(endpoint("http://127.0.0.1:9", "r", "m"), models=("m", "n")))
+    state.offer_policy(msgspec.json.encode(policy))
+    url = chat("https://images.example.com/a.png")
+    for document, pools in ((url, ("m",)), (chat(PIXEL), ("m", "n"))):
+        found = admit_at(state, document)
+        assert isinstance(found, Call)
+        assert found.pools == pools
 
 
 def test_a_request_is_checked_before_an_engine_sees_it() -> None:

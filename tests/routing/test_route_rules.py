@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.core.policy import ANONYMOUS, Alias, Policy, RouteRule, WeightedPool
-from longboat.routing.route_rules import HeadRoutes, Resolution, RuleBook
+from longboat.routing.route_rules import HeadRoutes, Overflowing, Resolution, RuleBook
 
 MODELS = ("large", "small", "long", "new")
 
@@ -56,6 +56,16 @@ def test_fallbacks_come_after_in_order_without_unknown_ones_and_doubles() -> Non
     book = RuleBook(Policy(fallbacks={"large": ("gone", "small", "large", "long")}), MODELS)
     found = resolve(book, facts(), "r")
     assert found is not None and found.pools == ("large", "small", "long")
+
+
+def test_models_that_cannot_serve_a_request_leave_its_way() -> None:
+    way = Resolution(("a", "b", "c", "o"), "a", "name", Overflowing(at_pool=3, num_pools=3, after_s=5.0))
+    assert way.keeping(lambda model: model != "b") == Resolution(
+        ("a", "c", "o"), "a", "name", Overflowing(at_pool=2, num_pools=2, after_s=5.0)
+    )
+    assert way.keeping(lambda model: model == "c") == Resolution(("a", "c"), "a", "name")
+    among = way._replace(pools=("a", "b", "c"), overflow=Overflowing(at_pool=2, num_pools=3, after_s=5.0))
+    assert among.keeping(lambda model: model == "c").overflow == Overflowing(at_pool=1, num_pools=2, after_s=5.0)
 
 
 def test_alias_hides_a_model_of_its_name_and_has_fallbacks_of_both() -> None:

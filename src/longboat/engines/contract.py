@@ -204,6 +204,7 @@ class EngineAdapter(ABC):
     # platform → abilities that the engine lacks there in every environment: each with what to do about it
     unable_on: ClassVar[Mapping[str, Mapping[Ability, str]]] = {}
     memory_ratio: ClassVar[float] = 1.0  # share of an accelerator's memory that it takes by default
+    shares_cards: ClassVar[bool] = True  # it can be kept to a part of a GPU
     memory_flag: ClassVar[str] = ""  # argument that sets this share; empty: it takes what it needs
     starts_processes: ClassVar[bool] = True
     # rank 0's command needs nothing of the other nodes, so it starts before they are placed; its plan then holds rank 0

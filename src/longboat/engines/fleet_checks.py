@@ -26,6 +26,7 @@ def engine_problems(fleet: Fleet) -> list[Problem]:
     for index, model in enumerate(fleet.models):
         adapter = adapter_for(model.engine.kind)
         found = [*_missing_abilities(model, adapter), *_wrong_weights(model, adapter), *_wrong_parts(model, adapter)]
+        found += _wrong_speculation(model)
         found += [replace(p, where=f"engine.args{p.where}") for p in adapter.argument_problems(model.engine.args)]
         problems += [replace(problem, where=f"models[{index}].{problem.where}") for problem in found]
     return problems
@@ -61,11 +62,22 @@ def _wrong_parts(model: ModelSpec, adapter: EngineAdapter) -> Iterator[Problem]:
     if ranks:
         what = f"gpus: {part:g} with {ranks[0]}: the ranks of one replica need a GPU each"
         yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or leave the split out")
-    given = _number_after(adapter.memory_flag, model.engine.args)
-    if given is not None and given > part:
+    if not adapter.shares_cards and part > 0:
+        what = f"{adapter.kind} cannot be kept to a part of a GPU: it takes a share of what is free when it starts"
+        yield Problem(where="resources.gpus", what=what, hint="write gpus: 1, or engine: vllm")
+        return
+    told = adapter.memory(model.engine.args, "cuda")
+    given = told.memory_ratio if told is not None else _number_after(adapter.memory_flag, model.engine.args)
+    if 0 < part < (given or 0):
         what = f"the engine would take {given:g} of a GPU's memory, and the model has gpus: {part:g}"
         hint = f"leave it out ({' '.join(part_of_card(adapter, part)[0])} is set), or write at most {part:g}"
         yield Problem(where="engine.args", what=what, hint=hint)
+
+
+def _wrong_speculation(model: ModelSpec) -> Iterator[Problem]:
+    if model.speculative is not None and model.task != "generate":
+        what = f"a model with task: {model.task} generates no tokens that could be proposed"
+        yield Problem(where="speculative", what=what, hint="leave it out")
 
 
 def _number_after(flag: str, args: Sequence[str]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from longboat.core.policy import ANONYMOUS, Alias, Policy, RouteRule
@@ -30,6 +30,16 @@ class Resolution(NamedTuple):
     requested: str
     why: str  # for the routing record
     overflow: Overflowing | None = None
+
+    def keeping(self, able: Callable[[str], bool]) -> Resolution:
+        """Return it without the models that are not able to serve the request. The first choice always stays."""
+        kept = [at for at, model in enumerate(self.pools) if at == 0 or able(model)]
+        overflow = self.overflow
+        if overflow is not None:
+            num_pools = sum(at < overflow.num_pools for at in kept)
+            at_pool = overflow.at_pool
+            overflow = Overflowing(kept.index(at_pool), num_pools, overflow.after_s) if at_pool in kept else None
+        return self._replace(pools=tuple(self.pools[at] for at in kept), overflow=overflow)
 
 
 class RuleBook:

@@ -87,7 +87,8 @@ def _change(session: Session, change: Callable[[Fleet], Fleet]) -> Fleet:
         fleet = change(running_fleet(values))
         wanted = values_with_adapters(values, fleet)
         session.rest.put(document_with(apps, wanted))
-        if controller_values(session.apps.all()).get("adapters") == wanted["adapters"]:
+        found = controller_values(session.apps.all())
+        if all(found.get(part) == wanted[part] for part in ("adapters", "policy")):
             session.expect(wanted["text"])
             return fleet
     raise ClusterError("another command keeps changing this fleet", hint="run the command again")
@@ -108,11 +109,11 @@ def _looked_at(session: Session, fleet: Fleet, model: str, name: str) -> Fleet:
         if not isinstance(answer, NodeFindings):
             raise ClusterError(f"node {node} does not answer: {answer!r}"[:500])
     findings = {node: answer.adapters for node, answer in told.items()}
-    alone = with_adapter(without_adapters(fleet, model), model, entry)
+    alone = with_adapter(without_adapters(fleet, model), model, entry.model_copy(update={"tenants": None}))
     alone = with_adapter_facts(alone, findings, fleet)
     if problems := adapter_problems(alone, findings, _shapes(served, told)):
         raise UserInputError(problems[0].what, hint=problems[0].hint)
-    return with_adapter(fleet, model, alone.adapters()[0][1])
+    return with_adapter(fleet, model, alone.adapters()[0][1].model_copy(update={"tenants": entry.tenants}))
 
 
 def _shapes(model: ModelSpec, told: dict[str, NodeFindings]) -> dict[str, ModelShape]:
@@ -126,7 +127,8 @@ def _is_served(report: FleetReport, model: str, entry: AdapterSpec) -> bool:
     """Return whether every ready replica serves these contents. Raises ClusterError where one cannot."""
     ready = [s for s in report.replicas if s.model == model and s.phase is Phase.READY]
     for state in ready:
-        if why := state.adapter_problems.get(entry.name):
+        why = state.adapter_problems.get(entry.name, "")
+        if why.startswith(f"{entry.revision}: "):  # else it is about contents that were served before
             hint = f"longboat adapters remove {entry.name} takes it out; longboat logs {model} shows more"
             raise ClusterError(f"{model}/{state.replica[-8:]} cannot serve {entry.name}: {why}", hint=hint)
     return all(state.adapters.get(entry.name) == entry.revision for state in ready)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,17 +51,20 @@ def without_adapters(fleet: Fleet, model: str) -> Fleet:
     """Return the fleet with only this model, and without its adapters; its room stays."""
     found = fleet.model_named(model)
     assert found is not None
-    alone = load_fleet(dump_fleet(Fleet(name=fleet.name, models=(found,))), ORIGIN)
-    return _changed(alone, model, _with_room(alone, model).model_copy(update={"entries": ()}))
+    room = _with_room(fleet, model).model_copy(update={"entries": ()})  # they may name tenants, which are left out too
+    bare = found.model_copy(update={"adapters": room})
+    return load_fleet(dump_fleet(Fleet(name=fleet.name, models=(bare,))), ORIGIN)
 
 
 def values_with_adapters(values: Mapping[str, Any], fleet: Fleet) -> dict[str, Any]:
     """Return the controller's values with the adapters of ``fleet``. No replica is replaced by that."""
-    rights = [
-        {"name": right.name, "model": right.model, "tenants": None if right.tenants is None else list(right.tenants)}
-        for right in adapter_rights(fleet.adapters())
-    ]
-    policy = {**values.get("policy", {}), "adapters": rights}
+    named = {model.name: model for model in fleet.models} | {entry.name: model for model, entry in fleet.adapters()}
+    told = {
+        "adapters": [dataclasses.asdict(right) for right in adapter_rights(fleet.adapters())],
+        "tasks": {name: model.task for name, model in named.items()},
+        "media": {name: dataclasses.asdict(model.media.rules) for name, model in named.items()},
+    }
+    policy = {**values.get("policy", {}), **json.loads(json.dumps(told))}
     return {**values, "text": dump_fleet(fleet), "adapters": adapter_values(fleet), "policy": policy}
 
 

@@ -24,6 +24,8 @@ log = logger("adapters")
 GRACE_S = 60.0
 """How long an engine still knows what left the list: requests on the way name it, and streams are continued with it."""
 LOOK_EVERY_S = 5.0
+AGAIN_S = 60.0
+"""How long after a failure a node is asked again to copy an adapter."""
 TELL_TIMEOUT_S = 60.0
 FIRST_WAIT_S = 30.0
 
@@ -34,7 +36,7 @@ class KnownAdapters:
 
     revisions: dict[str, str] = field(default_factory=dict)  # name → the newest revision that it knows
     held: tuple[str, ...] = ()  # names of those in its memory
-    problems: dict[str, str] = field(default_factory=dict)  # name → why it cannot be served
+    problems: dict[str, str] = field(default_factory=dict)  # name → revision, and why this cannot be served
 
 
 def entries_for(
@@ -58,6 +60,7 @@ class AdapterKeeper:
         self._wanted: tuple[WantedAdapter, ...] | None = None
         self._entries: dict[tuple[str, str], float] = {}
         self._paths: dict[tuple[str, str], str] = {}
+        self._failed: dict[tuple[str, str], tuple[float, str]] = {}  # copies: when to try again, and what was wrong
         self._changed = asyncio.Event()
         self._told_once = asyncio.Event()
         self.known = KnownAdapters()
@@ -96,17 +99,20 @@ class AdapterKeeper:
 
     async def _stage(self, wanted: tuple[WantedAdapter, ...]) -> dict[str, str]:
         """Put the files of new adapters on all nodes of the gang. Return name → why that failed."""
-        problems = {}
         for adapter in wanted:
             key = (adapter.name, adapter.revision)
-            if key in self._paths:
+            again_s, _ = self._failed.get(key, (0.0, ""))
+            if key in self._paths or time.monotonic() < again_s:
                 continue
+            self._failed.pop(key, None)
             try:
                 self._paths[key] = await self._gang.stage(adapter.source, adapter.revision)
             except Exception as error:  # Ray wraps errors of other nodes in classes of its own
                 cause = getattr(error, "cause", error)
-                problems[adapter.name] = str(cause if isinstance(cause, LongboatError) else repr(cause))
-        return problems
+                why = str(cause if isinstance(cause, LongboatError) else repr(cause))
+                self._failed[key] = (time.monotonic() + AGAIN_S, why)
+        keys = [(adapter.name, adapter.revision) for adapter in wanted]
+        return {name: self._failed[name, revision][1] for name, revision in keys if (name, revision) in self._failed}
 
     async def _ask(self, document: dict[str, Any]) -> dict[str, Any]:
         plan = self._gang.plan
@@ -126,12 +132,13 @@ class AdapterKeeper:
 
     def _learn(self, wanted: tuple[WantedAdapter, ...], answer: dict[str, Any], problems: dict[str, str]) -> None:
         known, held = set(answer["known"]), set(answer["held"])
-        refused = {key.rpartition("@")[0]: text for key, text in answer["problems"].items()}
         keys = {adapter.name: f"{adapter.name}@{adapter.revision}" for adapter in wanted}
+        refused = {name: answer["problems"][key] for name, key in keys.items() if key in answer["problems"]}
+        revisions = {adapter.name: adapter.revision for adapter in wanted}
         now = KnownAdapters(
             revisions={adapter.name: adapter.revision for adapter in wanted if keys[adapter.name] in known},
             held=tuple(name for name, key in keys.items() if key in held),
-            problems={**refused, **problems},
+            problems={name: f"{revisions[name]}: {why}" for name, why in {**refused, **problems}.items()},
         )
         if now != self.known:
             self.known = now

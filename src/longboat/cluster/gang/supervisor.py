@@ -112,8 +112,16 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         """Start the gang, in its turn where it shares a card; return the task that waits for the loss of a rank."""
         plan = await self._gang.prepare(self._model, self._shape, self._identity)
         shared = plan.head.gpu_ids if plan.shape.resources.num_gpus < 1 else ()
+        if shared:
+            self._note("waits for other starts on its GPU")
         async with card_turn(run_folder(), shared):
-            return await self._start(plan)
+            self._note("")
+            try:
+                return await self._start(plan)
+            except BaseException:
+                if shared:  # the next one measures what is free
+                    await self._gang.stop(0.0)
+                raise
 
     async def _start(self, plan: GangPlan) -> asyncio.Task[RankLoss]:
         """Start every rank; return the task that waits for the loss of one, once a token has come."""

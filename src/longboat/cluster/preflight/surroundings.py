@@ -149,7 +149,9 @@ def _model_of(where: str) -> str:
 
 
 def _paths(fleet: Fleet) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(model.source for model in fleet.models if is_local_path(model.source)))
+    proposing = [model.speculative.model for model in fleet.models if model.speculative is not None]
+    sources = [*(model.source for model in fleet.models), *(name for name in proposing if name is not None)]
+    return tuple(dict.fromkeys(source for source in sources if is_local_path(source)))
 
 
 def _answers(nodes: Sequence[Node], answers: Mapping[str, Any]) -> dict[str, NodeFindings]:

@@ -13,7 +13,6 @@ from longboat.core.errors import Problem
 from longboat.core.plan import EngineMemory, GangPlan, RankPlan
 from longboat.core.states import Phase
 from longboat.core.tasks import GENERATE
-from longboat.engines.card_parts import part_of_card
 from longboat.engines.contract import (
     Ability,
     EngineAdapter,
@@ -88,8 +87,7 @@ class SglangAdapter(EngineAdapter):
         entry_points="[sglang.srt.plugins]\nlongboat = longboat_sglang.plugin:register\n",
         zygote="longboat_sglang.zygote",
     )
-    memory_ratio = 0.85  # the rest is for activations and graphs
-    memory_flag = "--mem-fraction-static"
+    shares_cards = False
     load_metrics = LOAD_METRICS
 
     def command(
@@ -100,7 +98,7 @@ class SglangAdapter(EngineAdapter):
             raise ValueError("SGLang is started from an engine environment")
         rank = plan.ranks[node_rank]
         on_cpu = environment.platform == "cpu"
-        args = _arguments(plan, rank, on_cpu, part_of_card(self, plan.shape.resources.num_gpus))
+        args = _arguments(plan, rank, on_cpu)
         preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
@@ -143,7 +141,7 @@ class SglangAdapter(EngineAdapter):
         return HARMLESS_FLAGS
 
 
-def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[str, str], ...]) -> list[str]:
+def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     """Return SGLang's arguments. Defaults precede the user's words, which no default repeats."""
     args = ["--model-path", plan.model_path, "--served-model-name", plan.model]
     # Further ranks serve a page about their health, on any free port.
@@ -152,7 +150,7 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[s
     args += ["--is-embedding"] if plan.task == "embed" else []
     defaults: list[tuple[str, ...]] = list(_DEFAULTS)
     defaults += [("--context-length", str(plan.context_tokens))] if plan.context_tokens else ()
-    defaults += _CPU_DEFAULTS if on_cpu else part
+    defaults += _CPU_DEFAULTS if on_cpu else ()
     defaults += _MODEL_DEFAULTS.get(plan.source, ()) if plan.task == GENERATE else ()
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 

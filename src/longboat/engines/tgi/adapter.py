@@ -75,7 +75,8 @@ class TgiAdapter(EngineAdapter):
     def _part(self, plan: GangPlan) -> tuple[str, ...]:
         """Return the limit of memory on a card that others share, unless the user set it."""
         found = part_of_card(self, plan.shape.resources.num_gpus)
-        return () if self.memory_flag in plan.extra_args else tuple(word for pair in found for word in pair)
+        is_given = any(word.partition("=")[0] == self.memory_flag for word in plan.extra_args)
+        return () if is_given else tuple(word for pair in found for word in pair)
 
     def ports(self, shape: GangShape) -> tuple[PortRequest, ...]:
         """Return the ports of the API, of the metrics and of the shards' meeting."""

@@ -29,7 +29,7 @@ from longboat.engines.vllm.counters import LOAD_METRICS, read_counters
 from longboat.engines.vllm.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.vllm.media import media_arguments, media_env
 from longboat.engines.vllm.memory import memory_of
-from longboat.engines.vllm.speculation import speculative_arguments
+from longboat.engines.vllm.speculation import proposes_from_hub, speculative_arguments
 from longboat.engines.vllm.split import UNABLE_ON, ports, split_arguments
 from longboat.engines.vllm.start_errors import cause_in
 from longboat.engines.vllm.tasks import task_arguments
@@ -125,7 +125,7 @@ class VllmAdapter(EngineAdapter):
         on_cpu = environment.platform == "cpu"
         part = part_of_card(self, plan.shape.resources.num_gpus)
         args = ("serve", plan.model_path, *_arguments(plan, rank, on_cpu, part))
-        preload = self.preload_env(environment, offline=PurePath(plan.model_path).is_absolute())
+        preload = self.preload_env(environment, offline=_is_offline(plan))
         return RankCommand(
             argv=(environment.python, "-m", LAUNCHER, *args),
             env={**preload, **_rank_env(plan, rank, on_cpu), **media_env(plan.media), "PYTHONPATH": overlay or None},
@@ -171,6 +171,11 @@ class VllmAdapter(EngineAdapter):
 
     def harmless_flags(self) -> frozenset[str]:
         return HARMLESS_FLAGS
+
+
+def _is_offline(plan: GangPlan) -> bool:
+    """Return whether nothing of the model comes from a hub."""
+    return PurePath(plan.model_path).is_absolute() and not proposes_from_hub(plan.extra_args)
 
 
 def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool, part: tuple[tuple[str, str], ...]) -> list[str]:

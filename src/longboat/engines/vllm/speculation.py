@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-__all__ = ("NEEDS_NO_MEMORY", "speculative_arguments")
+__all__ = ("NEEDS_NO_MEMORY", "proposes_from_hub", "speculative_arguments")
 
 _METHODS = {"draft": "draft_model"}
 """Method of the fleet file → vLLM's name, where it differs."""
@@ -21,3 +22,10 @@ def speculative_arguments(method: str, tokens: int, model: str | None, lookup: i
     if method == "ngram":
         told |= {"prompt_lookup_max": lookup or _LOOKUP, "prompt_lookup_min": 1}
     return (f"--speculative-config={json.dumps(told)}",)
+
+
+def proposes_from_hub(args: Sequence[str]) -> bool:
+    """Return whether the arguments name a model of a hub that proposes tokens."""
+    told = [word.partition("=")[2] for word in args if word.startswith("--speculative-config=")]
+    models = [json.loads(text).get("model") for text in told]
+    return any(model is not None and not model.startswith("/") for model in models)

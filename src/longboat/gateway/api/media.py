@@ -28,6 +28,8 @@ _URL_KINDS = {
     "video": "video",
 }
 """Field → kind of what it holds; empty: any kind."""
+_FREE = frozenset(("tools", "metadata", "response_format", "chat_template_kwargs"))
+"""Fields whose content is the client's own, and never loaded."""
 _MARKS = (b'_url"', b'image"', b'audio"', b'video"', b'source"', b'file_data"')
 """Ends of all fields that hold media, in as few pieces as possible: each request is searched for them."""
 _SHOWN_CHARS = 80
@@ -56,9 +58,11 @@ def _items(value: Any) -> Iterator[tuple[str, str, bool]]:
     if type(value) is list:
         for one in value:
             yield from _items(one)
-    if type(value) is not dict:
+    if type(value) is not dict or value.get("type") == "tool_use":  # a tool's input is the client's own too
         return
     for name, inner in value.items():
+        if name in _FREE:
+            continue
         if name in _URL_KINDS:
             url = inner.get("url") if type(inner) is dict else inner
             if type(url) is str:
@@ -75,10 +79,10 @@ def _items(value: Any) -> Iterator[tuple[str, str, bool]]:
 
 
 def _of_source(source: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield what a ``source`` of Anthropic's API holds."""
-    for name in ("url", "data"):
-        if type(source.get(name)) is str and source.get("type") in ("url", "base64"):
-            yield "", source[name], name == "data"
+    """Yield what a ``source`` of Anthropic's API holds: engines take all that is no address for data."""
+    name = "url" if source.get("type") == "url" else "data"
+    if type(source.get(name)) is str:
+        yield "", source[name], name == "data"
 
 
 def _url_refusal(url: str, kind: str, rules: MediaRules) -> Refusal | None:

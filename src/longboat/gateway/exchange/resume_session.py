@@ -51,7 +51,7 @@ class ResumeSession:
             )
         if resume_state is None:
             return self._prepare_whole(upstream, body, sent_s)
-        resume_state.model = call.pool
+        resume_state.model, resume_state.asked = call.pool, upstream.revision_of(call.pool)
         self.first_tokens = resume_state.num_tokens
         if resumes:
             self.watch = Watch(sent_s, self.first_tokens)

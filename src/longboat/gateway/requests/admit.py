@@ -105,13 +105,13 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     route = _route(request, plan, facts, body)
     if route is None:
         return error_responses.unknown_model(facts.model, visible_models(state, plan.tenant))
-    refusal = (
-        _forbidden(state, plan.tenant, facts, route)
-        or _lacks_path(state, plan, route)
-        or _bad_media(plan, facts, body, route)
-    )
+    refusal = _forbidden(state, plan.tenant, facts, route) or _lacks_path(state, plan, route)
     if refusal is not None:
         return refusal
+    by_media = _by_media(plan, facts, body, route)
+    if isinstance(by_media, Refusal):
+        return by_media
+    route = by_media
     deadline = _deadline_s(request)
     if isinstance(deadline, Refusal):
         return deadline
@@ -185,16 +185,16 @@ def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refus
     return lacks_path(model, path, plan.api, tasks, visible_models(state, plan.tenant))
 
 
-def _bad_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Refusal | None:
-    """Return why the images, sounds or videos of a request may not go to one of its models of this fleet."""
+def _by_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Resolution | Refusal:
+    """Return the models that may have a request's images, sounds or videos; why the first choice may not."""
     rules = plan.live.policy.media
     if not rules or facts.form is not None or not (facts.document or holds_media(body)):
-        return None
+        return route
     document = facts.document or decode_object(body)
-    for model in route.pools:
-        if model in rules and (refusal := media_refusal(document, rules[model])) is not None:
-            return refusal
-    return None
+    refusals = {model: media_refusal(document, rules[model]) for model in route.pools if model in rules}
+    if refusal := refusals.get(route.pools[0]):
+        return refusal
+    return route.keeping(lambda model: refusals.get(model) is None) if any(refusals.values()) else route
 
 
 def _call(

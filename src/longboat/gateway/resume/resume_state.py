@@ -90,6 +90,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         "_rest",
         "_tokens_before",
         "_vain",
+        "asked",
         "comes_back",
         "continuation",
         "detection_s",
@@ -109,6 +110,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         self.journal: Journal | None = None  # made when an engine says that it keeps one
         self.continuation: Continuation | None = None  # from the second engine on
         self.model = ""  # the name that the present engine is asked for: the model's, or an adapter's
+        self.asked = ""  # the revision that it was asked for: an adapter may change before the engine answers
         self.revision = ""  # of the engine that began the answer; only its like may continue it
         self.level = ResumeLevel.CARRIED
         self.reason = ""  # why the last engine was left
@@ -152,7 +154,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
 
     def begins(self, head: ResponseHead, upstream: Upstream) -> None:
         """Begin the first engine's answer; keep a journal where the engine tells token ids."""
-        self.revision = upstream.revision_of(self.model)
+        self.revision = self.asked or upstream.revision_of(self.model)
         self.journal = self.continuation = None
         self._last_events = b""
         self._numbering = self._new_numbering()

@@ -15,6 +15,7 @@ __all__ = ("task_problems",)
 def task_problems(fleet: Fleet) -> list[Problem]:
     """Return fallbacks, overflows and shares of an alias that lead from a model to one of another task."""
     tasks = {model.name: model.task for model in fleet.models}
+    tasks |= {adapter.name: model.task for model, adapter in fleet.adapters()}
     return [
         Problem(
             where=show(where),
