@@ -79,7 +79,7 @@ def _items(value: Any) -> Iterator[tuple[str, str, bool]]:
 
 
 def _of_source(source: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield what a ``source`` of Anthropic's API holds: engines take all that is no address for data."""
+    """Yield what a ``source`` of Anthropic's API holds: engines take all other than an address for data."""
     name = "url" if source.get("type") == "url" else "data"
     if type(source.get(name)) is str:
         yield "", source[name], name == "data"
