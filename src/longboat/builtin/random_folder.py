@@ -28,11 +28,10 @@ def ensure_random(
     folder: Path, name: str, shape: Shape, config: Mapping[str, Any], seed: int, *, tokenizer_from: Path
 ) -> Path:
     """Return ``folder/name`` with a complete model in it; an existing folder is left as it is."""
-    target = folder / name
-    if target.is_dir():
-        return target
     tensors = list(shape.tensors(config["vocab_size"]))
-    return ensure_folder(target, tensors, config, seed, {}, tokenizer_from=tokenizer_from, deviation=shape.deviation)
+    return ensure_folder(
+        folder / name, tensors, config, seed, {}, tokenizer_from=tokenizer_from, deviation=shape.deviation
+    )
 
 
 def ensure_folder(

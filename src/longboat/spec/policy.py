@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from longboat.core.external import Budget, ExternalModel, Overflow, Price
 from longboat.core.policy import (
@@ -33,16 +33,16 @@ def policy_of(
     num_gateways: int = 1,
     admins: Iterable[AdminCredential] = (),
     external: Iterable[ExternalModelSpec] = (),
-    models: Iterable[ModelSpec] = (),
+    served: Mapping[str, ModelSpec] | None = None,
     adapters: Iterable[tuple[ModelSpec, AdapterSpec]] = (),
 ) -> Policy:
     """Make the policy of a checked section (see ``gateway_problems``).
 
-    external: the models that other people serve; models: those of the fleet; adapters: each with its model
+    external: the models that other people serve; served: those of the fleet, by each name that they serve
+    adapters: each with its model
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """
-    fleet_adapters = tuple(adapters)
-    named = {model.name: model for model in models} | {one.name: model for model, one in fleet_adapters}
+    named = served or {}
     return Policy(
         auth=gateway.auth or "none",
         tenants=_tenants(gateway),
@@ -54,7 +54,7 @@ def policy_of(
         tasks={name: model.task for name, model in named.items()},
         media={name: model.media.rules for name, model in named.items()},
         external=tuple(_external(model) for model in external),
-        adapters=adapter_rights(fleet_adapters),
+        adapters=adapter_rights(adapters),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
         queue=QueuePolicy(**gateway.queue.model_dump()),
         resume=ResumePolicy(**gateway.resume.model_dump()),

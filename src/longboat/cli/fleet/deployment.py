@@ -77,7 +77,7 @@ def current_policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential
         book.salt,
         admins=admins,
         external=fleet.external,
-        models=fleet.models,
+        served=fleet.served(),
         adapters=fleet.adapters(),
     )
 

@@ -58,11 +58,11 @@ def without_adapters(fleet: Fleet, model: str) -> Fleet:
 
 def values_with_adapters(values: Mapping[str, Any], fleet: Fleet) -> dict[str, Any]:
     """Return the controller's values with the adapters of ``fleet``. No replica is replaced by that."""
-    named = {model.name: model for model in fleet.models} | {entry.name: model for model, entry in fleet.adapters()}
+    served = fleet.served()
     told = {
         "adapters": [dataclasses.asdict(right) for right in adapter_rights(fleet.adapters())],
-        "tasks": {name: model.task for name, model in named.items()},
-        "media": {name: dataclasses.asdict(model.media.rules) for name, model in named.items()},
+        "tasks": {name: model.task for name, model in served.items()},
+        "media": {name: dataclasses.asdict(model.media.rules) for name, model in served.items()},
     }
     policy = {**values.get("policy", {}), **json.loads(json.dumps(told))}
     return {**values, "text": dump_fleet(fleet), "adapters": adapter_values(fleet), "policy": policy}

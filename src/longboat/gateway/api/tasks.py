@@ -1,4 +1,4 @@
-"""What a model is asked for that it is not made for: the refusal names what it does, and who has the path. Pure."""
+"""The refusal of a path that a model is not made for: what the model does, and which models have the path. Pure."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ __all__ = ("task_problems",)
 
 def task_problems(fleet: Fleet) -> list[Problem]:
     """Return fallbacks, overflows and shares of an alias that lead from a model to one of another task."""
-    tasks = {model.name: model.task for model in fleet.models}
-    tasks |= {adapter.name: model.task for model, adapter in fleet.adapters()}
+    tasks = {name: model.task for name, model in fleet.served().items()}
     return [
         Problem(
             where=show(where),

@@ -397,6 +397,11 @@ class Fleet(Section):
         """Return all adapters, each with its model."""
         return tuple((m, entry) for m in self.models if m.adapters is not None for entry in m.adapters.entries)
 
+    def served(self) -> dict[str, ModelSpec]:
+        """Return the model behind each name that this fleet serves itself: its own, or the one that it adapts."""
+        own = {model.name: model for model in self.models}
+        return own | {entry.name: model for model, entry in self.adapters()}
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all models, those that other people serve last."""
