@@ -1,0 +1,1 @@
+"""Chooses among replicas that may get a request: one module for each policy. Knows no gateway and no engine."""

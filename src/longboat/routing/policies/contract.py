@@ -1,0 +1,97 @@
+"""What a routing policy is, and what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from longboat.routing.prefixes.index import PrefixIndex
+from longboat.routing.prefixes.prompt import Prompt
+
+__all__ = ("Choice", "EngineReport", "ReplicaLoad", "RoutingPolicy", "View")
+
+
+class EngineReport:
+    """What an engine says of itself: all senders' requests, and not only those of this gateway."""
+
+    __slots__ = ("kv_usage", "queued_tokens", "running", "taken_s", "waiting")
+
+    def __init__(
+        self, *, taken_s: float, running: int, waiting: int, kv_usage: float = 0.0, queued_tokens: int | None = None
+    ) -> None:
+        self.taken_s = taken_s  # when it was true, on the router's clock
+        self.running = running  # requests that it computes
+        self.waiting = waiting  # requests in its queue
+        self.kv_usage = kv_usage  # used part of its KV cache, 0 to 1
+        self.queued_tokens = queued_tokens  # prompt tokens that it has yet to compute; None: it does not say
+
+
+class ReplicaLoad:
+    """One replica as this gateway process knows it: what was sent there and has not ended, and what its engine says."""
+
+    __slots__ = ("decode_tokens", "key", "prefill_tokens", "prefills", "report", "requests", "slot")
+
+    def __init__(self, key: str, slot: int) -> None:
+        self.key = key
+        self.slot = slot  # in the prefix index
+        self.requests = 0  # sent and not ended
+        self.prefills = 0  # of these, those without a first token
+        self.prefill_tokens = 0  # uncached prompt tokens of those, as predicted when they were sent
+        self.decode_tokens = 0  # tokens that the others hold in the KV cache: prompt and output so far
+        self.report: EngineReport | None = None
+
+
+class View(Protocol):
+    """What a policy may use beside the request and the replicas."""
+
+    @property
+    def index(self) -> PrefixIndex: ...
+    @property
+    def num_slots(self) -> int: ...
+
+
+class Choice:
+    """A policy's decision."""
+
+    __slots__ = ("at", "cached_tokens", "reason", "terms")
+
+    def __init__(
+        self, at: int, reason: str, *, cached_tokens: int = 0, terms: Sequence[tuple[float, ...]] = ()
+    ) -> None:
+        self.at = at  # index into the replicas that were offered
+        self.reason = reason  # in words
+        self.cached_tokens = cached_tokens  # tokens of the prompt that it expects to find there
+        self.terms = terms  # one row for each replica that was offered, in the order of ``RoutingPolicy.terms``
+
+
+class RoutingPolicy(Protocol):
+    """Chooses a replica. Same calls, same choices: it reads no clock and draws its own numbers from ``turn``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def terms(self) -> tuple[str, ...]: ...  # names of the columns of ``Choice.terms``; those in seconds end in ``_s``
+    @property
+    def reads_prefixes(self) -> bool: ...  # whether it needs the blocks of prompts
+
+    def choose(
+        self, prompt: Prompt, replicas: Sequence[ReplicaLoad], view: View, *, now_s: float, turn: int,
+        extra_s: Sequence[float] = (),
+    ) -> Choice:  # fmt: skip
+        """Choose among replicas that may have the request; there is at least one.
+
+        turn: a count that grows with each request
+        extra_s: seconds that each of them costs beyond, such as loading an adapter; empty: none does
+        """
+
+    def sent(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int, now_s: float) -> None:
+        """Note that a replica got the request. ``replica`` does not count it yet."""
+
+    def first_token(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int | None, now_s: float) -> None:
+        """Note that its first token came. cached_tokens: by the engine's own count; None: it does not say"""
+
+    def ended(self, prompt: Prompt, replica: ReplicaLoad, *, output_tokens: int, now_s: float) -> None:
+        """Note that it ended, or left the replica."""
+
+    def left(self, replica: ReplicaLoad) -> None:
+        """Note that a replica is gone."""

@@ -1,0 +1,84 @@
+"""The index of prefixes: which replica holds which block. This one is plain Python, and the oracle of the fast one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from longboat.routing.prefixes.prompt import BLOCK_BYTES
+
+__all__ = ("DictIndex", "PrefixIndex")
+
+
+class PrefixIndex(Protocol):
+    """Which replica holds which block. Replicas are numbers from 0, *slots*, that their router gives out."""
+
+    def depths(self, blocks: bytes, num_slots: int) -> list[int]:
+        """Return, by slot, how many of a prompt's leading blocks each replica holds."""
+
+    def place(self, slot: int, blocks: bytes) -> None:
+        """Note that a replica holds these blocks, or will in a moment."""
+
+    def remove(self, slot: int, blocks: bytes) -> None:
+        """Note that a replica does not hold these blocks any more."""
+
+    def drop(self, slot: int) -> None:
+        """Forget all blocks of a replica."""
+
+
+class DictIndex:
+    """An index of at most ``max_blocks`` blocks; beyond that, those that were used least recently go first."""
+
+    def __init__(self, max_blocks: int = 1_000_000) -> None:
+        self._max_blocks = max_blocks
+        self._holders: OrderedDict[bytes, int] = OrderedDict()  # name of a block → bit set of slots
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def depths(self, blocks: bytes, num_slots: int) -> list[int]:
+        found = [0] * num_slots
+        holders = self._holders
+        alive = (1 << num_slots) - 1
+        depth = 0
+        for at in range(0, len(blocks), BLOCK_BYTES):
+            still = alive & holders.get(blocks[at : at + BLOCK_BYTES], 0)
+            if still != alive:
+                _note(found, alive & ~still, depth)
+            if not still:
+                return found
+            alive = still
+            depth += 1
+        _note(found, alive, depth)
+        return found
+
+    def place(self, slot: int, blocks: bytes) -> None:
+        holders, bit = self._holders, 1 << slot
+        for at in range(0, len(blocks), BLOCK_BYTES):
+            name = blocks[at : at + BLOCK_BYTES]
+            holders[name] = holders.pop(name, 0) | bit
+        while len(holders) > self._max_blocks:
+            holders.popitem(last=False)
+
+    def remove(self, slot: int, blocks: bytes) -> None:
+        holders, bit = self._holders, 1 << slot
+        for at in range(0, len(blocks), BLOCK_BYTES):
+            name = blocks[at : at + BLOCK_BYTES]
+            rest = holders.get(name, 0) & ~bit
+            if rest:
+                holders[name] = rest
+            else:
+                holders.pop(name, None)
+
+    def drop(self, slot: int) -> None:
+        bit = 1 << slot
+        for name, slots in list(self._holders.items()):
+            if slots & bit:
+                self.remove(slot, name)
+
+
+def _note(found: list[int], slots: int, depth: int) -> None:
+    while slots:
+        low = slots & -slots
+        found[low.bit_length() - 1] = depth
+        slots ^= low

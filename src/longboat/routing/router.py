@@ -1,0 +1,134 @@
+"""One model's routing: the replicas' loads, the prefix index and the policy. Gateways and the simulator run this."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import TypeVar
+
+from longboat.routing.decisions import EndpointView
+from longboat.routing.policies.contract import Choice, EngineReport, ReplicaLoad, RoutingPolicy
+from longboat.routing.prefixes.index import PrefixIndex
+from longboat.routing.prefixes.prompt import Prompt
+
+__all__ = ("Router",)
+
+E = TypeVar("E", bound=EndpointView)
+
+
+class _Trip:
+    """One request at one replica."""
+
+    __slots__ = ("load", "prompt", "tokens", "uncached")
+
+    def __init__(self, prompt: Prompt, load: ReplicaLoad, uncached: int) -> None:
+        self.prompt = prompt
+        self.load = load
+        self.uncached = uncached  # prompt tokens to compute; -1 once its first token came
+        self.tokens = 0  # that it holds in the KV cache
+
+
+class Router:
+    """Decides where each request of one model goes, and keeps account of what is where."""
+
+    def __init__(self, policy: RoutingPolicy, index: PrefixIndex) -> None:
+        self.policy = policy
+        self.index = index
+        self._loads: dict[str, ReplicaLoad] = {}
+        self._free_slots: list[int] = []
+        self._trips: dict[str, _Trip] = {}  # by the request's key
+
+    @property
+    def num_slots(self) -> int:
+        return len(self._loads) + len(self._free_slots)
+
+    def load_of(self, key: str) -> ReplicaLoad:
+        """Return what is known of a replica; a new one begins with nothing."""
+        load = self._loads.get(key)
+        if load is None:
+            slot = self._free_slots.pop() if self._free_slots else len(self._loads)
+            load = self._loads[key] = ReplicaLoad(key, slot)
+        return load
+
+    def choose(
+        self, prompt: Prompt, endpoints: Sequence[E], *, turn: int, now_s: float, tried: Container[str] = (),
+        overfull: bool = False, extra_s: Sequence[float] = (),
+    ) -> tuple[E, Choice] | None:  # fmt: skip
+        """Return the endpoint and why; None where none has room. Nothing is counted before ``sent``.
+
+        tried: keys of endpoints that failed for this request
+        overfull: a full endpoint is taken too
+        extra_s: by endpoint, as for ``RoutingPolicy.choose``
+        """
+        for suspect in (False, True):
+            ats = [
+                at
+                for at, e in enumerate(endpoints)
+                if e.ready
+                and e.suspect is suspect
+                and e.key not in tried
+                and (overfull or e.capacity is None or e.outstanding < e.capacity)
+            ]
+            if ats:
+                loads = [self.load_of(endpoints[at].key) for at in ats]
+                extras = [extra_s[at] for at in ats] if extra_s else ()
+                choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extras)
+                return endpoints[ats[choice.at]], choice
+        return None
+
+    def sent(self, prompt: Prompt, key: str, *, cached_tokens: int, now_s: float) -> None:
+        """Note that a replica got the request. Its blocks are taken to be there, so that a burst does not scatter."""
+        load = self.load_of(key)
+        self.policy.sent(prompt, load, cached_tokens=cached_tokens, now_s=now_s)
+        if prompt.blocks:
+            self.index.place(load.slot, prompt.blocks)
+        trip = self._trips[prompt.key] = _Trip(prompt, load, max(0, prompt.num_tokens - cached_tokens))
+        load.requests += 1
+        load.prefills += 1
+        load.prefill_tokens += trip.uncached
+
+    def first_token(self, prompt: Prompt, *, cached_tokens: int | None, now_s: float) -> None:
+        """Note that the request's first token came."""
+        trip = self._trips.get(prompt.key)
+        if trip is None or trip.uncached < 0:
+            return
+        self.policy.first_token(prompt, trip.load, cached_tokens=cached_tokens, now_s=now_s)
+        self._end_prefill(trip)
+        trip.tokens = prompt.num_tokens + 1
+        trip.load.decode_tokens += trip.tokens
+
+    def progressed(self, prompt: Prompt, output_tokens: int) -> None:
+        """Note how many tokens of output the request has so far."""
+        trip = self._trips.get(prompt.key)
+        if trip is not None and trip.uncached < 0:
+            tokens = prompt.num_tokens + output_tokens
+            trip.load.decode_tokens += tokens - trip.tokens
+            trip.tokens = tokens
+
+    def ended(self, prompt: Prompt, *, output_tokens: int, now_s: float) -> None:
+        """Note that the request ended, or left its replica."""
+        trip = self._trips.pop(prompt.key, None)
+        if trip is None:
+            return
+        self.policy.ended(prompt, trip.load, output_tokens=output_tokens, now_s=now_s)
+        trip.load.requests -= 1
+        if trip.uncached >= 0:
+            self._end_prefill(trip)
+        trip.load.decode_tokens -= trip.tokens
+
+    def reported(self, key: str, report: EngineReport) -> None:
+        """Take what an engine says of itself."""
+        self.load_of(key).report = report
+
+    def left(self, key: str) -> None:
+        """Forget a replica and what it held."""
+        load = self._loads.pop(key, None)
+        if load is not None:
+            self.policy.left(load)
+            self.index.drop(load.slot)
+            self._free_slots.append(load.slot)
+
+    @staticmethod
+    def _end_prefill(trip: _Trip) -> None:
+        trip.load.prefills -= 1
+        trip.load.prefill_tokens -= trip.uncached
+        trip.uncached = -1
