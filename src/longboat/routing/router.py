@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from longboat.routing.decisions import EndpointView
-from longboat.routing.policies.contract import Choice, EngineReport, ReplicaLoad, RoutingPolicy
+from longboat.routing.adapters import AdapterEndpoint, home_of, pick_with_adapter
+from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("Router",)
 
-E = TypeVar("E", bound=EndpointView)
+E = TypeVar("E", bound=AdapterEndpoint)
+_LOAD_S: Final = 0.5
+"""What it takes to load an adapter from disk into an engine, and to give up another one: our estimate."""
 
 
 class _Trip:
@@ -51,29 +53,30 @@ class Router:
 
     def choose(
         self, prompt: Prompt, endpoints: Sequence[E], *, turn: int, now_s: float, tried: Container[str] = (),
-        overfull: bool = False, extra_s: Sequence[float] = (),
-    ) -> tuple[E, Choice] | None:  # fmt: skip
-        """Return the endpoint and why; None where none has room. Nothing is counted before ``sent``.
+        overfull: bool = False, adapter: str = "", sticky: str = "",
+    ) -> tuple[E, Choice, list[str]] | None:  # fmt: skip
+        """Return the endpoint, why, and the keys of all that were compared; None where none has room.
+
+        Nothing is counted before ``sent``.
 
         tried: keys of endpoints that failed for this request
         overfull: a full endpoint is taken too
-        extra_s: by endpoint, as for ``RoutingPolicy.choose``
+        adapter: that it needs; the endpoints serve it
+        sticky: requests with an equal value go to one endpoint while it is well; empty: to any
         """
-        for suspect in (False, True):
-            ats = [
-                at
-                for at, e in enumerate(endpoints)
-                if e.ready
-                and e.suspect is suspect
-                and e.key not in tried
-                and (overfull or e.capacity is None or e.outstanding < e.capacity)
-            ]
-            if ats:
-                loads = [self.load_of(endpoints[at].key) for at in ats]
-                extras = [extra_s[at] for at in ats] if extra_s else ()
-                choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extras)
-                return endpoints[ats[choice.at]], choice
-        return None
+        able = _able(endpoints, tried, overfull or bool(sticky))
+        if not able:
+            return None
+        if sticky:
+            home = able.index(home_of(able, sticky))
+            return able[home], Choice(home, "its session is there"), [e.key for e in able]
+        if adapter and EXTRA_S not in self.policy.terms:
+            found = pick_with_adapter(able, adapter, turn=turn, overfull=overfull)
+            return None if found is None else (found[0], Choice(able.index(found[0]), found[1]), [e.key for e in able])
+        loads = [self.load_of(e.key) for e in able]
+        extra_s = _adapter_s(able, adapter) if adapter else ()
+        choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extra_s)
+        return able[choice.at], choice, [load.key for load in loads]
 
     def sent(self, prompt: Prompt, key: str, *, cached_tokens: int, now_s: float) -> None:
         """Note that a replica got the request. Its blocks are taken to be there, so that a burst does not scatter."""
@@ -115,6 +118,12 @@ class Router:
             self._end_prefill(trip)
         trip.load.decode_tokens -= trip.tokens
 
+    def answered(self, key: str, *, expected_tokens: int, cached_tokens: int, prompt_tokens: int) -> None:
+        """Compare what was expected of a replica's cache with what its engine found there."""
+        load = self._loads.get(key)
+        if load is not None:
+            load.accuracy.observe(expected_tokens, cached_tokens, prompt_tokens)
+
     def reported(self, key: str, report: EngineReport) -> None:
         """Take what an engine says of itself."""
         self.load_of(key).report = report
@@ -132,3 +141,21 @@ class Router:
         trip.load.prefills -= 1
         trip.load.prefill_tokens -= trip.uncached
         trip.uncached = -1
+
+
+def _able(endpoints: Sequence[E], tried: Container[str], overfull: bool) -> list[E]:
+    """Return the endpoints that may have the request; suspect ones only where there are no others."""
+    found = [
+        e
+        for e in endpoints
+        if e.ready and e.key not in tried and (overfull or e.capacity is None or e.outstanding < e.capacity)
+    ]
+    return [e for e in found if not e.suspect] or found
+
+
+def _adapter_s(endpoints: Sequence[E], adapter: str) -> list[float]:
+    """Return the seconds that each endpoint needs to have the adapter; where none has it, it gets a home."""
+    if not any([e.holds(adapter) for e in endpoints]):
+        home = home_of(endpoints, adapter)
+        return [0.0 if e is home else _LOAD_S for e in endpoints]
+    return [0.0 if e.holds(adapter) else _LOAD_S for e in endpoints]

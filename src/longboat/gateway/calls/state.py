@@ -20,6 +20,7 @@ from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, diges
 from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
+from longboat.gateway.records.trace_recorder import TraceRecorder
 from longboat.gateway.records.usage_store import UsageStore
 from longboat.gateway.upstreams.crash_blame import CrashBlame, until_answers
 from longboat.gateway.upstreams.response_affinity import ResponseAffinity
@@ -49,17 +50,20 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.config = config
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
-        self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
+        self.table = LiveTable(config.limits, self.live.policy.queue, self.live.policy.routing, clock=clock)
         self.table.set_external(self.live.policy.external)
         self.table.set_adapters(self.live.policy.adapters)
         self.live = self.live.with_models(self.table.names)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
+        self.recorder = TraceRecorder()
         self.owners = ResponseAffinity()
         self.deaths = CrashBlame(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
-        self.accounting = Accounting(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
+        self.accounting = Accounting(
+            LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config), self.recorder
+        )
         self.node: Node  # answers for the node; set by the maker of this state
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -106,7 +110,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.table.set_external(policy.external)
         self.table.set_adapters(policy.adapters)
         self.live = LivePolicy(policy, self.table.names, digest_of_policy(document))
-        self.table.set_queue(policy.queue)
+        self.table.set_rules(policy.queue, policy.routing)
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         return True
 

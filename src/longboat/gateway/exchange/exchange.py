@@ -15,6 +15,7 @@ from longboat.gateway.exchange.lifecycle import step
 from longboat.gateway.exchange.payment import Payments, close_bill
 from longboat.gateway.exchange.reading import Host
 from longboat.gateway.exchange.resume_session import ResumeSession
+from longboat.gateway.exchange.selection import Selection
 from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.exchange.visit import Visit
 from longboat.gateway.exchange.waits import Waits
@@ -181,6 +182,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         lease = self._call.lease
         assert lease is not None
         lease.take_engine(upstream, visit)
+        lease.trip = self._view.begin_trip(upstream)
         visit.begin()
 
     def _fall_back(self, action: life.FallBack) -> None:
@@ -256,14 +258,10 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             call.decisions = (*call.decisions, Decision(at_s, action.name, action.reason))
 
 
-class _View:
+class _View(Selection):
     """What the life of a request sees of the fleet."""
 
-    __slots__ = ("_call", "_state")
-
-    def __init__(self, state: GatewayState, call: Call) -> None:
-        self._state = state
-        self._call = call
+    __slots__ = ()
 
     @property
     def policy(self) -> ResumePolicy:
@@ -275,9 +273,6 @@ class _View:
     def ready_s(self, model: str) -> float:
         pool = self._state.table.pool(model)
         return 0.0 if pool is None or pool.outside is not None else pool.ready_s
-
-    def next_turn(self) -> int:
-        return self._state.next_turn()
 
     def is_poison(self) -> bool:
         call, deaths = self._call, self._state.deaths
