@@ -79,7 +79,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
 
     @property
     def queued_tokens(self) -> int:
-        """Return the tokens of prompts that it has yet to compute, as far as it knows: hits of those that wait count."""
+        """Return the tokens of prompts that it has yet to compute; cached ones of requests that wait count too."""
         return self.waiting_tokens + sum([job.target - job.computed for job in self._prefilling])
 
     def fits(self, job: Job) -> bool:

@@ -17,7 +17,7 @@ def blocks_of(tokens: int, block_tokens: int) -> int:
 
 
 def reserve(job: Job, cache: BlockCache, block_tokens: int, headroom: int, caching: bool) -> bool:
-    """Give a job the cached prefix of its prompt and blocks for the rest; False, without effect, where too few are free.
+    """Give a job the cached prefix of its prompt, and blocks for the rest; False, and nothing, where too few are free.
 
     headroom: blocks to leave for others
     """

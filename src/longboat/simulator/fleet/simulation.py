@@ -43,7 +43,18 @@ def simulate(
 class _Simulation(Carrier):
     """A run under way."""
 
-    __slots__ = ("_gateways", "_next", "_random", "_recorder", "_replicas", "_requests", "_sweeping", "fleet", "timeline", "turn")
+    __slots__ = (
+        "_gateways",
+        "_next",
+        "_random",
+        "_recorder",
+        "_replicas",
+        "_requests",
+        "_sweeping",
+        "fleet",
+        "timeline",
+        "turn",
+    )
 
     def __init__(
         self, fleet: Fleet, requests: Iterator[TraceRequest], policy: Callable[[], RoutingPolicy],

@@ -23,7 +23,7 @@ class ReplicaResult:
 
 @dataclass(kw_only=True)
 class Result:
-    """What the requests of a run saw. The arrays have a value for each request that got a first token, in that order."""
+    """What the requests of a run saw. The arrays have one value for each request, in the order of first tokens."""
 
     policy: str
     arrived_s: array[float] = field(default_factory=lambda: array("d"))
