@@ -15,10 +15,10 @@ __all__ = ("fit_step_time", "fitted")
 
 _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (64, 1024, 8192, 32768)
-_PROMPTS = (32, 128, 512, 1024, 2048, 4096, 8192)
+_PROMPTS = (256, 512, 1024, 2048, 4096, 8192)
 _RIDGE = 1e-9  # keeps the equations of terms that are always 0 solvable
 
-Row = tuple[Sequence[float], float]  # quantities by term, and seconds
+Row = tuple[Sequence[float], float, float]  # quantities by term, their seconds, and seconds that count as the error 1
 
 
 def fit_step_time(deployment: Deployment, calibration: Calibration, *, max_sequences: int, kv_tokens: int) -> StepTime:
@@ -53,14 +53,17 @@ def fitted(rows: Sequence[Row]) -> list[float]:
 
 def _least_squares(rows: Sequence[Row], kept: Sequence[int]) -> list[float]:
     """Solve the normal equations, with the columns scaled to about 1."""
-    scales = [max(row[at] / seconds for row, seconds in rows) or 1.0 for at in kept]
-    scaled = [[row[at] / seconds / scale for at, scale in zip(kept, scales, strict=True)] for row, seconds in rows]
+    scales = [max(row[at] / whole_s for row, _, whole_s in rows) or 1.0 for at in kept]
+    scaled = [
+        ([row[at] / whole_s / scale for at, scale in zip(kept, scales, strict=True)], seconds / whole_s)
+        for row, seconds, whole_s in rows
+    ]
     size = len(kept)
     matrix = [
-        [sum(row[i] * row[j] for row in scaled) + (_RIDGE * len(rows) if i == j else 0.0) for j in range(size)]
+        [sum(row[i] * row[j] for row, _ in scaled) + (_RIDGE * len(rows) if i == j else 0.0) for j in range(size)]
         for i in range(size)
     ]
-    right = [sum(row[i] for row in scaled) for i in range(size)]
+    right = [sum(row[i] * target for row, target in scaled) for i in range(size)]
     return [value / scale for value, scale in zip(solve_positive(matrix, right), scales, strict=True)]
 
 
@@ -70,7 +73,8 @@ def _decode_rows(deployment: Deployment, calibration: Calibration, max_sequences
             held = sequences * context
             if sequences <= max_sequences and (held <= kv_tokens or sequences == 1):
                 load = Load(concurrency=sequences, prompt_tokens=context, output_tokens=1.0, spread=0.0)
-                yield (1.0, sequences, held), predict(deployment, load, calibration).step_s.value
+                seconds = predict(deployment, load, calibration).step_s.value
+                yield (1.0, sequences, held), seconds, seconds
 
 
 def _prompt_rows(deployment: Deployment, calibration: Calibration, base_s: float) -> Iterator[Row]:
@@ -79,4 +83,4 @@ def _prompt_rows(deployment: Deployment, calibration: Calibration, base_s: float
         if tokens <= deployment.engine.chunk_tokens:
             load = Load(concurrency=1.0, prompt_tokens=tokens, output_tokens=1.0, spread=0.0)
             seconds = predict(deployment, load, calibration).prefill_s.value
-            yield (float(tokens), tokens * tokens / 2.0), max(seconds - base_s, 0.05 * seconds)
+            yield (float(tokens), tokens * tokens / 2.0), seconds - base_s, seconds
