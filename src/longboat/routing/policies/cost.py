@@ -59,6 +59,7 @@ class Cost:
         self._load_s = 0.0  # seconds of prefill that were sent, summed with forgetting
         self._load_at_s = 0.0  # when that was brought up to date
         self._num_replicas = 1
+        self._uncached = 1.0  # part of the prompts' tokens that is computed, as it was of late
 
     def choose(
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], view: View, *, now_s: float, turn: int,
@@ -79,7 +80,7 @@ class Cost:
         costs: list[float] = []
         lowest = 1e30
         for at, replica in enumerate(replicas):
-            queue = self._queue(replica)
+            queue = self._queue(replica, now_s)
             if depths[replica.slot] != depth:
                 depth = depths[replica.slot]
                 cached = min(prompt.tokens_at(depth), num_tokens - 1)
@@ -112,7 +113,7 @@ class Cost:
         load = min(load, _MAX_LOAD)
         return max(_LEAST_LATER, load / (1.0 - load))
 
-    def _queue(self, replica: ReplicaLoad) -> PrefillQueue:
+    def _queue(self, replica: ReplicaLoad, now_s: float) -> PrefillQueue:
         slot = replica.slot
         while len(self._queues) <= slot:
             self._queues.append(None)
@@ -120,7 +121,7 @@ class Cost:
         if queue is None:
             queue = self._queues[slot] = PrefillQueue()
         if replica.report is not None:
-            queue.correct(replica.report, self.prefill_time.token_s)
+            queue.correct(replica.report, self.prefill_time.token_s * self._uncached, now_s)
         return queue
 
     def _of_near(
@@ -146,10 +147,11 @@ class Cost:
 
     def sent(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int, now_s: float) -> None:
         """Count its prefill as work that the replica has to do."""
-        queue = self._queue(replica)
+        queue = self._queue(replica, now_s)
         work = Work(max(0, prompt.num_tokens - cached_tokens), prompt.num_tokens, replica.decode_tokens)
         seconds = queue.pace * self.prefill_time.seconds(work)
-        queue.add(prompt.key, work, seconds, now_s)
+        queue.add(prompt.key, work, prompt.num_tokens, seconds, now_s)
+        self._uncached += _UNCACHED_STEP * (work.tokens / max(1, prompt.num_tokens) - self._uncached)
         elapsed = max(0.0, now_s - self._load_at_s)
         self._load_s = self._load_s * max(0.0, 1.0 - elapsed / _LOAD_MEMORY_S) + seconds
         self._load_at_s = now_s
@@ -164,7 +166,7 @@ class Cost:
 
     def first_token(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int | None, now_s: float) -> None:
         """Learn from the time that the prefill took."""
-        queue = self._queue(replica)
+        queue = self._queue(replica, now_s)
         computed = None
         if cached_tokens is not None:
             tokens = max(1, prompt.num_tokens - cached_tokens)
@@ -176,7 +178,7 @@ class Cost:
 
     def ended(self, prompt: Prompt, replica: ReplicaLoad, *, output_tokens: int, now_s: float) -> None:
         """Take the prefill off where the request ended without a first token."""
-        self._queue(replica).take(prompt.key, now_s)
+        self._queue(replica, now_s).take(prompt.key, now_s)
 
     def left(self, replica: ReplicaLoad) -> None:
         """Forget the replica's work and pace."""
@@ -190,5 +192,6 @@ def _reason(cached: int, num_tokens: int, wait_s: float) -> str:
     return f"lowest cost: waits {wait_s:.3f} s"
 
 
+_UNCACHED_STEP: Final = 0.02  # weight of one request in that part
 _LEAST_LATER: Final = 0.25  # later requests that a prefill delays, even at an idle fleet: cached work is free
 _MAX_LOAD: Final = 0.75  # beyond, the estimate of a load says little

@@ -20,10 +20,11 @@ _OVERDUE: Final = 0.5  # part of its delay that an overdue prefill is expected t
 class _Prefill:
     """One prefill under way."""
 
-    __slots__ = ("seconds", "sent_s", "work")
+    __slots__ = ("prompt_tokens", "seconds", "sent_s", "work")
 
-    def __init__(self, work: Work, seconds: float, sent_s: float) -> None:
+    def __init__(self, work: Work, prompt_tokens: int, seconds: float, sent_s: float) -> None:
         self.work = work
+        self.prompt_tokens = prompt_tokens  # cached ones too: engines count them as queued until they begin
         self.seconds = seconds  # predicted
         self.sent_s = sent_s
 
@@ -58,23 +59,27 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
 
     def wait_s(self, now_s: float) -> float:
         """Return how long until a prefill that is sent now begins."""
-        own = self.queued_s
-        if own > 0.0:
-            done = now_s - self._since_s
-            head = self._head_s
-            own += -done if done < head else _OVERDUE * (done - head) - head
+        own = self._own_wait_s(now_s)
         if self._shared:
             everything = self._reported_s - (now_s - self._reported_at_s)
             if everything > own:
                 return everything
         return own
 
-    def add(self, key: str, work: Work, seconds: float, now_s: float) -> None:
+    def _own_wait_s(self, now_s: float) -> float:
+        own = self.queued_s
+        if own > 0.0:
+            done = now_s - self._since_s
+            head = self._head_s
+            own += -done if done < head else _OVERDUE * (done - head) - head
+        return own
+
+    def add(self, key: str, work: Work, prompt_tokens: int, seconds: float, now_s: float) -> None:
         """Count a prefill that was sent."""
         if not self._prefills:
             self._since_s = now_s
             self._head_s = seconds
-        self._prefills[key] = _Prefill(work, seconds, now_s)
+        self._prefills[key] = _Prefill(work, prompt_tokens, seconds, now_s)
         self.queued_s += seconds
         self._reported_s += seconds
 
@@ -121,8 +126,11 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._ratios = self._ratios * _PACE_MEMORY + 1.0
         self.pace = (self._ratio + _PACE_PRIOR) / (self._ratios + _PACE_PRIOR)
 
-    def correct(self, report: EngineReport, token_s: float) -> None:
-        """Take what the engine says is queued: what is more than our own are other gateways' prefills."""
+    def correct(self, report: EngineReport, token_s: float, now_s: float) -> None:
+        """Take what the engine says is queued: what is more than our own are other gateways' prefills.
+
+        token_s: seconds of one of their prompt tokens, cached or not, at the mean replica
+        """
         if report is self._report:
             return
         self._report = report
@@ -132,9 +140,11 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         own = since_s = 0.0
         for prefill in self._prefills.values():
             if prefill.sent_s <= report.taken_s:
-                own += prefill.work.tokens
+                own += prefill.prompt_tokens
             else:
                 since_s += prefill.seconds
         self._shared = tokens > own * _OWN_AT_MOST + _OWN_MARGIN
-        self._reported_s = tokens * token_s * self.pace + since_s
-        self._reported_at_s = report.taken_s
+        if self._shared:
+            own_s = max(0.0, self._own_wait_s(now_s) - since_s)
+            self._reported_s = own_s + (tokens - own) * token_s * self.pace + since_s
+            self._reported_at_s = now_s
