@@ -22,8 +22,11 @@ class PrefixIndex(Protocol):
     def remove(self, slot: int, blocks: bytes) -> None:
         """Note that a replica does not hold these blocks any more."""
 
+    def clear(self, slot: int) -> None:
+        """Forget all blocks of a replica that stays."""
+
     def drop(self, slot: int) -> None:
-        """Forget all blocks of a replica."""
+        """Forget a replica and all of its blocks."""
 
 
 class DictIndex:
@@ -70,11 +73,14 @@ class DictIndex:
             else:
                 holders.pop(name, None)
 
-    def drop(self, slot: int) -> None:
+    def clear(self, slot: int) -> None:
         bit = 1 << slot
         for name, slots in list(self._holders.items()):
             if slots & bit:
                 self.remove(slot, name)
+
+    def drop(self, slot: int) -> None:
+        self.clear(slot)
 
 
 def _note(found: list[int], slots: int, depth: int) -> None:
