@@ -36,18 +36,20 @@ class Router:
         self.policy = policy
         self.index = index
         self._loads: dict[str, ReplicaLoad] = {}
-        self._free_slots: list[int] = []
+        self._num_slots = 0
         self._trips: dict[str, _Trip] = {}  # by the request's key
 
     @property
     def num_slots(self) -> int:
-        return len(self._loads) + len(self._free_slots)
+        """One more than the highest slot of its replicas."""
+        return self._num_slots
 
     def load_of(self, key: str) -> ReplicaLoad:
         """Return what is known of a replica; a new one begins with nothing."""
         load = self._loads.get(key)
         if load is None:
-            slot = self._free_slots.pop() if self._free_slots else len(self._loads)
+            slot = self.index.slot_of(key)
+            self._num_slots = max(self._num_slots, slot + 1)
             load = self._loads[key] = ReplicaLoad(key, slot)
         return load
 
@@ -134,7 +136,7 @@ class Router:
         if load is not None:
             self.policy.left(load)
             self.index.drop(load.slot)
-            self._free_slots.append(load.slot)
+            self._num_slots = max([other.slot + 1 for other in self._loads.values()], default=0)
 
     @staticmethod
     def _end_prefill(trip: _Trip) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longboat.gateway.api.prompt_blocks import NO_BLOCKS, prompt_blocks
 from longboat.routing.prefixes.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -20,4 +21,17 @@ def prompt_of(call: Call, key: str, *, hashed: bool) -> Prompt:
     """
     facts = call.facts
     assert facts is not None
-    return Prompt(key, facts.num_prompt_tokens_estimate, max_output_tokens=facts.max_tokens, session=facts.user)
+    blocks, ends = prompt_blocks(call.body, facts.kind, _seed(call)) if hashed else NO_BLOCKS
+    return Prompt(
+        key,
+        facts.num_prompt_tokens_estimate,
+        blocks=blocks,
+        ends=ends,
+        max_output_tokens=facts.max_tokens,
+        session=facts.user,
+    )
+
+
+def _seed(call: Call) -> bytes:
+    """Return what keeps the cache of its prompt apart: the model or adapter, and the salt of its tenant."""
+    return f"{call.pool}\0{call.salt or ''}".encode()
