@@ -13,8 +13,8 @@ from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.prompt_blocks import prompt_blocks
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.http.message import ask
-from longboat.gateway.upstreams.prefix_feed import FeedState, IndexTaker, follow_prefixes
-from longboat.gateway.upstreams.prefix_frames import prefix_header
+from longboat.gateway.prefixes.feed import FeedState, IndexTaker, follow_prefixes
+from longboat.gateway.prefixes.frames import prefix_header
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.policies.contract import EngineReport

@@ -13,7 +13,7 @@ from gateway_lab import eventually
 from prefix_lab import KEY, PrefixLab, chat
 
 from engines.fake_process import PLAIN, FakeProcess, fake_engine, free_port, spawn_fake, wait_until_serving
-from longboat.gateway.upstreams.prefix_frames import BadFrameError, FrameReader, prefix_header
+from longboat.gateway.prefixes.frames import BadFrameError, FrameReader, prefix_header
 from longboat_vllm.prefixes.header import read_prefix_header
 
 SYSTEM = " ".join(f"rule{n}" for n in range(300))

@@ -29,7 +29,12 @@ class PrefixBook:
         self.ledger.found(noted, cached_tokens)
         self.feed.found(prompt.tag, prompt_tokens, cached_tokens, noted.expected)
 
+    def clear(self) -> None:
+        """Take the event that the cache was cleared."""
+        self.ledger.clear()
+        self.feed.reset()
+
     def lose(self) -> None:
-        """Start from nothing, because events were lost or the cache was cleared."""
+        """Start from nothing, because events were lost."""
         self.ledger.reset()
         self.feed.reset()

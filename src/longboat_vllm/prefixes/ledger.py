@@ -126,7 +126,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
             key = hash((key, data[at * size : (at + 1) * size], extras[at] if extras else None))
             self._key_of[block] = key
             num = self._held.get(key, 0)
-            # A block that is known already came a second time, or the engine repeats it because a request asked for that.
+            # A block that is known came a second time, or the engine repeats it because a request asked for that.
             self._held[key] = max(1, num) if self.unsure else num + 1
             if not num and key in self._names:
                 self._unheld.pop(key, None)
@@ -151,8 +151,12 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
             self._on_change(False, gone)
 
     def reset(self) -> None:
-        """Forget everything: the cache was cleared, or events were lost. The caller informs gateways."""
+        """Forget everything, because events were lost. The caller informs gateways."""
         self._num_sure = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the event that the cache was cleared. The caller informs gateways."""
         for table in (self._key_of, self._held, self._names, self._bound, self._unheld):
             table.clear()
 

@@ -15,7 +15,7 @@ import orjson
 
 from longboat.clock import WALL
 from longboat.core.clock import Clock
-from longboat.gateway.upstreams.prefix_frames import (
+from longboat.gateway.prefixes.frames import (
     FEED_PATH,
     FOUND,
     HELLO,
