@@ -10,6 +10,7 @@ from longboat.gateway.admin.query import ObservedState, Query, Reply
 if TYPE_CHECKING:
     from longboat.gateway.upstreams.pool import Pool
     from longboat.gateway.upstreams.upstream import Upstream
+    from longboat.routing.prefixes.accuracy import AccuracyFigures
 
 __all__ = ("RoutesQuery", "TraceQuery")
 
@@ -70,7 +71,18 @@ def _row(pool: Pool, upstream: Upstream) -> Reply:
         "prefill_tokens": load.prefill_tokens,
         "decode_tokens": load.decode_tokens,
         "engine": engine,
-        "hits": load.accuracy.snapshot(),
+        "hits": _hits(load.accuracy.snapshot()),
+    }
+
+
+def _hits(figures: AccuracyFigures) -> dict[str, int]:
+    """Return the sums, which can be added up."""
+    return {
+        "requests": figures.requests,
+        "prompt_tokens": figures.prompt_tokens,
+        "expected_tokens": figures.expected_tokens,
+        "cached_tokens": figures.cached_tokens,
+        "right_tokens": figures.right_tokens,
     }
 
 

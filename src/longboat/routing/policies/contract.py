@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from longboat.routing.prefixes.accuracy import Accuracy
+from longboat.routing.prefixes.accuracy import PrefixAccuracy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
@@ -43,7 +43,7 @@ class ReplicaLoad:
         self.prefill_tokens = 0  # uncached prompt tokens of those, as predicted when they were sent
         self.decode_tokens = 0  # tokens that the others hold in the KV cache: prompt and output so far
         self.report: EngineReport | None = None
-        self.accuracy = Accuracy()  # of what was expected in its cache
+        self.accuracy = PrefixAccuracy()  # of what was expected in its cache
 
 
 class View(Protocol):

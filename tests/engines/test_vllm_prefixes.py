@@ -1,0 +1,93 @@
+"""Named prefixes with a real vLLM: what its feed claims against what requests find cached, in a small KV cache."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gateway"))
+
+from gateway_lab import eventually
+from prefix_lab import PrefixLab, chat
+
+from engines.test_vllm_serves import plan_on_loopback
+from engines.vllm_node import ENGINE_PYTHON, VllmNode
+
+KEY = "a-secret"
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not ENGINE_PYTHON, reason="LONGBOAT_TEST_ENGINE_PYTHON names no engine environment's Python"),
+]
+
+
+@pytest.fixture(scope="module")
+def engine(vllm_node: VllmNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a replica with room for a few conversations."""
+    plan = plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1)
+    plan = replace(plan, context_tokens=2048, extra_args=("--block-size", "16", "--num-gpu-blocks-override", "330"))
+    with vllm_node.running(plan, tmp_path_factory.mktemp("prefixes") / "engine.log") as url:
+        yield url
+
+
+def lab_of(url: str) -> PrefixLab:
+    return PrefixLab(url, key=KEY, model="tiny")
+
+
+def words(seed: int, num: int) -> str:
+    rng = random.Random(seed)
+    return " ".join(f"w{rng.randrange(1000)}" for _ in range(num))
+
+
+SYSTEMS = [words(1000 + n, 60) for n in range(3)]
+
+
+async def test_conversations_find_cached_what_the_feed_claims_while_others_are_evicted(engine: str) -> None:
+    async with lab_of(engine) as lab:
+        await lab.live()
+        assert lab.state.block_tokens > 0
+        assert lab.state.capacity_tokens == 330 * lab.state.block_tokens
+        talks = {n: [SYSTEMS[n % 3]] for n in range(6)}
+        for turn in range(40):
+            n = random.Random(turn).randrange(6)
+            talk = talks[n]
+            if sum(map(len, talk)) > 2500:
+                talk = talks[n] = [SYSTEMS[n % 3]]
+            talk.append(words(turn, 30))
+            talk.append((await lab.send(chat(*talk, model="tiny")))[2])
+        figures = lab.state.accuracy.snapshot()
+        print(figures)
+        assert figures.cached_tokens > 0.3 * figures.prompt_tokens
+        assert figures.right_tokens >= 0.95 * figures.expected_tokens
+        assert figures.right_tokens >= 0.8 * figures.cached_tokens
+
+
+async def test_a_gateway_that_starts_later_knows_the_same_and_eviction_reaches_both(engine: str) -> None:
+    async with lab_of(engine) as lab, lab_of(engine) as other:
+        await lab.live()
+        body = chat(SYSTEMS[0], words(1, 60), model="tiny")
+        await lab.send(body)
+        await eventually(lambda: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
+        await eventually(lambda: other.depth(body)[0] == other.depth(body)[1], "the other one knows it too")
+        async with lab_of(engine) as late:
+            await eventually(lambda: late.states and late.depth(body)[0] == late.depth(body)[1], "the snapshot comes")
+        for turn in range(24):
+            await lab.send(chat(words(turn + 50, 150), model="tiny"))
+        await eventually(lambda: lab.depth(body)[0] == 0 == other.depth(body)[0], "it was evicted")
+        (report,) = lab.reports.values()
+        assert (report.running, report.waiting, report.queued_tokens) == (0, 0, 0)
+
+
+async def test_salts_keep_apart_and_streams_are_told_too(engine: str) -> None:
+    async with lab_of(engine) as lab:
+        await lab.live()
+        for salt in ("one", "two"):
+            body = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt=salt)
+            assert (await lab.send(body))[1] == 0
+            assert (await lab.send(body))[1] > 0
