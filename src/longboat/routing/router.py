@@ -13,6 +13,7 @@ from longboat.routing.prefixes.prompt import Prompt
 __all__ = ("Router",)
 
 E = TypeVar("E", bound=AdapterEndpoint)
+_STALE_S: Final = 0.9  # a report of this age gives way to one that says less
 _LOAD_S: Final = 0.5
 """What it takes to load an adapter from disk into an engine, and to give up another one: our estimate."""
 
@@ -80,6 +81,11 @@ class Router:
         choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extra_s)
         return able[choice.at], choice, [load.key for load in loads]
 
+    def depth_of(self, prompt: Prompt, key: str) -> int:
+        """Return how many of the prompt's leading blocks a replica is known to hold."""
+        slot = self.load_of(key).slot
+        return self.index.depths(prompt.blocks, slot + 1)[slot] if prompt.blocks else 0
+
     def sent(self, prompt: Prompt, key: str, *, cached_tokens: int, now_s: float) -> None:
         """Note that a replica got the request. Its blocks are taken to be there, so that a burst does not scatter."""
         load = self.load_of(key)
@@ -121,14 +127,23 @@ class Router:
         trip.load.decode_tokens -= trip.tokens
 
     def answered(self, key: str, *, expected_tokens: int, cached_tokens: int, prompt_tokens: int) -> None:
-        """Compare what was expected of a replica's cache with what its engine found there."""
-        load = self._loads.get(key)
-        if load is not None:
-            load.accuracy.observe(expected_tokens, cached_tokens, prompt_tokens)
+        """Compare what was expected of a replica's cache with what its engine found there.
 
-    def reported(self, key: str, report: EngineReport) -> None:
-        """Take what an engine says of itself."""
-        self.load_of(key).report = report
+        Where that was only guessed, and is wrong too often, what it holds is forgotten.
+        """
+        load = self._loads.get(key)
+        if load is None:
+            return
+        load.accuracy.observe(expected_tokens, cached_tokens, prompt_tokens)
+        if load.accuracy.heal and not load.tells:  # it gave up what it was guessed to hold
+            load.accuracy.restart()
+            self.index.clear(load.slot)
+
+    def reported(self, key: str, report: EngineReport, *, tells: bool = False) -> None:
+        """Take what an engine says of itself. tells: it also tells what it holds, and does so more often"""
+        load = self.load_of(key)
+        if tells or load.report is None or report.taken_s - load.report.taken_s > _STALE_S:
+            load.report, load.tells = report, tells
 
     def left(self, key: str) -> None:
         """Forget a replica and what it held."""

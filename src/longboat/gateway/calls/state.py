@@ -14,9 +14,11 @@ from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
 from longboat.gateway.calls.accounting import Accounting
 from longboat.gateway.calls.head import KnownHeads
+from longboat.gateway.calls.trip import Trips
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
+from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
@@ -25,11 +27,15 @@ from longboat.gateway.records.usage_store import UsageStore
 from longboat.gateway.upstreams.crash_blame import CrashBlame, until_answers
 from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 from longboat.gateway.upstreams.table import LiveTable
+from longboat.routing.prefixes.shared_index import SharedIndex
 
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_view import Node
     from longboat.gateway.limits.keys import KeyRing
     from longboat.gateway.upstreams.upstream import Upstream
+
+MAX_SLOTS = 1024
+"""Replicas that the index of prefixes can tell apart."""
 
 __all__ = ("GatewayState", "SweptConnection")
 
@@ -50,7 +56,11 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.config = config
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
-        self.table = LiveTable(config.limits, self.live.policy.queue, self.live.policy.routing, clock=clock)
+        index = SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
+        self.trips = Trips(index)
+        policy = self.live.policy
+        self.table = LiveTable(config.limits, policy.queue, policy.routing, index=index, clock=clock)
+        self.trips.table = self.table
         self.table.set_external(self.live.policy.external)
         self.table.set_adapters(self.live.policy.adapters)
         self.live = self.live.with_models(self.table.names)
@@ -78,6 +88,11 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.next_turn = itertools.count(config.worker_index or 0).__next__
         self._id_prefix = f"req-{os.urandom(6).hex()}-"
         self._num_ids = 0
+
+    @property
+    def feeds(self) -> dict[str, FeedState]:
+        """What is known of the engines that tell what they hold, by the replica's key."""
+        return self.trips.feeds
 
     @property
     def in_flight(self) -> int:

@@ -181,8 +181,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
         assert lease is not None
-        lease.take_engine(upstream, visit)
         lease.trip = self._view.begin_trip(upstream)
+        lease.take_engine(upstream, visit)
         visit.begin()
 
     def _fall_back(self, action: life.FallBack) -> None:
@@ -191,7 +191,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if call.bill is not None:
             close_bill(self._state, call, keep_for=call.pools[action.at_pool])
         call.at_pool = action.at_pool
-        call.sent_body = None
+        call.sent_body = call.prompt = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
         self.step(life.START)
 
@@ -204,7 +204,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             if call.bill is not None:
                 close_bill(self._state, call)
             if call.at_pool:
-                call.at_pool, call.sent_body = 0, None
+                call.at_pool, call.sent_body, call.prompt = 0, None, None
         self._waits.park()
 
     def _finish(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from longboat.gateway.calls.prompts import prompt_of
-from longboat.gateway.calls.trip import Trip
 from longboat.gateway.exchange.life import Engine
 from longboat.gateway.records.routed import Routed
 from longboat.routing.adapters import pick_with_adapter
@@ -16,6 +15,8 @@ from longboat.routing.pick import pick
 if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.state import GatewayState
+    from longboat.gateway.calls.trip import Trip
+    from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.router import Router
 
 __all__ = ("Selection",)
@@ -58,13 +59,13 @@ class Selection:
         call.routed = Routed(choice, keys, router, prompt, now_s)
         return engine, choice.reason
 
-    def begin_trip(self, engine: Engine) -> Trip | None:
+    def begin_trip(self, engine: Upstream) -> Trip | None:
         """Count the request at the engine that it is sent to; None where there was nothing to choose."""
         call = self._call
         router, routed = self._router(call.pool), call.routed
         if router is None or routed is None:
             return None
-        return Trip(router, routed.prompt, engine.key, cached_tokens=routed.expected_cached_tokens)
+        return self._state.trips.begin(router, routed.prompt, engine, cached_tokens=routed.expected_cached_tokens)
 
     def _router(self, model: str) -> Router | None:
         call = self._call

@@ -97,6 +97,8 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         sent_s = self._sent_s = time.monotonic()
         answer.forget_unsent()
         lines, body = self.session.prepare(upstream, body, sent_s)
+        if call.lease is not None and call.lease.trip is not None:
+            lines += call.lease.trip.header()
         if call.pool != upstream.model:
             lines += upstream.use_adapter(call.pool)
         trace = self._note_attempt(sent_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from base64 import b64encode
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,7 @@ class TraceRecorder:
     def _row(self, record: Record, prompt: Prompt) -> dict[str, Any]:
         first_byte_s, sent_s = record.first_byte_s or 0.0, record.attempts[-1].sent_s if record.attempts else 0.0
         return {
-            "time": round(record.received_unix_s, 6),
+            "time_s": round(record.received_unix_s, 6),
             "model": record.pool,
             "tenant": self._hashed(record.tenant),
             "session": self._hashed(prompt.session),
@@ -68,7 +69,7 @@ class TraceRecorder:
             "ttft_s": round(first_byte_s - sent_s, 6),
             "total_s": round(record.ended_s, 6),
             "replica": record.replica,
-            "blocks": prompt.blocks.hex(),
+            "blocks": b64encode(prompt.blocks).decode(),
             "ends": list(prompt.ends),
         }
 

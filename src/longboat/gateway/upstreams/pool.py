@@ -13,7 +13,7 @@ from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.health.outliers import Outliers
 from longboat.routing.health.resume_budget import ResumeBudget
 from longboat.routing.policies.registry import policy_of
-from longboat.routing.prefixes.index import DictIndex
+from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Queued, Rejected, Scheduler, Ticket
 from longboat.routing.router import Router
 
@@ -57,9 +57,9 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         "upstreams",
     )
 
-    def __init__(self, model: str, queue: QueuePolicy, routing: RoutingRules) -> None:
+    def __init__(self, model: str, queue: QueuePolicy, routing: RoutingRules, index: PrefixIndex) -> None:
         self.model = model
-        self.router = Router(policy_of(routing.policy), DictIndex())
+        self.router = Router(policy_of(routing.policy), index)
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
         self.outside: Outside | None = None  # what is known of an external model; None: a model of the fleet

@@ -15,6 +15,7 @@ from longboat.gateway.upstreams.external_endpoints import ExternalEndpoints
 from longboat.gateway.upstreams.pool import Pool
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.capacity.slots import Demand
+from longboat.routing.prefixes.index import DictIndex, PrefixIndex
 
 __all__ = ("LiveTable",)
 
@@ -31,12 +32,14 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         queue: QueuePolicy | None = None,
         routing: RoutingRules | None = None,
         *,
+        index: PrefixIndex | None = None,
         clock: Clock = WALL,
     ) -> None:
         self._clock = clock
         self._limits = limits
         self._queue = queue or QueuePolicy()
         self._routing = routing or RoutingRules()
+        self._index = index or DictIndex()  # of the prefixes that replicas hold
         self.epoch: str | None = None
         self.version = 0
         self.table: EndpointTable | None = None
@@ -179,7 +182,7 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
             pool.close()
 
     def _new_pool(self, model: str) -> Pool:
-        return Pool(model, self._queue, self._routing)
+        return Pool(model, self._queue, self._routing, self._index)
 
     def _capacity(self, stated: int | None) -> int | None:
         limit = self._limits.max_outstanding

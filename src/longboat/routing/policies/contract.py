@@ -33,7 +33,17 @@ class EngineReport:
 class ReplicaLoad:
     """One replica as this gateway process knows it: what was sent there and has not ended, and what its engine says."""
 
-    __slots__ = ("accuracy", "decode_tokens", "key", "prefill_tokens", "prefills", "report", "requests", "slot")
+    __slots__ = (
+        "accuracy",
+        "decode_tokens",
+        "key",
+        "prefill_tokens",
+        "prefills",
+        "report",
+        "requests",
+        "slot",
+        "tells",
+    )
 
     def __init__(self, key: str, slot: int) -> None:
         self.key = key
@@ -43,6 +53,7 @@ class ReplicaLoad:
         self.prefill_tokens = 0  # uncached prompt tokens of those, as predicted when they were sent
         self.decode_tokens = 0  # tokens that the others hold in the KV cache: prompt and output so far
         self.report: EngineReport | None = None
+        self.tells = False  # whether its engine tells what it holds; else that is only guessed
         self.accuracy = PrefixAccuracy()  # of what was expected in its cache
 
 
