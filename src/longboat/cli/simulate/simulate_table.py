@@ -11,6 +11,7 @@ from longboat.simulator.results.result import Result, quantiles
 
 __all__ = ("print_results",)
 
+_WIDTH_WITHOUT_TERMINAL = 160
 _COLUMNS = (
     *("POLICY", "REQUESTS", "TTFT ms MEAN", "P50", "P99", "ITL ms MEAN", "P50", "P99"),
     *("CACHED", "QUEUE ms MEAN", "P99", "GOOD/s", "REFUSED"),
@@ -19,8 +20,9 @@ _COLUMNS = (
 
 def print_results(title: str, results: Sequence[Result]) -> None:
     """Print a row for each policy."""
-    console = Console()
-    console.print(title, highlight=False)
+    found = Console()
+    console = found if found.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+    console.print(title, highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "POLICY" else "right")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from longboat.core.policy import QueuePolicy
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Rejected, Scheduler, Ticket
 from longboat.routing.router import Router
@@ -28,10 +30,8 @@ class Endpoint:
         return False
 
 
-class Carrier:
+class Carrier(Protocol):
     """What a gateway needs of the network."""
-
-    __slots__ = ()
 
     def carry(self, job: Job, replica: int, now_s: float) -> None:
         """Bring a request to a replica."""
