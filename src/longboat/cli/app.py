@@ -18,6 +18,7 @@ from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
 from longboat.cli.shared.command_list import CommandPanels
 from longboat.cli.shared.error_text import print_error
+from longboat.cli.simulate.command import simulate
 from longboat.core.errors import ClusterError, LongboatError
 
 __all__ = ("app", "main")
@@ -42,6 +43,7 @@ app.add_typer(
 )
 app.command()(fit)
 app.command()(cost)
+app.command()(simulate)
 app.add_typer(node_app, name="node", help="Make this machine part of a cluster, or take it out.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 __all__ = ("Action", "Timeline")
 
@@ -29,6 +30,11 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    @property
+    def next_s(self) -> float:
+        """Return the time of the earliest action; endless where there is none."""
+        return self._heap[0][0] if self._heap else math.inf
 
     def at(self, time_s: float, action: Action) -> None:
         """Add an action."""

@@ -34,6 +34,6 @@ class CommandPanels(CommandList):
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Run": ("demo", "up", "chat", "drain", "down"),
         "Look": ("status", "logs", "usage"),
-        "Plan": ("check", "plan", "fit", "cost", "schema"),
+        "Plan": ("check", "plan", "fit", "cost", "simulate", "schema"),
         "Set up": ("node", "engines", "adapters", "keys", "gateway", "version"),
     }

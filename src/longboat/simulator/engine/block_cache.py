@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 __all__ = ("BlockCache", "CacheWatcher", "Segment")
 
 
@@ -18,16 +20,14 @@ class Segment:
         self.after: Segment | None = None
 
 
-class CacheWatcher:
+class CacheWatcher(Protocol):
     """One that wants to know what a cache stores and evicts."""
-
-    __slots__ = ()
 
     def changed(self) -> None:
         """Note that the first change came since the changes were last taken."""
 
 
-class BlockCache:
+class BlockCache:  # size: each method is one thing that happens to blocks
     """The blocks of one engine. A block is empty, used by sequences, or cached and free to be evicted."""
 
     __slots__ = ("_ends", "_segments", "changes", "empty", "free", "total", "watcher")

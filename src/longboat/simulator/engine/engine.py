@@ -39,8 +39,9 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
     """An engine with jobs that wait, that have their prompts computed, and that decode."""
 
     __slots__ = (
-        "_began_s", "_chunks", "_decodes", "_jumping", "_listener", "_prefilling", "_running", "_steps", "_time",
-        "_timeline", "_waiting", "busy_s", "cache", "computed_tokens", "due_s", "limits", "slowness", "waiting_tokens",
+        "_began_s", "_blocks_ahead", "_chunks", "_decodes", "_jumping", "_listener", "_prefilling", "_running",
+        "_steps", "_time", "_timeline", "_waiting", "busy_s", "cache", "computed_tokens", "due_s", "limits",
+        "slowness", "waiting_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         self._began_s = 0.0  # when the steps under way began
         self._steps = 0  # how many of them there are until ``due_s``
         self._jumping = False  # whether they only decode
+        self._blocks_ahead = 0  # blocks that the decoding jobs got for the first of these steps when it began
 
     @property
     def num_running(self) -> int:
@@ -79,7 +81,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
 
     @property
     def queued_tokens(self) -> int:
-        """Return the tokens of prompts that it has yet to compute, as far as it knows: hits of those that wait count."""
+        """Return the tokens of prompts that it has yet to compute; cached ones of requests that wait count too."""
         return self.waiting_tokens + sum([job.target - job.computed for job in self._prefilling])
 
     def fits(self, job: Job) -> bool:
@@ -156,7 +158,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
     def _end_decodes(self, now_s: float) -> None:
         sequences, steps = self._decodes.num_jobs, self._steps
         if self._jumping:
-            self.cache.allocate(self._decodes.blocks_needed(steps))
+            self.cache.allocate(self._decodes.blocks_needed(steps) - self._blocks_ahead)
             first_s, growth_s = self._decode_s(1), self._time.kv_token_s * sequences * self.slowness
         else:
             first_s, growth_s = now_s - self._began_s, 0.0
@@ -185,6 +187,8 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         """Plan the next step, or the next steps where they are alike."""
         self._chunks = []
         preempted = self._make_room(now_s)
+        self._blocks_ahead = self._decodes.blocks_needed(1) if self._prefilling or self._waiting else 0
+        self.cache.allocate(self._blocks_ahead)
         budget = self.limits.max_num_batched_tokens - self._decodes.num_jobs
         for job in self._prefilling:
             budget -= self._plan_chunk(job, budget)
@@ -196,7 +200,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
             self._steps = 1
             self._set_due(now_s + self._mixed_s())
         elif self._decodes.num_jobs:
-            self._steps = self._steps_alike()
+            self._steps = 1 if preempted else self._steps_alike()  # the next step may take requests in again
             self._set_due(now_s + self._decode_s(self._steps))
         else:
             self.due_s = _IDLE_S
@@ -220,10 +224,9 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
 
     def _take_in(self, budget: int) -> None:
         """Take requests from the queue, first come first served, while there is budget, a place and memory."""
-        headroom = self._decodes.blocks_needed(1)
         while self._waiting and budget > 0 and len(self._running) < self.limits.max_num_seqs:
             job = self._waiting[0]
-            if not reserve(job, self.cache, self.limits.block_tokens, headroom, self.limits.prefix_caching):
+            if not reserve(job, self.cache, self.limits.block_tokens, self.limits.prefix_caching):
                 return
             self._waiting.popleft()
             self.waiting_tokens -= job.target
@@ -244,13 +247,12 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
     def _steps_alike(self) -> int:
         """Return the steps until a job ends or the cache is full."""
         steps = self._decodes.steps_to_finish()
-        while steps > 1 and self._decodes.blocks_needed(steps) > self.cache.free:
+        while steps > 1 and self._decodes.blocks_needed(steps) - self._blocks_ahead > self.cache.free:
             steps //= 2
         return steps
 
     def _mixed_s(self) -> float:
         decodes = self._decodes
-        self.cache.allocate(decodes.blocks_needed(1))
         tokens, pairs = 0, 0.0
         for job in self._chunks:
             tokens += job.chunk

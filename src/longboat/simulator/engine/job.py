@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.routing.queue.fair_queue import Ticket
@@ -48,10 +49,8 @@ class Job:  # size: a plain record of one request; the engine that has it keeps 
         self.finish_step = 0  # the engine's count of steps when it will end
 
 
-class JobListener:
+class JobListener(Protocol):
     """What an engine tells of its jobs."""
-
-    __slots__ = ()
 
     def first_token(self, job: Job, now_s: float) -> None:
         """Note the first token of its output."""

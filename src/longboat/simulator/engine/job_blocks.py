@@ -16,11 +16,8 @@ def blocks_of(tokens: int, block_tokens: int) -> int:
     return -(-tokens // block_tokens)
 
 
-def reserve(job: Job, cache: BlockCache, block_tokens: int, headroom: int, caching: bool) -> bool:
-    """Give a job the cached prefix of its prompt and blocks for the rest; False, without effect, where too few are free.
-
-    headroom: blocks to leave for others
-    """
+def reserve(job: Job, cache: BlockCache, block_tokens: int, caching: bool) -> bool:
+    """Give a job the cached prefix of its prompt and blocks for the rest; False, with no effect: too few are free."""
     prompt = job.prompt
     target = prompt.num_tokens + job.generated
     found = _found(job, cache, block_tokens, target) if caching else []
@@ -28,14 +25,14 @@ def reserve(job: Job, cache: BlockCache, block_tokens: int, headroom: int, cachi
     for segment in found:
         shared += segment.blocks
     needed = max(0, blocks_of(target, block_tokens) - shared)
-    if needed + headroom > cache.free - cache.unused_blocks(found):
+    if needed > cache.free - cache.unused_blocks(found):
         return False
     cache.take(found)
     cache.allocate(needed)
     job.segments = found
     job.target = target
     job.reserved = shared + needed
-    job.computed = min(_tokens_at(job, len(found)), (target - 1) // block_tokens * block_tokens)
+    job.computed = min(_tokens_at(job, len(found)), target - 1) // block_tokens * block_tokens
     job.passed = len(found)
     if job.cached_tokens < 0:
         job.cached_tokens = job.computed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from longboat.core.policy import QueuePolicy
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Rejected, Scheduler, Ticket
 from longboat.routing.router import Router
@@ -24,10 +26,8 @@ class Endpoint:
         self.outstanding = 0  # requests that this gateway sent there and that have not ended
 
 
-class Carrier:
+class Carrier(Protocol):
     """What a gateway needs of the network."""
-
-    __slots__ = ()
 
     def carry(self, job: Job, replica: int, now_s: float) -> None:
         """Bring a request to a replica."""

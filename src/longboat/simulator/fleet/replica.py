@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from longboat.routing.policies.contract import EngineReport
-from longboat.simulator.engine.block_cache import CacheWatcher
 from longboat.simulator.engine.engine import SimEngine
-from longboat.simulator.engine.job import Job, JobListener
+from longboat.simulator.engine.job import Job
 from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica
 from longboat.simulator.fleet.gateway import SimGateway
 from longboat.simulator.fleet.recorder import Recorder
@@ -14,7 +13,7 @@ from longboat.simulator.timeline import Action, Timeline
 __all__ = ("Happening", "SimReplica")
 
 
-class SimReplica(JobListener):
+class SimReplica:
     """A replica: the side of the engines in a run."""
 
     __slots__ = ("_gateways", "_news", "_recorder", "at", "engine", "fleet", "spec", "timeline", "up")
@@ -142,7 +141,7 @@ class Happening(Action):
         self._replica.happen(self._event, now_s)
 
 
-class _CacheNews(CacheWatcher):
+class _CacheNews:
     """Lets the gateways know, after a while, what a replica's cache stored and evicted."""
 
     __slots__ = ("_replica",)

@@ -11,7 +11,7 @@ from longboat.routing.prefixes.prompt import Prompt
 from longboat.routing.router import Router
 from longboat.simulator.engine.job import Job
 from longboat.simulator.fleet.fleet import Fleet
-from longboat.simulator.fleet.gateway import Carrier, Endpoint, SimGateway
+from longboat.simulator.fleet.gateway import Endpoint, SimGateway
 from longboat.simulator.fleet.recorder import Recorder
 from longboat.simulator.fleet.replica import Happening, SimReplica
 from longboat.simulator.results.result import Result
@@ -40,10 +40,22 @@ def simulate(
     return _Simulation(fleet, iter(requests), policy, index, seed).run()
 
 
-class _Simulation(Carrier):
+class _Simulation:
     """A run under way."""
 
-    __slots__ = ("_gateways", "_next", "_random", "_recorder", "_replicas", "_requests", "_sweeping", "fleet", "timeline", "turn")
+    __slots__ = (
+        "_gateways",
+        "_next",
+        "_random",
+        "_recorder",
+        "_replicas",
+        "_requests",
+        "_smallest",
+        "_sweeping",
+        "fleet",
+        "timeline",
+        "turn",
+    )
 
     def __init__(
         self, fleet: Fleet, requests: Iterator[TraceRequest], policy: Callable[[], RoutingPolicy],
@@ -66,6 +78,7 @@ class _Simulation(Carrier):
             SimReplica(at, spec, fleet, self.timeline, self._gateways, self._recorder)
             for at, spec in enumerate(fleet.replicas)
         ]
+        self._smallest = min(self._replicas, key=_room)  # any replica can hold what this one can
         self._sweeping = False
 
     def run(self) -> Result:
@@ -93,7 +106,7 @@ class _Simulation(Carrier):
         self.turn += 1
         job = _job(request, self.turn, now_s)
         self._recorder.arrived()
-        if not self._replicas[0].engine.fits(job):
+        if not self._smallest.engine.fits(job):
             self._recorder.refused(too_long=True)
             return
         if len(self._gateways) > 1:
@@ -134,6 +147,10 @@ class _Simulation(Carrier):
         self._next = next(self._requests, None)
         if self._next is not None:
             self.timeline.at(max(now_s, self._next.at_s), _Arrival(self, self._next))
+
+
+def _room(replica: SimReplica) -> int:
+    return replica.spec.limits.kv_blocks * replica.spec.limits.block_tokens
 
 
 def _job(request: TraceRequest, number: int, now_s: float) -> Job:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from longboat.simulator.results.histogram import Histogram
 
-__all__ = ("ReplicaResult", "Result", "quantile")
+__all__ = ("ReplicaResult", "Result", "quantile", "quantiles")
 
 
 @dataclass(kw_only=True)
@@ -23,7 +24,7 @@ class ReplicaResult:
 
 @dataclass(kw_only=True)
 class Result:
-    """What the requests of a run saw. The arrays have a value for each request that got a first token, in that order."""
+    """What the requests of a run saw. The arrays have one value for each request, in the order of first tokens."""
 
     policy: str
     arrived_s: array[float] = field(default_factory=lambda: array("d"))
@@ -53,12 +54,20 @@ class Result:
         return sum(self.ttft_s) / len(self.ttft_s) if self.ttft_s else 0.0
 
 
-def quantile(values: array[float], part: float) -> float:
-    """Return a quantile of values, between the two nearest; 0 without values."""
+def quantiles(values: Sequence[float], parts: Sequence[float]) -> list[float]:
+    """Return quantiles of values, each between the two nearest; 0 without values."""
     if not values:
-        return 0.0
+        return [0.0] * len(parts)
     ordered = sorted(values)
-    place = part * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    found = []
+    for part in parts:
+        place = part * (len(ordered) - 1)
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+    return found
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Return one quantile of values; 0 without values."""
+    return quantiles(values, (part,))[0]

@@ -28,5 +28,5 @@ class TraceRequest:  # size: a plain record
         self.tenant = tenant
         self.model = model
         self.max_tokens = max_tokens  # that the client allowed
-        self.answer_blocks = b""  # names of the blocks that end within its output: the conversation's next turn has them
+        self.answer_blocks = b""  # names of the blocks that end within its output, as the next turn has them
         self.answer_ends: Sequence[int] = ()
