@@ -54,6 +54,10 @@ bench-head-loss: venv  ## lose the cluster's head for AWAY_S (600) seconds under
 bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick --part proxies" chooses
 	@$(VENV)/bin/python benchmarks/bench_gateway.py $(ARGS)
 
+.PHONY: bench-routing
+bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
+	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)
+
 .PHONY: bench-prediction
 bench-prediction: venv  ## compare predictions with measured rows: DATA=ROWS.csv; writes docs/benchmarks/prediction.md
 	@$(VENV)/bin/python benchmarks/bench_prediction.py $(DATA)

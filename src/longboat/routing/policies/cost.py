@@ -167,7 +167,7 @@ class Cost:
             self._remember(prompt.session, replica.slot)
 
     def _store(self, queue: PrefillQueue, tokens: float, now_s: float) -> None:
-        """Count tokens that a replica has to store. Only ratios matter: new tokens gain weight, old ones keep theirs."""
+        """Count tokens that a replica has to store. Only ratios matter: new tokens gain weight, old ones keep it."""
         self._unit *= exp(min(40.0, max(0.0, now_s - self._unit_at_s) / CACHE_MEMORY_S))
         self._unit_at_s = now_s
         if self._unit > 1e12:
