@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longboat.routing.policies.registry import POLICIES
 from routing_bench.kept import Kept
 from routing_bench.stand import Figures, Load, load_of, play, trace_in
-
-from longboat.routing.policies.registry import POLICIES
 
 __all__ = ("LOADS", "SIZES", "TRACES", "Cell", "Row", "run_grid", "saturation")
 
@@ -75,8 +74,7 @@ def run_grid(
             rates[place] = saturation(path, cell.replicas, TRACES[cell.trace], count, kept)
             print(f"{cell.trace}, {cell.replicas} replicas: round robin saturates at {rates[place]:.2f}/s", flush=True)
         load = load_of(path, rates[place] * cell.load, count)
-        for policy in policies:
-            rows.append(Row(str(cell), policy, _seeds(policy, cell, load, count, seeds, kept)))
+        rows.extend([Row(str(cell), policy, _seeds(policy, cell, load, count, seeds, kept)) for policy in policies])
     return rows
 
 

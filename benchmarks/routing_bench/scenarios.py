@@ -1,4 +1,4 @@
-"""Situations in which policies go wrong: bursts, hot prompts, replicas that join, slow down or forget, more gateways."""
+"""Situations in which policies go wrong: bursts, hot prompts, replicas that join, are slow or forget, gateways."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from routing_bench.grid import TRACES, Row, saturation
-from routing_bench.kept import Kept
-from routing_bench.stand import KV_TOKENS, Figures, Load, infinite_share, load_of, play, trace_in
-
 from longboat.routing.policies.registry import POLICIES
 from longboat.simulator.fleet.fleet import FleetEvent
 from longboat.simulator.traces.block_names import chained_names, even_ends
 from longboat.simulator.traces.trace_request import TraceRequest
+from routing_bench.grid import TRACES, Row, saturation
+from routing_bench.kept import Kept
+from routing_bench.stand import KV_TOKENS, Figures, Load, infinite_share, load_of, play, trace_in
 
 __all__ = ("ROOMY", "roomy_share", "run_scenarios")
 

@@ -8,10 +8,11 @@ from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
+
 from routing_bench.grid import Row
 from routing_bench.stand import Figures
 
-__all__ = ("lost", "show", "short_of_goal")
+__all__ = ("lost", "short_of_goal", "show")
 
 OURS = "cost"
 EQUAL = 0.01  # figures that differ by less than this part count as equal: other seeds differ by more
