@@ -39,7 +39,7 @@ ROUTING_POLICIES = (
     *("cost", "round_robin", "least_requests", "power_of_two", "consistent_hash"),
     *("smg", "dynamo", "llm_d", "aibrix"),
 )
-"""The ways to choose a replica, ours first; ``routing.policies`` has them."""
+"""The ways to choose a replica, Longboat's own first; ``routing.policies`` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

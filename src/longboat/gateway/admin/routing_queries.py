@@ -40,7 +40,7 @@ class TraceQuery(Query, frozen=True, tag="trace"):
     The first question begins the recording, which ends 30 s after the last one.
     """
 
-    # who asks; several readers each get all rows
+    # name of the reader; several readers each get all rows
     reader: str
 
     def local(self, state: ObservedState) -> Reply:

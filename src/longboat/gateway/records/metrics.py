@@ -69,7 +69,7 @@ class ProcessGauges(Protocol):
     held_bytes: int
 
 
-class Series:
+class Series:  # size: a plain record of counters
     """Counters of one model and tenant. The caller keeps ``in_flight`` and ``waiting`` itself."""
 
     __slots__ = (

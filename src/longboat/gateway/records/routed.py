@@ -40,7 +40,7 @@ class Routed:
         return self.keys[self.choice.at]
 
     def expected_of(self, prompt_tokens: int) -> int:
-        """Return the tokens expected in the cache, of a prompt that has so many by the engine's count."""
+        """Return the expected cached tokens of a prompt with this number of tokens by the engine's count."""
         estimate = self.prompt.num_tokens
         return self.choice.cached_tokens * prompt_tokens // estimate if estimate else 0
 

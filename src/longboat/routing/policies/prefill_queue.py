@@ -44,6 +44,7 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
 
     def __init__(self) -> None:
         self.pace = 1.0  # its seconds, in seconds of the mean replica
+        self.stored = 0.0  # uncached tokens that it had to store, in units of the policy
         self.queued_s = 0.0  # predicted seconds of all its prefills under way
         self._prefills: dict[str, _Prefill] = {}  # by request; the first is being computed
         self._head_s = 0.0  # predicted seconds of the first
@@ -54,8 +55,9 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._report: EngineReport | None = None
         self._measured: Work | None = None  # finished prefills whose time is not a sample yet
         self._measured_s = 0.0
-        self._ratio = 0.0  # of measured and predicted seconds, summed over samples with forgetting
-        self._ratios = 0.0  # number of those samples
+        self._measured_sum_s = 0.0  # measured seconds of samples, with forgetting
+        self._predicted_sum_s = 0.0  # predicted seconds of the same samples
+        self._samples = 0.0  # number of those samples
 
     def wait_s(self, now_s: float) -> float:
         """Return how long until a prefill that is sent now begins."""
@@ -120,11 +122,13 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         return None if self._shared else sample
 
     def learn(self, measured_s: float, predicted_s: float) -> None:
-        """Correct the pace. predicted_s: of the mean replica"""
-        ratio = min(8.0, max(0.125, measured_s / max(predicted_s, 1e-4)))
-        self._ratio = self._ratio * _PACE_MEMORY + ratio
-        self._ratios = self._ratios * _PACE_MEMORY + 1.0
-        self.pace = (self._ratio + _PACE_PRIOR) / (self._ratios + _PACE_PRIOR)
+        """Correct the pace: long prefills say more of it than short ones. predicted_s: of the mean replica"""
+        measured_s = min(8.0 * predicted_s, max(0.125 * predicted_s, measured_s))
+        self._measured_sum_s = self._measured_sum_s * _PACE_MEMORY + measured_s
+        self._predicted_sum_s = self._predicted_sum_s * _PACE_MEMORY + predicted_s
+        self._samples = self._samples * _PACE_MEMORY + 1.0
+        prior_s = _PACE_PRIOR * self._predicted_sum_s / self._samples
+        self.pace = (self._measured_sum_s + prior_s) / (self._predicted_sum_s + prior_s)
 
     def correct(self, report: EngineReport, token_s: float, now_s: float) -> None:
         """Take what the engine says is queued: what is more than our own are other gateways' prefills.
