@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from prefix_lab import PrefixLab, chat
 
 from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
+from longboat.core.plan import GangPlan
 
 KEY = "a-secret"
 
@@ -27,17 +30,25 @@ pytestmark = [
 ]
 
 
+def small_plan(node: VllmNode) -> GangPlan:
+    """Plan a replica with room for a few conversations."""
+    plan = plan_on_loopback(node.tiny, pipeline=1, num_nodes=1)
+    return replace(plan, context_tokens=2048, extra_args=("--block-size", "32", "--num-gpu-blocks-override", "165"))
+
+
 @pytest.fixture(scope="module")
 def engine(vllm_node: VllmNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a replica with room for a few conversations."""
-    plan = plan_on_loopback(vllm_node.tiny, pipeline=1, num_nodes=1)
-    plan = replace(plan, context_tokens=2048, extra_args=("--block-size", "16", "--num-gpu-blocks-override", "330"))
-    with vllm_node.running(plan, tmp_path_factory.mktemp("prefixes") / "engine.log") as url:
+    with vllm_node.running(small_plan(vllm_node), tmp_path_factory.mktemp("prefixes") / "engine.log") as url:
         yield url
 
 
 def lab_of(url: str) -> PrefixLab:
     return PrefixLab(url, key=KEY, model="tiny")
+
+
+def idle(lab: PrefixLab) -> bool:
+    (report,) = lab.reports.values()
+    return (report.running, report.waiting, report.queued_tokens) == (0, 0, 0)
 
 
 def words(seed: int, num: int) -> str:
@@ -52,7 +63,7 @@ async def test_conversations_find_cached_what_the_feed_claims_while_others_are_e
     async with lab_of(engine) as lab:
         await lab.live()
         assert lab.state.block_tokens > 0
-        assert lab.state.capacity_tokens == 330 * lab.state.block_tokens
+        assert lab.state.capacity_tokens == 165 * lab.state.block_tokens
         talks = {n: [SYSTEMS[n % 3]] for n in range(6)}
         for turn in range(40):
             n = random.Random(turn).randrange(6)
@@ -80,8 +91,21 @@ async def test_a_gateway_that_starts_later_knows_the_same_and_eviction_reaches_b
         for turn in range(24):
             await lab.send(chat(words(turn + 50, 150), model="tiny"))
         await eventually(lambda: lab.depth(body)[0] == 0 == other.depth(body)[0], "it was evicted")
-        (report,) = lab.reports.values()
-        assert (report.running, report.waiting, report.queued_tokens) == (0, 0, 0)
+        await eventually(lambda: idle(lab), "the engine tells that it is idle")
+
+
+async def test_an_engine_that_starts_again_is_known_again(vllm_node: VllmNode, tmp_path: Path) -> None:
+    plan, body = small_plan(vllm_node), chat(SYSTEMS[2], words(3, 60), model="tiny")
+    url = f"http://127.0.0.1:{plan.head.ports['api']}"
+    async with lab_of(url) as lab:
+        for start in range(2):
+            with ExitStack() as stack:
+                await asyncio.to_thread(stack.enter_context, vllm_node.running(plan, tmp_path / f"{start}.log"))
+                await lab.live()
+                await eventually(lambda: lab.depth(body)[0] == 0, "a new engine holds nothing")
+                await lab.send(body)
+                await eventually(lambda: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
+            await eventually(lambda: not lab.state.is_live, "the feed broke off")
 
 
 async def test_salts_keep_apart_and_streams_are_told_too(engine: str) -> None:

@@ -1,7 +1,7 @@
 """Turns KV events on in vLLM, and notes in its API server what each named request finds cached.
 
-The events go over Unix sockets in a folder that only this user can enter. ``LONGBOAT_VLLM_PREFIXES=0`` turns all of this
-off, and so does a ``--kv-events-config`` of the user, or data parallelism.
+The events go over Unix sockets in a folder that only this user can enter. ``LONGBOAT_VLLM_PREFIXES=0`` turns all of
+this off, and so does a ``--kv-events-config`` of the user, or data parallelism.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ("SWITCH", "install")
 
 SWITCH = "LONGBOAT_VLLM_PREFIXES"
 _MARK = "_longboat_prefixes"
-_SOCKET = "longboat-kv"  # in the name of the folder, by which a core's own settings are told from the user's
+_SOCKET = "longboat-kv"  # begins the folder's name, which tells our settings from those of a user
 _REPORT_MODE = "kv_cache_report_mode"
 
 

@@ -115,8 +115,7 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
     ) -> None:  # fmt: skip
         """Take the event that blocks came. Blocks whose parent is unknown stay unknown."""
         if block_tokens != self.block_tokens:
-            self.reset()
-            self.block_tokens = block_tokens
+            self._begin(block_tokens)
         key = _ROOT if parent is None else self._key_of.get(parent)
         if key is None:
             return
@@ -151,14 +150,22 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
             self._on_change(False, gone)
 
     def reset(self) -> None:
-        """Forget everything, because events were lost. The caller informs gateways."""
+        """Take nothing to be held, because events were lost. The caller informs gateways."""
         self._num_sure = 0
         self.clear()
 
     def clear(self) -> None:
         """Take the event that the cache was cleared. The caller informs gateways."""
+        self._key_of.clear()
+        self._held.clear()
+        for key in tuple(self._names):  # where names lie among tokens stays true
+            self._wait(key)
+
+    def _begin(self, block_tokens: int) -> None:
+        """Forget everything: the engine's blocks are longer or shorter than its settings say."""
         for table in (self._key_of, self._held, self._names, self._bound, self._unheld):
             table.clear()
+        self.block_tokens = block_tokens
 
     def _keys(self, token_ids: Sequence[int], extra: Extra | None) -> list[int]:
         """Return the keys of a prompt's full blocks."""
@@ -194,15 +201,26 @@ class PrefixLedger:  # size: names, keys and blocks change together, with each e
 
     def _bind(self, name: bytes, tokens: int, exact: bool, keys: list[int]) -> None:
         key = keys[self._place(tokens, keys)]
-        old = self._bound.get(name)
-        if old is not None:
-            self._names[old.key].remove(name)
+        was_held = self._unbind(name)
         self._bound[name] = _Bound(key, tokens, exact)
         self._names.setdefault(key, []).append(name)
-        if key in self._held:
-            self._on_change(True, [name])
-        else:
+        is_held = key in self._held
+        if not is_held:
             self._wait(key)
+        if is_held != was_held:
+            self._on_change(is_held, [name])
+
+    def _unbind(self, name: bytes) -> bool:
+        """Return whether the name was held where it was bound so far."""
+        old = self._bound.get(name)
+        if old is None:
+            return False
+        names = self._names[old.key]
+        names.remove(name)
+        if not names:
+            del self._names[old.key]
+            self._unheld.pop(old.key, None)
+        return old.key in self._held
 
     def _wait(self, key: int) -> None:
         """Keep names of a block that is not held yet, within a bound."""
