@@ -169,7 +169,7 @@ class ResumeMiddleware:
             return await _answer(send, 403, _error("this path requires the engine's key", 403))
         if book is None:
             return await _answer(send, 404, _error("this engine tells nothing of prefixes", 404))
-        return await self._prefixes.tell(book, scope.get("query_string", b""), receive, send)
+        return await self._prefixes.tell(book, scope, receive, send)
 
     async def _count_input(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         renderer = input_tokens.renderer_of(scope.get("app"))

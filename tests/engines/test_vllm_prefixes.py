@@ -115,3 +115,5 @@ async def test_salts_keep_apart_and_streams_are_told_too(engine: str) -> None:
             body = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt=salt)
             assert (await lab.send(body))[1] == 0
             assert (await lab.send(body))[1] > 0
+        streamed = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt="two", stream=True)
+        assert (await lab.send(streamed))[1] > 0

@@ -104,4 +104,6 @@ class PrefixLab(IndexTaker):
         )  # fmt: skip
         assert answer.status == 200, answer.body
         await eventually(lambda: tag in self.results, "the engine tells what it found")
+        if answer.headers["content-type"].startswith("text/event-stream"):
+            return *self.results[tag], answer.body.decode()
         return *self.results[tag], str(json.loads(answer.body)["choices"][0]["message"]["content"] or "")

@@ -60,19 +60,21 @@ class Prefixes:
         return named.pop() if named else None
 
     async def tell(
-        self, book: PrefixBook, query: bytes, receive: Callable[[], Awaitable[Message]],
+        self, book: PrefixBook, scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:  # fmt: skip
-        """Answer a subscription, until its gateway goes away."""
+        """Answer a subscription, until its gateway goes away or the server stops, which waits for all responses."""
         self._begin()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        server = getattr(getattr(scope.get("app"), "state", None), "server", None)
         leaving = asyncio.ensure_future(_left(receive))
         try:
-            async with aclosing(book.feed.frames(*read_query(query))) as frames:
+            async with aclosing(book.feed.frames(*read_query(scope.get("query_string", b"")))) as frames:
                 async for data in frames:
-                    if leaving.done():
-                        return
+                    if leaving.done() or getattr(server, "should_exit", False):
+                        break
                     await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             leaving.cancel()
 
