@@ -56,7 +56,8 @@ class Services:
         if config.scrape_s is not None:
             self._spawn(follow_load(state.table, config.scrape_s))
         takes_names = config.worker_index in (None, 0)  # one process puts them into the index that all share
-        self._spawn(follow_prefixes(state.table, state.trips, names=takes_names, states=state.trips.feeds))
+        feeds = follow_prefixes(state.table, state.trips, names=takes_names, states=state.trips.feeds, least_replicas=2)
+        self._spawn(feeds)
         self._tick()
 
     async def stop(self) -> None:
