@@ -15,6 +15,7 @@ from longboat.gateway.records.recent import Record
 
 if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.trip import Trips
     from longboat.gateway.http.request import Request
     from longboat.gateway.limits.counters import LocalCounters
     from longboat.gateway.limits.redis_counters import RedisCounters
@@ -41,7 +42,7 @@ class Accounting:
 
     __slots__ = (
         "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "recorder", "remote_counters", "tracer",
-        "usage",
+        "trips", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,7 @@ class Accounting:
         self.recent = recent
         self.usage = usage
         self.recorder = recorder
+        self.trips: Trips | None = None  # set where requests are routed
         self.access_log = access_log
         self.tracer: Tracer | None = None
         self.in_flight = 0  # leases that are open
@@ -175,7 +177,7 @@ class Accounting:
         )
         self._count(call, record)
         if call.routed is not None:
-            _compare(call, call.routed, record)
+            self._compare(call, call.routed, record)
         if self.recorder is not None and self.recorder.is_on:
             self.recorder.add(record, call.prompt, time.monotonic())
         if call.outside is not None:
@@ -183,6 +185,16 @@ class Accounting:
         self.recent.add(record)
         if call.span is not None and self.tracer is not None:
             self.tracer.finish(call.span, record)
+
+    def _compare(self, call: Call, routed: Routed, record: Record) -> None:
+        """Compare what was expected of the replica's cache with what the engine found there."""
+        pool = call.lease.pool if call.lease is not None else None
+        prompt_tokens, cached = record.prompt_tokens, record.cached_tokens
+        if pool is None or self.trips is None or cached is None or not prompt_tokens or len(record.attempts) != 1:
+            return
+        self.trips.answered(pool.router, routed, prompt_tokens, cached)
+        if call.series is not None:
+            call.series.compared(routed.expected_of(prompt_tokens), cached)
 
     def _count_outside(self, call: Call, record: Record, used: int | None) -> None:
         """Count what an external address answered, and close its bill."""
@@ -219,17 +231,6 @@ class Accounting:
             completion_tokens=completion or 0,
             cached_tokens=cached or 0,
         )
-
-
-def _compare(call: Call, routed: Routed, record: Record) -> None:
-    """Compare what was expected of the replica's cache with what the engine found there."""
-    pool = call.lease.pool if call.lease is not None else None
-    if pool is None or record.cached_tokens is None or not record.prompt_tokens or len(record.attempts) != 1:
-        return
-    expected, cached = routed.expected_of(record.prompt_tokens), record.cached_tokens
-    pool.router.answered(routed.key, expected_tokens=expected, cached_tokens=cached, prompt_tokens=record.prompt_tokens)
-    if call.series is not None:
-        call.series.compared(expected, cached)
 
 
 def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome: str, code: str) -> Record:

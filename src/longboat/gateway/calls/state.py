@@ -74,6 +74,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.accounting = Accounting(
             LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config), self.recorder
         )
+        self.accounting.trips = self.trips
         self.node: Node  # answers for the node; set by the maker of this state
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -115,6 +116,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         models = self.table.models
         if not self.table.offer(epoch, table):
             return False
+        self.trips.keep({upstream.key for upstream in self.table.upstreams()})
         if self.table.models != models:
             self.live = self.live.with_models(self.table.names)
         return True

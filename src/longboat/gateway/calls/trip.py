@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.prefixes.frames import prefix_header
+from longboat.routing.prefixes.placed import PlacedPrompts
 
 if TYPE_CHECKING:
+    from longboat.gateway.records.routed import Routed
     from longboat.gateway.upstreams.table import LiveTable
     from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.policies.contract import EngineReport
@@ -67,14 +69,19 @@ class Trips:
         self.feeds: dict[str, FeedState] = {}  # by the replica's key
         self.table: LiveTable | None = None  # set once it is made
         self._index = index
+        self._placed: dict[str, PlacedPrompts] = {}  # of engines that do not tell, by the replica's key
         self._told: OrderedDict[int, Trip] = OrderedDict()  # by tag
         self._tag = int.from_bytes(os.urandom(4)) << 32  # those of other processes begin elsewhere
 
     def begin(self, router: Router, prompt: Prompt, upstream: Upstream, *, cached_tokens: int) -> Trip:
         """Count a request at a replica."""
         key, feed = upstream.key, self.feeds.get(upstream.key)
-        if not prompt.blocks or feed is None or not feed.is_live:
+        if not prompt.blocks:
             return Trip(router, prompt, key, tag=0, depth=0, cached_tokens=cached_tokens)
+        if feed is None or not feed.is_live:
+            trip = Trip(router, prompt, key, tag=0, depth=0, cached_tokens=cached_tokens)
+            self._give_up(router, key, self._placed.setdefault(key, PlacedPrompts()).sent(prompt))
+            return trip
         self._tag += 1
         depth = router.depth_of(prompt, key)
         trip = self._told[self._tag] = Trip(
@@ -83,6 +90,23 @@ class Trips:
         if len(self._told) > _MAX_TOLD:
             self._told.popitem(last=False)
         return trip
+
+    def answered(self, router: Router, routed: Routed, prompt_tokens: int, cached_tokens: int) -> None:
+        """Compare what was expected of a replica's cache with what its engine found there."""
+        key, prompt, load = routed.key, routed.prompt, router.load_of(routed.key)
+        load.accuracy.observe(routed.expected_of(prompt_tokens), cached_tokens, prompt_tokens)
+        placed = self._placed.get(key)
+        if placed is not None and not load.tells:
+            own_count = cached_tokens * prompt.num_tokens // prompt_tokens
+            self._give_up(router, key, placed.found(prompt, routed.expected_depth, own_count))
+
+    def keep(self, keys: set[str]) -> None:
+        """Forget all replicas but these."""
+        self._placed = {key: placed for key, placed in self._placed.items() if key in keys}
+
+    def _give_up(self, router: Router, key: str, blocks: bytes) -> None:
+        if blocks:
+            self._index.remove(router.load_of(key).slot, blocks)
 
     # what engines tell
 

@@ -39,6 +39,12 @@ class Routed:
         """The key of the chosen replica."""
         return self.keys[self.choice.at]
 
+    @property
+    def expected_depth(self) -> int:
+        """The leading blocks of the prompt that were expected in the replica's cache."""
+        prompt, cached = self.prompt, self.choice.cached_tokens
+        return max([depth for depth in range(prompt.num_blocks + 1) if prompt.tokens_at(depth) <= cached], default=0)
+
     def expected_of(self, prompt_tokens: int) -> int:
         """Return the expected cached tokens of a prompt with this number of tokens by the engine's count."""
         estimate = self.prompt.num_tokens

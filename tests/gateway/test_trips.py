@@ -1,0 +1,62 @@
+"""What gateways make of what engines tell, and of those that tell nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine_lab import Engine
+from gateway_lab import eventually, table
+
+from longboat.core.policy import Policy
+from longboat.gateway.process.server import Gateway
+
+
+def turn(*texts: str) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+    return {"model": "tiny", "messages": messages, "max_tokens": 4, "temperature": 0}
+
+
+async def gateway_of(make_gateway: Any, pair: list[Engine]) -> Gateway:
+    gateway: Gateway = await make_gateway(policy=Policy())
+    gateway.state.offer_table("f", table(*(engine.endpoint(f"r{n}") for n, engine in enumerate(pair))))
+    return gateway
+
+
+async def test_conversations_go_back_to_the_replica_that_holds_them(
+    pair: list[Engine], make_gateway: Any, connect: Any
+) -> None:
+    gateway = await gateway_of(make_gateway, pair)
+    client = await connect(gateway)
+    feeds = gateway.state.feeds
+    await eventually(lambda: len(feeds) == 2 and all(feed.is_live for feed in feeds.values()), "feeds are heard")
+    homes = {}
+    for name in ("ann", "bob", "cid", "dan"):
+        texts = [f"{name} says " + "word " * 800]
+        for _ in range(3):
+            response = await client.post(turn(*texts))
+            homes.setdefault(name, []).append(response.headers["x-longboat-replica"])
+            texts += ["answer", "and then " + "more " * 50]
+    assert all(len(set(found)) == 1 for found in homes.values()), homes
+    await eventually(lambda: sum(feed.accuracy.snapshot().requests for feed in feeds.values()) == 12, "all is told")
+    figures = [feed.accuracy.snapshot() for feed in feeds.values()]
+    expected = sum(figure.expected_tokens for figure in figures)
+    right = sum(figure.right_tokens for figure in figures)
+    assert expected > 0 and right >= 0.95 * expected
+
+
+async def test_what_a_new_gateway_is_told_is_what_engines_hold(
+    pair: list[Engine], make_gateway: Any, connect: Any
+) -> None:
+    first = await gateway_of(make_gateway, pair)
+    client = await connect(first)
+    await eventually(lambda: len(first.state.feeds) == 2, "feeds are heard")
+    await eventually(lambda: all(feed.is_live for feed in first.state.feeds.values()), "feeds are heard")
+    document = turn("a prompt that " + "repeats " * 600)
+    home = (await client.post(document)).headers["x-longboat-replica"]
+    second = await gateway_of(make_gateway, pair)
+    await eventually(lambda: len(second.state.feeds) == 2, "feeds are heard")
+    index: Any = second.state.table.pools()[0].router.index
+    await eventually(lambda: len(index) > 0, "names came")
+    other = await connect(second)
+    assert {(await other.post(document)).headers["x-longboat-replica"] for _ in range(4)} == {home}
