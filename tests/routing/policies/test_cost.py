@@ -45,8 +45,8 @@ def test_short_requests_pass_by_a_long_prefill() -> None:
 
 def test_the_wait_shrinks_with_the_clock() -> None:
     queue = PrefillQueue()
-    queue.add("a", Work(1000, 1000), 2.0, now_s=10.0)
-    queue.add("b", Work(1000, 1000), 1.0, now_s=10.5)
+    queue.add("a", Work(1000, 1000), 1000, 2.0, now_s=10.0)
+    queue.add("b", Work(1000, 1000), 1000, 1.0, now_s=10.5)
     assert queue.wait_s(11.0) == pytest.approx(2.0)
     queue.done("a", None, 11.5)
     assert queue.wait_s(11.5) == pytest.approx(1.0)
@@ -56,7 +56,7 @@ def test_the_wait_shrinks_with_the_clock() -> None:
 
 def test_an_overdue_prefill_is_not_expected_at_once() -> None:
     queue = PrefillQueue()
-    queue.add("a", Work(1000, 1000), 1.0, now_s=0.0)
+    queue.add("a", Work(1000, 1000), 1000, 1.0, now_s=0.0)
     assert queue.wait_s(1.0) == pytest.approx(0.0)
     assert queue.wait_s(5.0) == pytest.approx(2.0)
 
@@ -67,7 +67,7 @@ def test_other_gateways_prefills_count_once_the_engine_reports_them() -> None:
     assert {fleet.choose(prompt(f"r{number}", "a"), now_s=0.1)[0] for number in range(9)} == {"replica-1"}
     assert fleet.router.policy.choose(
         prompt("b", "b"), [fleet.router.load_of("replica-0")], fleet.router, now_s=0.1, turn=0
-    ).terms[0][0] == pytest.approx(4.9)
+    ).terms[0][0] == pytest.approx(5.0)
 
 
 def test_own_prefills_in_a_report_count_once() -> None:

@@ -20,10 +20,11 @@ _OVERDUE: Final = 0.5  # part of its delay that an overdue prefill is expected t
 class _Prefill:
     """One prefill under way."""
 
-    __slots__ = ("seconds", "sent_s", "work")
+    __slots__ = ("prompt_tokens", "seconds", "sent_s", "work")
 
-    def __init__(self, work: Work, seconds: float, sent_s: float) -> None:
+    def __init__(self, work: Work, prompt_tokens: int, seconds: float, sent_s: float) -> None:
         self.work = work
+        self.prompt_tokens = prompt_tokens  # cached ones too: engines count them as queued until they begin
         self.seconds = seconds  # predicted
         self.sent_s = sent_s
 
@@ -43,6 +44,7 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
 
     def __init__(self) -> None:
         self.pace = 1.0  # its seconds, in seconds of the mean replica
+        self.stored = 0.0  # uncached tokens that it had to store, in units of the policy
         self.queued_s = 0.0  # predicted seconds of all its prefills under way
         self._prefills: dict[str, _Prefill] = {}  # by request; the first is being computed
         self._head_s = 0.0  # predicted seconds of the first
@@ -53,28 +55,33 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._report: EngineReport | None = None
         self._measured: Work | None = None  # finished prefills whose time is not a sample yet
         self._measured_s = 0.0
-        self._ratio = 0.0  # of measured and predicted seconds, summed over samples with forgetting
-        self._ratios = 0.0  # number of those samples
+        self._measured_sum_s = 0.0  # measured seconds of samples, with forgetting
+        self._predicted_sum_s = 0.0  # predicted seconds of the same samples
+        self._samples = 0.0  # number of those samples
 
     def wait_s(self, now_s: float) -> float:
         """Return how long until a prefill that is sent now begins."""
-        own = self.queued_s
-        if own > 0.0:
-            done = now_s - self._since_s
-            head = self._head_s
-            own += -done if done < head else _OVERDUE * (done - head) - head
+        own = self._own_wait_s(now_s)
         if self._shared:
             everything = self._reported_s - (now_s - self._reported_at_s)
             if everything > own:
                 return everything
         return own
 
-    def add(self, key: str, work: Work, seconds: float, now_s: float) -> None:
+    def _own_wait_s(self, now_s: float) -> float:
+        own = self.queued_s
+        if own > 0.0:
+            done = now_s - self._since_s
+            head = self._head_s
+            own += -done if done < head else _OVERDUE * (done - head) - head
+        return own
+
+    def add(self, key: str, work: Work, prompt_tokens: int, seconds: float, now_s: float) -> None:
         """Count a prefill that was sent."""
         if not self._prefills:
             self._since_s = now_s
             self._head_s = seconds
-        self._prefills[key] = _Prefill(work, seconds, now_s)
+        self._prefills[key] = _Prefill(work, prompt_tokens, seconds, now_s)
         self.queued_s += seconds
         self._reported_s += seconds
 
@@ -115,14 +122,19 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         return None if self._shared else sample
 
     def learn(self, measured_s: float, predicted_s: float) -> None:
-        """Correct the pace. predicted_s: of the mean replica"""
-        ratio = min(8.0, max(0.125, measured_s / max(predicted_s, 1e-4)))
-        self._ratio = self._ratio * _PACE_MEMORY + ratio
-        self._ratios = self._ratios * _PACE_MEMORY + 1.0
-        self.pace = (self._ratio + _PACE_PRIOR) / (self._ratios + _PACE_PRIOR)
+        """Correct the pace: long prefills say more of it than short ones. predicted_s: of the mean replica"""
+        measured_s = min(8.0 * predicted_s, max(0.125 * predicted_s, measured_s))
+        self._measured_sum_s = self._measured_sum_s * _PACE_MEMORY + measured_s
+        self._predicted_sum_s = self._predicted_sum_s * _PACE_MEMORY + predicted_s
+        self._samples = self._samples * _PACE_MEMORY + 1.0
+        prior_s = _PACE_PRIOR * self._predicted_sum_s / self._samples
+        self.pace = (self._measured_sum_s + prior_s) / (self._predicted_sum_s + prior_s)
 
-    def correct(self, report: EngineReport, token_s: float) -> None:
-        """Take what the engine says is queued: what is more than our own are other gateways' prefills."""
+    def correct(self, report: EngineReport, token_s: float, now_s: float) -> None:
+        """Take what the engine says is queued: what is more than our own are other gateways' prefills.
+
+        token_s: seconds of one of their prompt tokens, cached or not, at the mean replica
+        """
         if report is self._report:
             return
         self._report = report
@@ -132,9 +144,11 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         own = since_s = 0.0
         for prefill in self._prefills.values():
             if prefill.sent_s <= report.taken_s:
-                own += prefill.work.tokens
+                own += prefill.prompt_tokens
             else:
                 since_s += prefill.seconds
         self._shared = tokens > own * _OWN_AT_MOST + _OWN_MARGIN
-        self._reported_s = tokens * token_s * self.pace + since_s
-        self._reported_at_s = report.taken_s
+        if self._shared:
+            own_s = max(0.0, self._own_wait_s(now_s) - since_s)
+            self._reported_s = own_s + (tokens - own) * token_s * self.pace + since_s
+            self._reported_at_s = now_s

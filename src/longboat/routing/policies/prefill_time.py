@@ -11,6 +11,9 @@ _FORGET: Final = 0.997  # weight that a sample keeps with each new one: about 30
 _PRIOR: Final = 0.5  # weight of the seed, in samples with errors as large as their times, at first,
 _PRIOR_KEEPS: Final = 0.9  # that part of it after each sample,
 _PRIOR_LEFT: Final = 1e-3  # and this in the end, for terms that the samples do not tell apart
+_TRUSTED: Final = 30  # samples after which a time above
+_OUTLIER: Final = 3.0  # times the predicted one counts as that: the request waited for something else
+_MEAN_OF: Final = 100.0  # samples
 _EVERY: Final = 4  # samples between two solutions
 
 
@@ -51,8 +54,9 @@ class Work:
 class PrefillTime:
     """Seconds of a prefill at the mean replica of a model.
 
-    The coefficients are a least-squares fit with forgetting; the errors count in proportion to the predicted time, so
-    that long prompts do not drown short ones. The seed counts as a few samples. No coefficient is ever negative.
+    The coefficients are a least-squares fit with forgetting. Errors count in proportion to the time plus the mean
+    time: long prompts do not drown short ones, and the ends of steps that short ones wait for do not drown long ones.
+    The seed counts as a few samples. No coefficient is ever negative.
     """
 
     def __init__(self, seed: PrefillSeed) -> None:
@@ -62,6 +66,7 @@ class PrefillTime:
         self.token_resident_s = seed.token_resident_s
         self.samples = 0
         self._prior = _PRIOR
+        self._mean_s = 0.0  # of the times of late
         self._seed = [seed.request_s, seed.token_s, seed.token_context_s, seed.token_resident_s]
         self._matrix = [[0.0] * _TERMS for _ in range(_TERMS)]
         self._vector = [0.0] * _TERMS
@@ -79,7 +84,11 @@ class PrefillTime:
     def learn(self, work: Work, seconds: float) -> None:
         """Take a measured time."""
         terms = [work.requests, work.tokens, work.context, work.resident]
-        weight = 2.0 / max(self.seconds(work) + seconds, 1e-3)
+        predicted_s = self.seconds(work)
+        if self.samples > _TRUSTED:
+            seconds = min(seconds, _OUTLIER * predicted_s)
+        self._mean_s += (seconds - self._mean_s) / min(self.samples + 1.0, _MEAN_OF)
+        weight = 1.0 / max(0.5 * (predicted_s + seconds) + self._mean_s, 1e-4)
         row = [terms[at] / self._scale[at] * weight for at in range(_TERMS)]
         target = seconds * weight
         for at in range(_TERMS):

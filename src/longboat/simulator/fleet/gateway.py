@@ -25,6 +25,10 @@ class Endpoint:
         self.suspect = False
         self.outstanding = 0  # requests that this gateway sent there and that have not ended
 
+    def holds(self, adapter: str) -> bool:
+        """Return whether it has the adapter in memory: simulated replicas serve none."""
+        return False
+
 
 class Carrier(Protocol):
     """What a gateway needs of the network."""
@@ -137,7 +141,7 @@ class SimGateway:
         if chosen is None:  # other gateways' requests, or those that lost their replica, are on its slots
             chosen = self.router.choose(job.prompt, self.endpoints, turn=self._turn, now_s=now_s, overfull=True)
         assert chosen is not None, "a slot was granted, so a replica is ready"
-        endpoint, choice = chosen
+        endpoint, choice, _ = chosen
         endpoint.outstanding += 1
         job.replica = endpoint.at
         self.router.sent(job.prompt, endpoint.key, cached_tokens=choice.cached_tokens, now_s=now_s)
