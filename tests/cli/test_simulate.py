@@ -93,6 +93,7 @@ def test_times_can_be_given(fleet: Path) -> None:
         (("--fleet", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--model", "other"), "has no model other"),
         (("--on", "1x(2xRTX9999)"), "RTX9999"),
+        (("--on", "1x(1xRTX4090)"), "2 replicas of tiny find no room"),
         (("--event", "explode replica-0 5"), "is not understood"),
         (("--event", "fail replica-7 5"), "there is no replica-7"),
         (("--kv-tokens", "16"), "fits into a replica's KV cache of"),
