@@ -70,6 +70,10 @@ bench-prediction: venv  ## compare predictions with measured rows: DATA=ROWS.csv
 bench-plan: venv engine  ## compare the planner with real engines on this machine; ARGS="--part single|network --json FILE"
 	@$(VENV)/bin/python benchmarks/bench_plan.py $(ARGS)
 
+.PHONY: bench-twin
+bench-twin: venv engine  ## compare the simulation with engines under the same load; ARGS="--part fake|vllm --json"
+	@$(VENV)/bin/python benchmarks/bench_twin.py $(ARGS)
+
 .PHONY: what-fits
 what-fits: venv  ## write docs/guides/what-fits.md: what a guide prints, beside what the planner computes
 	@$(VENV)/bin/python tools/what_fits.py

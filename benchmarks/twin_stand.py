@@ -20,7 +20,7 @@ from longboat.simulator.traces.trace_request import TraceRequest
 
 MODEL = "m"
 LAST_TOKEN = 3700
-READY_DEADLINE_S, ANSWER_DEADLINE_S = 60.0, 300.0
+READY_DEADLINE_S, ANSWER_DEADLINE_S = 180.0, 300.0
 
 
 @dataclass

@@ -38,7 +38,18 @@ def run_record(path: Path, *, url: str | None, seconds: float | None) -> None:
             recording.run(None if seconds is None else time.monotonic() + seconds)
         except KeyboardInterrupt:
             recording.take()
+    _sort(path)
     recording.report(path)
+
+
+def _sort(path: Path) -> None:
+    """Put the requests in the order in which they came: they were written as they ended."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines.sort(key=lambda line: float(json.loads(line)["time_s"]))
+    ordered = path.with_name(f"{path.name}.sorted")
+    ordered.touch(0o600)
+    ordered.write_text("".join(lines), encoding="utf-8")
+    ordered.replace(path)
 
 
 class _Recording:
