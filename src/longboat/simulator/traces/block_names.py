@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ("chained_names", "even_ends", "mix")
+__all__ = ("chained", "chained_names", "even_ends", "mix")
 
 _MASK = (1 << 64) - 1
 
@@ -17,6 +17,11 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def chained(name: int, block: int) -> int:
+    """Return the name of the block after the one with this name, from what it holds."""
+    return mix(3 * name + mix(block))
+
+
 def chained_names(blocks: Iterable[int], salt: int = 0) -> bytes:
     """Return the names of blocks from what each of them holds: two prompts share a name where all before is equal.
 
@@ -25,7 +30,7 @@ def chained_names(blocks: Iterable[int], salt: int = 0) -> bytes:
     names: list[bytes] = []
     name = mix(salt)
     for block in blocks:
-        name = mix(name ^ mix(block))
+        name = chained(name, block)
         names.append(name.to_bytes(8, "little"))
     return b"".join(names)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from longboat.catalog.names import nearest_names
 from longboat.core.errors import UserInputError
-from longboat.simulator.traces.block_names import mix
+from longboat.simulator.traces.block_names import chained, mix
 from longboat.simulator.traces.trace_request import TraceRequest
 
 __all__ = ("PREFIX", "Sessions", "generate_sessions", "parse_sessions")
@@ -103,7 +103,7 @@ def _turn(talk: _Conversation, load: Sessions, now_s: float, draw: random.Random
     names, ends = list(talk.whole), list(range(block, prompt + 1, block))
     if prompt % block:
         last = names[-1] if names else b"\0" * 8
-        names.append(mix(int.from_bytes(last, "little") ^ mix(talk.number << 24 ^ prompt)).to_bytes(8, "little"))
+        names.append(chained(int.from_bytes(last, "little"), talk.number + 1 << 24 ^ prompt).to_bytes(8, "little"))
         ends.append(prompt)
     request = TraceRequest(now_s, prompt, output, blocks=b"".join(names), ends=ends, session=talk.name)
     _grow(talk, load, (prompt + output) // block, seed)
@@ -118,4 +118,4 @@ def _grow(talk: _Conversation, load: Sessions, blocks: int, seed: int) -> None:
     for at in range(len(talk.whole), blocks):
         own = 0 if (at + 1) * load.block <= load.system else talk.number + 1
         before = int.from_bytes(talk.whole[-1], "little") if talk.whole else mix(seed ^ talk.system << 32)
-        talk.whole.append(mix(before ^ mix(own << 24 ^ at)).to_bytes(8, "little"))
+        talk.whole.append(chained(before, own << 24 ^ at).to_bytes(8, "little"))
