@@ -37,7 +37,7 @@ _DEADLINE_S = 120
 COMPILED_FOLDERS = (
     "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records",
     "gateway/requests", "gateway/resume", "gateway/upstreams",
-    "routing", "routing/capacity", "routing/health", "routing/queue",
+    "routing", "routing/capacity", "routing/health", "routing/policies", "routing/prefixes", "routing/queue",
     "simulator", "simulator/engine", "simulator/fleet", "simulator/results", "simulator/traces",
 )  # fmt: skip
 NOT_COMPILED = (

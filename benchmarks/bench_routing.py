@@ -18,7 +18,7 @@ from routing_bench.grid import LOADS, SIZES, TRACES, Cell, run_grid
 from routing_bench.kept import Kept
 from routing_bench.scenarios import roomy_share, run_scenarios
 from routing_bench.stand import figures_document
-from routing_bench.tables import lost, short_of_goal, show
+from routing_bench.tables import lost, markdown, short_of_goal, show
 
 REQUESTS = {8: 6000, 32: 12_000, 128: 24_000}
 QUICK_REQUESTS = {8: 2000, 32: 4000, 128: 6000}
@@ -58,6 +58,8 @@ def main() -> int:
             for row in rows
         ]
         options.json.write_text(json.dumps({"rows": document, "problems": problems}, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(markdown(rows))
     print("\n".join(problems) or "no peer wins a cell, and all goals are met")
     return 1 if problems else 0
 
@@ -71,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="replicas, with commas")
     parser.add_argument("--only-traces", default=",".join(TRACES), help="mooncake, azure, or both with a comma")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the peers' figures there, and use those it has")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table for a page there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from routing_bench.grid import Row
 from routing_bench.stand import Figures
 
-__all__ = ("lost", "short_of_goal", "show")
+__all__ = ("lost", "markdown", "short_of_goal", "show")
 
 OURS = "cost"
 EQUAL = 0.01  # figures that differ by less than this part count as equal: other seeds differ by more
@@ -39,6 +39,27 @@ def show(rows: Sequence[Row], console: Console) -> None:
             name = ""
         table.add_section()
     console.print(table)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return a table for a page: our figures, and beside them the best other policy's, in milliseconds."""
+    lines = ["| cell | mean | p50 | p99 | cached | most cached |", "| --- | --- | --- | --- | --- | --- |"]
+    for cell, group in groupby(rows, key=lambda row: row.cell):
+        by_policy = {row.policy: row for row in group}
+        ours = by_policy.pop(OURS)
+        cells = [_beside(ours, by_policy, measure) for measure in MEASURES]
+        shares = {policy: fmean(each.cached_share for each in row.figures) for policy, row in by_policy.items()}
+        most = max(shares, key=lambda policy: shares[policy])
+        share = fmean(each.cached_share for each in ours.figures)
+        lines.append(f"| {cell} | {' | '.join(cells)} | {share:.1%} | {shares[most]:.1%} `{most}` |")
+    return "\n".join(lines) + "\n"
+
+
+def _beside(ours: Row, others: dict[str, Row], measure: str) -> str:
+    values = {policy: _mean(row, measure) for policy, row in others.items()}
+    best = min(values, key=lambda policy: values[policy])
+    own = _mean(ours, measure)
+    return f"**{own:.0f}**, {values[best]:.0f} `{best}` ({own / values[best] - 1:+.0%})"
 
 
 def lost(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ class Aibrix(PlainPolicy):
     """
 
     name = "aibrix"
-    terms = ("cached_percent", "requests")
+    terms: tuple[str, ...] = ("cached_percent", "requests")
     reads_prefixes = True
 
     def choose(

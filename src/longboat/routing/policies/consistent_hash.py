@@ -28,7 +28,7 @@ class ConsistentHash(PlainPolicy):
     """
 
     name = "consistent_hash"
-    terms = ("requests",)
+    terms: tuple[str, ...] = ("requests",)
     reads_prefixes = True
 
     def __init__(self) -> None:

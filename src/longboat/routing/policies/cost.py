@@ -51,7 +51,7 @@ class Cost:
     """
 
     name = "cost"
-    terms = ("wait_s", "prefill_s", "others_s", "extra_s")
+    terms: tuple[str, ...] = ("wait_s", "prefill_s", "others_s", "extra_s")
     reads_prefixes = True
 
     def __init__(self, seed: PrefillSeed | None = None) -> None:

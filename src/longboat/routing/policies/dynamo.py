@@ -27,7 +27,7 @@ class Dynamo(PlainPolicy):
     """
 
     name = "dynamo"
-    terms = ("prefill_blocks", "decode_blocks")
+    terms: tuple[str, ...] = ("prefill_blocks", "decode_blocks")
     reads_prefixes = True
 
     def __init__(self) -> None:

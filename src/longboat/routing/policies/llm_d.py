@@ -26,7 +26,7 @@ class LlmD(PlainPolicy):
     """
 
     name = "llm_d"
-    terms = ("cached_tokens", "inflight_tokens")
+    terms: tuple[str, ...] = ("cached_tokens", "inflight_tokens")
     reads_prefixes = True
 
     def __init__(self) -> None:

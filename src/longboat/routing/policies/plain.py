@@ -48,7 +48,7 @@ class LeastRequests(PlainPolicy):
     """Gives a request to the replica with the fewest requests of this gateway; equals take turns."""
 
     name = "least_requests"
-    terms = ("requests",)
+    terms: tuple[str, ...] = ("requests",)
 
     def choose(
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], view: View, *, now_s: float, turn: int,

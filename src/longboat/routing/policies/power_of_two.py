@@ -21,7 +21,7 @@ class PowerOfTwo(PlainPolicy):
     """
 
     name = "power_of_two"
-    terms = ("requests",)
+    terms: tuple[str, ...] = ("requests",)
 
     def choose(
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], view: View, *, now_s: float, turn: int,

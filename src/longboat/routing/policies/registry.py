@@ -21,16 +21,16 @@ from longboat.routing.policies.smg import Smg
 __all__ = ("DEFAULT_POLICY", "POLICIES", "policy_of")
 
 _PEERS: Final[Mapping[str, Callable[[], RoutingPolicy]]] = {
-    RoundRobin.name: RoundRobin,
-    LeastRequests.name: LeastRequests,
-    PowerOfTwo.name: PowerOfTwo,
-    ConsistentHash.name: ConsistentHash,
-    Smg.name: Smg,
-    Dynamo.name: Dynamo,
-    LlmD.name: LlmD,
-    Aibrix.name: Aibrix,
+    "round_robin": RoundRobin,
+    "least_requests": LeastRequests,
+    "power_of_two": PowerOfTwo,
+    "consistent_hash": ConsistentHash,
+    "smg": Smg,
+    "dynamo": Dynamo,
+    "llm_d": LlmD,
+    "aibrix": Aibrix,
 }
-DEFAULT_POLICY: Final = Cost.name
+DEFAULT_POLICY: Final = "cost"
 POLICIES: Final = (DEFAULT_POLICY, *_PEERS)
 
 

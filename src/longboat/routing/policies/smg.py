@@ -26,7 +26,7 @@ class Smg(PlainPolicy):
     """
 
     name = "smg"
-    terms = ("cached_tokens", "requests")
+    terms: tuple[str, ...] = ("cached_tokens", "requests")
     reads_prefixes = True
 
     def __init__(self) -> None:
