@@ -58,6 +58,10 @@ bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick 
 bench-index: venv  ## measure the index of prefixes: events, memory, and a decision beside a copy of the same bytes
 	@$(VENV)/bin/python benchmarks/bench_index.py $(ARGS)
 
+.PHONY: bench-routing
+bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
+	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)
+
 .PHONY: bench-prediction
 bench-prediction: venv  ## compare predictions with measured rows: DATA=ROWS.csv; writes docs/benchmarks/prediction.md
 	@$(VENV)/bin/python benchmarks/bench_prediction.py $(DATA)

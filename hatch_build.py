@@ -38,6 +38,7 @@ COMPILED_FOLDERS = (
     "gateway/api", "gateway/calls", "gateway/exchange", "gateway/http", "gateway/limits", "gateway/records",
     "gateway/requests", "gateway/resume", "gateway/upstreams",
     "routing", "routing/capacity", "routing/health", "routing/queue",
+    "simulator", "simulator/engine", "simulator/fleet", "simulator/results", "simulator/traces",
 )  # fmt: skip
 NOT_COMPILED = (
     *("routing/capacity/slots", "routing/health/liveness", "routing/decisions"),  # slots=True
@@ -47,6 +48,8 @@ NOT_COMPILED = (
     "gateway/records/metrics_text",  # mixes int and float in one variable
     "gateway/upstreams/health",  # its exception derives from a builtin one
     "gateway/upstreams/response_affinity",  # tests replace it
+    *(f"simulator/results/{name}" for name in ("curves", "html_report", "rows")),  # not for each request
+    *(f"simulator/traces/{name}" for name in ("azure", "formats", "json_rows", "sessions", "trace_error")),
     "gateway/upstreams/protocol",  # its class derives from a class of the C extension
 )
 """Modules of these folders that mypyc cannot compile, or that others read at run time."""

@@ -15,6 +15,7 @@ from longboat.core.states import ResumeLevel
 from longboat_fake.api.routes import Api
 from longboat_fake.engine.gang import follow, lead
 from longboat_fake.engine.generator import EngineSettings, FakeEngine
+from longboat_fake.engine.step_loop import StepCosts
 from longboat_fake.http.server import serve
 
 __all__ = ("main",)
@@ -33,6 +34,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--start-s", type=float, default=0.0, help="pretend to load for this long")
     parser.add_argument("--ttft-ms", type=float, default=0.0, help="milliseconds to the first token")
     parser.add_argument("--itl-ms", type=float, default=0.0, help="milliseconds between tokens")
+    parser.add_argument("--step-ms", type=float, default=0.0, help="batch continuously: milliseconds of each step, and")
+    parser.add_argument("--prompt-token-us", type=float, default=0.0, help="microseconds of each prompt token in it")
+    parser.add_argument("--sequence-us", type=float, default=0.0, help="microseconds of each response in it")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=2048, help="most tokens of a step")
     parser.add_argument("--max-num-seqs", type=int, default=256, help="responses at the same time; others wait")
     parser.add_argument("--kv-blocks", type=int, default=4096, help="KV blocks; requests wait while none is free")
     parser.add_argument("--block-size", type=int, default=32, help="tokens of a KV block")
@@ -43,6 +48,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--adapters-held", type=int, default=0, help="LoRA adapters in memory; 0: none can be served")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events (ZeroMQ), such as tcp://*:5557")
     return parser
+
+
+def _step_costs(options: argparse.Namespace) -> StepCosts:
+    return StepCosts(
+        base_s=options.step_ms / 1e3,
+        prompt_token_s=options.prompt_token_us / 1e6,
+        sequence_s=options.sequence_us / 1e6,
+        batched_tokens=options.max_num_batched_tokens,
+    )
 
 
 def _engine(options: argparse.Namespace) -> tuple[FakeEngine, dict[str, object]]:
@@ -57,6 +71,7 @@ def _engine(options: argparse.Namespace) -> tuple[FakeEngine, dict[str, object]]
         resume=ResumeLevel(options.resume),
         poison=options.poison,
         adapters_held=options.adapters_held,
+        steps=_step_costs(options) if options.step_ms else None,
     )
     if not options.kv_events:
         return FakeEngine(settings), {}

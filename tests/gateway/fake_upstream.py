@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 DEADLINE_S = 20.0
 
 OK_JSON = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{"answer": 4.2}'
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -55,6 +56,7 @@ class FakeUpstream:
     script: Script = answer_json
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
+    has_metrics: bool = False  # the script answers for them, too
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     server: asyncio.Server | None = None
@@ -77,12 +79,20 @@ class FakeUpstream:
         for seen in self.seen:
             seen.writer.transport.abort()
 
+    def _is_aside(self, head: bytes) -> bool:
+        """Whether the gateway asks for something beside clients' requests, which the script does not want to see."""
+        return head.startswith(b"GET /longboat/") or (head.startswith(b"GET /metrics ") and not self.has_metrics)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
             while not writer.is_closing():
                 head = await reader.readuntil(b"\r\n\r\n")
                 seen = Seen(head, b"", reader, writer)
+                if self._is_aside(head):
+                    self.connections -= 1
+                    await seen.send(NOT_FOUND)
+                    return
                 seen.body = await reader.readexactly(int(seen.header("content-length") or 0))
                 self.seen.append(seen)
                 self.arrived.set()

@@ -26,6 +26,7 @@ async def test_room_is_what_the_whole_engine_has_left(
         seen.writer.close()
 
     upstream = await make_upstream(metrics)
+    upstream.has_metrics = True
     engine = endpoint(upstream, capacity=capacity, engine_capacity=engine_capacity)
     gateway = await make_gateway(endpoints=[engine])
     (live,) = gateway.state.table.upstreams()

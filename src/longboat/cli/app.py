@@ -18,6 +18,7 @@ from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
 from longboat.cli.shared.command_list import CommandPanels
 from longboat.cli.shared.error_text import print_error
+from longboat.cli.simulate.command import simulate
 from longboat.core.errors import ClusterError, LongboatError
 
 __all__ = ("app", "main")
@@ -42,9 +43,14 @@ app.add_typer(
 )
 app.command()(fit)
 app.command()(cost)
+app.command()(simulate)
 app.add_typer(node_app, name="node", help="Make this machine part of a cluster, or take it out.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+GatewayUrl = Annotated[
+    str | None, typer.Option("--url", help="Address of one gateway.  [default: all gateways of the fleet]")
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -149,6 +155,31 @@ def usage(
     from longboat.cli.look.usage import run_usage
 
     run_usage(num_days=days, as_json=as_json)
+
+
+@app.command()
+def why(
+    request_id: Annotated[str, typer.Argument(help="The id of a recent request: x-request-id of its response.")],
+    url: GatewayUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Explain where a request went, and what came of it."""
+    from longboat.cli.look.why import run_why
+
+    run_why(request_id, url=url, as_json=as_json)
+
+
+@app.command()
+def routes(
+    model: Annotated[str | None, typer.Argument(help="A model of the fleet.  [default: all of them]")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")] = False,
+    url: GatewayUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Show how busy replicas are, and what their caches save."""
+    from longboat.cli.look.routes import run_routes
+
+    run_routes(model, watch=watch, url=url, as_json=as_json)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from longboat_fake.engine.fault_player import FaultPlayer
 from longboat_fake.engine.faults import Fault
 from longboat_fake.engine.metrics import EngineMetrics
 from longboat_fake.engine.prefixes import Prefixes
+from longboat_fake.engine.step_loop import StepCosts, StepLoop
 from longboat_fake.engine.tokens import natural_length, piece, prompt_digest, token_at, token_of
 from longboat_vllm.prefixes.header import NamedPrompt
 from longboat_vllm.prefixes.ledger import Noted
@@ -38,6 +39,7 @@ class EngineSettings:
     resume: ResumeLevel = ResumeLevel.CARRIED  # how it continues another replica's stream
     poison: str = ""  # a word in a prompt that kills the engine
     adapters_held: int = 0  # LoRA adapters in memory at the same time; 0: the engine knows none
+    steps: StepCosts | None = None  # what its steps take; with them, ``ttft_s`` and ``itl_s`` do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,7 @@ class FakeEngine:
         self.faults = FaultPlayer(self.gates["fault"], self._pool.evict_idle, self.prefixes.lose)
         self.adapters = FakeAdapters(settings.adapters_held)
         self.num_steps = 0
+        self._steps = StepLoop(settings.steps) if settings.steps else None
 
     @property
     def num_running(self) -> int:
@@ -158,7 +161,8 @@ class FakeEngine:
         reservation = await self._admit(job)
         reason = "abort"
         try:
-            async for batch in self._tokens(job, produced, arrived_s):
+            make = self._tokens if self._steps is None else self._stepped
+            async for batch in make(job, produced, arrived_s, reservation.cached_tokens):
                 yield batch
                 if is_stopped():
                     break
@@ -181,7 +185,38 @@ class FakeEngine:
             self.metrics.finished[reason] += 1
             self._finish(reservation, job.prompt)
 
-    async def _tokens(self, job: Job, produced: list[int], arrived_s: float) -> AsyncGenerator[tuple[int, ...], None]:
+    async def _stepped(
+        self, job: Job, produced: list[int], arrived_s: float, cached_tokens: int
+    ) -> AsyncGenerator[tuple[int, ...], None]:
+        """Yield tokens as the steps make them, which all responses share."""
+        loop, last_s = asyncio.get_running_loop(), arrived_s
+        steps = self._steps
+        assert steps is not None
+        steps.slow_factor = self.faults.slow_factor
+        num_taken = len(produced)
+        await self.faults.play_due(job.fault, num_taken)
+        uncached = len(job.prompt) + num_taken - cached_tokens
+        stream = steps.open(uncached, job.length_tokens - num_taken)
+        try:
+            while len(produced) < job.length_tokens:
+                await stream.token()
+                for gate in self.gates.values():
+                    await gate.wait()
+                now_s, first = loop.time(), len(produced) == num_taken
+                (self.metrics.ttft if first else self.metrics.itl).observe(now_s - last_s)
+                last_s = now_s
+                self.num_steps = steps.num_steps
+                produced.append(job.token_at(len(produced)))
+                self.metrics.generation_tokens += 1
+                yield tuple(produced) if first else (produced[-1],)
+                await self.faults.play_due(job.fault, len(produced))
+        finally:
+            steps.close(stream)
+
+    async def _tokens(
+        self, job: Job, produced: list[int], arrived_s: float, cached_tokens: int
+    ) -> AsyncGenerator[tuple[int, ...], None]:
+        """Yield tokens at fixed times after the request came, whatever else runs and is cached."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self.settings.ttft_s * self.faults.slow_factor
         last_s, num_taken = arrived_s, len(produced)

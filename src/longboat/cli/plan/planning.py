@@ -33,7 +33,7 @@ from longboat.planner.search.demand import Demand, parse_slo
 from longboat.planner.search.reasons import explained
 from longboat.planner.search.search import SearchResult, search
 
-__all__ = ("Planner", "own_calibration", "planner_for", "read_shape")
+__all__ = ("Planner", "machines_of", "own_calibration", "planner_for", "read_shape")
 
 LIVE = "live"
 HUB_PREFIX = "hf:"
@@ -178,7 +178,7 @@ def planner_for(request: PlanRequest) -> Planner:
     """
     _check_numbers(request)
     library = read_library(request.catalog or ())
-    base, edits = _machines(request.on, library), request.edits
+    base, edits = machines_of(request.on, library), request.edits
     demand = Demand(
         users=request.concurrency,
         prompt_tokens=request.prompt_tokens,
@@ -221,7 +221,8 @@ def _check_numbers(request: PlanRequest) -> None:
         raise UserInputError(f"--kv-bits {request.kv_bits} cannot be planned", hint="--kv-bits 16 or 8")
 
 
-def _machines(on: str, library: Library) -> Cluster:
+def machines_of(on: str, library: Library) -> Cluster:
+    """Return the machines of ``--on``: a text, a cluster file, or ``live``. Raises UserInputError, ClusterError."""
     if not on.strip():
         raise UserInputError("no machines are given", hint=DEFAULT_ON)
     if on.strip().lower() == LIVE:

@@ -14,7 +14,7 @@ from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.native.prefix_names import prefix_names
 from longboat.routing.prefixes.prompt import NO_ENDS
 
-__all__ = ("prompt_blocks",)
+__all__ = ("NO_BLOCKS", "prompt_blocks")
 
 _TEMPLATE = (b"chat_template", b"chat_template_kwargs", b"reasoning_effort", b"documents")
 _FIELDS: Final = {
@@ -25,7 +25,7 @@ _FIELDS: Final = {
     BodyKind.GENERATE: (b"token_ids",),
     BodyKind.TGI: (b"inputs",),
 }
-_NOTHING: Final = (b"", NO_ENDS)
+NO_BLOCKS: Final[tuple[bytes, Sequence[int]]] = (b"", NO_ENDS)
 
 
 def prompt_blocks(body: bytes, kind: BodyKind, seed: bytes) -> tuple[bytes, Sequence[int]]:
@@ -35,12 +35,12 @@ def prompt_blocks(body: bytes, kind: BodyKind, seed: bytes) -> tuple[bytes, Sequ
     """
     fields = _FIELDS.get(kind)
     if fields is None:
-        return _NOTHING
+        return NO_BLOCKS
     found = prefix_names(body, fields, seed)
     if found is None:
         found = prefix_names(_plain(body), fields, seed)
         if found is None:
-            return _NOTHING
+            return NO_BLOCKS
     return found[0], memoryview(found[1]).cast("I")
 
 

@@ -106,17 +106,18 @@ class _NotThereError(Exception):
 
 async def follow_prefixes(
     table: LiveTable, taker: FeedTaker, *, names: bool = True, states: dict[str, FeedState] | None = None,
-    clock: Clock = WALL,
+    least_replicas: int = 1, clock: Clock = WALL,
 ) -> None:  # fmt: skip
-    """Follow the feed of every engine in the table, until the task is cancelled.
+    """Follow the feeds of engines in the table, until the task is cancelled.
 
+    least_replicas: models with fewer are left out: with one replica, there is nothing to choose
     names: whether this process takes the names, too; states: filled with a state for each upstream's key
     """
     states = {} if states is None else states
     follows: dict[Upstream, asyncio.Task[None]] = {}
     try:
         while True:
-            known = {u for u in table.upstreams() if u.address is None and (u.ready or u in follows)}
+            known = {u for u in _followed(table, least_replicas) if u.address is None and (u.ready or u in follows)}
             for upstream in [u for u in follows if u not in known]:
                 await _end((follows.pop(upstream),))
                 states.pop(upstream.key, None)
@@ -127,6 +128,10 @@ async def follow_prefixes(
             await asyncio.sleep(_LOOK_EVERY_S)
     finally:
         await _end(follows.values())
+
+
+def _followed(table: LiveTable, least_replicas: int) -> list[Upstream]:
+    return [upstream for pool in table.pools() if len(pool.upstreams) >= least_replicas for upstream in pool.upstreams]
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -81,6 +81,22 @@ class Forecast:
         return f"{VARIABLES[self.engine]}={','.join(map(str, stages))}"
 
     @property
+    def deployment(self) -> Deployment:
+        """One replica as the time model sees it."""
+        layout, split = self.layout, self.fit.split
+        return Deployment(
+            shape=self.shape,
+            engine=engine_traits(self.engine),
+            stages=tuple(
+                Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near)
+                for count, place in zip(split.stages, layout.places, strict=True)
+            ),
+            attention_data=split.data,
+            expert=split.expert,
+            hop=layout.hop,
+        )
+
+    @property
     def kv_blocks(self) -> int | None:
         """Cache blocks that the engine makes; None where layers share blocks, or nothing fits."""
         block_tokens = self.demand.settings.block_tokens
@@ -159,22 +175,11 @@ class Forecaster:
         yield from found or (even,)
 
     def _outcome(self, forecast: Forecast, users: float) -> Prediction:
-        layout, fit = forecast.layout, forecast.fit
-        deployment = Deployment(
-            shape=self.shape,
-            engine=self.traits,
-            stages=tuple(
-                Stage(num_layers=count, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near)
-                for count, place in zip(fit.split.stages, layout.places, strict=True)
-            ),
-            attention_data=fit.split.data,
-            expert=fit.split.expert,
-            hop=layout.hop,
-        )
+        fit = forecast.fit
         held, most = _sequences_held(fit, self.demand), self.demand.settings.sequences
         if most:
             held = min(held, float(most * fit.split.data))
-        return predict(deployment, self.demand.traffic(users), self.calibration, max_sequences=held)
+        return predict(forecast.deployment, self.demand.traffic(users), self.calibration, max_sequences=held)
 
 
 def with_curve(forecast: Forecast, calibration: Calibration) -> Forecast:

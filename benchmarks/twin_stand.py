@@ -1,0 +1,147 @@
+"""Engines and a gateway for ``bench_twin.py``, and the load that both the gateway and the twin get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from real_engine import FIRST_TOKEN, bench, free_port
+
+from longboat.simulator.traces.trace_request import TraceRequest
+
+MODEL = "m"
+LAST_TOKEN = 3700
+READY_DEADLINE_S, ANSWER_DEADLINE_S = 60.0, 300.0
+
+
+@dataclass
+class Seen:
+    """What a client saw of one answer."""
+
+    ttft_s: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)
+    num_tokens: int = 0
+
+
+@contextmanager
+def fake_engines(count: int, flags: Sequence[str]) -> Iterator[list[str]]:
+    """Addresses of fake engines, which end with the block."""
+    ports = [free_port() for _ in range(count)]
+    told = [(sys.executable, "-m", "longboat_fake", "--model", MODEL, "--port", str(port), *flags) for port in ports]
+    with _processes(told):
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        for url in urls:
+            wait_until_well(url)
+        yield urls
+
+
+@contextmanager
+def real_engine(folder: Path, context_tokens: int, cache_bytes: int) -> Iterator[list[str]]:
+    """The address of a real vLLM with the built-in model, which ends with the block."""
+    with (
+        bench(folder) as node,
+        node.running("builtin:tiny", context_tokens=context_tokens, cache_bytes=cache_bytes) as one,
+    ):
+        yield [one.api.url]
+
+
+@contextmanager
+def gateway(urls: Sequence[str]) -> Iterator[str]:
+    """The address of a gateway in front of engines, which ends with the block."""
+    port = free_port()
+    words = [sys.executable, "-m", "longboat.cli.app", "gateway", "run", "--port", str(port)]
+    start = "from longboat.cli.app import main; main()"
+    words = [sys.executable, "-c", start, *words[3:]]
+    for url in urls:
+        words += ["--upstream", f"{MODEL}={url}"]
+    with _processes([words]):
+        address = f"http://127.0.0.1:{port}"
+        wait_until_well(address, "/v1/models", MODEL)
+        yield address
+
+
+@contextmanager
+def _processes(told: Sequence[Sequence[str]]) -> Iterator[None]:
+    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for words in told]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
+
+
+def wait_until_well(url: str, path: str = "/health", word: str = "") -> None:
+    """Until an address answers, with ``word`` in its answer."""
+    deadline_s = time.monotonic() + READY_DEADLINE_S
+    while time.monotonic() < deadline_s:
+        with suppress(OSError), urllib.request.urlopen(f"{url}{path}", timeout=5) as answer:  # noqa: S310
+            if word in answer.read().decode():
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"{url} did not come up in {READY_DEADLINE_S:g} s")
+
+
+def token_ids(request: TraceRequest) -> list[int]:
+    """Return a prompt with as many tokens, in which equal names of blocks are equal tokens."""
+    ids: list[int] = []
+    for at, end in enumerate(request.ends):
+        draw = random.Random(request.blocks[8 * at : 8 * at + 8])
+        ids += [draw.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(end - len(ids))]
+    return ids
+
+
+async def ask(url: str, ids: Sequence[int], output_tokens: int) -> Seen:
+    """Ask for a completion, and note when each of its tokens comes."""
+    host, port = url.removeprefix("http://").split(":")
+    settings = {"max_tokens": output_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+    body = json.dumps({"model": MODEL, "prompt": list(ids), **settings}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    )
+    began_s = time.perf_counter()
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
+    writer.write(head.encode() + b"connection: close\r\n\r\n" + body)
+    seen, last_s = Seen(), 0.0
+    while line := await reader.readline():
+        if line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
+            raise SystemExit(f"refused: {line.decode()} {(await reader.read(2000)).decode()}")
+        if not line.startswith(b"data: {"):
+            continue
+        choices = json.loads(line[6:]).get("choices") or []
+        if not choices or (choices[0].get("text") == "" and choices[0].get("finish_reason")):
+            continue
+        now_s = time.perf_counter()
+        if not seen.num_tokens:
+            seen.ttft_s = now_s - began_s
+        else:
+            seen.gaps_s.append(now_s - last_s)
+        seen.num_tokens += 1
+        last_s = now_s
+    writer.close()
+    return seen
+
+
+async def play(url: str, requests: Sequence[TraceRequest]) -> list[Seen]:
+    """Ask each request at its time."""
+    prompts = [token_ids(request) for request in requests]
+    began_s = time.perf_counter()
+
+    async def one(request: TraceRequest, ids: Sequence[int]) -> Seen:
+        await asyncio.sleep(max(0.0, began_s + request.at_s - time.perf_counter()))
+        return await asyncio.wait_for(ask(url, ids, request.output_tokens), ANSWER_DEADLINE_S)
+
+    return await asyncio.gather(*(one(request, ids) for request, ids in zip(requests, prompts, strict=True)))

@@ -1,0 +1,76 @@
+"""The options of ``longboat simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ("simulate",)
+
+
+def simulate(
+    fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="A fleet file.")],
+    trace: Annotated[
+        str,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Mooncake, Azure or recorded requests; or sessions:rate=4,system=2000,turns=6.",
+        ),
+    ],
+    policies: Annotated[
+        str, typer.Option("--policies", help="Routing policies, with commas between; or all.")
+    ] = "cost",
+    on: Annotated[
+        str, typer.Option("--on", help='Machines: "8xH100", a cluster file, or live; else this machine.')
+    ] = "",
+    model: Annotated[str | None, typer.Option("--model", help="The model, where the file has several.")] = None,
+    replicas: Annotated[int | None, typer.Option("--replicas", help="Replicas, instead of the file's.")] = None,
+    gateways: Annotated[int, typer.Option("--gateways", help="Gateways, which share nothing.")] = 1,
+    rate_scale: Annotated[float, typer.Option("--rate-scale", help="Play the trace so many times as fast.")] = 1.0,
+    requests: Annotated[
+        int | None, typer.Option("--requests", help="End after so many; a shorter trace is played again.")
+    ] = None,
+    jitter_s: Annotated[float, typer.Option("--jitter", help="Delay each request by up to so many seconds.")] = 0.0,
+    speed_spread: Annotated[
+        float, typer.Option("--speed-spread", help="Replicas differ in speed by up to this part.")
+    ] = 0.0,
+    slots: Annotated[int | None, typer.Option("--slots", help="Requests that a replica may have at once.")] = None,
+    kv_tokens: Annotated[int | None, typer.Option("--kv-tokens", help="Tokens of a replica's KV cache.")] = None,
+    step_time: Annotated[
+        str,
+        typer.Option("--step-time", help="Times of a step, instead of the planner's: base_s=0.01,prompt_token_s=5e-5."),
+    ] = "",
+    event: Annotated[
+        list[str] | None,
+        typer.Option("--event", help='"fail replica-0 60": also join, clear and slow. May be repeated.'),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the curves as FILE.html.")] = None,
+) -> None:
+    """Play a trace on a twin of the fleet, once for each routing policy. Nothing is started."""
+    from longboat.cli.simulate.run_simulate import run_simulate
+    from longboat.cli.simulate.simulate_options import SimulateRequest
+
+    request = SimulateRequest(
+        fleet=fleet,
+        trace=trace,
+        policies=policies,
+        on=on,
+        model=model,
+        replicas=replicas,
+        gateways=gateways,
+        rate_scale=rate_scale,
+        requests=requests,
+        jitter_s=jitter_s,
+        speed_spread=speed_spread,
+        slots=slots,
+        kv_tokens=kv_tokens,
+        step_time=step_time,
+        events=tuple(event or ()),
+        seed=seed,
+    )
+    run_simulate(request, as_json=as_json, report=report)

@@ -1,0 +1,162 @@
+"""From a fleet file to the fleet that the twin simulates: its hardware and split come from the planner."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import fields, replace
+from pathlib import Path
+
+from longboat.cli.plan.planning import Planner, machines_of, own_calibration, read_shape
+from longboat.cli.shared.catalog_files import read_library
+from longboat.cli.simulate.simulate_options import SimulateRequest, parse_event
+from longboat.core.errors import UserInputError
+from longboat.core.topology import Node
+from longboat.core.wanted import WantedModel
+from longboat.engines.card_parts import planned_memory
+from longboat.engines.model_arguments import arguments_of
+from longboat.engines.registry import adapter_for
+from longboat.planner.machines.cluster import Cluster
+from longboat.planner.machines.cluster_live import cluster_of_nodes
+from longboat.planner.memory.split_shape import AskedSplit
+from longboat.planner.search.demand import Demand
+from longboat.planner.search.forecast import Forecast
+from longboat.routing.policies.prefill_time import PrefillSeed
+from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.fleet.fleet import Fleet, even_fleet
+from longboat.simulator.plan.planned_replica import planned_engine
+from longboat.spec.files.load import read_fleet
+from longboat.spec.types.fleet import ModelSpec
+from longboat.spec.wanted import wanted_model
+
+__all__ = ("fleet_to_simulate", "seed_of")
+
+
+def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
+    """Return the model, the fleet, and in words what one replica is. Raises UserInputError for what cannot be."""
+    spec = _model(request)
+    wanted = wanted_model(spec)
+    if request.step_time:
+        if request.kv_tokens is None:
+            raise UserInputError("--step-time says nothing of the KV cache", hint="give --kv-tokens 100000 too")
+        time, limits, planned, title = _step_time(request.step_time), _given_limits(request), 1, "times as given"
+    elif spec.engine.kind == "fake":
+        raise UserInputError(
+            f"{spec.name} runs on the fake engine, of which nothing can be planned",
+            hint='give --step-time "base_s=0.01,prompt_token_s=5e-5" and --kv-tokens 100000',
+        )
+    else:
+        forecast, planner = _forecast(spec, wanted, request)
+        time, limits = planned_engine(forecast, planner.calibration)
+        limits = _limited(limits, request)
+        planned, title = forecast.layout.replicas, f"{forecast.layout.cards_title}, {forecast.layout.split_title}"
+    count = request.replicas or wanted.replicas or planned
+    if count < 1:
+        raise UserInputError(f"{spec.name} has 0 replicas: nothing would serve it", hint="give --replicas 2")
+    return spec, _fleet(request, count, time, limits), title
+
+
+def seed_of(fleet: Fleet) -> PrefillSeed:
+    """Return what the planner tells the policies that predict seconds."""
+    time = fleet.replicas[0].time
+    return PrefillSeed(token_s=time.prompt_token_s, request_s=time.base_s, token_context_s=time.prompt_pair_s)
+
+
+def _model(request: SimulateRequest) -> ModelSpec:
+    path = Path(request.fleet)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserInputError(f"{path} cannot be read: {error}", hint="give a fleet file: --fleet fleet.yaml") from None
+    models = read_fleet(text, request.fleet).whole().models
+    names = ", ".join(model.name for model in models)
+    if request.model is None and len(models) != 1:
+        raise UserInputError(f"{path} has {len(models)} models: {names}", hint=f"--model {models[0].name}")
+    found = [model for model in models if request.model in (None, model.name)]
+    if not found:
+        raise UserInputError(f"{path} has no model {request.model}", hint=f"it has {names}")
+    return found[0]
+
+
+def _fleet(request: SimulateRequest, count: int, time: StepTime, limits: EngineLimits) -> Fleet:
+    draw = random.Random(request.seed)
+    spread = request.speed_spread
+    replicas = tuple(
+        replace(one, slowness=1.0 + spread * (2.0 * draw.random() - 1.0)) for one in even_fleet(count, time, limits)
+    )
+    keys = frozenset(one.key for one in replicas)
+    return Fleet(
+        replicas=replicas,
+        gateways=request.gateways,
+        slots=request.slots or limits.max_num_seqs,
+        events=tuple(parse_event(text, keys) for text in request.events),
+    )
+
+
+def _forecast(spec: ModelSpec, wanted: WantedModel, request: SimulateRequest) -> tuple[Forecast, Planner]:
+    library = read_library()
+    cluster = _cluster(request)
+    on_cpu = all(cards.entry.kind == "cpu" for kind in cluster.kinds for cards in kind.cards)
+    adapter = adapter_for(spec.engine.kind)
+    settings = planned_memory(adapter, arguments_of(spec), "cpu" if on_cpu else "cuda", spec.resources.gpus)
+    if settings is None:
+        raise UserInputError(
+            f"nothing is planned for the engine {spec.engine.kind}",
+            hint='give --step-time "base_s=0.01,prompt_token_s=5e-5" and --kv-tokens 100000',
+        )
+    load = wanted.load
+    demand = Demand(
+        users=load.users,
+        prompt_tokens=load.prompt_tokens,
+        output_tokens=load.output_tokens,
+        context_tokens=wanted.context or 0,
+        settings=settings,
+        split=AskedSplit(
+            tensor=wanted.tensor or 0,
+            pipeline=wanted.pipeline or 0,
+            data=wanted.data or 0,
+            expert_parallel=wanted.expert,
+            layers=wanted.layers,
+        ),
+    )
+    planner = Planner(library=library, calibration=own_calibration(), cluster=cluster, base=None, demand=demand)
+    best = planner.plan(read_shape(spec.source), fewer_bits=False).plans[0]
+    return best.groups[0], planner
+
+
+def _cluster(request: SimulateRequest) -> Cluster:
+    library = read_library()
+    if request.on:
+        return machines_of(request.on, library)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    this = Node(node_id="", address="", num_cpus=float(os.cpu_count() or 1), memory_bytes=memory)
+    return cluster_of_nodes([this], library)
+
+
+def _limited(limits: EngineLimits, request: SimulateRequest) -> EngineLimits:
+    if request.kv_tokens is None:
+        return limits
+    return replace(limits, kv_blocks=max(1, request.kv_tokens // limits.block_tokens))
+
+
+def _given_limits(request: SimulateRequest) -> EngineLimits:
+    return _limited(EngineLimits(kv_blocks=1, max_num_seqs=request.slots or 256), request)
+
+
+def _step_time(text: str) -> StepTime:
+    """Read ``base_s=0.01,prompt_token_s=5e-5``."""
+    names = [one.name for one in fields(StepTime)]
+    hint = f"write {', '.join(f'{name}=…' for name in names)}; base_s and prompt_token_s at least"
+    values: dict[str, float] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, value = (word.strip() for word in part.partition("="))
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise UserInputError(f"--step-time: {part!r} gives no number", hint=hint) from None
+        if name not in names or not 0 <= values[name] < 1e6:
+            raise UserInputError(f"--step-time: {part!r} is not a term of a step, or below 0", hint=hint)
+    if not values.get("base_s") or not values.get("prompt_token_s"):
+        raise UserInputError("--step-time needs base_s and prompt_token_s above 0", hint=hint)
+    return StepTime(**values)

@@ -1,0 +1,64 @@
+"""Opens the trace that a run plays, as often as it is played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from longboat.catalog.names import nearest_names
+from longboat.cli.simulate.simulate_options import SimulateRequest
+from longboat.core.errors import UserInputError
+from longboat.simulator.traces.formats import reader_for
+from longboat.simulator.traces.sessions import PREFIX, generate_sessions, parse_sessions
+from longboat.simulator.traces.shaping import shaped
+from longboat.simulator.traces.trace_request import TraceRequest
+
+__all__ = ("trace_to_play",)
+
+
+def trace_to_play(request: SimulateRequest) -> Callable[[], Iterator[TraceRequest]]:
+    """Return what yields the requests of the trace, from its first one each time. Raises UserInputError."""
+    read = _reader(request)
+
+    def play() -> Iterator[TraceRequest]:
+        return shaped(
+            read,
+            rate_scale=request.rate_scale,
+            requests=request.requests,
+            jitter_s=request.jitter_s,
+            seed=request.seed,
+        )
+
+    return play
+
+
+def _reader(request: SimulateRequest) -> Callable[[int], Iterator[TraceRequest]]:
+    if request.trace.startswith(PREFIX):
+        load = parse_sessions(request.trace)
+        return lambda turn: generate_sessions(load, request.seed + (turn << 32))
+    path = Path(request.trace)
+    reader = reader_for(_first_line(path), str(path))
+
+    def read(turn: int) -> Iterator[TraceRequest]:
+        try:
+            with path.open(encoding="utf-8") as lines:
+                yield from reader(lines, str(path), turn)
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unreadable(path, error) from None
+
+    return read
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return next((line for line in lines if line.strip()), "")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UserInputError:
+    names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest_names(path.name, names)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "give a trace file, or sessions:rate=4,turns=6"
+    return UserInputError(f"--trace {path} cannot be read: {error}", hint=hint)

@@ -1,0 +1,154 @@
+"""One replica's prefills that have no first token yet, as a clock: when will the replica have computed them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from longboat.routing.policies.contract import EngineReport
+from longboat.routing.policies.prefill_time import Work
+
+__all__ = ("PrefillQueue", "Sample")
+
+_SAMPLE_TOKENS: Final = 4096.0  # prefills share steps of the engine: times are taken over at least this many tokens
+_PACE_MEMORY: Final = 0.96  # weight that a sample of the pace keeps with each new one: about 25 count
+_PACE_PRIOR: Final = 6.0  # samples that the mean replica's pace counts as
+_OWN_AT_MOST: Final = 1.1  # reported tokens are other gateways' above this multiple of our own,
+_OWN_MARGIN: Final = 512.0  # and this many more
+_OVERDUE: Final = 0.5  # part of its delay that an overdue prefill is expected to take still
+
+
+class _Prefill:
+    """One prefill under way."""
+
+    __slots__ = ("prompt_tokens", "seconds", "sent_s", "work")
+
+    def __init__(self, work: Work, prompt_tokens: int, seconds: float, sent_s: float) -> None:
+        self.work = work
+        self.prompt_tokens = prompt_tokens  # cached ones too: engines count them as queued until they begin
+        self.seconds = seconds  # predicted
+        self.sent_s = sent_s
+
+
+class Sample:
+    """A measured time: what was computed, and in how many seconds."""
+
+    __slots__ = ("seconds", "work")
+
+    def __init__(self, work: Work, seconds: float) -> None:
+        self.work = work
+        self.seconds = seconds
+
+
+class PrefillQueue:  # size: the state of one replica, read by every decision
+    """One replica's prefills under way, in the order in which engines compute them: first come, first served."""
+
+    def __init__(self) -> None:
+        self.pace = 1.0  # its seconds, in seconds of the mean replica
+        self.stored = 0.0  # uncached tokens that it had to store, in units of the policy
+        self.queued_s = 0.0  # predicted seconds of all its prefills under way
+        self._prefills: dict[str, _Prefill] = {}  # by request; the first is being computed
+        self._head_s = 0.0  # predicted seconds of the first
+        self._since_s = 0.0  # when the computation of the first began
+        self._shared = False  # whether other gateways have prefills there, by the last report
+        self._reported_s = 0.0  # all gateways' prefills by the last report, and those that we sent since
+        self._reported_at_s = 0.0  # when the report was true
+        self._report: EngineReport | None = None
+        self._measured: Work | None = None  # finished prefills whose time is not a sample yet
+        self._measured_s = 0.0
+        self._measured_sum_s = 0.0  # measured seconds of samples, with forgetting
+        self._predicted_sum_s = 0.0  # predicted seconds of the same samples
+        self._samples = 0.0  # number of those samples
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long until a prefill that is sent now begins."""
+        own = self._own_wait_s(now_s)
+        if self._shared:
+            everything = self._reported_s - (now_s - self._reported_at_s)
+            if everything > own:
+                return everything
+        return own
+
+    def _own_wait_s(self, now_s: float) -> float:
+        own = self.queued_s
+        if own > 0.0:
+            done = now_s - self._since_s
+            head = self._head_s
+            own += -done if done < head else _OVERDUE * (done - head) - head
+        return own
+
+    def add(self, key: str, work: Work, prompt_tokens: int, seconds: float, now_s: float) -> None:
+        """Count a prefill that was sent."""
+        if not self._prefills:
+            self._since_s = now_s
+            self._head_s = seconds
+        self._prefills[key] = _Prefill(work, prompt_tokens, seconds, now_s)
+        self.queued_s += seconds
+        self._reported_s += seconds
+
+    def take(self, key: str, now_s: float) -> Work | None:
+        """Take a prefill off, because its first token came or because it was given up; None: it was not there."""
+        prefill = self._prefills.pop(key, None)
+        if prefill is None:
+            return None
+        self.queued_s -= prefill.seconds
+        for first in self._prefills.values():
+            self._head_s = first.seconds
+            break
+        else:
+            self.queued_s = self._head_s = 0.0
+        return prefill.work
+
+    def done(self, key: str, computed: Work | None, now_s: float) -> Sample | None:
+        """Take a prefill off whose first token came, and return a measured time where that makes one.
+
+        computed: what was computed by the engine's count, where it says; None: as predicted
+        """
+        started = self._since_s
+        work = self.take(key, now_s)
+        if work is None:
+            return None
+        self._since_s = now_s
+        work = computed or work
+        if self._measured is None:
+            self._measured = work
+            self._measured_s = now_s - started
+        else:
+            self._measured.add(work)
+            self._measured_s += now_s - started
+        if self._prefills and self._measured.tokens < _SAMPLE_TOKENS:
+            return None
+        sample = Sample(self._measured, self._measured_s)
+        self._measured = None
+        return None if self._shared else sample
+
+    def learn(self, measured_s: float, predicted_s: float) -> None:
+        """Correct the pace: long prefills say more of it than short ones. predicted_s: of the mean replica"""
+        measured_s = min(8.0 * predicted_s, max(0.125 * predicted_s, measured_s))
+        self._measured_sum_s = self._measured_sum_s * _PACE_MEMORY + measured_s
+        self._predicted_sum_s = self._predicted_sum_s * _PACE_MEMORY + predicted_s
+        self._samples = self._samples * _PACE_MEMORY + 1.0
+        prior_s = _PACE_PRIOR * self._predicted_sum_s / self._samples
+        self.pace = (self._measured_sum_s + prior_s) / (self._predicted_sum_s + prior_s)
+
+    def correct(self, report: EngineReport, token_s: float, now_s: float) -> None:
+        """Take what the engine says is queued: what is more than our own are other gateways' prefills.
+
+        token_s: seconds of one of their prompt tokens, cached or not, at the mean replica
+        """
+        if report is self._report:
+            return
+        self._report = report
+        tokens = report.queued_tokens
+        if tokens is None:
+            return
+        own = since_s = 0.0
+        for prefill in self._prefills.values():
+            if prefill.sent_s <= report.taken_s:
+                own += prefill.prompt_tokens
+            else:
+                since_s += prefill.seconds
+        self._shared = tokens > own * _OWN_AT_MOST + _OWN_MARGIN
+        if self._shared:
+            own_s = max(0.0, self._own_wait_s(now_s) - since_s)
+            self._reported_s = own_s + (tokens - own) * token_s * self.pace + since_s
+            self._reported_at_s = now_s

@@ -1,0 +1,76 @@
+"""The sequences of an engine that decode, as sums: a step costs no work for each of them."""
+
+from __future__ import annotations
+
+import heapq
+
+from longboat.simulator.engine.job import Job
+
+__all__ = ("DecodeBatch",)
+
+
+class DecodeBatch:
+    """Jobs that get one token with each step, until the step with which each ends."""
+
+    __slots__ = ("_block_tokens", "_entered", "_finishing", "_phases", "kv_tokens", "num_jobs", "num_steps")
+
+    def __init__(self, block_tokens: int) -> None:
+        self.num_jobs = 0
+        self.num_steps = 0  # steps so far
+        self.kv_tokens = 0  # that the next step reads
+        self._entered = 0
+        self._finishing: list[tuple[int, int, Job]] = []  # a heap by the step with which they end; some have left
+        self._block_tokens = block_tokens
+        self._phases = [0] * block_tokens  # jobs by the remainder of the steps with which they need another block
+
+    def enter(self, job: Job) -> None:
+        """Add a job whose ``target`` tokens are computed and whose newest token is to be."""
+        job.decoding = True
+        job.entry_step = self.num_steps
+        job.finish_step = self.num_steps + job.output_tokens - job.generated
+        self._entered += 1
+        heapq.heappush(self._finishing, (job.finish_step, self._entered, job))
+        self.num_jobs += 1
+        self.kv_tokens += job.target + 1
+        self._phases[(self.num_steps - job.target) % self._block_tokens] += 1
+
+    def leave(self, job: Job) -> None:
+        """Remove a job, and note the tokens that it got."""
+        steps = self.num_steps - job.entry_step
+        job.decoding = False
+        job.generated += steps
+        job.target += steps
+        job.computed = job.target
+        self.num_jobs -= 1
+        self.kv_tokens -= job.target + 1
+        self._phases[(job.entry_step - (job.target - steps)) % self._block_tokens] -= 1
+
+    def blocks_needed(self, steps: int) -> int:
+        """Return the blocks that the jobs need for the next ``steps`` steps, beyond those that they have."""
+        rounds, rest = divmod(steps, self._block_tokens)
+        needed = rounds * self.num_jobs
+        for step in range(self.num_steps, self.num_steps + rest):
+            needed += self._phases[step % self._block_tokens]
+        return needed
+
+    def steps_to_finish(self) -> int:
+        """Return the steps until the next job ends; there must be a job."""
+        finishing = self._finishing
+        while True:
+            step, _, job = finishing[0]
+            if job.decoding and job.finish_step == step:
+                return step - self.num_steps
+            heapq.heappop(finishing)
+
+    def advance(self, steps: int) -> list[Job]:
+        """Give each job as many tokens, and return those that end; they have left."""
+        self.num_steps += steps
+        self.kv_tokens += steps * self.num_jobs
+        ended: list[Job] = []
+        finishing = self._finishing
+        while finishing and finishing[0][0] <= self.num_steps:
+            step, _, job = heapq.heappop(finishing)
+            if job.decoding and job.finish_step == step:
+                self.leave(job)
+                ended.append(job)
+        return ended

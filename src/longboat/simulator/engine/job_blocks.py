@@ -1,0 +1,101 @@
+"""The KV blocks of one job: what it finds in the cache, reserves, names as it computes, and leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from longboat.routing.prefixes.prompt import BLOCK_BYTES
+from longboat.simulator.engine.block_cache import BlockCache, Segment
+from longboat.simulator.engine.job import Job
+
+__all__ = ("blocks_of", "free_blocks", "name_blocks", "reserve")
+
+
+def blocks_of(tokens: int, block_tokens: int) -> int:
+    """Return the blocks that hold as many tokens."""
+    return -(-tokens // block_tokens)
+
+
+def reserve(job: Job, cache: BlockCache, block_tokens: int, caching: bool) -> bool:
+    """Give a job the cached prefix of its prompt and blocks for the rest; False, with no effect: too few are free."""
+    prompt = job.prompt
+    target = prompt.num_tokens + job.generated
+    found = _found(job, cache, block_tokens, target) if caching else []
+    shared = 0
+    for segment in found:
+        shared += segment.blocks
+    needed = max(0, blocks_of(target, block_tokens) - shared)
+    if needed > cache.free - cache.unused_blocks(found):
+        return False
+    cache.take(found)
+    cache.allocate(needed)
+    job.segments = found
+    job.target = target
+    job.reserved = shared + needed
+    job.computed = min(_tokens_at(job, len(found)), target - 1) // block_tokens * block_tokens
+    job.passed = len(found)
+    if job.cached_tokens < 0:
+        job.cached_tokens = job.computed
+    return True
+
+
+def name_blocks(job: Job, cache: BlockCache, block_tokens: int) -> None:
+    """Let others find what the job's next chunk computes: those that are taken in later compute it no second time."""
+    names, ends = job.prompt.blocks, job.prompt.ends
+    reach = job.computed + job.chunk
+    at = job.passed
+    while at < len(ends) and ends[at] <= reach:
+        segment = cache.store(names[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES], _width(ends, at, block_tokens))
+        if segment is not None:
+            job.segments.append(segment)
+        at += 1
+    job.passed = at
+
+
+def free_blocks(job: Job, cache: BlockCache, block_tokens: int) -> None:
+    """Let go of all blocks of a job. What it computed stays in the cache until it is evicted."""
+    computed = job.computed
+    held = max(job.reserved, blocks_of(computed, block_tokens))
+    named = 0
+    for segment in job.segments:
+        named += segment.blocks
+    whole = computed // block_tokens
+    cache.give_back(held - max(whole, named))
+    _leave(job, cache, block_tokens, max(0, whole - named))
+    cache.release(job.segments)
+    job.segments = []
+    job.computed = 0
+
+
+def _leave(job: Job, cache: BlockCache, block_tokens: int, unnamed: int) -> None:
+    """Leave computed blocks without a segment: those of the output get their names, where they have any."""
+    answer: list[Segment] = []
+    names, start = job.answer_blocks, job.prompt.ends[-1] if job.prompt.ends else 0
+    for at, end in enumerate(job.answer_ends):
+        width = end // block_tokens - start // block_tokens
+        if end > job.computed or width > unnamed:
+            break
+        segment = cache.store(names[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES], width)
+        if segment is not None:
+            answer.append(segment)
+            unnamed -= width
+        start = end
+    cache.release_unnamed(unnamed)
+    cache.release(answer)
+
+
+def _found(job: Job, cache: BlockCache, block_tokens: int, target: int) -> list[Segment]:
+    """Return the cached prefix; at least one token is left to compute, and a block that holds it is not shared."""
+    found = cache.find(job.prompt.blocks)
+    ends = job.prompt.ends
+    while found and ends[len(found) - 1] >= target and found[-1].blocks <= 1:
+        found.pop()
+    return found
+
+
+def _tokens_at(job: Job, depth: int) -> int:
+    return job.prompt.ends[depth - 1] if depth else 0
+
+
+def _width(ends: Sequence[int], at: int, block_tokens: int) -> int:
+    return ends[at] // block_tokens - (ends[at - 1] // block_tokens if at else 0)

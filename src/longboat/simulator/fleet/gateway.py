@@ -1,0 +1,153 @@
+"""One simulated gateway: the production queue and router of one model, in front of simulated engines."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from longboat.core.policy import QueuePolicy
+from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Rejected, Scheduler, Ticket
+from longboat.routing.router import Router
+from longboat.simulator.engine.job import Job
+
+__all__ = ("Carrier", "Endpoint", "SimGateway")
+
+
+class Endpoint:
+    """A replica as one gateway sees it."""
+
+    __slots__ = ("at", "capacity", "key", "outstanding", "ready", "suspect")
+
+    def __init__(self, at: int, key: str, capacity: int | None) -> None:
+        self.at = at  # number of the replica in the fleet
+        self.key = key
+        self.capacity = capacity  # requests of this gateway that it may have; None: no limit
+        self.ready = False
+        self.suspect = False
+        self.outstanding = 0  # requests that this gateway sent there and that have not ended
+
+    def holds(self, adapter: str) -> bool:
+        """Return whether it has the adapter in memory: simulated replicas serve none."""
+        return False
+
+
+class Carrier(Protocol):
+    """What a gateway needs of the network."""
+
+    def carry(self, job: Job, replica: int, now_s: float) -> None:
+        """Bring a request to a replica."""
+
+    def refused(self, job: Job, now_s: float) -> None:
+        """Note that a request gets no place in the queue, or not in time."""
+
+
+class SimGateway:
+    """A gateway process: it takes requests in, lets them wait for slots, and routes them."""
+
+    __slots__ = ("_carrier", "_parked", "_slots", "_turn", "endpoints", "router", "scheduler")
+
+    def __init__(self, router: Router, queue: QueuePolicy, endpoints: list[Endpoint], carrier: Carrier) -> None:
+        self.router = router
+        self.scheduler = Scheduler(queue)
+        self.endpoints = endpoints
+        self._carrier = carrier
+        self._parked: list[Job] = []  # requests that came while no replica was ready
+        self._slots = 0
+        self._turn = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return self.scheduler.num_waiting
+
+    def arrived(self, job: Job, now_s: float) -> None:
+        """Take a request in."""
+        if not self._slots:
+            self._parked.append(job)
+            return
+        limit = job.prompt.max_output_tokens
+        cost = job.prompt.num_tokens + (job.output_tokens if limit is None else limit)
+        ticket = job.ticket = Ticket("", 1.0, 0, cost, now_s, payload=job)
+        verdict = self.scheduler.offer(ticket, now_s=now_s, slots=self._slots, busy=0)
+        if isinstance(verdict, Granted):
+            self._dispatch(job, now_s)
+        elif isinstance(verdict, Rejected):
+            self._carrier.refused(job, now_s)
+
+    def first_token(self, job: Job, cached_tokens: int | None, now_s: float) -> None:
+        """Take the first token of a response."""
+        self.router.first_token(job.prompt, cached_tokens=cached_tokens, now_s=now_s)
+
+    def ended(self, job: Job, now_s: float) -> None:
+        """Take the end of a response."""
+        self._left(job, now_s)
+        ticket = job.ticket
+        assert ticket is not None
+        self.scheduler.release(ticket, now_s=now_s)
+        self.scheduler.learn(ticket, used_tokens=job.prompt.num_tokens + job.output_tokens, served=True)
+        self.pump(now_s)
+
+    def again(self, job: Job, now_s: float) -> None:
+        """Send a request whose replica died to another one; it keeps its slot."""
+        self._left(job, now_s)
+        if self._slots:
+            self._dispatch(job, now_s)
+        else:
+            self._parked.append(job)
+
+    def pump(self, now_s: float) -> None:
+        """Let requests go that wait, where there are slots."""
+        while self.scheduler.num_waiting:
+            ticket = self.scheduler.grant_next(now_s=now_s, slots=self._slots, busy=0)
+            if ticket is None:
+                return
+            self._dispatch(ticket.payload, now_s)
+
+    def sweep(self, now_s: float) -> None:
+        """End the requests that waited too long."""
+        for ticket in self.scheduler.expire(now_s):
+            self._carrier.refused(ticket.payload, now_s)
+        self.pump(now_s)
+
+    def set_ready(self, replica: int, ready: bool, now_s: float) -> None:
+        """Note that a replica may get requests, or may not get any more and has lost what it held."""
+        endpoint = self.endpoints[replica]
+        endpoint.ready = ready
+        self._count_slots()
+        if not ready:
+            return
+        self.pump(now_s)
+        parked, self._parked = self._parked, []
+        for job in parked:
+            if job.ticket is None:
+                self.arrived(job, now_s)
+            else:
+                self._dispatch(job, now_s)
+
+    def forget(self, replica: int) -> None:
+        """Forget what a replica held."""
+        self.router.left(self.endpoints[replica].key)
+
+    def _count_slots(self) -> None:
+        slots = 0
+        for endpoint in self.endpoints:
+            if endpoint.ready:
+                slots += UNBOUNDED if endpoint.capacity is None else endpoint.capacity
+        self._slots = min(slots, UNBOUNDED)
+
+    def _dispatch(self, job: Job, now_s: float) -> None:
+        self._turn += 1
+        if job.retries == 0:
+            job.granted_s = now_s
+        chosen = self.router.choose(job.prompt, self.endpoints, turn=self._turn, now_s=now_s)
+        if chosen is None:  # other gateways' requests, or those that lost their replica, are on its slots
+            chosen = self.router.choose(job.prompt, self.endpoints, turn=self._turn, now_s=now_s, overfull=True)
+        assert chosen is not None, "a slot was granted, so a replica is ready"
+        endpoint, choice, _ = chosen
+        endpoint.outstanding += 1
+        job.replica = endpoint.at
+        self.router.sent(job.prompt, endpoint.key, cached_tokens=choice.cached_tokens, now_s=now_s)
+        self._carrier.carry(job, endpoint.at, now_s)
+
+    def _left(self, job: Job, now_s: float) -> None:
+        endpoint = self.endpoints[job.replica]
+        endpoint.outstanding -= 1
+        self.router.ended(job.prompt, output_tokens=job.generated, now_s=now_s)

@@ -1,0 +1,1 @@
+"""From what the planner decides for a fleet to the replicas that the twin simulates."""

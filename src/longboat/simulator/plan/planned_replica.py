@@ -1,0 +1,36 @@
+"""The engine that the planner foresees, as the twin simulates it."""
+
+from __future__ import annotations
+
+from longboat.core.errors import UserInputError
+from longboat.planner.predict.constants import Calibration
+from longboat.planner.search.forecast import Forecast
+from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.plan.fit_step_time import fit_step_time
+
+__all__ = ("planned_engine",)
+
+_SEQUENCES = 256
+"""What an engine takes into a step where its settings do not say."""
+
+
+def planned_engine(forecast: Forecast, calibration: Calibration) -> tuple[StepTime, EngineLimits]:
+    """Return the times and limits of one replica of a forecast that fits."""
+    settings = forecast.demand.settings
+    blocks = forecast.kv_blocks
+    if not blocks:
+        raise UserInputError(
+            f"{forecast.title}: the size of the KV cache is not known, so the twin has nothing to simulate",
+            hint="give --kv-tokens",
+        )
+    deployment = forecast.deployment
+    sequences = (settings.sequences or _SEQUENCES) * deployment.attention_data
+    time = fit_step_time(deployment, calibration, max_sequences=sequences, kv_tokens=blocks * settings.block_tokens)
+    limits = EngineLimits(
+        kv_blocks=blocks,
+        block_tokens=settings.block_tokens,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=settings.batched_tokens or deployment.engine.chunk_tokens,
+    )
+    return time, limits

@@ -1,0 +1,1 @@
+"""What a run gave: distributions, rows and curves. Decides nothing."""

@@ -1,0 +1,168 @@
+"""Tests of the default policy: what it weighs, and what follows from the weights."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fleets import Endpoint, Fleet, prompt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longboat.routing.policies.contract import EngineReport
+from longboat.routing.policies.cost import Cost
+from longboat.routing.policies.prefill_queue import PrefillQueue
+from longboat.routing.policies.prefill_time import PrefillSeed, PrefillTime, Work
+
+SEED = PrefillSeed(token_s=1e-4, request_s=0.0)
+
+
+def test_an_idle_replica_that_holds_the_prompt_is_taken() -> None:
+    fleet = Fleet(Cost(SEED), 8)
+    home = fleet.serve(prompt("a", "abcd"))
+    key, choice = fleet.choose(prompt("b", "abcde"), now_s=10.0)
+    assert key == home
+    assert choice.cached_tokens == 4 * 512
+    assert "2048 of 2560" in choice.reason
+
+
+def test_a_hot_prefix_is_computed_again_when_waiting_costs_more() -> None:
+    fleet = Fleet(Cost(SEED), 4)
+    places = [fleet.send(prompt(f"r{number}", "a" * 16 + chr(0x100 + number))) for number in range(200)]
+    counts = [places.count(endpoint.key) for endpoint in fleet.endpoints]
+    first_elsewhere = next(at for at, place in enumerate(places) if place != places[0])
+    assert first_elsewhere >= 2  # a burst does not scatter before the wait is worth it
+    assert min(counts) >= 20  # and no replica stays idle under 200 requests
+
+
+def test_short_requests_pass_by_a_long_prefill() -> None:
+    fleet = Fleet(Cost(SEED), 3)
+    busy = fleet.send(prompt("long", "x" * 100))
+    for number in range(20):
+        short = prompt(f"s{number}", chr(0x200 + number))
+        assert fleet.serve(short, now_s=0.01 * number, prefill_s=0.005) != busy
+
+
+def test_the_wait_shrinks_with_the_clock() -> None:
+    queue = PrefillQueue()
+    queue.add("a", Work(1000, 1000), 1000, 2.0, now_s=10.0)
+    queue.add("b", Work(1000, 1000), 1000, 1.0, now_s=10.5)
+    assert queue.wait_s(11.0) == pytest.approx(2.0)
+    queue.done("a", None, 11.5)
+    assert queue.wait_s(11.5) == pytest.approx(1.0)
+    queue.done("b", None, 12.5)
+    assert queue.wait_s(12.5) == 0.0
+
+
+def test_an_overdue_prefill_is_not_expected_at_once() -> None:
+    queue = PrefillQueue()
+    queue.add("a", Work(1000, 1000), 1000, 1.0, now_s=0.0)
+    assert queue.wait_s(1.0) == pytest.approx(0.0)
+    assert queue.wait_s(5.0) == pytest.approx(2.0)
+
+
+def test_other_gateways_prefills_count_once_the_engine_reports_them() -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    fleet.router.reported("replica-0", EngineReport(taken_s=0.0, running=4, waiting=4, queued_tokens=50_000))
+    assert {fleet.choose(prompt(f"r{number}", "a"), now_s=0.1)[0] for number in range(9)} == {"replica-1"}
+    assert fleet.router.policy.choose(
+        prompt("b", "b"), [fleet.router.load_of("replica-0")], fleet.router, now_s=0.1, turn=0
+    ).terms[0][0] == pytest.approx(5.0)
+
+
+def test_own_prefills_in_a_report_count_once() -> None:
+    fleet = Fleet(Cost(SEED), 1)
+    wanted = prompt("a", "a" * 20)
+    fleet.send(wanted)
+    before = fleet.choose(prompt("b", "b"))[1].terms[0][0]
+    fleet.router.reported("replica-0", EngineReport(taken_s=0.0, running=1, waiting=0, queued_tokens=wanted.num_tokens))
+    assert fleet.choose(prompt("b", "b"))[1].terms[0][0] == pytest.approx(before)
+
+
+def test_seconds_that_only_one_replica_costs_are_weighed() -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    home = fleet.serve(prompt("a", "ab"))
+    extra = [5.0 if endpoint.key == home else 0.0 for endpoint in fleet.endpoints]
+    key, choice = fleet.choose(prompt("b", "ab"), now_s=9.0, extra_s=extra)
+    assert key != home
+    assert [row[-1] for row in choice.terms] == extra
+
+
+def test_a_conversation_without_known_blocks_stays_by_its_session() -> None:
+    fleet = Fleet(Cost(SEED), 8)
+    home = fleet.serve(prompt("first", "", tokens=500, session="chat"), prefill_s=0.05)
+    assert all(
+        fleet.serve(prompt(f"r{number}", "", tokens=500, session="chat"), now_s=60.0 + number, prefill_s=0.05) == home
+        for number in range(5)
+    )
+
+
+def test_gateways_agree_on_the_home_of_a_new_prefix_and_spread_different_ones() -> None:
+    fleets = [Fleet(Cost(SEED), 8) for _ in range(2)]
+    fleets[1].turn = 77
+    wanted = [prompt(f"r{number}", chr(0x100 + number) * 3) for number in range(200)]
+    homes = [[fleet.choose(each)[0] for each in wanted] for fleet in fleets]
+    assert homes[0] == homes[1]
+    assert min(homes[0].count(endpoint.key) for endpoint in fleets[0].endpoints) >= 10
+
+
+def test_a_slow_replica_gets_less_once_its_first_tokens_say_so() -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    speeds = {"replica-0": 1.0, "replica-1": 0.25}
+    places = []
+    for number in range(60):
+        now_s = float(number * 10)
+        pair = [prompt(f"{number}{half}", chr(0x200 + 2 * number + half) * 20) for half in (0, 1)]
+        for wanted in pair:
+            places.append(fleet.send(wanted, now_s=now_s))
+        free_s = {"replica-0": now_s, "replica-1": now_s}
+        for wanted, place in zip(pair, places[-2:], strict=True):
+            free_s[place] += 1.024 / speeds[place]
+            fleet.router.first_token(wanted, cached_tokens=0, now_s=free_s[place])
+            fleet.router.ended(wanted, output_tokens=1, now_s=free_s[place])
+    assert places[-20:].count("replica-0") >= 16  # 2 s one after the other are less than 4 s at the slow one
+
+
+def test_a_new_replica_begins_with_the_mean_pace() -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    fleet.send(prompt("a", "abcdef"))
+    fleet.send(prompt("b", "ghijkl"))
+    fleet.endpoints.append(Endpoint("cold"))
+    assert fleet.choose(prompt("c", "mnopqr"))[0] == "cold"
+
+
+def test_a_replica_that_leaves_takes_its_queue_along() -> None:
+    fleet = Fleet(Cost(SEED), 1)
+    wanted = prompt("a", "a" * 50)
+    fleet.send(wanted)
+    fleet.router.left("replica-0")
+    fleet.router.ended(wanted, output_tokens=0, now_s=1.0)
+    fleet.endpoints = [Endpoint("replica-9")]
+    assert fleet.choose(prompt("b", "b"))[1].terms[0][0] == 0.0
+
+
+@given(
+    token_s=st.floats(1e-6, 1e-3), request_s=st.floats(0, 0.05), context_s=st.floats(0, 1e-9), noise=st.integers(0, 99)
+)
+@settings(max_examples=25, deadline=None)
+def test_the_learned_time_of_a_prefill_comes_near_the_true_one(
+    token_s: float, request_s: float, context_s: float, noise: int
+) -> None:
+    draw = random.Random(noise)
+    learned = PrefillTime(PrefillSeed())
+    truth = PrefillTime(PrefillSeed(token_s=token_s, request_s=request_s, token_context_s=context_s))
+    works = [
+        Work(tokens, tokens + draw.randrange(20_000))
+        for tokens in (draw.choice([300, 1000, 4000, 20_000]) for _ in range(400))
+    ]
+    for work in works:
+        learned.learn(work, truth.seconds(work) * draw.uniform(0.9, 1.1))
+    errors = [abs(learned.seconds(work) / truth.seconds(work) - 1) for work in works]
+    assert sum(errors) / len(errors) < 0.12
+
+
+def test_without_samples_the_seed_speaks() -> None:
+    learned = PrefillTime(PrefillSeed(token_s=2e-5, request_s=0.5))
+    assert learned.seconds(Work(10_000, 10_000)) == pytest.approx(0.7)
+    learned.learn(Work(10_000, 10_000), 0.7)
+    assert learned.seconds(Work(10_000, 10_000)) == pytest.approx(0.7, rel=0.05)
