@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from prefix_lab import PrefixLab, chat
 from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.core.plan import GangPlan
+from longboat.engines.contract import RankCommand
+from longboat.engines.vllm.adapter import VllmAdapter
 
 KEY = "a-secret"
 
@@ -59,24 +62,52 @@ def words(seed: int, num: int) -> str:
 SYSTEMS = [words(1000 + n, 60) for n in range(3)]
 
 
+async def converse(lab: PrefixLab, talker: int, turns: int) -> None:
+    """Hold conversations that share a system prompt with those of other talkers."""
+    talk: list[str] = []
+    for turn in range(turns):
+        if sum(map(len, talk)) > 2500 or not talk:
+            talk = [SYSTEMS[talker % 3]]
+        talk.append(words(100 * talker + turn, 30))
+        talk.append((await lab.send(chat(*talk, model="tiny")))[2])
+
+
 async def test_conversations_find_cached_what_the_feed_claims_while_others_are_evicted(engine: str) -> None:
     async with lab_of(engine) as lab:
         await lab.live()
         assert lab.state.block_tokens > 0
         assert lab.state.capacity_tokens == 165 * lab.state.block_tokens
-        talks = {n: [SYSTEMS[n % 3]] for n in range(6)}
-        for turn in range(40):
-            n = random.Random(turn).randrange(6)
-            talk = talks[n]
-            if sum(map(len, talk)) > 2500:
-                talk = talks[n] = [SYSTEMS[n % 3]]
-            talk.append(words(turn, 30))
-            talk.append((await lab.send(chat(*talk, model="tiny")))[2])
+        await asyncio.gather(*(converse(lab, talker, 20) for talker in range(3)))
         figures = lab.state.accuracy.snapshot()
-        print(figures)
+        assert figures.requests == 60
         assert figures.cached_tokens > 0.3 * figures.prompt_tokens
         assert figures.right_tokens >= 0.95 * figures.expected_tokens
         assert figures.right_tokens >= 0.8 * figures.cached_tokens
+
+
+class LossyVllm(VllmAdapter):
+    """vLLM whose API server loses every 20th batch of KV events."""
+
+    def command(self, *args: Any, **kwargs: Any) -> RankCommand:
+        made = super().command(*args, **kwargs)
+        return replace(made, env={**made.env, "LONGBOAT_VLLM_PREFIXES": "drop=20"})
+
+
+async def test_lost_events_are_noticed_and_what_is_used_becomes_known_again(
+    vllm_node: VllmNode, tmp_path: Path
+) -> None:
+    lossy = replace(vllm_node, adapter=LossyVllm())
+    with ExitStack() as stack:
+        running = lossy.running(small_plan(lossy), tmp_path / "engine.log")
+        url = await asyncio.to_thread(stack.enter_context, running)
+        async with lab_of(url) as lab:
+            await lab.live()
+            for talker in range(5):
+                await converse(lab, talker, 12)
+            figures = lab.state.accuracy.snapshot()
+            assert lab.state.num_resets > 2
+            assert figures.right_tokens >= 0.95 * figures.expected_tokens
+            assert figures.right_tokens >= 0.4 * figures.cached_tokens
 
 
 async def test_a_gateway_that_starts_later_knows_the_same_and_eviction_reaches_both(engine: str) -> None:

@@ -20,8 +20,10 @@ _GROUPS = (None, 0)
 class EventReader:
     """The reader of one core's events."""
 
-    def __init__(self, book: PrefixBook, endpoint: str, replay_endpoint: str) -> None:
+    def __init__(self, book: PrefixBook, endpoint: str, replay_endpoint: str, drop_every: int = 0) -> None:
+        """drop_every: the distance between batches that are lost on purpose, for tests; 0: none is"""
         self._book = book
+        self._drop_every = drop_every
         self._endpoint = endpoint
         self._replay_endpoint = replay_endpoint
         self._next = 0  # number of the batch that comes next
@@ -50,7 +52,12 @@ class EventReader:
         finally:
             news.close(linger=0)
 
+    def _drops(self, number: int) -> bool:
+        return self._drop_every > 0 and number % self._drop_every == self._drop_every - 1
+
     async def _take(self, number: int, payload: bytes, context: Any, zmq: Any, decoder: Any) -> None:
+        if self._drops(number):
+            return
         if number > self._next:
             await self._replay(context, zmq, decoder)
         if number < self._next:
@@ -71,15 +78,19 @@ class EventReader:
                     _empty, _topic, number, payload = await asking.recv_multipart()
                     if number == _END:
                         return
-                    if int.from_bytes(number, "big") > self._next:
-                        self._lose()
-                        self._next = int.from_bytes(number, "big")
-                    self._next += 1
-                    self._apply(decoder.decode(payload))
+                    self._take_again(int.from_bytes(number, "big"), payload, decoder)
         except TimeoutError:
             return
         finally:
             asking.close(linger=0)
+
+    def _take_again(self, number: int, payload: bytes, decoder: Any) -> None:
+        if self._drops(number):
+            return
+        if number > self._next:
+            self._lose()
+        self._next = number + 1
+        self._apply(decoder.decode(payload))
 
     def _lose(self) -> None:
         self.num_lost += 1

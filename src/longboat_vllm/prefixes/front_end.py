@@ -1,7 +1,8 @@
 """Turns KV events on in vLLM, and notes in its API server what each named request finds cached.
 
 The events go over Unix sockets in a folder that only this user can enter. ``LONGBOAT_VLLM_PREFIXES=0`` turns all of
-this off, and so does a ``--kv-events-config`` of the user, or data parallelism.
+this off, and so does a ``--kv-events-config`` of the user, or data parallelism; ``drop=20`` loses every 20th batch of
+events, for tests.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import atexit
 import copy
 import functools
 import inspect
+import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from longboat_vllm.prefixes.book import PrefixBook
@@ -26,6 +29,7 @@ from longboat_vllm.shapes import expect
 __all__ = ("SWITCH", "install")
 
 SWITCH = "LONGBOAT_VLLM_PREFIXES"
+_LOG = logging.getLogger("vllm.longboat")
 _MARK = "_longboat_prefixes"
 _SOCKET = "longboat-kv"  # begins the folder's name, which tells our settings from those of a user
 _REPORT_MODE = "kv_cache_report_mode"
@@ -95,9 +99,15 @@ def _with_book(start: Any) -> Any:
             book = PrefixBook(block_tokens, block_tokens * int(cache.num_gpu_blocks or 0))
             _ACCOUNT.book = book
             book.load = _ACCOUNT.load
-            PREFIXES.offer(book, lambda: _read_events(EventReader(book, events.endpoint, events.replay_endpoint)))
+            reader = EventReader(book, events.endpoint, events.replay_endpoint, _drop_every())
+            PREFIXES.offer(book, lambda: _read_events(reader))
 
     return start_with_book
+
+
+def _drop_every() -> int:
+    word, _, number = os.environ.get(SWITCH, "").partition("=")
+    return int(number) if word == "drop" and number.isdecimal() else 0
 
 
 _READING: set[asyncio.Task[None]] = set()
@@ -176,11 +186,23 @@ def _extra_of(request: Any) -> Extra | None:
     return extra
 
 
+def _guarded(step: Callable[[Any, Any], None], processor: Any, what: Any) -> None:
+    """Take a step of the account. A defect ends the account, and no request."""
+    if _ACCOUNT.book is None:
+        return
+    try:
+        step(processor, what)
+    except Exception:
+        _LOG.exception("Longboat: prefixes are not reported any more")
+        _ACCOUNT.book.lose()
+        _ACCOUNT.book = None
+
+
 def _noting(add_request: Any) -> Any:
     @functools.wraps(add_request)
     def add_request_and_note(processor: Any, request: Any, *args: Any, **kwargs: Any) -> None:
         add_request(processor, request, *args, **kwargs)
-        _ACCOUNT.note(processor, request)
+        _guarded(_ACCOUNT.note, processor, request)
 
     return add_request_and_note
 
@@ -189,6 +211,6 @@ def _finding(update_scheduler_stats: Any) -> Any:
     @functools.wraps(update_scheduler_stats)
     def update_scheduler_stats_and_look(processor: Any, scheduler_stats: Any) -> None:
         update_scheduler_stats(processor, scheduler_stats)
-        _ACCOUNT.look(processor, scheduler_stats)
+        _guarded(_ACCOUNT.look, processor, scheduler_stats)
 
     return update_scheduler_stats_and_look
