@@ -126,6 +126,12 @@ class Router:
             self._end_prefill(trip)
         trip.load.decode_tokens -= trip.tokens
 
+    def answered(self, key: str, *, expected_tokens: int, cached_tokens: int, prompt_tokens: int) -> None:
+        """Compare what was expected of a replica's cache with what its engine found there."""
+        load = self._loads.get(key)
+        if load is not None:
+            load.accuracy.observe(expected_tokens, cached_tokens, prompt_tokens)
+
     def reported(self, key: str, report: EngineReport, *, tells: bool = False) -> None:
         """Take what an engine says of itself. tells: it also tells what it holds, and does so more often"""
         load = self.load_of(key)

@@ -93,10 +93,10 @@ class Trips:
 
     def answered(self, router: Router, routed: Routed, prompt_tokens: int, cached_tokens: int) -> None:
         """Compare what was expected of a replica's cache with what its engine found there."""
-        key, prompt, load = routed.key, routed.prompt, router.load_of(routed.key)
-        load.accuracy.observe(routed.expected_of(prompt_tokens), cached_tokens, prompt_tokens)
+        key, prompt, expected = routed.key, routed.prompt, routed.expected_of(prompt_tokens)
+        router.answered(key, expected_tokens=expected, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
         placed = self._placed.get(key)
-        if placed is not None and not load.tells:
+        if placed is not None and not router.load_of(key).tells:
             own_count = cached_tokens * prompt.num_tokens // prompt_tokens
             self._give_up(router, key, placed.found(prompt, routed.expected_depth, own_count))
 
