@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,23 @@ def test_slots_and_names_that_do_not_exist_are_refused() -> None:
         index.place(64, CHAINS[0])
     with pytest.raises(ValueError, match="names are of 8 bytes each, and these are 7 bytes"):
         index.place(0, b"1234567")
+
+
+def test_what_is_placed_after_a_tidy_is_not_cleared_by_another() -> None:
+    """Each of two replicas is cleared and tidied in a thread of its own, and then gets blocks at once."""
+    index = SharedIndex(64 << 20, 1024)
+    slots = [index.slot_of(f"r{number}") for number in range(2)]
+    for slot in slots:
+        index.place(slot, os.urandom(8))
+    for _ in range(20):
+        for slot in slots:
+            index.clear(slot)
+        threads = [threading.Thread(target=index.tidy) for _ in slots]
+        for thread in threads:
+            thread.start()
+        blocks = [os.urandom(80) for _ in slots]
+        for slot, names in zip(slots, blocks, strict=True):
+            index.place(slot, names)
+        for thread in threads:
+            thread.join()
+        assert [index.depths(names, 2)[slot] for slot, names in zip(slots, blocks, strict=True)] == [10, 10]

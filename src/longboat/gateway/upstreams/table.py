@@ -39,7 +39,7 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         self._limits = limits
         self._queue = queue or QueuePolicy()
         self._routing = routing or RoutingRules()
-        self._index = index or DictIndex()  # of the prefixes that replicas hold
+        self._index = index if index is not None else DictIndex()  # of the prefixes that replicas hold
         self.epoch: str | None = None
         self.version = 0
         self.table: EndpointTable | None = None

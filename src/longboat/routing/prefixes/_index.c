@@ -9,6 +9,7 @@
  * is used again.
  */
 
+#define _POSIX_C_SOURCE 199309L
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -20,6 +21,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define INTERFACE 1 /* as fast_index.py expects it */
@@ -33,15 +35,17 @@ enum {
     MAX_WORDS = 16, /* 1,024 slots */
     PREFETCH = 8,   /* blocks ahead */
     HEADER_BYTES = 16384,
+    MAX_PAUSES = 1000,
 };
 
-static const uint64_t MAGIC = 0x3158444e49424c01u;
+static const uint64_t MAGIC = 0x3158444e49424c02u;
 
 typedef struct {
     uint64_t magic, num_sets, num_words;
     uint64_t ticks;           /* placements so far, and drops */
     uint64_t alive[MAX_WORDS];
     uint64_t dirty[MAX_WORDS]; /* slots whose bits in the places are of an earlier owner */
+    uint64_t cleaning[MAX_WORDS]; /* slots whose bits a thread is clearing */
     uint64_t owners[MAX_WORDS * WORD_BITS]; /* hash of the key of each slot; 0: free */
     uint32_t left[MAX_WORDS * WORD_BITS];   /* when the slot was dropped, in ticks */
 } Header;
@@ -159,11 +163,29 @@ static void sweep(const Index *x, int word, uint64_t bit) {
     }
 }
 
-/* Bring a slot to life, without the bits of an earlier owner. */
+/* Clear a slot's bit in all places where that is due. Return whether another thread is doing so. */
+static bool clean(const Index *x, int word, uint64_t bit) {
+    Header *h = x->header;
+    if (__atomic_fetch_or(&h->cleaning[word], bit, __ATOMIC_ACQ_REL) & bit) return true;
+    if (__atomic_fetch_and(&h->dirty[word], ~bit, __ATOMIC_ACQ_REL) & bit) sweep(x, word, bit);
+    __atomic_fetch_and(&h->cleaning[word], ~bit, __ATOMIC_ACQ_REL);
+    return false;
+}
+
+/* Bring a slot to life, without the bits of an earlier owner. A thread that clears them may have died: that is waited
+ * for, but not for long. */
 static void revive(const Index *x, int word, uint64_t bit) {
     Header *h = x->header;
     if (load(&h->alive[word]) & bit) return;
-    if (__atomic_fetch_and(&h->dirty[word], ~bit, __ATOMIC_ACQ_REL) & bit) sweep(x, word, bit);
+    const struct timespec pause = {.tv_nsec = 200 * 1000};
+    for (int pauses = 0; clean(x, word, bit); pauses++) {
+        if (pauses < MAX_PAUSES) {
+            nanosleep(&pause, NULL);
+        } else {
+            __atomic_fetch_or(&h->dirty[word], bit, __ATOMIC_RELEASE);
+            __atomic_fetch_and(&h->cleaning[word], ~bit, __ATOMIC_ACQ_REL);
+        }
+    }
     __atomic_fetch_or(&h->alive[word], bit, __ATOMIC_RELEASE);
 }
 
@@ -270,7 +292,7 @@ static PyObject *Index_tidy(PyObject *self, PyObject *ignored) {
         uint64_t bit = 1ull << (slot % WORD_BITS);
         int word = slot / WORD_BITS;
         if (load(&h->alive[word]) & bit) continue;
-        if (__atomic_fetch_and(&h->dirty[word], ~bit, __ATOMIC_ACQ_REL) & bit) sweep(x, word, bit);
+        if (load(&h->dirty[word]) & bit) clean(x, word, bit);
     }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
