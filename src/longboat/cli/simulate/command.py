@@ -29,11 +29,11 @@ def simulate(
     model: Annotated[str | None, typer.Option("--model", help="The model, where the file has several.")] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", help="Replicas, instead of the file's.")] = None,
     gateways: Annotated[int, typer.Option("--gateways", help="Gateways, which share nothing.")] = 1,
-    rate_scale: Annotated[float, typer.Option("--rate-scale", help="Play the trace so many times as fast.")] = 1.0,
+    rate_scale: Annotated[float, typer.Option("--rate-scale", help="Play the trace this many times as fast.")] = 1.0,
     requests: Annotated[
-        int | None, typer.Option("--requests", help="End after so many; a shorter trace is played again.")
+        int | None, typer.Option("--requests", help="End after this many; a shorter trace is played again.")
     ] = None,
-    jitter_s: Annotated[float, typer.Option("--jitter", help="Delay each request by up to so many seconds.")] = 0.0,
+    jitter_s: Annotated[float, typer.Option("--jitter", help="Delay each request by up to this many seconds.")] = 0.0,
     speed_spread: Annotated[
         float, typer.Option("--speed-spread", help="Replicas differ in speed by up to this part.")
     ] = 0.0,
