@@ -71,7 +71,7 @@ def gateway(urls: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def _processes(told: Sequence[Sequence[str]]) -> Iterator[None]:
-    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for words in told]
+    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for words in told]
     try:
         yield
     finally:

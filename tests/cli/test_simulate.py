@@ -85,6 +85,7 @@ def test_times_can_be_given(fleet: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
+        (("--trace", ""), "--trace is missing"),
         (("--policies", "rond_robin"), "rond_robin"),
         (("--replicas", "0"), "--replicas 0 is not between 1"),
         (("--rate-scale", "0"), "--rate-scale 0 is not between"),

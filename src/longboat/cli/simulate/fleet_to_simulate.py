@@ -140,7 +140,7 @@ def _check_room(wanted: WantedModel, forecast: Forecast, cluster: Cluster) -> No
         raise UserInputError(
             f"{wanted.replicas} replicas of {wanted.name} find no room on {cluster.title}: {room} of "
             f"{layout.num_ranks} cards each do",
-            hint=f"--replicas {room}, or more machines in --on; --replicas {wanted.replicas} simulates them all the same",
+            hint=f"--replicas {room}, or more machines in --on; --replicas {wanted.replicas} plays it anyway",
         )
 
 

@@ -23,14 +23,7 @@ def run_record(path: Path, *, url: str | None, seconds: float | None) -> None:
 
     Raises UserInputError where the file cannot be written, ClusterError where no gateway replies.
     """
-    try:
-        file = path.open("x", encoding="utf-8")
-    except FileExistsError:
-        raise UserInputError(f"{path} exists", hint="name another file, or remove it") from None
-    except OSError as error:
-        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
-    path.chmod(0o600)
-    with file, asked_gateways(url) as gateways:
+    with asked_gateways(url) as gateways, _created(path) as file:
         recording = _Recording(gateways, file)
         recording.take()  # what was before is not recorded
         print(f"recording into {path}; Ctrl-C ends it", file=sys.stderr, flush=True)
@@ -40,6 +33,18 @@ def run_record(path: Path, *, url: str | None, seconds: float | None) -> None:
             recording.take()
     _sort(path)
     recording.report(path)
+
+
+def _created(path: Path) -> IO[str]:
+    """Open a new file that only its owner can read."""
+    try:
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise UserInputError(f"{path} exists", hint="name another file, or remove it") from None
+    except OSError as error:
+        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="name another file") from None
+    path.chmod(0o600)
+    return file
 
 
 def _sort(path: Path) -> None:
