@@ -10,15 +10,18 @@ from zlib import crc32
 
 from longboat.routing.policies.contract import Choice, ReplicaLoad, View
 from longboat.routing.policies.prefill_queue import PrefillQueue
-from longboat.routing.policies.prefill_time import PrefillSeed, PrefillTime, Work
+from longboat.routing.policies.prefill_time import CHUNK_TOKENS, PrefillSeed, PrefillTime, Work
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 
 __all__ = ("Cost", "TermRows")
 
-NEAR: Final = 0.03  # costs that differ by at most this part count as equal
+NEAR: Final = 0.03  # costs that differ by at most this part count as equal,
+NEAR_MOST_S: Final = 0.01  # but by at most this: three percent of a long prefill are worth more than a spread load
 NEAR_S: Final = 0.002  # and so do those that differ by at most this
 STREAM_WEIGHT: Final = 0.02  # seconds of TTFT that a second's pause of one running stream is worth
 CACHE_MEMORY_S: Final = 120.0  # time over which the tokens that a replica has to store are compared with others'
+POPULAR_S: Final = 60.0  # time over which requests with a common prefix are counted
+MAX_POPULAR: Final = 20_000  # prefixes that are counted
 MAX_SESSIONS: Final = 100_000  # whose last replica is remembered
 _LOAD_MEMORY_S: Final = 30.0  # time over which the load of the fleet is taken
 
@@ -58,6 +61,9 @@ class Cost:
         self.prefill_time = PrefillTime(seed or PrefillSeed())
         self._queues: list[PrefillQueue | None] = []  # by slot
         self._sessions: OrderedDict[str, int] = OrderedDict()  # slot that had each session's last request
+        self._popular: OrderedDict[bytes, tuple[float, float]] = (
+            OrderedDict()
+        )  # count and time, by a prefix's last block
         self._load_s = 0.0  # seconds of prefill that were sent, summed with forgetting
         self._load_at_s = 0.0  # when that was brought up to date
         self._num_replicas = 1
@@ -74,9 +80,9 @@ class Cost:
         self._num_replicas = len(replicas)
         depths = view.index.depths(prompt.blocks, view.num_slots) if prompt.blocks else [0] * view.num_slots
         line = self.prefill_time
-        token_s, token_context_s, token_resident_s = line.token_s, line.token_context_s, line.token_resident_s
+        token_s, token_context_s, resident_s = line.token_s, line.token_context_s, line.resident_s
         later = self._later(now_s)
-        evicted_s = (1.0 - self._uncached) * token_s * len(replicas) / max(1.0, self._stored)
+        evicted_s = self._uncached * (1.0 - self._uncached) * token_s * len(replicas) / max(1.0, self._stored)
         num_tokens = prompt.num_tokens
         depth, cached = 0, 0
         uncached, context = float(num_tokens), 0.5 * num_tokens * num_tokens
@@ -92,10 +98,9 @@ class Cost:
                 cached = min(prompt.tokens_at(depth), num_tokens - 1)
                 uncached = float(num_tokens - cached)
                 context = uncached * (num_tokens - uncached * 0.5)
-            computed_s = queue.pace * (
-                uncached * (token_s + token_resident_s * replica.decode_tokens) + context * token_context_s
-            )
-            prefill_s = computed_s + queue.pace * line.request_s
+            computed_s = queue.pace * (uncached * token_s + context * token_context_s)
+            steps_s = line.request_s + resident_s * replica.decode_tokens * (1.0 + uncached / CHUNK_TOKENS)
+            prefill_s = computed_s + queue.pace * steps_s
             wait_s = queue.wait_s(now_s)
             other_s = prefill_s * later + evicted_s * uncached * queue.stored
             other_s += computed_s * STREAM_WEIGHT * (replica.requests - replica.prefills)
@@ -108,10 +113,43 @@ class Cost:
             costs.append(cost)
             if cost < lowest:
                 lowest = cost
+        if prompt.blocks:
+            lowest = self._invest(prompt, replicas, costs, waits, depths, lowest, now_s)
         best = self._of_near(prompt, replicas, costs, lowest, depths)
         cached = min(prompt.tokens_at(depths[replicas[best].slot]), num_tokens - 1)
         rows = TermRows(waits, prefills, others, extra_s or [0.0] * len(waits))
         return Choice(best, _reason(cached, num_tokens, waits[best]), cached_tokens=cached, terms=rows)
+
+    def _invest(
+        self, prompt: Prompt, replicas: Sequence[ReplicaLoad], costs: list[float], waits: list[float],
+        depths: list[int], lowest: float, now_s: float,
+    ) -> float:  # fmt: skip
+        """Take off the costs what later requests gain from one more copy of a popular prefix; return the lowest."""
+        deepest = max([depths[replica.slot] for replica in replicas])
+        if not deepest:
+            return lowest
+        uses = self._count(prompt.blocks[(deepest - 1) * BLOCK_BYTES : deepest * BLOCK_BYTES], now_s) / len(replicas)
+        if uses < 1.0:
+            return lowest
+        line = self.prefill_time
+        work = Work(max(1, prompt.num_tokens - prompt.tokens_at(deepest)), prompt.num_tokens)
+        held_s = min([costs[at] for at, replica in enumerate(replicas) if depths[replica.slot] == deepest])
+        for at, replica in enumerate(replicas):
+            if depths[replica.slot] < deepest:
+                then_s = line.seconds(work) + line.resident_s * replica.decode_tokens
+                then_s = waits[at] + self._queue(replica, now_s).pace * then_s
+                costs[at] = min(costs[at], max(then_s, costs[at] - uses * max(0.0, held_s - then_s)))
+                lowest = min(lowest, costs[at])
+        return lowest
+
+    def _count(self, name: bytes, now_s: float) -> float:
+        """Count a request that begins with a block, and return how many came in the last minute or so."""
+        count, at_s = self._popular.pop(name, (0.0, now_s))
+        count = count * exp(-max(0.0, now_s - at_s) / POPULAR_S) + 1.0
+        self._popular[name] = (count, now_s)
+        if len(self._popular) > MAX_POPULAR:
+            self._popular.popitem(last=False)
+        return count
 
     def _later(self, now_s: float) -> float:
         """Return how many later requests a prefill delays: what queueing theory gives for the load of the fleet."""
@@ -135,7 +173,7 @@ class Cost:
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], costs: list[float], lowest: float, depths: list[int]
     ) -> int:
         """Return one of those whose cost is nearly the lowest."""
-        bound = lowest * (1.0 + NEAR) + NEAR_S
+        bound = lowest + min(lowest * NEAR, NEAR_MOST_S) + NEAR_S
         near = [at for at, cost in enumerate(costs) if cost <= bound]
         if len(near) == 1:
             return near[0]
@@ -156,7 +194,7 @@ class Cost:
         """Count its prefill as work that the replica has to do."""
         queue = self._queue(replica, now_s)
         work = Work(max(0, prompt.num_tokens - cached_tokens), prompt.num_tokens, replica.decode_tokens)
-        seconds = queue.pace * self.prefill_time.seconds(work)
+        seconds = queue.pace * self.prefill_time.queued_s(work)
         queue.add(prompt.key, work, prompt.num_tokens, seconds, now_s)
         self._store(queue, work.tokens, now_s)
         self._uncached += _UNCACHED_STEP * (work.tokens / max(1, prompt.num_tokens) - self._uncached)

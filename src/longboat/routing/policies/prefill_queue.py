@@ -10,8 +10,8 @@ from longboat.routing.policies.prefill_time import Work
 __all__ = ("PrefillQueue", "Sample")
 
 _SAMPLE_TOKENS: Final = 4096.0  # prefills share steps of the engine: times are taken over at least this many tokens
-_PACE_MEMORY: Final = 0.96  # weight that a sample of the pace keeps with each new one: about 25 count
-_PACE_PRIOR: Final = 6.0  # samples that the mean replica's pace counts as
+_PACE_MEMORY: Final = 0.97  # weight that a sample of the pace keeps with each new one: about 33 count
+_PACE_PRIOR: Final = 4.0  # samples that the mean replica's pace counts as
 _OWN_AT_MOST: Final = 1.1  # reported tokens are other gateways' above this multiple of our own,
 _OWN_MARGIN: Final = 512.0  # and this many more
 _OVERDUE: Final = 0.5  # part of its delay that an overdue prefill is expected to take still

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ("PrefillSeed", "PrefillTime", "Work")
+__all__ = ("CHUNK_TOKENS", "PrefillSeed", "PrefillTime", "Work")
 
+CHUNK_TOKENS: Final = 8192.0  # prompt tokens that an engine computes in a step, about
 _TERMS: Final = 4
 _FORGET: Final = 0.997  # weight that a sample keeps with each new one: about 300 samples count
 _PRIOR: Final = 0.5  # weight of the seed, in samples with errors as large as their times, at first,
@@ -20,16 +21,16 @@ _EVERY: Final = 4  # samples between two solutions
 class PrefillSeed:
     """What is known before the first sample, by the planner's prediction or by default."""
 
-    __slots__ = ("request_s", "token_context_s", "token_resident_s", "token_s")
+    __slots__ = ("request_s", "resident_s", "token_context_s", "token_s")
 
     def __init__(
         self, *, token_s: float = 5e-5, request_s: float = 0.01, token_context_s: float = 0.0,
-        token_resident_s: float = 0.0,
+        resident_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.request_s = request_s  # of each request, beside its tokens
         self.token_s = token_s  # of each uncached prompt token
         self.token_context_s = token_context_s  # of each uncached token and token of context before it (attention)
-        self.token_resident_s = token_resident_s  # of each uncached token and token that running streams hold
+        self.resident_s = resident_s  # of each step of it and token that running streams hold
 
 
 class Work:
@@ -41,11 +42,10 @@ class Work:
         self.requests = 1.0
         self.tokens = float(tokens)
         self.context = tokens * (prompt_tokens - tokens * 0.5)  # sum over the tokens of what lies before each
-        self.resident = float(tokens) * resident_tokens
+        self.resident = (1.0 + tokens / CHUNK_TOKENS) * resident_tokens
 
     def add(self, other: Work) -> None:
-        """Add another's work."""
-        self.requests += other.requests
+        """Add another's work: what a request costs beside its tokens is the wait for a step, which they share."""
         self.tokens += other.tokens
         self.context += other.context
         self.resident += other.resident
@@ -63,14 +63,14 @@ class PrefillTime:
         self.request_s = seed.request_s
         self.token_s = seed.token_s
         self.token_context_s = seed.token_context_s
-        self.token_resident_s = seed.token_resident_s
+        self.resident_s = seed.resident_s
         self.samples = 0
         self._prior = _PRIOR
         self._mean_s = 0.0  # of the times of late
-        self._seed = [seed.request_s, seed.token_s, seed.token_context_s, seed.token_resident_s]
+        self._seed = [seed.request_s, seed.token_s, seed.token_context_s, seed.resident_s]
         self._matrix = [[0.0] * _TERMS for _ in range(_TERMS)]
         self._vector = [0.0] * _TERMS
-        self._scale = [1.0, 1e3, 1e7, 1e8]  # usual sizes of the terms, for a well-conditioned matrix
+        self._scale = [1.0, 1e3, 1e7, 1e5]  # usual sizes of the terms, for a well-conditioned matrix
 
     def seconds(self, work: Work) -> float:
         """Return how long it takes."""
@@ -78,8 +78,12 @@ class PrefillTime:
             work.requests * self.request_s
             + work.tokens * self.token_s
             + work.context * self.token_context_s
-            + work.resident * self.token_resident_s
+            + work.resident * self.resident_s
         )
+
+    def queued_s(self, work: Work) -> float:
+        """Return how much longer those behind it wait for it. They share the step that it begins with."""
+        return work.tokens * self.token_s + work.context * self.token_context_s
 
     def learn(self, work: Work, seconds: float) -> None:
         """Take a measured time."""
@@ -111,7 +115,7 @@ class PrefillTime:
                 break
             free[worst] = False
         found = [max(0.0, found[at]) / self._scale[at] for at in range(_TERMS)]
-        self.request_s, self.token_s, self.token_context_s, self.token_resident_s = found
+        self.request_s, self.token_s, self.token_context_s, self.resident_s = found
 
     def _fit(self, free: list[bool]) -> list[float]:
         """Solve the normal equations, with the seed as a prior, for the coefficients that are free."""
