@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 from collections.abc import Iterator
@@ -18,11 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gateway"))
 from gateway_lab import eventually
 from prefix_lab import PrefixLab, chat
 
+from adapter_files import write_adapter
 from engines.test_vllm_serves import plan_on_loopback
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
-from longboat.core.plan import GangPlan
-from longboat.engines.contract import RankCommand
+from longboat.core.plan import AdapterRoom, GangPlan
+from longboat.engines.contract import ADAPTERS_PATH, RankCommand
 from longboat.engines.vllm.adapter import VllmAdapter
+from longboat.gateway.http.message import ask
 
 KEY = "a-secret"
 
@@ -145,6 +148,27 @@ async def test_salts_keep_apart_and_streams_are_told_too(engine: str) -> None:
         for salt in ("one", "two"):
             body = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt=salt)
             assert (await lab.send(body))[1] == 0
+            await eventually(lambda body=body: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
             assert (await lab.send(body))[1] > 0
         streamed = chat(SYSTEMS[1], words(7, 60), model="tiny", cache_salt="two", stream=True)
         assert (await lab.send(streamed))[1] > 0
+
+
+async def test_adapters_have_prefixes_of_their_own(vllm_node: VllmNode, tmp_path: Path) -> None:
+    plan = replace(small_plan(vllm_node), adapters=AdapterRoom(slots=2, held=2, rank=8))
+    known = [{"name": n, "revision": "1", "path": str(write_adapter(tmp_path / n, 5))} for n in ("ad", "other")]
+    text = (SYSTEMS[0], words(9, 60))
+    with ExitStack() as stack:
+        url = await asyncio.to_thread(stack.enter_context, vllm_node.running(plan, tmp_path / "engine.log"))
+        document = json.dumps({"adapters": known}).encode()
+        taken = await ask(url, ADAPTERS_PATH, method="POST", body=document, api_key=KEY, timeout_s=60)
+        assert json.loads(taken.body)["known"] == ["ad@1", "other@1"]
+        async with lab_of(url) as lab:
+            await lab.live()
+            for model in ("tiny", "ad", "other"):
+                body = chat(*text, model=model)
+                more = {} if model == "tiny" else {"x-longboat-adapter": f"{model}@1"}
+                assert (await lab.send(body, **more))[1] == 0
+                await eventually(lambda body=body: lab.depth(body)[0] == lab.depth(body)[1], "it is held")
+                assert (await lab.send(body, **more))[1] > 0
+            assert lab.state.accuracy.snapshot().right_tokens == lab.state.accuracy.snapshot().cached_tokens

@@ -31,6 +31,11 @@ def chat(*texts: str, **more: Any) -> bytes:
     return json.dumps({"model": "m", "messages": messages, "max_tokens": 4, "temperature": 0, **more}).encode()
 
 
+def seed_of(body: bytes) -> bytes:
+    document = json.loads(body)
+    return f"{document['model']} {document.get('cache_salt')}".encode()
+
+
 class PrefixLab(IndexTaker):
     """One follower of the feeds of one or more engines."""
 
@@ -84,20 +89,23 @@ class PrefixLab(IndexTaker):
 
     def depth(self, body: bytes) -> tuple[int, int]:
         """Return how many of the prompt's leading blocks the first engine holds, and how many it has."""
-        blocks, _ = prompt_blocks(body, BodyKind.CHAT, b"seed")
+        blocks, _ = prompt_blocks(body, BodyKind.CHAT, seed_of(body))
         (upstream, *_) = self.table.upstreams()
         slot = self.index.slot_of(upstream.key)
         return self.index.depths(blocks, slot + 1)[slot], len(blocks) // 8
 
-    async def send(self, body: bytes) -> tuple[int, int, str]:
-        """Send a request to the first engine. Return its prompt tokens, its cached tokens and its answer."""
-        blocks, ends = prompt_blocks(body, BodyKind.CHAT, b"seed")
+    async def send(self, body: bytes, **more: str) -> tuple[int, int, str]:
+        """Send a request to the first engine. Return its prompt tokens, its cached tokens and its answer.
+
+        more: further headers
+        """
+        blocks, ends = prompt_blocks(body, BodyKind.CHAT, seed_of(body))
         (upstream, *_) = self.table.upstreams()
         self._tag += 1
         tag = self._tag
         line = prefix_header(tag, self.depth(body)[0], blocks, ends).decode().strip()
         name, _, value = line.partition(": ")
-        headers = {name: value, "content-type": "application/json"}
+        headers = {name: value, "content-type": "application/json", **more}
         answer = await ask(
             upstream.url, "/v1/chat/completions", method="POST", body=body, api_key=upstream.api_key,
             headers=headers, timeout_s=60,

@@ -90,7 +90,7 @@ def run(package: Path, code: str, *words: str, **env: str) -> str:
     return done.stdout
 
 
-OFF = {"LONGBOAT_VLLM_RESUME": "0"}
+OFF = {"LONGBOAT_VLLM_RESUME": "0", "LONGBOAT_VLLM_PREFIXES": "0"}
 REGISTER = "from longboat_vllm.plugin import register; register(); register()"
 START_METHOD = REGISTER + "; import vllm.envs as e; print(e.environment_variables['VLLM_WORKER_MULTIPROC_METHOD']())"
 

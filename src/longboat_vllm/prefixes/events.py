@@ -110,6 +110,8 @@ class EventReader:
 
 
 def _store(ledger: Any, event: Mapping[str, Any]) -> None:
+    if len(event["block_hashes"]) * event["block_size"] != len(event["token_ids"]):
+        return  # a sliding window keeps some blocks only, and the event does not say which
     extras = event.get("extra_keys")
     ledger.stored(
         event["block_hashes"],

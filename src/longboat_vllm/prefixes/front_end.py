@@ -44,13 +44,14 @@ def install() -> None:
         return
     from vllm.config.kv_events import KVEventsConfig
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, to_event_extra_keys
+    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
     if hasattr(EngineArgs.create_engine_config, _MARK):
         return
-    expect(callable(generate_block_hash_extra_keys) and callable(to_event_extra_keys), "blocks have other extra keys")
+    names = ["request", "start_token_idx", "end_token_idx", "start_mm_idx"]
+    expect(list(inspect.signature(generate_block_hash_extra_keys).parameters) == names, "blocks have other extra keys")
     expect("endpoint" in KVEventsConfig.__annotations__, "KV events have other settings")
     expect("is_prefilling" in inspect.getsource(RequestState), "requests tell nothing of their prefill")
     expect(list(inspect.signature(OutputProcessor.add_request).parameters)[:2] == ["self", "request"], "add_request")
@@ -177,11 +178,13 @@ def _extra_of(request: Any) -> Extra | None:
     """Return what makes the blocks of this request differ from those of others with equal tokens."""
     if not (request.mm_features or request.lora_request or request.cache_salt):
         return None
-    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, to_event_extra_keys
+    from vllm.v1.core import kv_cache_utils
+
+    as_told = getattr(kv_cache_utils, "to_event_extra_keys", None)  # before 0.30, events have the keys as they are
 
     def extra(start: int, end: int) -> Any:
-        keys, _ = generate_block_hash_extra_keys(request, start, end, 0)
-        return hashable((to_event_extra_keys([keys]) or [None])[0])
+        keys, _ = kv_cache_utils.generate_block_hash_extra_keys(request, start, end, 0)
+        return hashable(keys if as_told is None else (as_told([keys]) or [None])[0])
 
     return extra
 

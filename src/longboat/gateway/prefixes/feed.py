@@ -185,6 +185,8 @@ class _Follow:
                 if body.has_head and parser.get_status_code() != 200:
                     raise _NotThereError
                 for kind, number, payload in frames.feed(body.take()):
+                    if upstream.gone:
+                        return  # its slot may be another replica's by now
                     if kind == RESET and self._names:
                         state.num_resets += 1
                         state.number = 0
