@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import os
@@ -160,30 +161,40 @@ def test_summary_tells_the_time_and_what_it_was_spent_on() -> None:
 
 def test_every_group_that_needs_something_is_in_one_row() -> None:
     run_tests = tool("run_tests")
-    in_rows = sorted(group for row in run_tests.ROWS for group in row)
+    in_rows = sorted(group for row in run_tests.ROWS for groups in row for group in groups)
     assert in_rows == sorted(set(run_tests.TESTS) - set(run_tests.NEEDS_NOTHING))
+    before = sorted(group for row in run_tests.ROWS_BEFORE for groups in row for group in groups)
+    assert before == sorted(run_tests.NEEDS_NOTHING)
 
 
 def test_rows_hold_what_is_chosen_and_can_run() -> None:
-    rows_of = tool("run_tests").rows_of
-    assert rows_of(["engine", "ray", "net", "slow"], {}) == [["engine", "ray"], ["slow", "net"]]
-    assert rows_of(["engine", "ray", "net", "slow"], {"net": "no namespaces"}) == [["engine", "ray"], ["slow"]]
-    assert rows_of(["ray"], {}) == [["ray"]]
+    run_tests = tool("run_tests")
+    rows_of = functools.partial(run_tests.rows_of, run_tests.ROWS)
+    assert rows_of(["engine", "ray", "net", "slow"], {}) == [[("engine",)], [("slow", "net", "ray")]]
+    assert rows_of(["engine", "ray", "net", "slow"], {"net": "no namespaces"}) == [[("engine",)], [("slow", "ray")]]
+    assert rows_of(["ray"], {}) == [[("ray",)]]
     assert rows_of([], {}) == []
+
+
+def test_every_group_that_is_divided_is_one_that_runs() -> None:
+    run_tests = tool("run_tests")
+    rows = (*run_tests.ROWS_BEFORE, *run_tests.ROWS)
+    assert set(run_tests.SIDE_BY_SIDE) <= {groups for row in rows for groups in row}
 
 
 def test_rows_run_at_the_same_time_and_each_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tests = tool("run_tests")
     both, order = threading.Barrier(2), []
 
-    def run(group: str, *_: object, is_alone: bool) -> object:
+    def run(groups: tuple[str, ...], *_: object, is_alone: bool) -> object:
+        (group,) = groups
         if group in ("a", "c"):
             both.wait(30)  # breaks unless the other row's first group runs now
         order.append(group)
         return run_tests.Outcome(group, not is_alone, 1.0)
 
     monkeypatch.setattr(run_tests, "run_tests", run)
-    outcomes = run_tests.run_rows([["a", "b"], ["c"]], {})
+    outcomes = run_tests.run_rows([[("a",), ("b",)], [("c",)]], {})
     assert [(outcome.group, outcome.passed) for outcome in outcomes] == [("a", True), ("b", True), ("c", True)]
     assert order.index("a") < order.index("b")
 

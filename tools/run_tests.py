@@ -1,8 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
-Each group is a process of its own, so that a cluster or an engine of one cannot linger in the next. What cannot run
-here is told in one line with the reason. What needs nothing comes first, then an engine environment is installed, then
-come two rows of groups side by side. The last line adds all groups up, as pytest does for one.
+What cannot run here is told in one line with the reason. What needs nothing comes first, and engine environments are
+installed beside it. Then come tests of engines, and beside them tests of clusters: their files are divided among
+processes. The last line adds all groups up, as pytest does for one.
 """
 
 from __future__ import annotations
@@ -53,14 +53,17 @@ TESTS = {
 }
 TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
-SIDE_BY_SIDE = {"quick": 2}
-"""Processes that a group's files are divided among; one where the group is not named. Quick tests wait about half of
-their time."""
+CLUSTERS = ("slow", "net", "ray")
+"""Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
+SIDE_BY_SIDE = {("quick",): 2, CLUSTERS: 3}
+"""Processes that the files of groups are divided among; one where they are not named. Quick tests wait about half of
+their time, tests of clusters for more."""
 NEEDS_NOTHING = (*CHECKS, "quick")
-ROWS = (("engine", "ray"), ("slow", "net"))
-"""Groups that need something: rows run side by side, the groups of a row in turn. Tests of clusters wait for much of
-their time. Clusters of the second row are in networks of their own, so that they take no port from those of the first;
-its engines, which are not, have ended when the first row comes to clusters."""
+ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
+"""Rows of what needs nothing; see ROWS."""
+ROWS = ((("engine",),), (CLUSTERS,))
+"""Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
+of its own, or takes ports that are free."""
 BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
 OTHER_ENGINES = {"sglang": "LONGBOAT_TEST_SGLANG_PYTHON", "llama.cpp": "LONGBOAT_TEST_LLAMA_CPP_PYTHON"}
@@ -99,18 +102,27 @@ def main(groups: list[str]) -> int:
     first = [group for group in chosen if group in NEEDS_NOTHING]
     then = [group for group in chosen if group not in NEEDS_NOTHING]
     started_s = time.monotonic()
-    outcomes = run_groups(first, {})
-    missing: dict[str, str] = {}
-    set_up_began_s = time.monotonic()
-    try:
-        missing = what_is_missing(then)
-    except subprocess.CalledProcessError as error:
-        outcomes.append(Outcome("set-up", False, 0.0, failures=[str(error)]))
+    with ThreadPoolExecutor(1) as beside:
+        set_up = beside.submit(set_up_for, then)
+        outcomes = run_rows(rows_of(ROWS_BEFORE, first, {}), {})
+        missing, failure, set_up_s = set_up.result()
+    if failure:
+        outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
         then = []
-    set_up_s = time.monotonic() - set_up_began_s
-    outcomes += run_rows(rows_of(then, missing), missing)
+    outcomes += run_rows(rows_of(ROWS, then, missing), missing)
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def set_up_for(chosen: list[str]) -> tuple[dict[str, str], str, float]:
+    """Install what these groups need: what is missing, the failure (empty: none), and the seconds that it took."""
+    began_s = time.monotonic()
+    missing, failure = {}, ""
+    try:
+        missing = what_is_missing(chosen)
+    except subprocess.CalledProcessError as error:
+        failure = str(error)
+    return missing, failure, time.monotonic() - began_s
 
 
 def what_is_missing(chosen: list[str]) -> dict[str, str]:
@@ -153,35 +165,45 @@ def why_not_installed(kind: str) -> str:
     return ""
 
 
-def rows_of(chosen: Sequence[str], missing: Mapping[str, str]) -> list[list[str]]:
-    """What is chosen and can run, in rows; none is empty."""
-    rows = ([group for group in row if group in chosen and group not in missing] for row in ROWS)
-    return [row for row in rows if row]
+Groups = tuple[str, ...]
+"""Groups that run as one."""
 
 
-def run_rows(rows: Sequence[Sequence[str]], missing: Mapping[str, str]) -> list[Outcome]:
+def rows_of(rows: Sequence[Sequence[Groups]], chosen: Sequence[str], missing: Mapping[str, str]) -> list[list[Groups]]:
+    """What is chosen of these rows and can run; nothing is empty."""
+    wanted = {group for group in chosen if group not in missing}
+    left = ([tuple(group for group in groups if group in wanted) for groups in row] for row in rows)
+    return [found for row in left if (found := [groups for groups in row if groups])]
+
+
+def run_rows(rows: Sequence[Sequence[Groups]], missing: Mapping[str, str]) -> list[Outcome]:
     """All groups, the rows side by side."""
     if len(rows) > 1:
-        print(f"\n── side by side, each told when it has ended: {' | '.join(map(', '.join, rows))}", flush=True)
+        names = (", ".join(map(name_of, row)) for row in rows)
+        print(f"\n── side by side, each told when it has ended: {' | '.join(names)}", flush=True)
     with ThreadPoolExecutor(max(1, len(rows))) as threads:
-        running = [threads.submit(run_groups, row, missing, is_alone=len(rows) == 1) for row in rows]
+        running = [threads.submit(run_row, row, missing, is_alone=len(rows) == 1) for row in rows]
     return [outcome for row in running for outcome in row.result()]
 
 
-def run_groups(chosen: Sequence[str], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
-    """Every group in turn; a failure does not stop the others.
+def name_of(groups: Groups) -> str:
+    return "+".join(groups)
 
-    is_alone: what tests print appears at once, and not when their group has ended
+
+def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool = True) -> list[Outcome]:
+    """Everything of the row in turn; a failure does not stop the others.
+
+    is_alone: what tests print appears at once, and not when their groups have ended
     """
     run = tempfile.mkdtemp(prefix="longboat-test-")
     env = {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
     outcomes = []
     try:
-        for group in chosen:
-            if group in CHECKS:
-                outcomes.append(run_checks(group))
+        for groups in row:
+            if groups[0] in CHECKS:
+                outcomes.append(run_checks(groups[0]))
             else:
-                outcomes.append(run_tests(group, missing, env, is_alone=is_alone))
+                outcomes.append(run_tests(groups, missing, env, is_alone=is_alone))
     finally:
         shutil.rmtree(run, ignore_errors=True)
     return outcomes
@@ -217,17 +239,21 @@ def succeeds(words: tuple[str, ...]) -> bool:
     return subprocess.run([BIN / words[0], *words[1:]], check=False).returncode == 0
 
 
-def run_tests(group: str, missing: Mapping[str, str], env: Mapping[str, str], *, is_alone: bool) -> Outcome:
+def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str], *, is_alone: bool) -> Outcome:
     """One run of pytest."""
-    marks = " and ".join([f"({TESTS[group]})", *(f"not {mark}" for mark in missing)])
+    wanted = " or ".join(f"({TESTS[group]})" for group in groups)
+    marks = " and ".join([f"({wanted})", *(f"not {mark}" for mark in missing)])
+    deadline_s = max(TEST_DEADLINE_S[group] for group in groups)
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = ["-q", "-m", marks, f"--timeout={TEST_DEADLINE_S[group]}", f"--junit-xml={report}"]
-        words += ["--durations=5", "--durations-min=10", *side_by_side(group)]
-        words += [] if group in NEEDS_NOTHING else ["--randomly-dont-reorganize"]  # a cluster's tests tell one story
-        code = (run_shown if is_alone else run_quietly)(group, words, env)
-        outcome = Outcome(group, code in (0, NO_TESTS), time.monotonic() - started_s)
+        words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
+        words += ["--durations=5", "--durations-min=10", *side_by_side(groups)]
+        words += (
+            [] if groups[0] in NEEDS_NOTHING else ["--randomly-dont-reorganize"]
+        )  # a cluster's tests tell one story
+        code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
+        outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s)
         if report.exists():
             count(report, outcome)
     if not outcome.passed and not outcome.failures:
@@ -257,10 +283,12 @@ def headline(group: str) -> str:
     return f"\n── {group}"
 
 
-def side_by_side(group: str) -> list[str]:
-    """Words for pytest-xdist. A file stays in one process: its tests may share an engine."""
-    number = SIDE_BY_SIDE.get(group, 1)
-    return [f"--numprocesses={number}", "--dist=loadfile"] if number > 1 else []
+def side_by_side(groups: Groups) -> list[str]:
+    """Words for pytest-xdist. A file stays in one process: its tests may share an engine. Files run in their order: by
+    itself, xdist would leave those with the fewest tests for the end, and they take the longest.
+    """
+    number = SIDE_BY_SIDE.get(groups, 1)
+    return [f"--numprocesses={number}", "--dist=loadfile", "--no-loadscope-reorder"] if number > 1 else []
 
 
 def count(report: Path, outcome: Outcome) -> None:
@@ -276,11 +304,11 @@ def count(report: Path, outcome: Outcome) -> None:
 
 def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, set_up_s: float) -> None:
     """The table, the time, a line for each group and each reason that was skipped, every failure, and the sum."""
-    print("\ngroup     result  passed skipped failed   seconds")
+    print("\ngroup        result  passed skipped failed   seconds")
     for item in outcomes:
         result = "ok" if item.passed else "FAILED"
         counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
-        print(f"{item.group:9} {result:7} {counts} {item.seconds:9.1f}")
+        print(f"{item.group:12} {result:7} {counts} {item.seconds:9.1f}")
     print(time_line(seconds, set_up_s))
     for group, why in missing.items():
         print(f"SKIPPED group {group}: {why}")

@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from longboat.cluster.host import choices as node_choices
+from longboat.cluster.host import ray_start
 from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, parse_labels, ray_argv, ray_env
 from longboat.cluster.host.ray_node import NodeRequest, start_local, start_node, stop_node
+from longboat.cluster.host.ray_start import NextStart
 from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
 from longboat.cluster.host.runner import backoff_s, is_final, last_words
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
@@ -262,7 +264,42 @@ def test_stop_without_a_node_says_so(run: Path) -> None:
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    assert [backoff_s(failures) for failures in (1, 2, 3, 9)] == [1.0, 2.0, 4.0, 30.0]
+    assert [backoff_s(failures) for failures in (0, 1, 2, 3, 9)] == [0.0, 1.0, 2.0, 4.0, 30.0]
+
+
+_NEXT = "import sys; print('standby' if '--standby' in sys.argv else 'plain', sys.stdin.readline() == chr(10))"
+
+
+def said(start: NextStart) -> list[str]:
+    """What the process prints that is taken."""
+    with start.take() as process:
+        assert process.stdout is not None
+        return process.stdout.read().split()
+
+
+def test_next_start_is_prepared_while_the_head_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_start, "_LOOK_EVERY_S", 0.0)
+    argv = [sys.executable, "-c", _NEXT, ray_start.__name__]
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        start = NextStart(argv, {}, f"127.0.0.1:{head.getsockname()[1]}")
+        start.look()
+        assert said(start) == ["standby", "True"]
+        head.listen()
+        start.look()
+        assert said(start) == ["plain", "False"]
+
+
+def test_next_start_is_given_up_once_the_head_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_start, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(ray_start, "_KEPT_S", -1.0)
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        start = NextStart([sys.executable, "-c", _NEXT, ray_start.__name__], {}, f"127.0.0.1:{head.getsockname()[1]}")
+        start.look()
+        head.listen()
+        start.look()
+        assert said(start) == ["plain", "False"]
 
 
 def test_slow_start_is_tried_again_and_a_wrong_one_is_not() -> None:

@@ -19,6 +19,7 @@ class Load:
     """Clients that ask for one stream after the other, of different prompts, until the block is left.
 
     apart_s: between the first requests of two clients, so that answers do not end together
+    pause_s: between two requests of a client; may be set at any time, so that engines start with less work beside them
     more: what requests ask for besides; those of every second client draw by a seed
     wrong: what was not as it should be; num_streams: how many were asked for
     others: whole answers with another text than the quiet fleet's: the client's number and the text; also in wrong
@@ -30,6 +31,7 @@ class Load:
     max_tokens: int = 60
     timeout_s: float = 60.0
     apart_s: float = 0.0
+    pause_s: float = 0.0
     more: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
@@ -83,6 +85,7 @@ class Load:
                 self.wrong.append(f"{prompt}: {error.code} {error.read()[:300]!r}")
             except (OSError, AssertionError, ValueError) as error:
                 self.wrong.append(f"{prompt}: {error!r}")
+            self._over.wait(self.pause_s)
 
 
 def _whole_text(documents: list[dict[str, Any]], max_tokens: int) -> str:

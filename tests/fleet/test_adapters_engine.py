@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 NUM_ADAPTERS, NUM_CLIENTS, MAX_TOKENS = 20, 6, 48
+PAUSE_S = 2.0
+"""Between a client's requests while a replica starts."""
 NAMES = tuple(f"ad{number}" for number in range(NUM_ADAPTERS))
 FLEET = """name: t
 models:
@@ -43,6 +45,7 @@ class Clients:
     alone: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     num_streams: int = 0
+    pause_s: float = 0.0  # between two requests of a client
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -99,6 +102,7 @@ class Clients:
             except (OSError, AssertionError, ValueError) as error:
                 self.wrong.append(f"{key}: {error!r}")
             self.num_streams += 1
+            self._over.wait(self.pause_s)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +143,9 @@ def test_answers_are_right_while_adapters_come_and_go_and_replicas_die(up: Fleet
         up.must("adapters", "remove", "late")
         assert up.ask("late")[0] == 404
         for replica in before:
+            clients.pause_s = PAUSE_S
             kill(up, replica)
+            clients.pause_s = 0.0
             clients.wait_for(NUM_CLIENTS)
     finally:
         clients.end()

@@ -20,6 +20,8 @@ COMMON = f"source: 'builtin:tiny', {ENGINE}, context: 512, resources: {{cpus: 1}
 ONE = f"  - {{name: one, {COMMON}, placement: {{labels: {{host: a}}}}}}\n"
 SPLIT = f"  - {{name: split, {COMMON}, split: {{pipeline: 2, layers: [1, 3]}}, replicas: 2}}\n"
 NUM_CLIENTS = 50
+PAUSE_S = 2.0
+"""Between a client's requests while gangs start."""
 
 
 class TwoHosts:
@@ -93,6 +95,9 @@ def test_streams_of_gangs_that_lose_processes_go_on_in_others(two: TwoHosts) -> 
     url = f"http://127.0.0.1:{two.fleet.local_port}"
     with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
         for number, program in ((0, "launcher"), (0, "llama-server"), (1, "ggml-rpc-server")):
+            clients.pause_s, began = 0.0, clients.num_streams
+            wait_until("streams run", lambda began=began: clients.num_streams >= began + NUM_CLIENTS // 2)
+            clients.pause_s = PAUSE_S
             gang = two.whole()[0]
             two.kill(gang["ranks"][number], program)
             wait_until(f"the gang without {program} is gone", lambda g=gang: g["replica"] not in names(two), 60)
@@ -108,11 +113,16 @@ def names(two: TwoHosts) -> list[str]:
 def test_a_cut_link_ends_the_gangs_without_a_wrong_answer_and_they_come_back(two: TwoHosts) -> None:
     gangs = [f"split/{name}" for name in names(two)]
     url = f"http://127.0.0.1:{two.fleet.local_port}"
-    with Load(url, "split", num_clients=8, max_tokens=100, timeout_s=60.0, more={"ignore_eos": True}) as clients:
+    with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
+        wait_until("streams run", lambda: clients.num_streams >= NUM_CLIENTS)
+        clients.pause_s = PAUSE_S
         two.lab.cut(two.lab.hosts[1])
         wait_until("no process of a gang is left", lambda: not any(map(two.processes, gangs)), 60)
         assert text(two.fleet, "one", "Many rowers")
         two.lab.restore(two.lab.hosts[1])
-        wait_until("the model answers again", lambda: two.fleet.answers("split"), 120)
-    assert not [wrong for wrong in clients.wrong if "another text" in wrong]
+        took_s = wait_until("the model answers again", lambda: two.fleet.answers("split"), 120)
+        print(f"answers {took_s:.1f} s after the link is back")
+        began = clients.num_streams
+        wait_until("more streams run", lambda: clients.num_streams >= began + NUM_CLIENTS)
+    assert clients.wrong == []
     assert text(two.fleet, "split", "Many rowers") == text(two.fleet, "one", "Many rowers")

@@ -28,6 +28,8 @@ MODEL = (
     "resources: {cpus: 0.5}}\n"
 )
 QUESTION = "What is your name?"
+PAUSE_S = 2.0
+"""Between a client's requests while replicas start."""
 SCHEMA = {"type": "object", "properties": {"oars": {"type": "integer"}}, "required": ["oars"]}
 GRAMMAR = {"type": "json_schema", "json_schema": {"name": "boat", "schema": SCHEMA}}
 
@@ -94,6 +96,8 @@ def test_streams_of_the_other_engines_outlive_them_too(up: FleetLab) -> None:
         victims = {name: up.replicas(name)[0]["ranks"][0]["pid"] for name in ("v", "l")}
         for pid in victims.values():
             os.kill(pid, 9)
+        for load in loads:
+            load.pause_s = PAUSE_S
         wait_until("both are back", lambda: all(_is_other(up, name, pid) for name, pid in victims.items()), 240)
     assert [load.wrong for load in loads] == [[], []]
 
@@ -109,11 +113,13 @@ def test_streams_outlive_their_replica(up: FleetLab) -> None:
     with Load(url, "s", num_clients=4, max_tokens=300, timeout_s=240.0, more=long) as clients:
         for _ in range(2):
             wait_until("two replicas serve", lambda: len(up.replicas("s")) == 2, 240)
+            clients.pause_s = 0.0
             began = clients.num_streams
             wait_until("streams run", lambda began=began: clients.num_streams > began + 2)
             victim = up.replicas("s")[0]["ranks"][0]["pid"]
             os.kill(victim, 9)
             wait_until("it is gone", lambda victim=victim: victim not in _pids(up), 60)
+            clients.pause_s = PAUSE_S
     assert clients.wrong == []
     assert num_resumed(up.local_port) > before
 

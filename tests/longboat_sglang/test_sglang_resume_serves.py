@@ -11,6 +11,8 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -192,3 +194,22 @@ def test_key_is_in_no_log(engines: tuple[str, str], tmp_path_factory: pytest.Tem
     logs = list(tmp_path_factory.getbasetemp().glob("replicas*/*.log"))
     assert logs
     assert not any(KEY in log.read_text(errors="replace") for log in logs)
+
+
+def test_penalties_outlive_a_cache_that_is_full(sglang_node: SglangNode, tmp_path: Path) -> None:
+    """SGLang takes running requests back then, and computes them again with the tokens that they have."""
+    small = ("--max-total-tokens", "1024", "--schedule-conservativeness", "0.1")
+    plan = replace(plan_on_loopback(sglang_node.tiny, pipeline=1, num_nodes=1), extra_args=small)
+    path, body = KINDS["chat penalties"]
+    bodies = [
+        body | {"messages": [{"role": "user", "content": f"Tell me of {number} ships."}], "max_tokens": 150}
+        for number in range(8)
+    ]
+    log = tmp_path / "replica.log"
+    with sglang_node.running(plan, log) as url, ThreadPoolExecutor(len(bodies)) as threads:
+        ask = partial(journalled, url, path, seed=SEED, key=KEY)
+        alone = [ask(body | {"min_tokens": 140}).ids for body in bodies]
+        busy = list(threads.map(lambda body: ask(body | {"min_tokens": 140}).ids, bodies))
+    assert "Retract requests" in log.read_text()
+    assert all(alone)
+    assert busy == alone

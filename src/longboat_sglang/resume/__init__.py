@@ -24,13 +24,15 @@ def install(log: Callable[[str], None]) -> None:
     if os.environ.get(SWITCH) == "0":
         STATE.journal_problem = STATE.replay_problem = f"{SWITCH}=0 turns it off"
         return
-    from longboat_sglang.resume import front_end, replay, seeds
+    from longboat_sglang.resume import front_end, penalties, replay, seeds
 
     STATE.engine = f"sglang {_version()}"
     STATE.journal_problem = _tried(front_end.install)
     STATE.replay_problem = STATE.journal_problem or _tried(replay.install)
     if problem := _tried(seeds.install):
         log(f"seeds may draw other tokens beside other requests: this SGLang's code differs ({problem})")
+    if problem := _tried(penalties.install):
+        log(f"penalties may act otherwise in other processes: this SGLang's code differs ({problem})")
     if STATE.replay_problem:
         log(f"resuming streams is off: this SGLang's code differs ({STATE.replay_problem})")
 

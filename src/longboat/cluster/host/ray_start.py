@@ -1,22 +1,31 @@
 """Runs ``ray start`` with more patience: Ray gives its raylet 30 s to register, too few on a very busy machine.
 
-usage: python -m longboat.cluster.host.ray_start WORDS OF ray start
+usage: python -m longboat.cluster.host.ray_start [--standby] WORDS OF ray start
+
+With ``--standby`` it loads Ray and waits for a line on its input; it ends without one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from longboat.cluster.host.ray_processes import child_named
 
-__all__ = ("main", "patient")
+__all__ = ("NextStart", "can_connect", "main", "patient")
 
 PATIENCE_S = 240.0
 PAUSE_S = 0.5
+STANDBY = "--standby"
+_CONNECT_S = 0.5
+_LOOK_EVERY_S = 2.0
+_KEPT_S = 30.0
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -44,6 +53,73 @@ def patient(
     return find_patiently
 
 
+def can_connect(address: str, timeout_s: float) -> bool:
+    """Return whether something listens at ``HOST:PORT``."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=timeout_s):
+        return True
+    return False
+
+
+class NextStart:
+    """The next ``ray start`` of a worker, prepared while the head cannot be reached: Ray ends such a node when the link
+    returns, and takes seconds to load.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], head: str) -> None:
+        """head: ``HOST:PORT``; empty on the head itself, where nothing is prepared"""
+        self._argv = argv
+        self._env = {**os.environ, **env}
+        self._head = head
+        self._prepared: subprocess.Popen[str] | None = None
+        self._looked_at_s = self._away_at_s = 0.0
+
+    def look(self) -> None:
+        """Prepare the start where the head is away; give it up where the head has been back for a while."""
+        now_s = time.monotonic()
+        if not self._head or now_s - self._looked_at_s < _LOOK_EVERY_S:
+            return
+        self._looked_at_s = now_s
+        if not can_connect(self._head, _CONNECT_S):
+            self._away_at_s = now_s
+            if self._prepared is None:
+                words = list(self._argv)
+                at = words.index(__name__) + 1
+                self._prepared = self._popen([*words[:at], STANDBY, *words[at:]], stdin=subprocess.PIPE)
+        elif now_s - self._away_at_s > _KEPT_S:
+            self.end()
+
+    def take(self) -> subprocess.Popen[str]:
+        """Start Ray, from the prepared process where there is one."""
+        process, self._prepared = self._prepared, None
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.write("\n")
+                process.stdin.close()
+                return process
+            with process:
+                process.kill()
+        return self._popen(self._argv, stdin=subprocess.DEVNULL)
+
+    def end(self) -> None:
+        """End what was prepared."""
+        process, self._prepared = self._prepared, None
+        if process is not None:
+            with process:
+                process.kill()
+
+    def _popen(self, argv: Sequence[str], stdin: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            argv,
+            env=self._env,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+
 def main() -> None:
     """Be ``ray start`` with the words of the command line."""
     from ray._private import services
@@ -51,7 +127,12 @@ def main() -> None:
 
     own = os.getpid()
     services.get_node = patient(services.get_node, lambda: child_named(own, "raylet") is not None)
-    sys.argv = ["ray", "start", *sys.argv[1:]]
+    words = sys.argv[1:]
+    if words[:1] == [STANDBY]:
+        del words[0]
+        if not sys.stdin.readline():
+            return
+    sys.argv = ["ray", "start", *words]
     scripts.main()
 
 

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longboat.cluster.host.ray_processes import all_pids, child_named, end_processes_of_ray
+from longboat.cluster.host.ray_start import NextStart, can_connect
 from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
 from longboat.core.errors import ClusterError
 from longboat.engines.launch.process import keeper_path
@@ -35,7 +35,7 @@ _TOO_SLOW = "timed out during startup"
 _MAX_SLOW_STARTS = 3
 _POLL_S = 0.2
 _GRACE_S = 10.0
-_STEADY_S = 60.0
+_STEADY_S = 30.0
 _MAX_BACKOFF_S = 30.0
 _REAP_DEADLINE_S = 30.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -43,8 +43,8 @@ _LOG_HEAD = re.compile(r"^\[?\d{4}-\d\d-\d\d \S+\s+(?:\w+ )?(?:[\w.]+:\d+ -- )?"
 
 
 def backoff_s(num_failures: int) -> float:
-    """Pause before start number ``num_failures`` + 1: 1, 2, 4 … 30 s."""
-    return min(_MAX_BACKOFF_S, 2.0 ** max(0, num_failures - 1))
+    """Pause before the start after this many failures in a row: 0, 1, 2, 4 … 30 s."""
+    return min(_MAX_BACKOFF_S, 2.0 ** (num_failures - 1)) if num_failures else 0.0
 
 
 def is_final(words: str, num_failures: int) -> bool:
@@ -81,8 +81,7 @@ class _Run:
 class _Runner:
     def __init__(self, record: ClusterRecord, argv: list[str], env: Mapping[str, str]) -> None:
         self._record = record
-        self._argv = argv
-        self._env = env
+        self._next = NextStart(argv, env, record.gcs_address if record.role == "worker" else "")
         self._is_stopping = False
 
     def stop(self, *_: object) -> None:
@@ -101,7 +100,7 @@ class _Runner:
                 was_up = True
             if self._asked_to_stop():
                 break
-            num_failures = 1 if was_up and time.monotonic() - begin_s > _STEADY_S else num_failures + 1
+            num_failures = 0 if was_up and time.monotonic() - begin_s > _STEADY_S else num_failures + 1
             words = last_words(tuple(run.lines))
             if not was_up and is_final(words, num_failures):
                 self._tell("failed", words)
@@ -110,19 +109,12 @@ class _Runner:
             self._end_leftovers()
             self._rest(backoff_s(num_failures))
             self._wait_for_cluster()
+        self._next.end()
         return 0
 
     def _live(self) -> _Run:
         """Start Ray, follow it to its end, and leave nothing of it."""
-        process = subprocess.Popen(
-            self._argv,
-            env={**os.environ, **self._env},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        process = self._next.take()
         run = _Run(process)
         threading.Thread(target=run.read, daemon=True).start()
         raylet: int | None = None
@@ -132,6 +124,7 @@ class _Runner:
                 self._tell("up", "")
             if raylet is not None and not born_ticks(raylet):
                 process.kill()  # there is nothing left to end gently, and Ray takes its time
+            self._next.look()
             time.sleep(_POLL_S)
         _end(process)
         time.sleep(_POLL_S)  # the reader takes in the last lines
@@ -149,9 +142,8 @@ class _Runner:
 
     def _wait_for_cluster(self) -> None:
         """Wait for the head, as a worker: Ray itself would give up."""
-        host, _, port = self._record.gcs_address.rpartition(":")
         while self._record.role == "worker" and not self._is_stopping:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2.0):
+            if can_connect(self._record.gcs_address, 2.0):
                 return
             time.sleep(1.0)
 

@@ -161,7 +161,7 @@ class Session:
         except ClusterError:
             return None
 
-    def expect(self, document: str, timeout_s: float = 60.0) -> None:
+    def expect(self, document: str, timeout_s: float = 180.0) -> None:
         """Wait until the controller has taken over ``document``.
 
         Raises ClusterError when it has not after ``timeout_s``, ControllerFailedError as soon as it never will.
