@@ -60,3 +60,22 @@ async def test_what_a_new_gateway_is_told_is_what_engines_hold(
     await eventually(lambda: len(index) > 0, "names came")
     other = await connect(second)
     assert {(await other.post(document)).headers["x-longboat-replica"] for _ in range(4)} == {home}
+
+
+async def test_what_engines_tell_is_in_the_account_of_the_request(
+    pair: list[Engine], make_gateway: Any, connect: Any
+) -> None:
+    gateway = await gateway_of(make_gateway, pair)
+    client = await connect(gateway)
+    feeds = gateway.state.feeds
+    await eventually(lambda: len(feeds) == 2 and all(feed.is_live for feed in feeds.values()), "feeds are heard")
+    document = turn("a long story " + "told again " * 400)
+    await client.post(document)
+    request_id = (await client.post(document)).headers["x-request-id"]
+    choice = (await client.get(f"/admin/v1/requests/{request_id}")).json()["routing"]["choice"]
+    assert choice["expected"]["cached_tokens"] > 0
+    (row,) = [row for row in choice["candidates"] if row["chosen"]]
+    assert "prefill_s" in row
+    routes = (await client.get("/admin/v1/routes")).json()["routes"]
+    assert all(row["tells"] for row in routes)
+    assert sum(row["hits"]["requests"] for row in routes) >= 2

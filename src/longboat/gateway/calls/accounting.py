@@ -238,6 +238,9 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
     request = call.request
     received_s = request.received_s
     usage = call.measured() or _UNKNOWN
+    cached_tokens = usage.cached_tokens
+    if cached_tokens is None and call.routed is not None:
+        cached_tokens = call.routed.found_tokens
     fields = (
         request.request_id,
         call.tenant.name,
@@ -258,7 +261,7 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         call.bytes_out,
         usage.prompt_tokens,
         usage.completion_tokens,
-        usage.cached_tokens,
+        cached_tokens,
         call.decisions,
         call.routed,
     )

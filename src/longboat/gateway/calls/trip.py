@@ -29,17 +29,17 @@ _MAX_TOLD: Final = 4096
 class Trip:
     """One request at one replica, from the moment that it was sent to the moment that it left."""
 
-    __slots__ = ("_depth", "_router", "cached_tokens", "num_output_tokens", "prompt", "tag")
+    __slots__ = ("_depth", "_router", "num_output_tokens", "prompt", "routed", "tag")
 
-    def __init__(self, router: Router, prompt: Prompt, key: str, *, tag: int, depth: int, cached_tokens: int) -> None:
-        """key: of the replica; depth, cached_tokens: leading blocks and tokens that it is expected to have"""
+    def __init__(self, router: Router, routed: Routed, key: str, *, tag: int = 0, depth: int = 0) -> None:
+        """key: of the replica; depth: leading blocks that it is expected to have"""
         self._router = router
-        self.prompt = prompt
+        self.routed = routed
+        self.prompt = routed.prompt
         self.tag = tag  # by which the engine tells about it; 0: it does not
         self._depth = depth
-        self.cached_tokens: int | None = None  # by the engine's count; None: unknown yet
         self.num_output_tokens = 0
-        router.sent(prompt, key, cached_tokens=cached_tokens, now_s=time.monotonic())
+        router.sent(self.prompt, key, cached_tokens=routed.expected_cached_tokens, now_s=time.monotonic())
 
     def header(self) -> bytes:
         """Return the header line that names its blocks to the engine; empty where that tells nothing about them."""
@@ -49,7 +49,7 @@ class Trip:
 
     def first_token(self, now_s: float) -> None:
         """Note that the first token came."""
-        self._router.first_token(self.prompt, cached_tokens=self.cached_tokens, now_s=now_s)
+        self._router.first_token(self.prompt, cached_tokens=self.routed.found_tokens, now_s=now_s)
 
     def progressed(self, output_tokens: int) -> None:
         """Note how many tokens of output there are."""
@@ -73,20 +73,18 @@ class Trips:
         self._told: OrderedDict[int, Trip] = OrderedDict()  # by tag
         self._tag = int.from_bytes(os.urandom(4)) << 32  # those of other processes begin elsewhere
 
-    def begin(self, router: Router, prompt: Prompt, upstream: Upstream, *, cached_tokens: int) -> Trip:
+    def begin(self, router: Router, routed: Routed, upstream: Upstream) -> Trip:
         """Count a request at a replica."""
-        key, feed = upstream.key, self.feeds.get(upstream.key)
+        key, prompt, feed = upstream.key, routed.prompt, self.feeds.get(upstream.key)
         if not prompt.blocks:
-            return Trip(router, prompt, key, tag=0, depth=0, cached_tokens=cached_tokens)
+            return Trip(router, routed, key)
         if feed is None or not feed.is_live:
-            trip = Trip(router, prompt, key, tag=0, depth=0, cached_tokens=cached_tokens)
+            trip = Trip(router, routed, key)
             self._give_up(router, key, self._placed.setdefault(key, PlacedPrompts()).sent(prompt))
             return trip
         self._tag += 1
         depth = router.depth_of(prompt, key)
-        trip = self._told[self._tag] = Trip(
-            router, prompt, key, tag=self._tag, depth=depth, cached_tokens=cached_tokens
-        )
+        trip = self._told[self._tag] = Trip(router, routed, key, tag=self._tag, depth=depth)
         if len(self._told) > _MAX_TOLD:
             self._told.popitem(last=False)
         return trip
@@ -129,4 +127,4 @@ class Trips:
         """Take what one request found cached."""
         trip = self._told.pop(tag, None)
         if trip is not None:
-            trip.cached_tokens = cached_tokens
+            trip.routed.found_tokens = cached_tokens

@@ -65,7 +65,7 @@ class Selection:
         router, routed = self._router(call.pool), call.routed
         if router is None or routed is None:
             return None
-        return self._state.trips.begin(router, routed.prompt, engine, cached_tokens=routed.expected_cached_tokens)
+        return self._state.trips.begin(router, routed, engine)
 
     def _router(self, model: str) -> Router | None:
         call = self._call

@@ -19,7 +19,7 @@ _MAX_ROWS = 16  # of a timeline: the replicas that cost least, and the chosen on
 class Routed:
     """One decision. It refers to what the policy computed; nothing is copied for a request."""
 
-    __slots__ = ("at_s", "choice", "keys", "policy", "prompt", "terms")
+    __slots__ = ("at_s", "choice", "found_tokens", "keys", "policy", "prompt", "terms")
 
     def __init__(self, choice: Choice, keys: list[str], router: Router, prompt: Prompt, at_s: float) -> None:
         self.choice = choice
@@ -28,6 +28,7 @@ class Routed:
         self.terms = router.policy.terms  # names of the columns of a row
         self.prompt = prompt
         self.at_s = at_s  # monotonic
+        self.found_tokens: int | None = None  # cached ones, as the engine tells beside its answer; None: it does not
 
     @property
     def expected_cached_tokens(self) -> int:
