@@ -58,6 +58,10 @@ bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick 
 bench-index: venv  ## measure the index of prefixes: events, memory, and a decision beside a copy of the same bytes
 	@$(VENV)/bin/python benchmarks/bench_index.py $(ARGS)
 
+.PHONY: bench-reuse
+bench-reuse: venv  ## measure what prefix-aware routing saves on real vLLM, beside round robin and the twin
+	@$(VENV)/bin/python benchmarks/bench_reuse.py $(ARGS)
+
 .PHONY: bench-routing
 bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
 	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)

@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -55,18 +56,22 @@ def real_engine(folder: Path, context_tokens: int, cache_bytes: int) -> Iterator
 
 
 @contextmanager
-def gateway(urls: Sequence[str]) -> Iterator[str]:
-    """The address of a gateway in front of engines, which ends with the block."""
+def gateway(urls: Sequence[str], policy: str = "least_requests") -> Iterator[str]:
+    """The address of a gateway in front of engines, which ends with the block. policy: of its routing"""
     port = free_port()
-    words = [sys.executable, "-m", "longboat.cli.app", "gateway", "run", "--port", str(port)]
+    settings = {
+        "upstreams": [{"model": MODEL, "url": url} for url in urls],
+        "gateway": {"port": port, "routing": {"policy": policy}},
+    }
     start = "from longboat.cli.app import main; main()"
-    words = [sys.executable, "-c", start, *words[3:]]
-    for url in urls:
-        words += ["--upstream", f"{MODEL}={url}"]
-    with _processes([words]):
-        address = f"http://127.0.0.1:{port}"
-        wait_until_well(address, "/v1/models", MODEL)
-        yield address
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(json.dumps(settings))
+        file.flush()
+        words = [sys.executable, "-c", start, "gateway", "run", "--config", file.name]
+        with _processes([words]):
+            address = f"http://127.0.0.1:{port}"
+            wait_until_well(address, "/v1/models", MODEL)
+            yield address
 
 
 @contextmanager

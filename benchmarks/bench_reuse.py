@@ -1,0 +1,137 @@
+"""Conversations on several real vLLM engines, routed by cost and in turn: what caches save, and what was foreseen.
+
+The engines serve the built-in model on processors. For each policy they start again and get the same conversations with
+shared system prompts through a real gateway. Printed: the share of prompt tokens that engines found cached, the share
+that the index expected, TTFT, the ratio of both policies, and the ratio that the twin predicts for the same requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bench_twin import VLLM_CACHE_BYTES, VLLM_CONTEXT, VLLM_LIMITS, calibrate, twin_of
+from real_engine import bench
+from twin_stand import MODEL, Seen, gateway, play
+
+from longboat.routing.policies.registry import policy_of
+from longboat.simulator.fleet.simulation import simulate
+from longboat.simulator.results.result import quantiles
+from longboat.simulator.traces.sessions import Sessions, generate_sessions
+from longboat.simulator.traces.trace_request import TraceRequest
+
+POLICIES = ("round_robin", "cost")
+FEED_WAIT_S = 3.0
+
+
+@contextmanager
+def engines(folder: Path, count: int) -> Iterator[list[str]]:
+    """Addresses of real engines with empty caches, which end with the block."""
+    with ExitStack() as stack:
+        node = stack.enter_context(bench(folder))
+        running = [
+            stack.enter_context(node.running("builtin:tiny", context_tokens=VLLM_CONTEXT, cache_bytes=VLLM_CACHE_BYTES))
+            for _ in range(count)
+        ]
+        yield [one.api.url for one in running]
+
+
+def load_of(count: int, seed: int, rate: float) -> list[TraceRequest]:
+    """Conversations of several turns, with shared system prompts."""
+    settings = Sessions(
+        rate=rate, systems=4, system=1200, turns=5.0, user=150, output=24, think=3.0, block=16, longest=3600
+    )
+    requests = list(islice(generate_sessions(settings, seed), count))
+    for request in requests:  # engines write other tokens than the trace names
+        request.answer_blocks, request.answer_ends = b"", ()
+    return requests
+
+
+def hits_of(url: str) -> dict[str, int]:
+    """The sums of all replicas: prompt tokens, cached ones, expected ones."""
+    with urllib.request.urlopen(f"{url}/admin/v1/routes", timeout=10) as answer:  # noqa: S310
+        rows = json.loads(answer.read())["routes"]
+    return {name: sum(row["hits"][name] for row in rows) for name in rows[0]["hits"]}
+
+
+def measured(policy: str, count: int, requests: Sequence[TraceRequest]) -> tuple[list[Seen], dict[str, int]]:
+    """Play the requests on fresh engines by one policy."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        engines(Path(folder), count) as urls,
+        gateway(urls, policy=policy) as url,
+    ):
+        time.sleep(FEED_WAIT_S)
+        seen = asyncio.run(play(url, requests))
+        time.sleep(1.0)
+        return seen, hits_of(url)
+
+
+def run(count: int, num_requests: int, seed: int, rate: float) -> dict[str, Any]:
+    """Calibrate once, then measure and simulate each policy."""
+    requests = load_of(num_requests, seed, rate)
+    with tempfile.TemporaryDirectory() as folder, engines(Path(folder), 1) as urls, gateway(urls) as url:
+        step, request_s = asyncio.run(calibrate(url, seed))
+    rows: dict[str, Any] = {}
+    for policy in POLICIES:
+        seen, hits = measured(policy, count, requests)
+        fleet = replace(twin_of(["x"] * count, VLLM_LIMITS, step, request_s), slots=VLLM_LIMITS.max_num_seqs)
+        twin = simulate(fleet, iter(requests), lambda name=policy: policy_of(name), seed=seed)  # type: ignore[misc]
+        rows[policy] = {
+            "model": MODEL,
+            "requests": len(seen),
+            "ttft_ms": {"mean": mean(one.ttft_s for one in seen) * 1e3, **_quantiles([one.ttft_s for one in seen])},
+            "twin_ttft_ms": {"mean": mean(twin.ttft_s) * 1e3, **_quantiles(twin.ttft_s)},
+            "cached_share": hits["cached_tokens"] / max(1, hits["prompt_tokens"]),
+            "expected_share": hits["expected_tokens"] / max(1, hits["prompt_tokens"]),
+            "right_share_of_expected": hits["right_tokens"] / max(1, hits["expected_tokens"]),
+        }
+    first, ours = rows[POLICIES[0]], rows[POLICIES[1]]
+    ratio = ours["ttft_ms"]["mean"] / first["ttft_ms"]["mean"]
+    foreseen = ours["twin_ttft_ms"]["mean"] / first["twin_ttft_ms"]["mean"]
+    return {"replicas": count, "policies": rows, "ratio": ratio, "twin_ratio": foreseen, "off": ratio / foreseen - 1.0}
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    p50, p99 = quantiles(values, (0.5, 0.99))
+    return {"p50": p50 * 1e3, "p99": p99 * 1e3}
+
+
+def main() -> None:
+    """Print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--requests", type=int, default=120)
+    parser.add_argument("--rate", type=float, default=0.3, help="conversations that begin each second")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = run(options.replicas, options.requests, options.seed, options.rate)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    for policy, row in found["policies"].items():
+        print(
+            f"{policy}: cached {row['cached_share']:.1%}, expected {row['expected_share']:.1%} "
+            f"({row['right_share_of_expected']:.1%} of it found), "
+            f"TTFT mean {row['ttft_ms']['mean']:.0f} ms (twin {row['twin_ttft_ms']['mean']:.0f}), "
+            f"p50 {row['ttft_ms']['p50']:.0f}, p99 {row['ttft_ms']['p99']:.0f}"
+        )
+    print(
+        f"cost / round_robin: {found['ratio']:.2f}; by the twin {found['twin_ratio']:.2f}; off by {found['off']:+.0%}"
+    )
+
+
+if __name__ == "__main__":
+    main()
