@@ -113,8 +113,7 @@ def test_a_slow_replica_gets_less_once_its_first_tokens_say_so() -> None:
     for number in range(60):
         now_s = float(number * 10)
         pair = [prompt(f"{number}{half}", chr(0x200 + 2 * number + half) * 20) for half in (0, 1)]
-        for wanted in pair:
-            places.append(fleet.send(wanted, now_s=now_s))
+        places += [fleet.send(wanted, now_s=now_s) for wanted in pair]
         free_s = {"replica-0": now_s, "replica-1": now_s}
         for wanted, place in zip(pair, places[-2:], strict=True):
             free_s[place] += 1.024 / speeds[place]
@@ -166,3 +165,14 @@ def test_without_samples_the_seed_speaks() -> None:
     assert learned.seconds(Work(10_000, 10_000)) == pytest.approx(0.7)
     learned.learn(Work(10_000, 10_000), 0.7)
     assert learned.seconds(Work(10_000, 10_000)) == pytest.approx(0.7, rel=0.05)
+
+
+def test_a_popular_prefix_reaches_idle_replicas_though_a_copy_costs_its_first_request_more() -> None:
+    fleet = Fleet(Cost(SEED), 4)
+    places = []
+    for number in range(400):
+        now_s = number * 0.02
+        wanted = prompt(f"r{number}", "a" * 12 + chr(0x100 + number))
+        places.append(fleet.send(wanted, now_s=now_s))
+        fleet.router.first_token(wanted, cached_tokens=None, now_s=now_s + 0.06)
+    assert min(places.count(endpoint.key) for endpoint in fleet.endpoints) >= 8

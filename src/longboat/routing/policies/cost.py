@@ -194,7 +194,7 @@ class Cost:
         """Count its prefill as work that the replica has to do."""
         queue = self._queue(replica, now_s)
         work = Work(max(0, prompt.num_tokens - cached_tokens), prompt.num_tokens, replica.decode_tokens)
-        seconds = queue.pace * self.prefill_time.queued_s(work)
+        seconds = queue.pace * self.prefill_time.seconds(work)
         queue.add(prompt.key, work, prompt.num_tokens, seconds, now_s)
         self._store(queue, work.tokens, now_s)
         self._uncached += _UNCACHED_STEP * (work.tokens / max(1, prompt.num_tokens) - self._uncached)

@@ -81,10 +81,6 @@ class PrefillTime:
             + work.resident * self.resident_s
         )
 
-    def queued_s(self, work: Work) -> float:
-        """Return how much longer those behind it wait for it. They share the step that it begins with."""
-        return work.tokens * self.token_s + work.context * self.token_context_s
-
     def learn(self, work: Work, seconds: float) -> None:
         """Take a measured time."""
         terms = [work.requests, work.tokens, work.context, work.resident]
