@@ -51,10 +51,13 @@ class VllmNode:
         return ensure("builtin:tiny", self.folder)
 
     async def start(self, plan: GangPlan, rank: int, log: Path, *, plain: bool = False) -> RankProcess:
-        """Start one rank of the gang; it ends when it is closed."""
+        """Start one rank of the gang; it ends when it is closed, and its temporary files go with it."""
+        run = self.folder / "run"
+        run.mkdir(mode=0o700, exist_ok=True)
+        tags = {"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)}
         return await start_rank(
             self.adapter.command(plan, rank, self.environment, self.overlay),
-            env_tags={"LONGBOAT_GANG": f"{plan.model}/{plan.replica}", "LONGBOAT_GENERATION": str(plan.generation)},
+            env_tags={**tags, "LONGBOAT_RUN": str(run)},
             log_path=log,
             zygote=None if plain else self.zygote,
         )

@@ -68,7 +68,8 @@ def _with_events(create_engine_config: Any) -> Any:
 
         config = create_engine_config(*args, **kwargs)
         if config.kv_events_config is None and _may_tell(config):
-            folder = tempfile.mkdtemp(prefix=f"{_SOCKET}-")  # mode 0700
+            # mode 0700; in the rank's own folder, where it has one, whatever was cached before the fork
+            folder = tempfile.mkdtemp(prefix=f"{_SOCKET}-", dir=os.environ.get("TMPDIR"))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             config.kv_events_config = KVEventsConfig(
                 enable_kv_cache_events=True,
