@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 
 from twin_stand import Seen, ask, fake_engines, gateway, play, real_engine
 
@@ -90,16 +91,24 @@ async def calibrate(url: str, seed: int) -> tuple[StepTime, float]:
 async def _decode_rows(
     url: str, count: int, draw: Callable[[int], list[int]]
 ) -> list[tuple[tuple[float, ...], float, float]]:
-    """Measure steps of ``count`` sequences with short and with long contexts."""
+    """Measure steps of ``count`` sequences with short and with long contexts, by what more tokens take.
+
+    Times between tokens say less: a client or a server that is late passes several on at once.
+    """
     rows = []
     for tokens in (64, 1024):
         prompts = [draw(tokens) for _ in range(count)]
-        await asyncio.gather(*(ask(url, ids, 2) for ids in prompts))  # their prompts are cached then
-        seen = await asyncio.gather(*(ask(url, ids, OUTPUT) for ids in prompts))
-        # Means: a client that reads late sees several tokens at once.
-        step_s = statistics.median(statistics.mean(one.gaps_s) for one in seen)
+        await _wall_s(url, prompts, 2)  # they are cached then
+        found = [(await _wall_s(url, prompts, 2 + OUTPUT) - await _wall_s(url, prompts, 2)) for _ in range(ROUNDS)]
+        step_s = max(1e-4, statistics.median(found) / OUTPUT)
         rows.append(((1.0, float(count), float(count * (tokens + OUTPUT // 2))), step_s, step_s))
     return rows
+
+
+async def _wall_s(url: str, prompts: Sequence[Sequence[int]], output_tokens: int) -> float:
+    began_s = perf_counter()
+    await asyncio.gather(*(ask(url, ids, output_tokens) for ids in prompts))
+    return perf_counter() - began_s
 
 
 def _fresh(seed: int) -> Callable[[int], list[int]]:
