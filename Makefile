@@ -25,7 +25,7 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 	@printf '%s\n' "$(CURDIR)" > $@
 
 # What a request runs through is compiled when Longboat is installed, and here when a source is newer.
-$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/_native.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
+$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/*.c routing/prefixes/*.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
 	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
 	@touch $@
 
@@ -54,6 +54,10 @@ bench-head-loss: venv  ## lose the cluster's head for AWAY_S (600) seconds under
 bench-gateway: venv  ## measure the gateway beside other proxies; ARGS="--quick --part proxies" chooses
 	@$(VENV)/bin/python benchmarks/bench_gateway.py $(ARGS)
 
+.PHONY: bench-index
+bench-index: venv  ## measure the index of prefixes: events, memory, and a decision beside a copy of the same bytes
+	@$(VENV)/bin/python benchmarks/bench_index.py $(ARGS)
+
 .PHONY: bench-routing
 bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
 	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)
@@ -65,6 +69,10 @@ bench-prediction: venv  ## compare predictions with measured rows: DATA=ROWS.csv
 .PHONY: bench-plan
 bench-plan: venv engine  ## compare the planner with real engines on this machine; ARGS="--part single|network --json FILE"
 	@$(VENV)/bin/python benchmarks/bench_plan.py $(ARGS)
+
+.PHONY: bench-twin
+bench-twin: venv engine  ## compare the simulation with engines under the same load; ARGS="--part fake|vllm --json"
+	@$(VENV)/bin/python benchmarks/bench_twin.py $(ARGS)
 
 .PHONY: what-fits
 what-fits: venv  ## write docs/guides/what-fits.md: what a guide prints, beside what the planner computes

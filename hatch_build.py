@@ -1,6 +1,6 @@
 """Compiles the path of a request: at an installation, as a build hook, or by ``python hatch_build.py``.
 
-- ``gateway/native/_native.c``, beside its source: required; needs a C compiler and Python's headers
+- the C files of ``SOURCES``, each beside its source: required; needs a C compiler and Python's headers
 - the modules of ``COMPILED_FOLDERS``, by mypyc, into ``src/longboat/_compiled`` (see ``longboat/compiled.py``):
   optional; without them Longboat does the same in Python, slower
 """
@@ -27,7 +27,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "src/longboat"
-SOURCE = PACKAGE / "gateway/native/_native.c"
+SOURCES = tuple(
+    PACKAGE / f"{name}.c" for name in ("gateway/native/_native", "gateway/native/_prefixes", "routing/prefixes/_index")
+)
 FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 _DEADLINE_S = 120
@@ -82,16 +84,17 @@ def build() -> list[Path]:
     Exits with a message where the C extension cannot be made: the gateway needs it. mypyc's modules are optional.
     """
     why = _missing()
-    extension = SOURCE.with_name(f"_native{SUFFIX}")
-    if not _is_fresh(extension) and (failure := why or _make_extension(extension)):
-        extension.unlink(missing_ok=True)  # that of an older source must not stay
-        sys.exit(f"longboat: the gateway's C extension cannot be built: {failure}")
+    extensions = [source.with_name(f"{source.stem}{SUFFIX}") for source in SOURCES]
+    for source, extension in zip(SOURCES, extensions, strict=True):
+        if not _is_fresh(source, extension) and (failure := why or _make_extension(source, extension)):
+            extension.unlink(missing_ok=True)  # that of an older source must not stay
+            sys.exit(f"longboat: the gateway's C extension {source.stem} cannot be built: {failure}")
     compiled = _compiled_module()
     folder: Path = compiled.FOLDER
     if not _are_fresh(compiled) and (failure := why or _make_modules(compiled)):
         shutil.rmtree(folder, ignore_errors=True)
         print(f"longboat: runs without compiled modules, only slower: {failure}", file=sys.stderr, flush=True)
-    return [extension, *sorted(path for path in folder.rglob("*") if path.is_file())]
+    return [*extensions, *sorted(path for path in folder.rglob("*") if path.is_file())]
 
 
 def _missing() -> str:
@@ -115,22 +118,22 @@ def _linker() -> list[str] | None:
     return None
 
 
-def _is_fresh(target: Path) -> bool:
+def _is_fresh(source: Path, target: Path) -> bool:
     try:
         built_ns = target.stat().st_mtime_ns
     except OSError:
         return False
-    return built_ns > max(SOURCE.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
+    return built_ns > max(source.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
 
 
-def _make_extension(target: Path) -> str:
+def _make_extension(source: Path, target: Path) -> str:
     """Compile the C file; the reason where that fails, else empty."""
     linker = _linker()
     assert linker is not None
     headers = f"-I{sysconfig.get_path('include')}"
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as folder:
         fresh = Path(folder) / target.name
-        why = _run([*linker, *FLAGS, headers, str(SOURCE), "-o", str(fresh)])
+        why = _run([*linker, *FLAGS, headers, str(source), "-o", str(fresh)])
         if not why:
             os.replace(fresh, target)  # running processes keep the old file
         return why

@@ -20,7 +20,7 @@ from longboat.simulator.traces.trace_request import TraceRequest
 
 MODEL = "m"
 LAST_TOKEN = 3700
-READY_DEADLINE_S, ANSWER_DEADLINE_S = 60.0, 300.0
+READY_DEADLINE_S, ANSWER_DEADLINE_S = 180.0, 300.0
 
 
 @dataclass
@@ -71,7 +71,7 @@ def gateway(urls: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def _processes(told: Sequence[Sequence[str]]) -> Iterator[None]:
-    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for words in told]
+    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for words in told]
     try:
         yield
     finally:

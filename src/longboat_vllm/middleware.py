@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from longboat_vllm import adapters, input_tokens
+from longboat_vllm.prefixes.current import PREFIXES, Prefixes, names_in
+from longboat_vllm.prefixes.feed import PATH as PREFIXES_PATH
 from longboat_vllm.quiet_log import hush
 from longboat_vllm.resume.carry import (
     CURRENT,
@@ -59,11 +61,13 @@ class ResumeMiddleware:
         steps: Steps = STEPS,
         environ: Mapping[str, str] = os.environ,
         steps_period_s: float = STEPS_PERIOD_S,
+        prefixes: Prefixes = PREFIXES,
     ) -> None:
         self._app = app
         self._state = state
         self._steps = steps
         self._steps_period_s = steps_period_s
+        self._prefixes = prefixes
         key = next((environ[name] for name in KEY_VARIABLES if environ.get(name)), "")
         self._key_digest = hashlib.sha256(key.encode()).digest() if key else None
         self._silent: set[_JournaledSend | _WholeSend] = set()
@@ -76,19 +80,24 @@ class ResumeMiddleware:
             return await self._app(scope, receive, send)
         if scope["path"] in (_RESUME_PATH, _STEPS_PATH):
             return await self._tell(scope, send)
+        if scope["path"] == PREFIXES_PATH:
+            return await self._tell_prefixes(scope, receive, send)
         if scope["path"] == adapters.PATH:
             return await self._take_adapters(scope, receive, send)
         if scope["path"] == input_tokens.PATH and scope.get("method") == "POST":
             return await self._count_input(scope, receive, send)
         try:
-            wish = read_wish(scope["headers"])
-        except BadCarryError as error:
+            wish, names = read_wish(scope["headers"]), names_in(scope["headers"])
+        except ValueError as error:
             return await _answer(send, 400, _error(str(error), 400))
-        if wish is None:
+        if wish is None and names is None:
             return await self._app(scope, receive, send)
         if not self._knows_key(scope):
             return await _answer(send, 403, _error("only this fleet's gateway may carry or request token ids", 403))
-        return await (self._with_adapter if wish.adapter else self._honour)(wish, scope, receive, send)
+        with self._prefixes.naming(names):
+            if wish is None:
+                return await self._app(scope, receive, send)
+            return await (self._with_adapter if wish.adapter else self._honour)(wish, scope, receive, send)
 
     async def _take_adapters(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if not self._knows_key(scope):
@@ -153,6 +162,14 @@ class ResumeMiddleware:
         if scope["path"] == _RESUME_PATH:
             return await _answer(send, 200, _abilities(self._state, scope))
         return await _answer(send, 200, self._steps.told())
+
+    async def _tell_prefixes(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        book = self._prefixes.book
+        if not self._knows_key(scope):
+            return await _answer(send, 403, _error("this path requires the engine's key", 403))
+        if book is None:
+            return await _answer(send, 404, _error("this engine tells nothing of prefixes", 404))
+        return await self._prefixes.tell(book, scope, receive, send)
 
     async def _count_input(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         renderer = input_tokens.renderer_of(scope.get("app"))

@@ -19,6 +19,7 @@ from longboat_vllm import media
 from longboat_vllm.adapters import mend_plain_rows_on_cpu, mend_prompt_logprobs_on_cpu
 from longboat_vllm.expert_groups import mend_expert_groups_on_cpu
 from longboat_vllm.message_queues import mend_memory_left_behind, mend_spinning_on_cpu
+from longboat_vllm.prefixes import front_end as prefixes
 from longboat_vllm.process import lineage, loaded
 from longboat_vllm.process.forked import FORKED
 from longboat_vllm.resume import install as resume
@@ -50,6 +51,7 @@ def register() -> None:
     if os.environ.get(FORKED) == "1":
         fork_children()
     resume.install(_log)
+    _apply(tell_prefixes)
     if os.environ.get("VLLM_MEDIA_CONNECTOR") == media.NAME:
         _apply(guard_media)
     _apply(mend_memory_left_behind)
@@ -85,6 +87,11 @@ def _log(text: str) -> None:
 def guard_media() -> None:
     """Let vLLM load media by the rules of the fleet file: see ``media``."""
     media.install()
+
+
+def tell_prefixes() -> None:
+    """Let vLLM tell gateways which prefixes it holds: see ``prefixes``."""
+    prefixes.install()
 
 
 def tell_loaded_bytes_on_cpu() -> None:

@@ -49,10 +49,10 @@ class Fleet(FakeSession):
         return report(gateways=(gateway("n1"), gateway("n2")))
 
     def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
-        assert (method, args) == ("usage", (7,))
+        assert (method, args) == ("ask_gateway", (b'{"query":"usage","days":7}',))
         if node_id in self.silent:
             raise ClusterError("no answer")
-        return [entry()]
+        return {"days": [entry()], "missing": []}
 
 
 @pytest.mark.parametrize(("silent", "requests"), [((), 2), (("n2",), 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +49,8 @@ from longboat.gateway.exchange.life import (
 )  # fmt: skip
 from longboat.gateway.exchange.lifecycle import step
 from longboat.gateway.http import error_responses
+from longboat.routing.adapters import pick_with_adapter
+from longboat.routing.pick import pick
 
 EMPTY = NoRoom(error_responses.no_ready_endpoint("m"))
 FULL = NoRoom(error_responses.waited_too_long("m", 60))
@@ -88,9 +91,14 @@ class Fleet:
     def ready_s(self, model: str) -> float:
         return self.ready_at_s
 
-    def next_turn(self) -> int:
+    def choose(
+        self, model: str, engines: Sequence[Any], tried: frozenset[str], *, adapter: str, overfull: bool
+    ) -> tuple[Any, str] | None:
         self.turn += 1
-        return self.turn
+        if adapter:
+            return pick_with_adapter(engines, adapter, turn=self.turn, tried=tried, overfull=overfull)
+        engine = pick(engines, turn=self.turn, tried=tried, overfull=overfull)
+        return None if engine is None else (engine, "")
 
     def is_poison(self) -> bool:
         return self.poison

@@ -95,7 +95,7 @@ def test_timeline_of_a_queued_and_retried_request_is_in_order() -> None:
     ]  # fmt: skip
     times = [event["at_ms"] for event in document["events"]]
     assert times == sorted(times)
-    assert document["routing"] == {"asked": "chat", "chosen": "llama-8b", "reason": "rule 2"}
+    assert document["routing"] == {"asked": "chat", "chosen": "llama-8b", "reason": "rule 2", "choice": None}
     assert document["events"][5]["reason"] == "connection refused"
     assert (document["retries"], document["replica"], document["queue_ms"]) == (1, "r1", 1499.0)
     json.dumps(document)

@@ -84,9 +84,9 @@ def test_streams_go_on_elsewhere_when_a_replica_dies(policy: str) -> None:
         FleetEvent(at_s=20.0, key="replica-0", kind="fail"),
         FleetEvent(at_s=35.0, key="replica-0", kind="join"),
         FleetEvent(at_s=40.0, key="replica-1", kind="clear"),
-        FleetEvent(at_s=45.0, key="replica-2", kind="slow", slowness=3.0),
+        FleetEvent(at_s=45.0, key="replica-1", kind="slow", slowness=3.0),
     )
-    result = run(fleet_of(events=events, gateways=2), policy)
+    result = run(fleet_of(2, events=events, gateways=2), policy)
     assert result.requests == NUM_TALKS and result.retries > 0
     assert result.replicas[0].requests > 0
 

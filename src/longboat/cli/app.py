@@ -48,6 +48,10 @@ app.add_typer(node_app, name="node", help="Make this machine part of a cluster, 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
+GatewayUrl = Annotated[
+    str | None, typer.Option("--url", help="Address of one gateway.  [default: all gateways of the fleet]")
+]
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -151,6 +155,31 @@ def usage(
     from longboat.cli.look.usage import run_usage
 
     run_usage(num_days=days, as_json=as_json)
+
+
+@app.command()
+def why(
+    request_id: Annotated[str, typer.Argument(help="The id of a recent request: x-request-id of its response.")],
+    url: GatewayUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Explain where a request went, and what came of it."""
+    from longboat.cli.look.why import run_why
+
+    run_why(request_id, url=url, as_json=as_json)
+
+
+@app.command()
+def routes(
+    model: Annotated[str | None, typer.Argument(help="A model of the fleet.  [default: all of them]")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")] = False,
+    url: GatewayUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Show how busy replicas are, and what their caches save."""
+    from longboat.cli.look.routes import run_routes
+
+    run_routes(model, watch=watch, url=url, as_json=as_json)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from longboat.core.tasks import Task
 __all__ = (
     "ALLOWABLE_FIELDS",
     "ANONYMOUS",
+    "ROUTING_POLICIES",
     "AdapterRights",
     "AdminCredential",
     "Alias",
@@ -21,6 +22,7 @@ __all__ = (
     "QueuePolicy",
     "ResumePolicy",
     "RouteRule",
+    "RoutingRules",
     "TenantPolicy",
     "WeightedPool",
 )
@@ -31,6 +33,13 @@ ANONYMOUS = "anonymous"
 
 ALLOWABLE_FIELDS = ("kv_transfer_params", "priority", "request_id", "vllm_xargs")
 """Fields of a request that only tenants with them in ``allow_fields`` may send to engines."""
+
+
+ROUTING_POLICIES = (
+    *("cost", "round_robin", "least_requests", "power_of_two", "consistent_hash"),
+    *("smg", "dynamo", "llm_d", "aibrix"),
+)
+"""The ways to choose a replica, Longboat's own first; ``routing.policies`` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +155,15 @@ class ResumePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingRules:
+    """The rules by which a request gets one of its model's replicas."""
+
+    policy: str = ROUTING_POLICIES[0]
+    # requests with an equal value go to one replica while it serves: ``header:NAME`` or ``cookie:NAME``; empty: none
+    sticky: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CorsPolicy:
     """Web pages that may call the gateway."""
 
@@ -173,6 +191,7 @@ class Policy:
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
     resume: ResumePolicy = ResumePolicy()
+    routing: RoutingRules = RoutingRules()
     cors: CorsPolicy = CorsPolicy()
     num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts
     salt: str = field(default="", repr=False)  # secret from which each tenant's ``cache_salt`` is made

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ("REQUESTS", "Sample", "largest_of", "read_samples", "total_of")
+__all__ = ("KV_USAGE", "REQUESTS", "Sample", "largest_of", "read_samples", "total_of")
 
 REQUESTS = {
     "vllm:num_requests_running": "vllm:num_requests_waiting",
@@ -19,6 +19,9 @@ REQUESTS = {
     "tgi_batch_current_size": "tgi_queue_size",
 }
 """The gauges of engines that a gateway meets: requests that run → those that wait in the engine."""
+
+KV_USAGE = ("vllm:kv_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio")
+"""The gauges that say which part of its KV cache an engine uses, 0 to 1."""
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')

@@ -71,6 +71,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     state_folder: holds what outlives this process: the usage; None keeps it in memory
     policy: how requests are served until the control socket brings a newer one; the endpoints come only that way
     scrape_s: seconds between two looks at what each engine says of its own queue; None never looks
+    prefix_index_bytes: most memory of the index of prefixes, which all processes of this node share
+    prefix_index_path: file of that index; set by the parent for its workers. None keeps it in this process
     recent_requests: finished requests that each process remembers for the admin API
     max_label_values: models, and tenants, that metrics tell apart; the others share one label
     worker_index, parent_pid, parent_socket: set by the parent for its workers, which share the port, end with the
@@ -96,6 +98,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     state_folder: NonEmpty | None = None
     policy: Policy | None = None
     scrape_s: Annotated[float, Meta(gt=0)] | None = 1.0
+    prefix_index_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
+    prefix_index_path: str | None = None
     recent_requests: Count = 1000
     max_label_values: Positive = 200
     limits: GatewayLimits = msgspec.field(default_factory=GatewayLimits)

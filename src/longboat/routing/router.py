@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from longboat.routing.decisions import EndpointView
-from longboat.routing.policies.contract import Choice, EngineReport, ReplicaLoad, RoutingPolicy
+from longboat.routing.adapters import AdapterEndpoint, home_of, pick_with_adapter
+from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("Router",)
 
-E = TypeVar("E", bound=EndpointView)
+E = TypeVar("E", bound=AdapterEndpoint)
+_STALE_S: Final = 0.9  # a report of this age gives way to one that says less
+_LOAD_S: Final = 0.5
+"""What it takes to load an adapter from disk into an engine, and to give up another one: our estimate."""
 
 
 class _Trip:
@@ -34,46 +37,54 @@ class Router:
         self.policy = policy
         self.index = index
         self._loads: dict[str, ReplicaLoad] = {}
-        self._free_slots: list[int] = []
+        self._num_slots = 0
         self._trips: dict[str, _Trip] = {}  # by the request's key
 
     @property
     def num_slots(self) -> int:
-        return len(self._loads) + len(self._free_slots)
+        """One more than the highest slot of its replicas."""
+        return self._num_slots
 
     def load_of(self, key: str) -> ReplicaLoad:
         """Return what is known of a replica; a new one begins with nothing."""
         load = self._loads.get(key)
         if load is None:
-            slot = self._free_slots.pop() if self._free_slots else len(self._loads)
+            slot = self.index.slot_of(key)
+            self._num_slots = max(self._num_slots, slot + 1)
             load = self._loads[key] = ReplicaLoad(key, slot)
         return load
 
     def choose(
         self, prompt: Prompt, endpoints: Sequence[E], *, turn: int, now_s: float, tried: Container[str] = (),
-        overfull: bool = False, extra_s: Sequence[float] = (),
-    ) -> tuple[E, Choice] | None:  # fmt: skip
-        """Return the endpoint and why; None where none has room. Nothing is counted before ``sent``.
+        overfull: bool = False, adapter: str = "", sticky: str = "",
+    ) -> tuple[E, Choice, list[str]] | None:  # fmt: skip
+        """Return the endpoint, why, and the keys of all that were compared; None where none has room.
+
+        Nothing is counted before ``sent``.
 
         tried: keys of endpoints that failed for this request
         overfull: a full endpoint is taken too
-        extra_s: by endpoint, as for ``RoutingPolicy.choose``
+        adapter: that it needs; the endpoints serve it
+        sticky: requests with an equal value go to one endpoint while it is well; empty: to any
         """
-        for suspect in (False, True):
-            ats = [
-                at
-                for at, e in enumerate(endpoints)
-                if e.ready
-                and e.suspect is suspect
-                and e.key not in tried
-                and (overfull or e.capacity is None or e.outstanding < e.capacity)
-            ]
-            if ats:
-                loads = [self.load_of(endpoints[at].key) for at in ats]
-                extras = [extra_s[at] for at in ats] if extra_s else ()
-                choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extras)
-                return endpoints[ats[choice.at]], choice
-        return None
+        able = _able(endpoints, tried, overfull or bool(sticky))
+        if not able:
+            return None
+        if sticky:
+            home = able.index(home_of(able, sticky))
+            return able[home], Choice(home, "its session is there"), [e.key for e in able]
+        if adapter and EXTRA_S not in self.policy.terms:
+            found = pick_with_adapter(able, adapter, turn=turn, overfull=overfull)
+            return None if found is None else (found[0], Choice(able.index(found[0]), found[1]), [e.key for e in able])
+        loads = [self.load_of(e.key) for e in able]
+        extra_s = _adapter_s(able, adapter) if adapter else ()
+        choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extra_s)
+        return able[choice.at], choice, [load.key for load in loads]
+
+    def depth_of(self, prompt: Prompt, key: str) -> int:
+        """Return how many of the prompt's leading blocks a replica is known to hold."""
+        slot = self.load_of(key).slot
+        return self.index.depths(prompt.blocks, slot + 1)[slot] if prompt.blocks else 0
 
     def sent(self, prompt: Prompt, key: str, *, cached_tokens: int, now_s: float) -> None:
         """Note that a replica got the request. Its blocks are taken to be there, so that a burst does not scatter."""
@@ -115,9 +126,24 @@ class Router:
             self._end_prefill(trip)
         trip.load.decode_tokens -= trip.tokens
 
-    def reported(self, key: str, report: EngineReport) -> None:
-        """Take what an engine says of itself."""
-        self.load_of(key).report = report
+    def answered(self, key: str, *, expected_tokens: int, cached_tokens: int, prompt_tokens: int) -> None:
+        """Compare what was expected of a replica's cache with what its engine found there.
+
+        Where that was only guessed, and is wrong too often, what it holds is forgotten.
+        """
+        load = self._loads.get(key)
+        if load is None:
+            return
+        load.accuracy.observe(expected_tokens, cached_tokens, prompt_tokens)
+        if load.accuracy.heal and not load.tells:  # it gave up what it was guessed to hold
+            load.accuracy.restart()
+            self.index.clear(load.slot)
+
+    def reported(self, key: str, report: EngineReport, *, tells: bool = False) -> None:
+        """Take what an engine says of itself. tells: it also tells what it holds, and does so more often"""
+        load = self.load_of(key)
+        if tells or load.report is None or report.taken_s - load.report.taken_s > _STALE_S:
+            load.report, load.tells = report, tells
 
     def left(self, key: str) -> None:
         """Forget a replica and what it held."""
@@ -125,10 +151,28 @@ class Router:
         if load is not None:
             self.policy.left(load)
             self.index.drop(load.slot)
-            self._free_slots.append(load.slot)
+            self._num_slots = max([other.slot + 1 for other in self._loads.values()], default=0)
 
     @staticmethod
     def _end_prefill(trip: _Trip) -> None:
         trip.load.prefills -= 1
         trip.load.prefill_tokens -= trip.uncached
         trip.uncached = -1
+
+
+def _able(endpoints: Sequence[E], tried: Container[str], overfull: bool) -> list[E]:
+    """Return the endpoints that may have the request; suspect ones only where there are no others."""
+    found = [
+        e
+        for e in endpoints
+        if e.ready and e.key not in tried and (overfull or e.capacity is None or e.outstanding < e.capacity)
+    ]
+    return [e for e in found if not e.suspect] or found
+
+
+def _adapter_s(endpoints: Sequence[E], adapter: str) -> list[float]:
+    """Return the seconds that each endpoint needs to have the adapter; where none has it, it gets a home."""
+    if not any([e.holds(adapter) for e in endpoints]):
+        home = home_of(endpoints, adapter)
+        return [0.0 if e is home else _LOAD_S for e in endpoints]
+    return [0.0 if e.holds(adapter) else _LOAD_S for e in endpoints]

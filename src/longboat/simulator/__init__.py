@@ -2,3 +2,5 @@
 
 Pure: no file, no clock, no network; the same seed gives the same result. docs/concepts/twin.md explains the model.
 """
+
+from longboat import compiled as _compiled  # noqa: F401 - compiled modules come before their sources

@@ -15,6 +15,7 @@ from longboat.core.policy import (
     QueuePolicy,
     ResumePolicy,
     RouteRule,
+    RoutingRules,
     TenantPolicy,
     WeightedPool,
 )
@@ -58,6 +59,7 @@ def policy_of(
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
         queue=QueuePolicy(**gateway.queue.model_dump()),
         resume=ResumePolicy(**gateway.resume.model_dump()),
+        routing=RoutingRules(policy=gateway.routing.policy, sticky=gateway.routing.sticky or ""),
         cors=CorsPolicy(**gateway.cors.model_dump()),
         num_gateways=num_gateways,
         salt=salt,

@@ -203,6 +203,8 @@ def _choices(
             num_reasoning=_num_reasoning(body, prompt),
             fault=fault,
             adapter=terms.adapter,
+            salt=str(body.get("cache_salt") or ""),
+            named=terms.named if index == 0 else None,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(num))
     ]

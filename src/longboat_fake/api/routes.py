@@ -7,6 +7,7 @@ import hmac
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 
 import orjson
 
@@ -23,6 +24,8 @@ from longboat_fake.engine.generator import FakeEngine, Job
 from longboat_fake.engine.tokens import decode, encode
 from longboat_fake.http.carry import PRIVATE_HEADERS, read_terms
 from longboat_fake.http.server import Exchange
+from longboat_vllm.prefixes.feed import PATH as PREFIXES_PATH
+from longboat_vllm.prefixes.feed import read_query
 
 __all__ = ("Api",)
 
@@ -55,6 +58,7 @@ class Api:
             ("GET", "/metrics"): self._metrics,
             ("GET", "/longboat/v1/resume"): self._resume,
             ("GET", "/longboat/v1/steps"): self._steps,
+            ("GET", PREFIXES_PATH): self._tell_prefixes,
             ("GET", "/v1/models"): self._models,
             ("GET", "/kv_event_sources"): lambda exchange: exchange.answer(200, orjson.dumps(self._kv_sources)),
             ("GET", "/v1/responses/*"): self._responses.retrieve,
@@ -150,6 +154,15 @@ class Api:
         engine = self._engine
         answer = {"steps": engine.num_steps, "running": engine.num_running, "waiting": engine.num_waiting}
         exchange.answer(200, orjson.dumps(answer))
+
+    async def _tell_prefixes(self, exchange: Exchange) -> None:
+        book, engine = self._engine.prefixes.book, self._engine
+        epoch, after, names = read_query(exchange.target.partition("?")[2].encode())
+        exchange.start_stream(content_type="application/octet-stream")
+        async with aclosing(book.feed.frames(epoch, after, names)) as frames:
+            async for data in frames:
+                await engine.gates["fault"].wait()
+                await exchange.send(data)
 
     def _fault(self, exchange: Exchange) -> None:
         fault = fault_from(decoded(exchange.body))

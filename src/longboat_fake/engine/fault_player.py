@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 
 from longboat_fake.engine.faults import OF_ONE_ANSWER, Fault, StreamBroken
 
@@ -14,8 +15,15 @@ __all__ = ("FaultPlayer",)
 class FaultPlayer:
     """The player of one engine's faults."""
 
-    def __init__(self, gate: asyncio.Event) -> None:
+    def __init__(
+        self,
+        gate: asyncio.Event,
+        evict: Callable[[], None] = lambda: None,
+        lose_events: Callable[[int], None] = lambda _num: None,
+    ) -> None:
         self._gate = gate  # closed while the engine hangs
+        self._evict = evict
+        self._lose_events = lose_events
         self._armed: list[Fault] = []
         self.slow_factor = 1.0
 
@@ -59,6 +67,10 @@ class FaultPlayer:
                 self._gate.clear()
             case "slow":
                 self.slow_factor = fault.factor
+            case "evict":
+                self._evict()
+            case "lose_events":
+                self._lose_events(fault.times)
             case "none":
                 self.arm(fault)
             case "break" | "truncate" | "garbage" | "nonsense" | "report":

@@ -22,6 +22,8 @@ FaultKind = Literal[
     "report",  # ends one response with an error event, as vLLM does when its core died
     "stall",  # stops one response while others continue
     "error",  # answers 500 (only in advance, by ``/fault``)
+    "evict",  # evicts every idle KV block
+    "lose_events",  # loses the next ``times`` KV events, and notices it at the one after (only by ``/fault``)
 ]
 OF_ONE_ANSWER = ("break", "truncate", "garbage", "nonsense", "report", "stall", "error")
 """Faults of one response, and not of the whole engine."""

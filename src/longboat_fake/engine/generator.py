@@ -13,8 +13,11 @@ from longboat_fake.engine.blocks import BlockPool, KvEvent, Reservation
 from longboat_fake.engine.fault_player import FaultPlayer
 from longboat_fake.engine.faults import Fault
 from longboat_fake.engine.metrics import EngineMetrics
+from longboat_fake.engine.prefixes import Prefixes
 from longboat_fake.engine.step_loop import StepCosts, StepLoop
 from longboat_fake.engine.tokens import natural_length, piece, prompt_digest, token_at, token_of
+from longboat_vllm.prefixes.header import NamedPrompt
+from longboat_vllm.prefixes.ledger import Noted
 
 __all__ = ("EngineSettings", "FakeEngine", "Job")
 
@@ -55,6 +58,8 @@ class Job:
     num_reasoning: int = 0  # tokens of reasoning before the text
     fault: Fault | None = None
     adapter: str = ""  # ``NAME@REVISION``, which changes the response; empty: the model itself responds
+    salt: str = ""  # requests of other salts share no cached block
+    named: NamedPrompt | None = None  # how the gateway names its prompt's blocks
     digest: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,10 +114,13 @@ class FakeEngine:
         self.gates = {"fault": asyncio.Event(), "gang": asyncio.Event()}
         for gate in self.gates.values():
             gate.set()
-        self._pool = BlockPool(settings.num_blocks, settings.block_tokens, on_kv_event)
-        self._waiting: deque[tuple[Job, asyncio.Future[Reservation]]] = deque()
+        self.prefixes = Prefixes(settings.num_blocks, settings.block_tokens)
+        self.prefixes.book.load = self.load
+        self._on_kv_event = on_kv_event or (lambda _event: None)
+        self._pool = BlockPool(settings.num_blocks, settings.block_tokens, self._tell)
+        self._waiting: deque[tuple[Job, asyncio.Future[Reservation], Noted | None]] = deque()
         self._num_running = 0
-        self.faults = FaultPlayer(self.gates["fault"])
+        self.faults = FaultPlayer(self.gates["fault"], self._pool.evict_idle, self.prefixes.lose)
         self.adapters = FakeAdapters(settings.adapters_held)
         self.num_steps = 0
         self._steps = StepLoop(settings.steps) if settings.steps else None
@@ -241,7 +249,8 @@ class FakeEngine:
 
     async def _admit(self, job: Job) -> Reservation:
         place: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
-        entry = (job, place)
+        noted = self.prefixes.note(job.named, job.prompt, job.adapter, job.salt)
+        entry = (job, place, noted)
         self._waiting.append(entry)
         self._admit_waiting()
         try:
@@ -257,11 +266,13 @@ class FakeEngine:
 
     def _admit_waiting(self) -> None:
         while self._waiting and self._num_running < self.settings.max_running:
-            job, place = self._waiting[0]
+            job, place, noted = self._waiting[0]
             if place.done():  # its client has gone
                 self._waiting.popleft()
                 continue
-            reservation = self._pool.reserve(job.prompt, job.total_tokens)
+            reservation = self._pool.reserve(
+                job.prompt, job.total_tokens, adapter=job.adapter, salt=job.salt, report=self.prefixes.unsure
+            )
             if reservation is None:
                 return
             self._waiting.popleft()
@@ -269,7 +280,17 @@ class FakeEngine:
             self.metrics.prompt_tokens += len(job.prompt)
             self.metrics.prefix_queries_tokens += len(job.prompt)
             self.metrics.prefix_hits_tokens += reservation.cached_tokens
+            self.prefixes.found(job.named, noted, len(job.prompt), reservation.cached_tokens)
             place.set_result(reservation)
+
+    def _tell(self, event: KvEvent) -> None:
+        self.prefixes.take(event)
+        self._on_kv_event(event)
+
+    def load(self) -> tuple[int, int, int, float]:
+        """Return what it tells gateways of its load: running, waiting, prompt tokens that wait, used KV cache."""
+        queued = sum(len(job.prompt) for job, *_ in self._waiting)
+        return self._num_running, len(self._waiting), queued, self._pool.used_ratio
 
     def _finish(self, reservation: Reservation, token_ids: tuple[int, ...]) -> None:
         self._num_running -= 1

@@ -10,12 +10,14 @@ import orjson
 
 from longboat.core.states import ResumeLevel
 from longboat_fake.http.refusal import RefusedError
+from longboat_vllm.prefixes.header import PREFIX_HEADER, NamedPrompt, read_prefix_header
 
 __all__ = ("PRIVATE_HEADERS", "SILENCE_S", "Terms", "read_terms", "refuse_uncarried")
 
 JOURNAL, SEED, CARRY = "x-longboat-journal", "x-longboat-seed", "x-longboat-carry"
 ADAPTER = "x-longboat-adapter"
-PRIVATE_HEADERS = (JOURNAL, SEED, CARRY, ADAPTER)
+PREFIX = PREFIX_HEADER.decode()
+PRIVATE_HEADERS = (JOURNAL, SEED, CARRY, ADAPTER, PREFIX)
 """Headers that only the fleet's own gateway may send."""
 
 SILENCE_S = 1.0
@@ -36,6 +38,7 @@ class Terms:
     priors: tuple[tuple[int, ...], ...] | None = None
     is_replayed: bool = False  # the ids are made again one step at a time, not taken over in one batch
     adapter: str = ""  # ``NAME@REVISION`` of the adapter that responds; empty: the model itself
+    named: NamedPrompt | None = None  # how the gateway names the blocks of the prompt
 
     def name_of(self, model: str) -> str:
         """Return the name that responds: the adapter's, or that of the model."""
@@ -65,7 +68,7 @@ def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> t
         priors, is_replayed = _carried(body[:size], level)
         body = body[size:]
     if level is ResumeLevel.NONE:
-        return Terms(adapter=headers.get(ADAPTER, "")), body
+        return Terms(adapter=headers.get(ADAPTER, ""), named=_named(headers.get(PREFIX))), body
     journal = headers.get(JOURNAL)
     has_journal, tells_whole = journal == "1", journal == "whole"
     terms = Terms(
@@ -75,6 +78,7 @@ def read_terms(headers: Mapping[str, str], body: bytes, level: ResumeLevel) -> t
         priors=priors,
         is_replayed=is_replayed,
         adapter=headers.get(ADAPTER, ""),
+        named=_named(headers.get(PREFIX)),
     )
     return terms, body
 
@@ -84,6 +88,13 @@ def refuse_uncarried(body: Mapping[str, Any]) -> None:
     for name in _UNCARRIED:
         if body.get(name):
             raise RefusedError(409, f"a response with {name} cannot be carried over", name)
+
+
+def _named(text: str | None) -> NamedPrompt | None:
+    try:
+        return None if text is None else read_prefix_header(text.encode("latin-1"))
+    except ValueError as error:
+        raise RefusedError(400, f"{PREFIX}: {error}") from error
 
 
 def _seed(text: str | None) -> int | None:

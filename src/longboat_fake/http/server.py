@@ -51,11 +51,11 @@ class Exchange:
             self.is_telling = True
         self.send_now(b": ids %d %b\n\n" % (choice, ",".join(map(str, ids)).encode()))
 
-    def start_stream(self, headers: bytes = b"") -> None:
+    def start_stream(self, headers: bytes = b"", content_type: str = "text/event-stream; charset=utf-8") -> None:
         """Send the head of a stream. ``headers``: further lines of the head, each ended by CRLF."""
         self.is_streaming = True
         framing = headers + b"transfer-encoding: chunked"
-        self.connection.write(_head(200, "text/event-stream; charset=utf-8", framing))
+        self.connection.write(_head(200, content_type, framing))
 
     async def send(self, data: bytes) -> None:
         """Send one piece of a stream; wait while the client does not read."""

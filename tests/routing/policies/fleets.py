@@ -22,6 +22,9 @@ class Endpoint:
     outstanding: int = 0
     capacity: int | None = None
 
+    def holds(self, adapter: str) -> bool:
+        return False
+
 
 def prompt(key: str, words: str, *, tokens: int | None = None, session: str = "") -> Prompt:
     """Make a prompt whose blocks are the letters of ``words``: prompts share the blocks of their common beginning."""
@@ -41,9 +44,15 @@ class Fleet:
             self.router.load_of(endpoint.key)
 
     def choose(self, wanted: Prompt, *, now_s: float = 0.0, extra_s: Sequence[float] = ()) -> tuple[str, Choice]:
-        found = self.router.choose(wanted, self.endpoints, turn=self.turn, now_s=now_s, extra_s=extra_s)
-        assert found is not None
         self.turn += 1
+        if extra_s:
+            loads = [self.router.load_of(endpoint.key) for endpoint in self.endpoints]
+            choice = self.router.policy.choose(
+                wanted, loads, self.router, now_s=now_s, turn=self.turn - 1, extra_s=extra_s
+            )
+            return loads[choice.at].key, choice
+        found = self.router.choose(wanted, self.endpoints, turn=self.turn - 1, now_s=now_s)
+        assert found is not None
         return found[0].key, found[1]
 
     def send(self, wanted: Prompt, *, now_s: float = 0.0) -> str:

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.gateway_replies import ask_gateways
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError
 from longboat.core.external import NANOS
+from longboat.gateway.admin.node_query import UsageQuery
 
 __all__ = ("added_up", "run_usage")
 
@@ -30,7 +32,8 @@ def run_usage(*, num_days: int, as_json: bool) -> None:
     first = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=num_days - 1)
     with connect() as session:
         report = _report(session)
-        found, silent = _asked(session, report, num_days)
+        replies, silent = ask_gateways(session, report.gateways, UsageQuery(num_days))
+    found = [entry for reply in replies for entry in reply["days"]]
     rows = added_up(found, first.isoformat())
     if any("cost_nanos" in row for row in rows):
         rows = priced(rows, _currencies(report))
@@ -80,20 +83,6 @@ def _currencies(report: FleetReport) -> dict[str, str]:
 
     models = load_fleet(report.document, "the running fleet").external if report.document else ()
     return {model.name: model.engine.price.currency for model in models if model.engine.price is not None}
-
-
-def _asked(session: Session, report: FleetReport, num_days: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the entries of all nodes, and why a node's are missing."""
-    found: list[dict[str, Any]] = []
-    silent: dict[str, str] = {}
-    for gateway in report.gateways:
-        try:
-            found += session.ask_daemon(gateway.node_id, "usage", num_days)
-        except ClusterError as error:
-            silent[gateway.hostname or gateway.node_id[:8]] = error.message
-    if silent and len(silent) == len(report.gateways):
-        raise ClusterError(f"no gateway reports its usage: {next(iter(silent.values()))}", hint="longboat status")
-    return found, silent
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

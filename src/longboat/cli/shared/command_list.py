@@ -33,7 +33,7 @@ class CommandPanels(CommandList):
 
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Run": ("demo", "up", "chat", "drain", "down"),
-        "Look": ("status", "logs", "usage"),
+        "Look": ("status", "routes", "why", "logs", "usage"),
         "Plan": ("check", "plan", "fit", "cost", "simulate", "schema"),
         "Set up": ("node", "engines", "adapters", "keys", "gateway", "version"),
     }

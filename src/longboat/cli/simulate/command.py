@@ -11,15 +11,16 @@ __all__ = ("simulate",)
 
 
 def simulate(
-    fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="A fleet file.")],
+    fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="A fleet file.", show_default=False)] = "",
     trace: Annotated[
         str,
         typer.Option(
             "--trace",
             metavar="FILE",
             help="Mooncake, Azure or recorded requests; or sessions:rate=4,system=2000,turns=6.",
+            show_default=False,
         ),
-    ],
+    ] = "",
     policies: Annotated[
         str, typer.Option("--policies", help="Routing policies, with commas between; or all.")
     ] = "cost",
@@ -29,11 +30,11 @@ def simulate(
     model: Annotated[str | None, typer.Option("--model", help="The model, where the file has several.")] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", help="Replicas, instead of the file's.")] = None,
     gateways: Annotated[int, typer.Option("--gateways", help="Gateways, which share nothing.")] = 1,
-    rate_scale: Annotated[float, typer.Option("--rate-scale", help="Play the trace so many times as fast.")] = 1.0,
+    rate_scale: Annotated[float, typer.Option("--rate-scale", help="Play the trace this many times as fast.")] = 1.0,
     requests: Annotated[
-        int | None, typer.Option("--requests", help="End after so many; a shorter trace is played again.")
+        int | None, typer.Option("--requests", help="End after this many; a shorter trace is played again.")
     ] = None,
-    jitter_s: Annotated[float, typer.Option("--jitter", help="Delay each request by up to so many seconds.")] = 0.0,
+    jitter_s: Annotated[float, typer.Option("--jitter", help="Delay each request by up to this many seconds.")] = 0.0,
     speed_spread: Annotated[
         float, typer.Option("--speed-spread", help="Replicas differ in speed by up to this part.")
     ] = 0.0,
@@ -50,8 +51,18 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same result.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     report: Annotated[Path | None, typer.Option("--report", help="Write the curves as FILE.html.")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Simulate nothing: write the requests of live gateways as a trace.")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", help="With --record: the address of one gateway.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="With --record: end after this time.")] = None,
 ) -> None:
     """Play a trace on a twin of the fleet, once for each routing policy. Nothing is started."""
+    if record is not None:
+        from longboat.cli.simulate.run_record import run_record
+
+        run_record(record, url=url, seconds=seconds)
+        return
     from longboat.cli.simulate.run_simulate import run_simulate
     from longboat.cli.simulate.simulate_options import SimulateRequest
 

@@ -50,7 +50,9 @@ def fleet_to_simulate(request: SimulateRequest) -> tuple[ModelSpec, Fleet, str]:
         forecast, planner = _forecast(spec, wanted, request)
         time, limits = planned_engine(forecast, planner.calibration)
         limits = _limited(limits, request)
-        planned, title = forecast.layout.replicas, f"{forecast.layout.cards_title}, {forecast.layout.split_title}"
+        if request.replicas is None:
+            _check_room(wanted, forecast, planner.cluster)
+        planned, title = forecast.layout.replicas, _title(forecast)
     count = request.replicas or wanted.replicas or planned
     if count < 1:
         raise UserInputError(f"{spec.name} has 0 replicas: nothing would serve it", hint="give --replicas 2")
@@ -123,6 +125,23 @@ def _forecast(spec: ModelSpec, wanted: WantedModel, request: SimulateRequest) ->
     planner = Planner(library=library, calibration=own_calibration(), cluster=cluster, base=None, demand=demand)
     best = planner.plan(read_shape(spec.source), fewer_bits=False).plans[0]
     return best.groups[0], planner
+
+
+def _title(forecast: Forecast) -> str:
+    parts = (forecast.layout.cards_title, forecast.layout.split_title)
+    return ", ".join(part for part in parts if part.strip())
+
+
+def _check_room(wanted: WantedModel, forecast: Forecast, cluster: Cluster) -> None:
+    """Refuse more replicas than there are cards for; processors may be shared."""
+    layout = forecast.layout
+    room = cluster.num_cards // layout.num_ranks
+    if not layout.on_processors and wanted.replicas is not None and wanted.replicas > room:
+        raise UserInputError(
+            f"{wanted.replicas} replicas of {wanted.name} find no room on {cluster.title}: {room} of "
+            f"{layout.num_ranks} cards each do",
+            hint=f"--replicas {room}, or more machines in --on; --replicas {wanted.replicas} plays it anyway",
+        )
 
 
 def _cluster(request: SimulateRequest) -> Cluster:

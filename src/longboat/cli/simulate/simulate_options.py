@@ -36,7 +36,12 @@ class SimulateRequest:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise UserInputError for the first number that cannot be."""
+        """Raise UserInputError for what is missing, or for the first number that cannot be."""
+        for name, text in (("--fleet", self.fleet), ("--trace", self.trace)):
+            if not text:
+                raise UserInputError(
+                    f"{name} is missing", hint="longboat simulate --fleet fleet.yaml --trace sessions:rate=4,turns=6"
+                )
         checks = (
             ("--replicas", self.replicas, 1, MAX_REPLICAS),
             ("--gateways", self.gateways, 1, 1000),

@@ -99,17 +99,17 @@ class GatewayProcess:
         if record.pid != pid:
             self._record.write(replace(record, pid=pid, born=born_ticks(pid)))
 
-    async def usage(self, num_days: int) -> list[dict[str, Any]]:
-        """Return requests and tokens by tenant, model and UTC day, today included, as this node's gateway counted them.
+    async def ask(self, query: bytes) -> dict[str, Any]:
+        """Return the reply of this node's gateway to a query (``gateway.admin.node_query``), as JSON.
 
         Raises ClusterError where there is no gateway, or it does not reply.
         """
-        from longboat.gateway.admin.node_query import UsageQuery
+        from longboat.gateway.admin.node_query import decode_query
 
         if (record := self._record.read()) is None:
             raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
-        days: list[dict[str, Any]] = (await self._control(record).ask(UsageQuery(num_days)))["days"]
-        return days
+        reply: dict[str, Any] = await self._control(record).ask(decode_query(query))
+        return reply
 
     async def _feed(self, record: GatewayRecord, state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:
         """Send the policy before the table, so that no model is served by the rules of an older policy."""

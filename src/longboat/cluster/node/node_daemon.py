@@ -84,9 +84,9 @@ class NodeDaemon:
             await self._gateway.stop()
             await asyncio.to_thread(_stop_zygotes, self._run)
 
-    async def usage(self, num_days: int) -> list[dict[str, Any]]:
-        """Return what this node's gateway has counted (see ``GatewayProcess.usage``)."""
-        return await self._gateway.usage(num_days)
+    async def ask_gateway(self, query: bytes) -> dict[str, Any]:
+        """Ask this node's gateway (see ``GatewayProcess.ask``)."""
+        return await self._gateway.ask(query)
 
     async def read_log(
         self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int

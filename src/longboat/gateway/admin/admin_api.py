@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, unquote
 from longboat.core.errors import ClusterError
 from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.node_view import Node
+from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 from longboat.gateway.api.paths import unknown_path
-from longboat.gateway.http.error_responses import method_not_allowed
+from longboat.gateway.http.error_responses import method_not_allowed, unknown_model
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import presented_key
 from longboat.gateway.limits.policy_view import LivePolicy
@@ -128,7 +129,7 @@ async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
     name = path.removeprefix("/admin/v1/")
     if name in ("drain", "undrain"):
         return await _steer(call, method, name)
-    if name not in ("state", "usage", "requests", "adapters") and not _REQUEST_PATH.fullmatch(name):
+    if name not in ("state", "usage", "requests", "adapters", "routes", "trace") and not _REQUEST_PATH.fullmatch(name):
         return unknown_path(path)
     if method not in ("GET", "HEAD"):
         return method_not_allowed(method, "GET, HEAD")
@@ -145,6 +146,8 @@ async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
             if not call.caller.rank:
                 return _not_allowed(call.caller, "the list of adapters", "viewer")
             return AdminAnswer(200, {"adapters": _adapters(call.state)})
+        case "routes" | "trace":
+            return await _routing(call, name)
         case "usage":
             return await _usage(call)
         case "requests":
@@ -168,6 +171,18 @@ async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
     if document["request"] is None:
         return _no_request(request_id, document["missing"])
     return AdminAnswer(200, {**document["request"], "missing": document["missing"]})
+
+
+async def _routing(call: _Call, name: str) -> Refusal | AdminAnswer:
+    if not call.caller.rank:
+        return _not_allowed(call.caller, "what concerns all tenants", "viewer")
+    if name == "trace":
+        return AdminAnswer(200, await call.node.ask(TraceQuery(call.query.get("reader", "")[:64])))
+    model = call.query.get("model", "")
+    document = await call.node.ask(RoutesQuery(model))
+    if model and not document["models"]:
+        return unknown_model(model, call.state.table.models)
+    return AdminAnswer(200, document)
 
 
 async def _requests(call: _Call) -> Refusal | AdminAnswer:

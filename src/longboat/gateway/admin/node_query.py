@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
-from longboat.core.clock import Clock
 from longboat.core.errors import UserInputError
-from longboat.gateway.config import GatewayConfig
-from longboat.gateway.records.access_log import AccessLog
-from longboat.gateway.records.metrics import Metrics, merge
-from longboat.gateway.records.recent import RecentRequests, summary, timeline
-from longboat.gateway.records.usage_store import UsageStore
-from longboat.gateway.upstreams.response_affinity import ResponseAffinity
-from longboat.gateway.upstreams.table import LiveTable
-
-if TYPE_CHECKING:
-    from longboat.gateway.limits.redis_counters import RedisCounters
-    from longboat.gateway.records.tracing import Tracer
+from longboat.gateway.admin.query import ObservedState, Query, Reply
+from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
+from longboat.gateway.records.metrics import merge
+from longboat.gateway.records.recent import summary, timeline
 
 __all__ = (
     "USAGE_DAYS",
@@ -37,48 +29,10 @@ __all__ = (
 USAGE_DAYS = 31
 _USAGE_KEYS = ("day", "tenant", "model")
 
-Reply = dict[str, Any]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=999_999)]
 
 
-class _Accounting(Protocol):
-    access_log: AccessLog | None
-    tracer: Tracer | None
-    remote_counters: RedisCounters | None
-
-    def flush(self) -> None: ...
-
-
-class ObservedState(Protocol):
-    """What one process keeps about its requests."""
-
-    clock: Clock
-    config: GatewayConfig
-    metrics: Metrics
-    recent: RecentRequests
-    usage: UsageStore
-    owners: ResponseAffinity
-    table: LiveTable
-    connections: set[Any]
-    held_bytes: int
-
-    @property
-    def accounting(self) -> _Accounting: ...
-
-
-class _Query(msgspec.Struct, frozen=True, tag_field="query", forbid_unknown_fields=True):
-    """One question. Replies are JSON documents; the process that queries several others adds ``missing``."""
-
-    def local(self, state: ObservedState) -> Reply:
-        """Reply from the state of one process, whose accounts are settled."""
-        raise NotImplementedError
-
-    def joined(self, replies: Sequence[Reply]) -> Reply:
-        """Join the replies of several processes to one."""
-        raise NotImplementedError
-
-
-class MetricsQuery(_Query, frozen=True, tag="metrics"):
+class MetricsQuery(Query, frozen=True, tag="metrics"):
     """Asks for a snapshot of all counters: see ``metrics.merge``."""
 
     def local(self, state: ObservedState) -> Reply:
@@ -90,7 +44,7 @@ class MetricsQuery(_Query, frozen=True, tag="metrics"):
         return merge(replies)
 
 
-class TimelineQuery(_Query, frozen=True, tag="timeline"):
+class TimelineQuery(Query, frozen=True, tag="timeline"):
     """Asks for ``{"request": timeline or None}`` of one recent request."""
 
     request_id: str
@@ -106,7 +60,7 @@ class TimelineQuery(_Query, frozen=True, tag="timeline"):
         return {"request": max(found, key=_received_s, default=None)}
 
 
-class RecentQuery(_Query, frozen=True, tag="recent"):
+class RecentQuery(Query, frozen=True, tag="recent"):
     """Asks for ``{"requests": [summary, …]}``, the newest first."""
 
     # where given, only requests of this tenant are listed
@@ -121,7 +75,7 @@ class RecentQuery(_Query, frozen=True, tag="recent"):
         return {"requests": sorted(rows, key=_received_s, reverse=True)[: self.limit]}
 
 
-class UsageQuery(_Query, frozen=True, tag="usage"):
+class UsageQuery(Query, frozen=True, tag="usage"):
     """Asks for ``{"days": [UsageRow's fields …], "shared": whether all processes keep one file}``."""
 
     days: _Count = USAGE_DAYS
@@ -140,7 +94,7 @@ class UsageQuery(_Query, frozen=True, tag="usage"):
         return {"days": [rows[key] for key in sorted(rows)], "shared": shared}
 
 
-class OwnerQuery(_Query, frozen=True, tag="owner"):
+class OwnerQuery(Query, frozen=True, tag="owner"):
     """Asks for ``{"owner": {"tenant", "model", "key"} or None}``: the holder of a response of the Responses API."""
 
     response_id: str
@@ -153,7 +107,7 @@ class OwnerQuery(_Query, frozen=True, tag="owner"):
         return {"owner": next((reply["owner"] for reply in replies if reply["owner"] is not None), None)}
 
 
-NodeQuery = MetricsQuery | TimelineQuery | RecentQuery | UsageQuery | OwnerQuery
+NodeQuery = MetricsQuery | TimelineQuery | RecentQuery | UsageQuery | OwnerQuery | RoutesQuery | TraceQuery
 
 _DECODER = msgspec.json.Decoder(NodeQuery)
 

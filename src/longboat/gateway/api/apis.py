@@ -163,6 +163,8 @@ OWN_PATHS: dict[str, tuple[tuple[str, ...], str]] = {
     "/openapi.json": (("GET", "HEAD"), "This document"),
     "/admin/v1/state": (("GET", "HEAD"), "The gateway's state"),
     "/admin/v1/requests": (("GET", "HEAD"), "The last requests"),
+    "/admin/v1/routes": (("GET", "HEAD"), "What replicas have to do, and how much of it is in their caches"),
+    "/admin/v1/trace": (("GET", "HEAD"), "Requests that ended since the last look, without their words"),
     "/admin/v1/requests/{id}": (("GET", "HEAD"), "One of the last requests"),
     "/admin/v1/usage": (("GET", "HEAD"), "Tokens by tenant and day"),
     "/admin/v1/drain": (("POST",), "Fail /readyz, so that balancers send nothing more here"),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from longboat.gateway.records.access_log import AccessLog
     from longboat.gateway.records.metrics import Metrics
     from longboat.gateway.records.recent import RecentRequests
+    from longboat.gateway.records.routed import Routed
+    from longboat.gateway.records.trace_recorder import TraceRecorder
     from longboat.gateway.records.tracing import Tracer
     from longboat.gateway.records.usage_store import UsageStore
     from longboat.routing.capacity.quota import Denied
@@ -38,7 +40,8 @@ class Accounting:
     """The accounts of requests: each is opened once and closed once, however the request ends."""
 
     __slots__ = (
-        "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "remote_counters", "tracer", "usage",
+        "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "recorder", "remote_counters", "tracer",
+        "usage",
     )  # fmt: skip
 
     def __init__(
@@ -48,12 +51,14 @@ class Accounting:
         recent: RecentRequests,
         usage: UsageStore,
         access_log: AccessLog | None = None,
+        recorder: TraceRecorder | None = None,
     ) -> None:
         self.counters = counters
         self.remote_counters: RedisCounters | None = None  # replaces ``counters`` where nodes share them
         self.metrics = metrics
         self.recent = recent
         self.usage = usage
+        self.recorder = recorder
         self.access_log = access_log
         self.tracer: Tracer | None = None
         self.in_flight = 0  # leases that are open
@@ -169,6 +174,10 @@ class Accounting:
             now_s=time.time(),
         )
         self._count(call, record)
+        if call.routed is not None:
+            _compare(call, call.routed, record)
+        if self.recorder is not None and self.recorder.is_on:
+            self.recorder.add(record, call.prompt, time.monotonic())
         if call.outside is not None:
             self._count_outside(call, record, used)
         self.recent.add(record)
@@ -212,6 +221,17 @@ class Accounting:
         )
 
 
+def _compare(call: Call, routed: Routed, record: Record) -> None:
+    """Compare what was expected of the replica's cache with what the engine found there."""
+    pool = call.lease.pool if call.lease is not None else None
+    if pool is None or record.cached_tokens is None or not record.prompt_tokens or len(record.attempts) != 1:
+        return
+    expected, cached = routed.expected_of(record.prompt_tokens), record.cached_tokens
+    pool.router.answered(routed.key, expected_tokens=expected, cached_tokens=cached, prompt_tokens=record.prompt_tokens)
+    if call.series is not None:
+        call.series.compared(expected, cached)
+
+
 def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome: str, code: str) -> Record:
     """ended_s: monotonic; clocks_s: Unix time less monotonic time"""
     request = call.request
@@ -239,5 +259,6 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         usage.completion_tokens,
         usage.cached_tokens,
         call.decisions,
+        call.routed,
     )
     return tuple.__new__(Record, fields)  # as Record(*fields), which is a function in Python

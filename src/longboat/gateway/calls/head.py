@@ -36,12 +36,24 @@ _OF_ONE_REQUEST = frozenset(
 """Headers that change with each request, or how it is read: heads with them are not remembered."""
 
 
-class HeadPlan:
+def sticky_value(rule: str, request: Request) -> str:
+    """Return the value of the header, or of the cookie, that ``rule`` names; empty where the request has none."""
+    kind, _, name = rule.partition(":")
+    if kind == "header":
+        return request.headers_named(frozenset((name,))).get(name, "")
+    for part in request.noted.get(b"cookie", b"").split(b";") if kind == "cookie" else ():
+        found, _, value = part.strip().partition(b"=")
+        if found.decode("latin-1") == name:
+            return value.decode("latin-1")
+    return ""
+
+
+class HeadPlan:  # size: a plain record of what a head decides
     """What a request's head decides under one policy, for all requests that have this head."""
 
     __slots__ = (
-        "_heads", "_lines", "api", "live", "method", "path", "path_text", "response_id", "routes", "salt", "tenant",
-        "until_s",
+        "_heads", "_lines", "api", "live", "method", "path", "path_text", "response_id", "routes", "salt", "sticky",
+        "tenant", "until_s",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +70,8 @@ class HeadPlan:
         self.salt = live.cache_salt(tenant)
         headers = request.headers_named(live.rules.header_names) if live.rules.header_names else {}
         self.routes = HeadRoutes(live.rules, tenant.name, tenant.tags, headers, may_leave=tenant.external)
+        # What keeps its requests at one replica; empty: nothing does.
+        self.sticky = sticky_value(live.policy.routing.sticky, request)
         self._lines = request.forwarded
         self._heads: dict[Upstream, bytes] = {}
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
+    from longboat.gateway.calls.trip import Trip
     from longboat.gateway.limits.counters import LocalCounters
     from longboat.gateway.limits.redis_counters import RedisCounters
     from longboat.gateway.records.metrics import Series
@@ -22,7 +23,7 @@ class Lease:
     The accounting opens it and closes it; closing gives everything back, once, whatever is held at that moment.
     """
 
-    __slots__ = ("_counters", "_stream", "_tenant", "_waits", "is_open", "pool", "series", "ticket", "upstream")
+    __slots__ = ("_counters", "_stream", "_tenant", "_waits", "is_open", "pool", "series", "ticket", "trip", "upstream")
 
     def __init__(self, counters: LocalCounters | RedisCounters, tenant: TenantPolicy, series: Series) -> None:
         """counters: those that let the request in"""
@@ -35,6 +36,7 @@ class Lease:
         self.pool: Pool | None = None  # whose slot, or place in the queue, it has or had last
         self.ticket: Ticket | None = None
         self.upstream: Upstream | None = None  # the engine that works on it
+        self.trip: Trip | None = None  # what routing counts of its stay there; None where there was nothing to choose
         series.in_flight += 1
 
     @property
@@ -80,6 +82,9 @@ class Lease:
         if self.upstream is not None and self._stream is not None:
             self.upstream.streams.discard(self._stream)
             self.upstream = self._stream = None
+        if self.trip is not None:
+            self.trip.end()
+            self.trip = None
 
     def close(self, now_s: float) -> None:
         """Give everything back. ``settle`` later tells what the slot was used for."""

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
     from longboat.gateway.records.recent import Attempt, Decision
+    from longboat.gateway.records.routed import Routed
     from longboat.gateway.records.spans import Span
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken
+    from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.route_rules import Overflowing
 
 __all__ = ("Call",)
@@ -56,6 +58,8 @@ class Call:
     span: Span | None = None
     outside: Outside | None = None  # the external model that is being tried; None: one of the fleet
     bill: Bill | None = None  # what it may cost there
+    prompt: Prompt | None = None  # as routing sees it; None before it was needed
+    routed: Routed | None = None  # where it goes and why; None where there was nothing to choose
     overflow: Overflowing | None = None  # where it goes that waits too long
     bytes_out = 0
     queued_s: float | None = None

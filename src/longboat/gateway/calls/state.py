@@ -14,21 +14,28 @@ from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
 from longboat.gateway.calls.accounting import Accounting
 from longboat.gateway.calls.head import KnownHeads
+from longboat.gateway.calls.trip import Trips
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
+from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
+from longboat.gateway.records.trace_recorder import TraceRecorder
 from longboat.gateway.records.usage_store import UsageStore
 from longboat.gateway.upstreams.crash_blame import CrashBlame, until_answers
 from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 from longboat.gateway.upstreams.table import LiveTable
+from longboat.routing.prefixes.shared_index import SharedIndex
 
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_view import Node
     from longboat.gateway.limits.keys import KeyRing
     from longboat.gateway.upstreams.upstream import Upstream
+
+MAX_SLOTS = 1024
+"""Replicas that the index of prefixes can tell apart."""
 
 __all__ = ("GatewayState", "SweptConnection")
 
@@ -49,17 +56,24 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.config = config
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
-        self.table = LiveTable(config.limits, self.live.policy.queue, clock=clock)
+        index = SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
+        self.trips = Trips(index)
+        policy = self.live.policy
+        self.table = LiveTable(config.limits, policy.queue, policy.routing, index=index, clock=clock)
+        self.trips.table = self.table
         self.table.set_external(self.live.policy.external)
         self.table.set_adapters(self.live.policy.adapters)
         self.live = self.live.with_models(self.table.names)
         self.metrics = Metrics(max_label_values=config.max_label_values, process=_process_name(config))
         self.recent = RecentRequests(config.recent_requests)
+        self.recorder = TraceRecorder()
         self.owners = ResponseAffinity()
         self.deaths = CrashBlame(clock)
         self.heads = KnownHeads()
         self.usage = UsageStore(_in_folder(config, "usage.sqlite"))
-        self.accounting = Accounting(LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config))
+        self.accounting = Accounting(
+            LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config), self.recorder
+        )
         self.node: Node  # answers for the node; set by the maker of this state
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -74,6 +88,11 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.next_turn = itertools.count(config.worker_index or 0).__next__
         self._id_prefix = f"req-{os.urandom(6).hex()}-"
         self._num_ids = 0
+
+    @property
+    def feeds(self) -> dict[str, FeedState]:
+        """What is known of the engines that tell what they hold, by the replica's key."""
+        return self.trips.feeds
 
     @property
     def in_flight(self) -> int:
@@ -106,7 +125,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.table.set_external(policy.external)
         self.table.set_adapters(policy.adapters)
         self.live = LivePolicy(policy, self.table.names, digest_of_policy(document))
-        self.table.set_queue(policy.queue)
+        self.table.set_rules(policy.queue, policy.routing)
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         return True
 

@@ -15,6 +15,7 @@ from longboat.gateway.exchange.lifecycle import step
 from longboat.gateway.exchange.payment import Payments, close_bill
 from longboat.gateway.exchange.reading import Host
 from longboat.gateway.exchange.resume_session import ResumeSession
+from longboat.gateway.exchange.selection import Selection
 from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.exchange.visit import Visit
 from longboat.gateway.exchange.waits import Waits
@@ -180,6 +181,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
         assert lease is not None
+        lease.trip = self._view.begin_trip(upstream)
         lease.take_engine(upstream, visit)
         visit.begin()
 
@@ -189,7 +191,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if call.bill is not None:
             close_bill(self._state, call, keep_for=call.pools[action.at_pool])
         call.at_pool = action.at_pool
-        call.sent_body = None
+        call.sent_body = call.prompt = None
         self._state.metrics.fell_back(call.pools[0], call.pool)
         self.step(life.START)
 
@@ -202,7 +204,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             if call.bill is not None:
                 close_bill(self._state, call)
             if call.at_pool:
-                call.at_pool, call.sent_body = 0, None
+                call.at_pool, call.sent_body, call.prompt = 0, None, None
         self._waits.park()
 
     def _finish(self) -> None:
@@ -256,14 +258,10 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             call.decisions = (*call.decisions, Decision(at_s, action.name, action.reason))
 
 
-class _View:
+class _View(Selection):
     """What the life of a request sees of the fleet."""
 
-    __slots__ = ("_call", "_state")
-
-    def __init__(self, state: GatewayState, call: Call) -> None:
-        self._state = state
-        self._call = call
+    __slots__ = ()
 
     @property
     def policy(self) -> ResumePolicy:
@@ -275,9 +273,6 @@ class _View:
     def ready_s(self, model: str) -> float:
         pool = self._state.table.pool(model)
         return 0.0 if pool is None or pool.outside is not None else pool.ready_s
-
-    def next_turn(self) -> int:
-        return self._state.next_turn()
 
     def is_poison(self) -> bool:
         call, deaths = self._call, self._state.deaths

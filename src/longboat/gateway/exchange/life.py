@@ -67,8 +67,14 @@ class View(Protocol):
     def ready_s(self, model: str) -> float:
         """Return when an endpoint of the model was last ready, on the clock of ``step``."""
 
-    def next_turn(self) -> int:
-        """Return a count that grows, so that equal engines take turns."""
+    def choose(
+        self, model: str, engines: Sequence[Engine], tried: frozenset[str], *, adapter: str, overfull: bool
+    ) -> tuple[Engine, str] | None:
+        """Return one of the engines and why; None where none that was not tried has room.
+
+        adapter: that the request needs; empty: none
+        overfull: an engine without room is taken too
+        """
 
     def is_poison(self) -> bool:
         """Return whether engines died of this request."""

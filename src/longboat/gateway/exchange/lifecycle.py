@@ -14,8 +14,6 @@ from longboat.gateway.exchange import life
 from longboat.gateway.exchange.life import Action, Engine, Event, Life, Phase, View
 from longboat.gateway.http import error_responses
 from longboat.gateway.http.responses import Refusal
-from longboat.routing.adapters import pick_with_adapter
-from longboat.routing.pick import pick
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
@@ -256,7 +254,7 @@ def resume(request: Life, event: Event, view: View) -> Action | None:
         return life.Refuse(error_responses.answer_lost("its model has left the fleet"))
     if event is not life.TURN:
         return life.ASK_TURN
-    found = _chosen(request, _able(request, endpoints), view.next_turn(), overfull=True)
+    found = _chosen(request, view, _able(request, endpoints), overfull=True)
     return life.Send(found[0], "it is of the same revision and goes on") if found is not None else None
 
 
@@ -271,8 +269,7 @@ def retry(request: Life, view: View) -> Action | None:
     able = _able(request, view.endpoints(request.model) or ())
     if lacks_slot:
         return life.OFFER if any([e.ready for e in able]) else None
-    turn = view.next_turn()
-    found = _chosen(request, able, turn) or _chosen(request, able, turn, overfull=True)
+    found = _chosen(request, view, able) or _chosen(request, view, able, overfull=True)
     if found is None:
         return None
     engine, why = found
@@ -310,13 +307,10 @@ def park(request: Life, view: View, now_s: float) -> Action | None:
 # what the rules ask
 
 
-def _chosen(request: Life, able: Sequence[Engine], turn: int, *, overfull: bool = False) -> tuple[Engine, str] | None:
+def _chosen(request: Life, view: View, able: Sequence[Engine], *, overfull: bool = False) -> tuple[Engine, str] | None:
     """Return the engine that the request goes to, and why this one; empty where it goes without saying."""
-    tried, model = request.past.tried, request.model
-    if model in request.terms.adapters:
-        return pick_with_adapter(able, model, turn=turn, tried=tried, overfull=overfull)
-    engine = pick(able, turn=turn, tried=tried, overfull=overfull)
-    return None if engine is None else (engine, "")
+    adapter = request.model if request.model in request.terms.adapters else ""
+    return view.choose(request.model, able, request.past.tried, adapter=adapter, overfull=overfull) if able else None
 
 
 def _able(request: Life, endpoints: Sequence[Engine]) -> Sequence[Engine]:

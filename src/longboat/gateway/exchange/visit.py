@@ -97,6 +97,8 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         sent_s = self._sent_s = time.monotonic()
         answer.forget_unsent()
         lines, body = self.session.prepare(upstream, body, sent_s)
+        if call.lease is not None and call.lease.trip is not None:
+            lines += call.lease.trip.header()
         if call.pool != upstream.model:
             lines += upstream.use_adapter(call.pool)
         trace = self._note_attempt(sent_s)
@@ -159,6 +161,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         """Give the engine up where it is silent, slow, or both for longer than it may be."""
         if self.connection is None:
             return
+        self._tell_routing()
         if self.session.watch is not None:
             self._watch_engine(now_s)
         connection, answer = self.connection, self.answer
@@ -168,6 +171,13 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         if connection.path.quiet > sweeps_allowed:
             silence_s = answer.state.limits.engine_silence_s
             self._host.step(Failed(error_responses.upstream_silent(answer.call.pool, silence_s)))
+
+    def _tell_routing(self) -> None:
+        """Tell the router how far the answer is."""
+        call = self.answer.call
+        trip = call.lease.trip if call.lease is not None else None
+        if trip is not None and call.usage is not None and self.connection is not None:
+            trip.progressed(call.usage.num_events + self.connection.path.num_events)
 
     def _watch_engine(self, now_s: float) -> None:
         session, answer, upstream = self.session, self.answer, self.upstream

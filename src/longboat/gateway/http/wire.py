@@ -15,7 +15,7 @@ _HOP_BY_HOP = frozenset(
 NOTED = frozenset(
     b"host connection content-length content-encoding transfer-encoding expect upgrade x-request-id"
     b" authorization x-api-key api-key content-type origin traceparent tracestate x-request-deadline x-request-timeout"
-    b" last-event-id x-longboat-resume"
+    b" last-event-id x-longboat-resume cookie"
     b" x-forwarded-for forwarded access-control-request-method access-control-request-headers".split()
 )
 """Request headers that the gateway itself reads; it writes its own in their place."""

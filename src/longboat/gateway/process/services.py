@@ -13,6 +13,7 @@ from longboat.gateway.config import GatewayConfig
 from longboat.gateway.external.budgets import spent_today
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.leased_counters import LeasedCounters
+from longboat.gateway.prefixes.feed import follow_prefixes
 from longboat.gateway.process.rounds import Rounds
 from longboat.gateway.records.tracing import Tracer
 from longboat.gateway.upstreams.engine_load import follow_load
@@ -54,6 +55,8 @@ class Services:
         self._spawn(follow_beats(state.table, clock=state.clock))
         if config.scrape_s is not None:
             self._spawn(follow_load(state.table, config.scrape_s))
+        takes_names = config.worker_index in (None, 0)  # one process puts them into the index that all share
+        self._spawn(follow_prefixes(state.table, state.trips, names=takes_names, states=state.trips.feeds))
         self._tick()
 
     async def stop(self) -> None:

@@ -15,11 +15,16 @@ from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_client import GatewayControl, gateway_command
 from longboat.gateway.config import GatewayConfig, encode_config
 
-__all__ = ("Worker", "follow_parent")
+__all__ = ("Worker", "follow_parent", "index_path")
 
 _START_TIMEOUT_S = 20.0
 _PR_SET_PDEATHSIG = 1
 _ASK_TIMEOUT_S = 1.0
+
+
+def index_path(config: GatewayConfig) -> str:
+    """Return the file of the index of prefixes that all workers of a gateway share, beside its control socket."""
+    return f"{config.control_socket}.prefixes"
 
 
 class Worker:
@@ -32,6 +37,7 @@ class Worker:
             worker_index=index,
             parent_pid=os.getpid(),
             parent_socket=config.control_socket,
+            prefix_index_path=index_path(config),
             control_socket=path,
             orphan_grace_s=None,
         )

@@ -167,7 +167,7 @@ def access_record(record: Record) -> dict[str, object]:
     """Return the fields of the line. The record is unpacked at once, because every request pays for this."""
     (
         request_id, tenant, path, model, pool, _, received_unix_s, _, queued_s, granted_s, attempts, first_byte_s,
-        ended_s, status, outcome, code, bytes_out, prompt_tokens, completion_tokens, cached_tokens, _,
+        ended_s, status, outcome, code, bytes_out, prompt_tokens, completion_tokens, cached_tokens, _, _,
     ) = record  # fmt: skip
     line: dict[str, object] = {
         "time": int((received_unix_s + ended_s) * 1e3) / 1e3,

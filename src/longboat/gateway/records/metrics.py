@@ -69,12 +69,12 @@ class ProcessGauges(Protocol):
     held_bytes: int
 
 
-class Series:
+class Series:  # size: a plain record of counters
     """Counters of one model and tenant. The caller keeps ``in_flight`` and ``waiting`` itself."""
 
     __slots__ = (
-        "cached_tokens", "completion_tokens", "e2e", "in_flight", "itl", "outcomes", "prompt_tokens", "queue",
-        "retries", "ttft", "waiting",
+        "cached_tokens", "completion_tokens", "e2e", "expected_tokens", "found_tokens", "held_tokens", "in_flight",
+        "itl", "outcomes", "prompt_tokens", "queue", "retries", "ttft", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +84,9 @@ class Series:
         self.waiting = 0
         self.retries = 0
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
+        # of requests for which a replica was chosen: cached tokens as the choice expected them, as engines counted
+        # them, and what both agree on
+        self.expected_tokens = self.held_tokens = self.found_tokens = 0
         self.outcomes: dict[str, int] = {}
         self.ttft = Histogram(REQUEST_BOUNDS_S)
         self.e2e = Histogram(REQUEST_BOUNDS_S)
@@ -123,8 +126,17 @@ class Series:
         if retries:
             self.retries += retries
 
+    def compared(self, expected: int, held: int) -> None:
+        """Count a prompt's cached tokens, as the choice of its replica expected them and as its engine found them."""
+        self.expected_tokens += expected
+        self.held_tokens += held
+        self.found_tokens += min(expected, held)
+
     def snapshot(self) -> dict[str, Any]:
         return {
+            "expected_tokens": self.expected_tokens,
+            "held_tokens": self.held_tokens,
+            "found_tokens": self.found_tokens,
             "in_flight": self.in_flight,
             "waiting": self.waiting,
             "retries": self.retries,

@@ -27,6 +27,9 @@ _SERIES_COUNTERS = (
     ("prompt_tokens", "prompt_tokens_total", "Prompt tokens, as engines reported them."),
     ("completion_tokens", "generation_tokens_total", "Generated tokens, as engines reported them."),
     ("cached_tokens", "prompt_tokens_cached_total", "Prompt tokens that engines took from their prefix caches."),
+    ("expected_tokens", "prefix_expected_tokens_total", "Cached tokens that choices of replicas expected."),
+    ("held_tokens", "prefix_held_tokens_total", "Cached tokens that engines found for these requests."),
+    ("found_tokens", "prefix_found_tokens_total", "Cached tokens that were expected and found."),
     ("retries", "retries_total", "Attempts after the first one of a request."),
 )
 _SERIES_GAUGES = (

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from longboat.gateway.records.routed import Routed, explained
+
 __all__ = ("Attempt", "Decision", "RecentRequests", "Record", "summary", "timeline")
 
 _RECORD_BYTES = 1100  # measured with tracemalloc: numbers, tuples, ids and paths
@@ -67,6 +69,8 @@ class Record(NamedTuple):
     completion_tokens: int | None
     cached_tokens: int | None
     decisions: tuple[Decision, ...] = ()
+    # the choice among replicas; None where there was none
+    routed: Routed | None = None
 
     @property
     def replica(self) -> str:
@@ -153,10 +157,26 @@ def summary(record: Record) -> dict[str, Any]:
 def timeline(record: Record) -> dict[str, Any]:
     """Return the record as a document: facts, the routing decision, and ``events`` in the order of their times."""
     events = sorted(_events(record), key=lambda event: event[0])
+    routing = {"asked": record.model, "chosen": record.pool, "reason": record.reason}
     return {
         **summary(record),
-        "routing": {"asked": record.model, "chosen": record.pool, "reason": record.reason},
+        "routing": {**routing, **_choice_of(record)},
         "events": [{"at_ms": _ms(at_s), "event": name, **facts} for at_s, name, facts in events],
+    }
+
+
+def _choice_of(record: Record) -> dict[str, Any]:
+    if record.routed is None:
+        return {"choice": None}
+    sent_s = record.attempts[-1].sent_s if record.attempts else None
+    waited_s = None if sent_s is None or record.first_byte_s is None else record.first_byte_s - sent_s
+    return {
+        "choice": explained(
+            record.routed,
+            waited_s=waited_s,
+            prompt_tokens=record.prompt_tokens,
+            cached_tokens=record.cached_tokens,
+        )
     }
 
 
@@ -189,6 +209,8 @@ def _size(record: Record) -> int:
         size += _ATTEMPT_BYTES * len(attempts)
         if len(attempts) > 1 or attempts[0].failure:
             size += sum(len(attempt.failure) for attempt in attempts)
+    if record.routed is not None:
+        size += record.routed.num_bytes
     if record.decisions:
         size += sum(_DECISION_BYTES + len(decision.reason) for decision in record.decisions)
     return size

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
-from longboat.engines.metrics import REQUESTS, read_samples, total_of
+from longboat.engines.metrics import KV_USAGE, REQUESTS, largest_of, read_samples, total_of
 from longboat.gateway.http.message import ask
+from longboat.gateway.upstreams.pool import Pool
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.capacity.slots import corrected
+from longboat.routing.policies.contract import EngineReport
 
 __all__ = ("follow_load",)
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 16
-_NAMES = (*REQUESTS, *REQUESTS.values())
+_NAMES = (*REQUESTS, *REQUESTS.values(), *KV_USAGE)
 
 
 async def follow_load(table: LiveTable, every_s: float) -> None:
@@ -22,31 +25,43 @@ async def follow_load(table: LiveTable, every_s: float) -> None:
     gate = asyncio.Semaphore(_AT_ONCE)
     while True:
         await asyncio.sleep(every_s)
-        wanted = [u for u in table.upstreams() if u.ready and u.capacity and u.address is None]
-        await asyncio.gather(*(_look(upstream, table.engine_capacity(upstream), gate) for upstream in wanted))
+        wanted = [(pool, u) for pool in table.pools() for u in pool.upstreams if _is_worth_a_look(pool, u)]
+        await asyncio.gather(*(_look(pool, u, table.engine_capacity(u), gate) for pool, u in wanted))
         for pool in table.pools():
             if pool.num_waiting:
                 pool.pump_soon()
 
 
-async def _look(upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) -> None:
-    """Set the reported slots of one engine. whole: requests of all senders that the engine works on at once"""
+def _is_worth_a_look(pool: Pool, upstream: Upstream) -> bool:
+    """Return whether its load changes what it gets: it has slots, or there are others."""
+    return upstream.ready and upstream.address is None and (bool(upstream.capacity) or len(pool.upstreams) > 1)
+
+
+async def _look(pool: Pool, upstream: Upstream, whole: int | None, gate: asyncio.Semaphore) -> None:
+    """Take one engine's report. whole: requests of all senders that the engine works on at once"""
     async with gate:
         try:
             answer = await ask(upstream.url, "/metrics", api_key=upstream.api_key, timeout_s=_TIMEOUT_S)
         except (OSError, ValueError):
             answer = None
-    if answer is None or answer.status != 200:
-        upstream.reported_slots = None
-        return
-    text = answer.body.decode(errors="replace")
-    lines = (line for line in text.splitlines() if line.startswith(_NAMES))
-    samples = list(read_samples("\n".join(lines)))
-    name = next((name for name in REQUESTS if total_of(samples, name) is not None), "")
-    running, waiting = total_of(samples, name), total_of(samples, REQUESTS.get(name, ""))
-    if running is None or not upstream.capacity or whole is None:
+    report = _report_of(answer.body) if answer is not None and answer.status == 200 else None
+    if report is not None:
+        pool.router.reported(upstream.key, report)
+    if report is None or not upstream.capacity or whole is None:
         upstream.reported_slots = None
         return
     own = upstream.outstanding
     # Requests of other senders take slots from this process, even where its part of the engine is larger.
-    upstream.reported_slots = own + corrected(whole, own, int(running), int(waiting or 0))
+    upstream.reported_slots = own + corrected(whole, own, report.running, report.waiting)
+
+
+def _report_of(body: bytes) -> EngineReport | None:
+    """Read what an engine says of its load; None where it does not."""
+    lines = (line for line in body.decode(errors="replace").splitlines() if line.startswith(_NAMES))
+    samples = list(read_samples("\n".join(lines)))
+    name = next((name for name in REQUESTS if total_of(samples, name) is not None), "")
+    running, waiting = total_of(samples, name), total_of(samples, REQUESTS.get(name, ""))
+    if running is None:
+        return None
+    usage = max((found for name in KV_USAGE if (found := largest_of(samples, name)) is not None), default=0.0)
+    return EngineReport(taken_s=time.monotonic(), running=int(running), waiting=int(waiting or 0), kv_usage=usage)

@@ -7,12 +7,15 @@ import math
 import time
 from typing import Protocol
 
-from longboat.core.policy import QueuePolicy
+from longboat.core.policy import QueuePolicy, RoutingRules
 from longboat.gateway.external.outside import Outside
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.health.outliers import Outliers
 from longboat.routing.health.resume_budget import ResumeBudget
+from longboat.routing.policies.registry import policy_of
+from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Queued, Rejected, Scheduler, Ticket
+from longboat.routing.router import Router
 
 __all__ = ("Pool", "Waiting")
 
@@ -49,12 +52,14 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         "outside",
         "parked",
         "ready_s",
+        "router",
         "scheduler",
         "upstreams",
     )
 
-    def __init__(self, model: str, queue: QueuePolicy) -> None:
+    def __init__(self, model: str, queue: QueuePolicy, routing: RoutingRules, index: PrefixIndex) -> None:
         self.model = model
+        self.router = Router(policy_of(routing.policy), index)
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
         self.outside: Outside | None = None  # what is known of an external model; None: a model of the fleet
@@ -151,6 +156,17 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         for ticket in self.scheduler.expire(now_s):
             ticket.payload.timed_out()
         self.pump_soon()
+
+    def take_upstreams(self, upstreams: tuple[Upstream, ...]) -> None:
+        """Take the model's endpoints. Routing forgets those that are gone."""
+        for key in {upstream.key for upstream in self.upstreams} - {upstream.key for upstream in upstreams}:
+            self.router.left(key)
+        self.upstreams = upstreams
+
+    def set_routing(self, routing: RoutingRules) -> None:
+        """Choose by other rules from now on. What is known of replicas and prefixes stays."""
+        if routing.policy != self.router.policy.name:
+            self.router.policy = policy_of(routing.policy)
 
     def close(self) -> None:
         """End all waiting: the model left the table."""

@@ -8,13 +8,14 @@ from typing import Final
 from longboat.clock import WALL
 from longboat.core.clock import Clock
 from longboat.core.external import ExternalModel
-from longboat.core.policy import AdapterRights, QueuePolicy
+from longboat.core.policy import AdapterRights, QueuePolicy, RoutingRules
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstreams.external_endpoints import ExternalEndpoints
 from longboat.gateway.upstreams.pool import Pool
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.capacity.slots import Demand
+from longboat.routing.prefixes.index import DictIndex, PrefixIndex
 
 __all__ = ("LiveTable",)
 
@@ -25,10 +26,20 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 class LiveTable:  # size: endpoints come from tables and from policies, and all of the gateway asks for them
     """The newest table. Endpoints that stay keep their connections and their counts."""
 
-    def __init__(self, limits: GatewayLimits, queue: QueuePolicy | None = None, *, clock: Clock = WALL) -> None:
+    def __init__(
+        self,
+        limits: GatewayLimits,
+        queue: QueuePolicy | None = None,
+        routing: RoutingRules | None = None,
+        *,
+        index: PrefixIndex | None = None,
+        clock: Clock = WALL,
+    ) -> None:
         self._clock = clock
         self._limits = limits
         self._queue = queue or QueuePolicy()
+        self._routing = routing or RoutingRules()
+        self._index = index or DictIndex()  # of the prefixes that replicas hold
         self.epoch: str | None = None
         self.version = 0
         self.table: EndpointTable | None = None
@@ -140,11 +151,12 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         whole = self._engine_capacities.get(upstream.key)
         return upstream.capacity if whole is None else whole
 
-    def set_queue(self, queue: QueuePolicy) -> None:
-        """Change how requests wait from now on."""
-        self._queue = queue
+    def set_rules(self, queue: QueuePolicy, routing: RoutingRules) -> None:
+        """Change how requests wait, and how they get a replica, from now on."""
+        self._queue, self._routing = queue, routing
         for pool in self._pools.values():
             pool.scheduler.queue = queue
+            pool.set_routing(routing)
 
     def has_ready(self) -> bool:
         return any(u.ready for u in self.upstreams())
@@ -156,10 +168,10 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         self.models = tuple(dict.fromkeys((*names, *(u.model for u in self._own), *external.models)))
         old, self._pools = self._pools, {}
         for model in self.models:
-            pool = self._pools[model] = old.pop(model) if model in old else Pool(model, self._queue)
+            pool = self._pools[model] = old.pop(model) if model in old else self._new_pool(model)
             pool.outside = external.models.get(model)
             all_upstreams = self._own if pool.outside is None else external.upstreams
-            pool.upstreams = tuple(u for u in all_upstreams if u.model == model)
+            pool.take_upstreams(tuple(u for u in all_upstreams if u.model == model))
             if pool.any_ready:
                 pool.ready_s = self._clock.monotonic_s()
             if pool.num_waiting:
@@ -168,6 +180,9 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
                 pool.wake()
         for pool in old.values():
             pool.close()
+
+    def _new_pool(self, model: str) -> Pool:
+        return Pool(model, self._queue, self._routing, self._index)
 
     def _capacity(self, stated: int | None) -> int | None:
         limit = self._limits.max_outstanding

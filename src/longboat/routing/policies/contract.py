@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from longboat.routing.prefixes.accuracy import PrefixAccuracy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
-__all__ = ("Choice", "EngineReport", "ReplicaLoad", "RoutingPolicy", "View")
+__all__ = ("EXTRA_S", "Choice", "EngineReport", "ReplicaLoad", "RoutingPolicy", "View")
+
+EXTRA_S: Final = "extra_s"
+"""The term of policies that weigh what a replica costs beyond; for the others, the router sees to adapters."""
 
 
 class EngineReport:
@@ -29,7 +33,17 @@ class EngineReport:
 class ReplicaLoad:
     """One replica as this gateway process knows it: what was sent there and has not ended, and what its engine says."""
 
-    __slots__ = ("decode_tokens", "key", "prefill_tokens", "prefills", "report", "requests", "slot")
+    __slots__ = (
+        "accuracy",
+        "decode_tokens",
+        "key",
+        "prefill_tokens",
+        "prefills",
+        "report",
+        "requests",
+        "slot",
+        "tells",
+    )
 
     def __init__(self, key: str, slot: int) -> None:
         self.key = key
@@ -39,6 +53,8 @@ class ReplicaLoad:
         self.prefill_tokens = 0  # uncached prompt tokens of those, as predicted when they were sent
         self.decode_tokens = 0  # tokens that the others hold in the KV cache: prompt and output so far
         self.report: EngineReport | None = None
+        self.tells = False  # whether its engine tells what it holds; else that is only guessed
+        self.accuracy = PrefixAccuracy()  # of what was expected in its cache
 
 
 class View(Protocol):
@@ -53,14 +69,21 @@ class View(Protocol):
 class Choice:
     """A policy's decision."""
 
-    __slots__ = ("at", "cached_tokens", "reason", "terms")
+    __slots__ = ("at", "cached_tokens", "reason", "terms", "ttft_s")
 
     def __init__(
-        self, at: int, reason: str, *, cached_tokens: int = 0, terms: Sequence[tuple[float, ...]] = ()
+        self,
+        at: int,
+        reason: str,
+        *,
+        cached_tokens: int = 0,
+        terms: Sequence[tuple[float, ...]] = (),
+        ttft_s: float | None = None,
     ) -> None:
         self.at = at  # index into the replicas that were offered
         self.reason = reason  # in words
         self.cached_tokens = cached_tokens  # tokens of the prompt that it expects to find there
+        self.ttft_s = ttft_s  # seconds from sending to the first token that it expects; None: it expects nothing
         self.terms = terms  # one row for each replica that was offered, in the order of ``RoutingPolicy.terms``
 
 

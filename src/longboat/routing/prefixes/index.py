@@ -13,6 +13,9 @@ __all__ = ("DictIndex", "PrefixIndex")
 class PrefixIndex(Protocol):
     """Which replica holds which block. Replicas are numbers from 0, *slots*, that their router gives out."""
 
+    def slot_of(self, key: str) -> int:
+        """Return the slot of a replica: an unused one where it has none yet. Raise IndexError where all are in use."""
+
     def depths(self, blocks: bytes, num_slots: int) -> list[int]:
         """Return, by slot, how many of a prompt's leading blocks each replica holds."""
 
@@ -22,8 +25,11 @@ class PrefixIndex(Protocol):
     def remove(self, slot: int, blocks: bytes) -> None:
         """Note that a replica does not hold these blocks any more."""
 
+    def clear(self, slot: int) -> None:
+        """Forget all blocks of a replica that stays."""
+
     def drop(self, slot: int) -> None:
-        """Forget all blocks of a replica."""
+        """Forget a replica and all of its blocks."""
 
 
 class DictIndex:
@@ -32,9 +38,17 @@ class DictIndex:
     def __init__(self, max_blocks: int = 1_000_000) -> None:
         self._max_blocks = max_blocks
         self._holders: OrderedDict[bytes, int] = OrderedDict()  # name of a block → bit set of slots
+        self._slots: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
+
+    def slot_of(self, key: str) -> int:
+        slot = self._slots.get(key)
+        if slot is None:
+            taken = set(self._slots.values())
+            slot = self._slots[key] = next(at for at in range(len(taken) + 1) if at not in taken)
+        return slot
 
     def depths(self, blocks: bytes, num_slots: int) -> list[int]:
         found = [0] * num_slots
@@ -70,11 +84,15 @@ class DictIndex:
             else:
                 holders.pop(name, None)
 
-    def drop(self, slot: int) -> None:
+    def clear(self, slot: int) -> None:
         bit = 1 << slot
         for name, slots in list(self._holders.items()):
             if slots & bit:
                 self.remove(slot, name)
+
+    def drop(self, slot: int) -> None:
+        self.clear(slot)
+        self._slots = {key: other for key, other in self._slots.items() if other != slot}
 
 
 def _note(found: list[int], slots: int, depth: int) -> None:

@@ -17,8 +17,8 @@ class Job:  # size: a plain record of one request; the engine that has it keeps 
 
     __slots__ = (
         "answer_blocks", "answer_ends", "arrived_s", "cached_tokens", "chunk", "computed", "decoding", "entry_step",
-        "finish_step", "first_s", "gateway", "generated", "granted_s", "last_s", "output_tokens", "passed",
-        "preemptions", "prompt", "replica", "reserved", "retries", "segments", "target", "ticket",
+        "expected_tokens", "finish_step", "first_s", "gateway", "generated", "granted_s", "last_s", "output_tokens",
+        "passed", "preemptions", "prompt", "replica", "reserved", "retries", "segments", "target", "ticket",
     )  # fmt: skip
 
     def __init__(self, prompt: Prompt, output_tokens: int, arrived_s: float) -> None:
@@ -31,6 +31,7 @@ class Job:  # size: a plain record of one request; the engine that has it keeps 
         self.first_s = -1.0  # when its first token came; below 0: it did not come yet
         self.last_s = -1.0  # when its last token before an interruption came; below 0: there was none
         self.cached_tokens = -1  # of its prompt, found in the cache when an engine first took it; below 0: not yet
+        self.expected_tokens = 0  # of its prompt that its gateway expected in the cache
         self.generated = 0  # output tokens; while it decodes, those from before
         self.preemptions = 0
         self.retries = 0  # replicas that failed under it

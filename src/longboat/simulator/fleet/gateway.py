@@ -25,6 +25,10 @@ class Endpoint:
         self.suspect = False
         self.outstanding = 0  # requests that this gateway sent there and that have not ended
 
+    def holds(self, adapter: str) -> bool:
+        """Return whether it has the adapter in memory: simulated replicas serve none."""
+        return False
+
 
 class Carrier(Protocol):
     """What a gateway needs of the network."""
@@ -69,8 +73,15 @@ class SimGateway:
             self._carrier.refused(job, now_s)
 
     def first_token(self, job: Job, cached_tokens: int | None, now_s: float) -> None:
-        """Take the first token of a response."""
+        """Take the first token of a response, with what its engine found in the cache; None: it does not say."""
         self.router.first_token(job.prompt, cached_tokens=cached_tokens, now_s=now_s)
+        if cached_tokens is not None and not job.retries:
+            self.router.answered(
+                self.endpoints[job.replica].key,
+                expected_tokens=job.expected_tokens,
+                cached_tokens=cached_tokens,
+                prompt_tokens=job.prompt.num_tokens,
+            )
 
     def ended(self, job: Job, now_s: float) -> None:
         """Take the end of a response."""
@@ -137,9 +148,10 @@ class SimGateway:
         if chosen is None:  # other gateways' requests, or those that lost their replica, are on its slots
             chosen = self.router.choose(job.prompt, self.endpoints, turn=self._turn, now_s=now_s, overfull=True)
         assert chosen is not None, "a slot was granted, so a replica is ready"
-        endpoint, choice = chosen
+        endpoint, choice, _ = chosen
         endpoint.outstanding += 1
         job.replica = endpoint.at
+        job.expected_tokens = choice.cached_tokens
         self.router.sent(job.prompt, endpoint.key, cached_tokens=choice.cached_tokens, now_s=now_s)
         self._carrier.carry(job, endpoint.at, now_s)
 

@@ -107,7 +107,7 @@ class SimReplica:
             queued_tokens=engine.queued_tokens,
         )
         for gateway in self._gateways:
-            gateway.router.reported(self.spec.key, report)
+            gateway.router.reported(self.spec.key, report, tells=self.fleet.kv_delay_s >= 0.0)
         for job in engine.running():
             if job.decoding:
                 self._gateways[job.gateway].router.progressed(job.prompt, engine.tokens_of(job, now_s))

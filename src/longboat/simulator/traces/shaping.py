@@ -23,9 +23,9 @@ def shaped(
     """Yield the requests of a trace, one by one.
 
     read: reads it from its beginning; prompts that were read with another number share nothing with these
-    rate_scale: requests come so many times as fast
+    rate_scale: how many times as fast requests come
     requests: to yield; a trace with fewer is played again from its beginning, as if by other users; None: all of it
-    jitter_s: each request comes up to so much later, of the time after scaling; the order may change a little
+    jitter_s: the most by which each request comes later, of the time after scaling; the order may change a little
     """
     found = _scaled(_repeated(read, requests), rate_scale)
     return _jittered(found, jitter_s, random.Random(seed)) if jitter_s > 0.0 else found

@@ -16,6 +16,8 @@ from longboat.spec.types.gateway_values import (
     ModelName,
     Origin,
     RedisUrl,
+    ReplicaSticky,
+    RoutingPolicyName,
     Size,
     Sticky,
     Tokens,
@@ -37,6 +39,7 @@ __all__ = (
     "QueueSpec",
     "RedisSpec",
     "ResumeSpec",
+    "RoutingSpec",
     "RuleSpec",
     "TenantSpec",
     "TlsSpec",
@@ -229,6 +232,15 @@ class ResumeSpec(Section):
     """Whether requests without a seed get one: without a seed, a response cannot be continued exactly."""
 
 
+class RoutingSpec(Section):
+    """How a request gets one of its model's replicas."""
+
+    policy: RoutingPolicyName = "cost"
+    """cost takes the replica where the request costs least time; the others are what peers do, for comparison."""
+    sticky: ReplicaSticky | None = None
+    """header:NAME or cookie:NAME: requests with an equal value go to one replica while it serves; null: none."""
+
+
 class LogsSpec(Section):
     """The access log: one JSON line for each request, without prompts."""
 
@@ -314,6 +326,8 @@ class GatewaySpec(Section):
     """How requests wait."""
     resume: ResumeSpec = ResumeSpec()
     """How responses outlive the engines that make them."""
+    routing: RoutingSpec = RoutingSpec()
+    """How a request gets one of its model's replicas."""
     logs: LogsSpec = LogsSpec()
     """The access log."""
     tracing: TracingSpec | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from longboat.core.policy import ROUTING_POLICIES
 from longboat.core.sizes import canonical_size, size_bytes
 from longboat.spec.types.section import absolute_file, mistake
 
@@ -20,6 +22,8 @@ __all__ = (
     "ModelName",
     "Origin",
     "RedisUrl",
+    "ReplicaSticky",
+    "RoutingPolicyName",
     "Size",
     "Sticky",
     "Tokens",
@@ -32,6 +36,7 @@ MAX_TOKENS = 10**15
 
 WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 ALIAS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
+COOKIE_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 HEADER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -74,6 +79,26 @@ def _sticky(value: str) -> str:
         raise mistake(
             f"{value!r} is not one of tenant, user, request, header:NAME",
             "write tenant, user, request or header:x-name (in lower case)",
+        )
+    return value
+
+
+def _replica_sticky(value: str) -> str:
+    kind, _, name = value.partition(":")
+    pattern = {"header": HEADER_NAME, "cookie": COOKIE_NAME}.get(kind)
+    if pattern is None or not pattern.fullmatch(name):
+        raise mistake(
+            f"{value!r} is neither header:NAME nor cookie:NAME",
+            "write header:x-session-id (in lower case), cookie:SESSION, or leave it out",
+        )
+    return value
+
+
+def _routing_policy(value: str) -> str:
+    if value not in ROUTING_POLICIES:
+        nearest = difflib.get_close_matches(value.lower().replace("-", "_"), ROUTING_POLICIES, 1, 0.5)
+        raise mistake(
+            f"{value!r} is not one of {', '.join(ROUTING_POLICIES)}", f"write {(nearest or ROUTING_POLICIES)[0]}"
         )
     return value
 
@@ -129,6 +154,10 @@ Weight = Annotated[float, Field(ge=0.001, le=1_000_000)]
 AliasName = Annotated[str, AfterValidator(_alias_name)]
 Digest = Annotated[str, AfterValidator(_sha256)]
 Sticky = Annotated[str, AfterValidator(_sticky)]
+ReplicaSticky = Annotated[str, AfterValidator(_replica_sticky)]
+RoutingPolicyName = Annotated[
+    str, AfterValidator(_routing_policy), Field(json_schema_extra={"enum": list(ROUTING_POLICIES)})
+]
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Origin = Annotated[str, AfterValidator(_origin)]

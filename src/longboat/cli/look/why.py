@@ -1,0 +1,106 @@
+"""``longboat why``: the way of one request, and why it went to its replica."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from longboat.cli.shared.console import make_console
+from longboat.cli.shared.gateway_replies import asked_gateways
+from longboat.core.errors import UserInputError
+from longboat.gateway.admin.node_query import TimelineQuery
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ("run_why",)
+
+_SECONDS = "_s"
+
+
+def run_why(request_id: str, *, url: str | None, as_json: bool) -> None:
+    """Print what happened to a request.
+
+    Raises UserInputError where the gateways do not remember it.
+    """
+    with asked_gateways(url) as gateways:
+        replies = gateways.ask(TimelineQuery(request_id))
+    found = [reply["request"] for reply in replies if reply["request"] is not None]
+    if not found:
+        raise UserInputError(
+            f"no gateway remembers a request {request_id!r}",
+            hint="take the id from the response's x-request-id; each gateway process keeps only its last requests",
+        )
+    request = max(found, key=lambda document: float(document["received"]))
+    if as_json:
+        print(json.dumps(request, indent=2))
+        return
+    _show(request)
+
+
+def _show(request: Mapping[str, Any]) -> None:
+    console = make_console()
+    routing, choice = request["routing"], request["routing"].get("choice")
+    console.print(
+        f"[bold]{request['id']}[/bold]  {request['path']}  {request['pool']}  {request['outcome']}", highlight=False
+    )
+    console.print(f"model: {routing['chosen']}, because of its {routing['reason']}", highlight=False)
+    if choice is None:
+        console.print(f"replica: {request['replica'] or 'none'}; there was no choice among replicas", highlight=False)
+    else:
+        console.print(f"replica: {choice['replica']}, {choice['why']} (policy {choice['policy']})", highlight=False)
+        console.print(_candidates(choice))
+        if choice["compared"] > len(choice["candidates"]):
+            console.print(f"{choice['compared'] - len(choice['candidates'])} more were compared", style="dim")
+        console.print(_expectations(choice))
+    console.print(_events(request))
+
+
+def _candidates(choice: Mapping[str, Any]) -> Table:
+    table = _table()
+    terms = [name for name in choice["candidates"][0] if name not in ("replica", "chosen")]
+    table.add_column("REPLICA", no_wrap=True)
+    for name in terms:
+        title = name.removesuffix(_SECONDS).replace("_", " ").upper()
+        table.add_column(f"{title} ms" if name.endswith(_SECONDS) else title, justify="right", no_wrap=True)
+    for row in choice["candidates"]:
+        mark = "> " if row["chosen"] else "  "
+        table.add_row(mark + row["replica"], *(_value(name, row.get(name)) for name in terms))
+    return table
+
+
+def _expectations(choice: Mapping[str, Any]) -> Table:
+    table = _table()
+    for title in ("", "EXPECTED", "HAPPENED"):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    rows = (("ttft ms", "ttft_ms"), ("prompt tokens", "prompt_tokens"), ("cached tokens", "cached_tokens"))
+    for words, name in rows:
+        table.add_row(words, _number(choice["expected"][name]), _number(choice["happened"][name]))
+    return table
+
+
+def _events(request: Mapping[str, Any]) -> Table:
+    table = _table()
+    for title in ("AT ms", "EVENT", ""):
+        table.add_column(title, justify="right" if title == "AT ms" else "left")
+    for event in request["events"]:
+        facts = (f"{name} {value}" for name, value in event.items() if name not in ("at_ms", "event") and value)
+        table.add_row(_number(event["at_ms"]), event["event"], ", ".join(facts))
+    return table
+
+
+def _table() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, header_style="bold")
+
+
+def _value(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value * 1e3:,.1f}" if name.endswith(_SECONDS) else f"{value:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,127 @@
+"""What gateways know of their requests: all of the fleet's, through their nodes, or one by its address."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+
+from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cluster.protocol.messages import GatewayReport
+from longboat.cluster.ray.session import Session
+from longboat.core.errors import ClusterError, UserInputError
+from longboat.gateway.admin.node_query import NodeQuery, TimelineQuery
+from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
+
+__all__ = ("Asked", "ask_gateways", "asked_gateways")
+
+_TIMEOUT_S = 10.0
+_KEY_HINT = "put an admin key (gateway.admin in the fleet file) into the environment variable LONGBOAT_API_KEY"
+Reply = dict[str, Any]
+
+
+class Asked(Protocol):
+    """Gateways that can be asked."""
+
+    def ask(self, query: NodeQuery) -> list[Reply]:
+        """Return one reply for each gateway that answers. Raises ClusterError where none does."""
+
+
+@contextmanager
+def asked_gateways(url: str | None) -> Iterator[Asked]:
+    """Give the gateway at ``url``, or those of the fleet where there is none."""
+    if url is not None:
+        with _client(url) as client:
+            yield _Addressed(client)
+    else:
+        with connect() as session:
+            yield _OfFleet(session)
+
+
+def ask_gateways(
+    session: Session, gateways: Sequence[GatewayReport], query: NodeQuery
+) -> tuple[list[Reply], dict[str, str]]:
+    """Return the replies of the gateways, and by node why those that are missing are.
+
+    Raises ClusterError where there are gateways, and none replies.
+    """
+    replies: list[Reply] = []
+    silent: dict[str, str] = {}
+    for gateway in gateways:
+        try:
+            replies.append(session.ask_daemon(gateway.node_id, "ask_gateway", msgspec.json.encode(query)))
+        except ClusterError as error:
+            silent[gateway.hostname or gateway.node_id[:8]] = error.message
+    if silent and not replies:
+        raise ClusterError(f"no gateway replies: {next(iter(silent.values()))}", hint="longboat status")
+    return replies, silent
+
+
+class _OfFleet:
+    """The gateways of the running fleet."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ask(self, query: NodeQuery) -> list[Reply]:
+        report = self._session.report()
+        if report is None:
+            raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
+        return ask_gateways(self._session, report.gateways, query)[0]
+
+
+class _Addressed:
+    """One gateway, through its admin API."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def ask(self, query: NodeQuery) -> list[Reply]:
+        path, values = _place_of(query)
+        try:
+            response = self._client.get(f"/admin/v1/{path}", params=values)
+        except httpx.HTTPError as error:
+            what = f"the gateway at {self._client.base_url} does not reply: {error}"
+            raise ClusterError(what, hint="check the address after --url") from None
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return []
+        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise UserInputError(f"the gateway refuses: {_message(response)}", hint=_KEY_HINT)
+        if response.status_code != httpx.codes.OK:
+            raise ClusterError(f"the gateway replied {response.status_code}: {_message(response)}", hint="try again")
+        reply: Reply = response.json()
+        return [{"request": reply} if isinstance(query, TimelineQuery) else reply]
+
+
+def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
+    """Return the path of the admin API and its parameters for a question."""
+    if isinstance(query, TimelineQuery):
+        return f"requests/{query.request_id}", {}
+    if isinstance(query, RoutesQuery):
+        return "routes", {"model": query.model}
+    if isinstance(query, TraceQuery):
+        return "trace", {"reader": query.reader}
+    raise TypeError(f"{type(query).__name__} has no path in the admin API")
+
+
+def _client(url: str) -> httpx.Client:
+    base = url.rstrip("/").removesuffix("/v1")
+    if not base.startswith(("http://", "https://")):
+        raise UserInputError(f"--url {url!r} is not an address", hint="write it like http://127.0.0.1:8000")
+    key = os.environ.get("LONGBOAT_API_KEY", "")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    is_tls = base.startswith("https")
+    verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
+    return httpx.Client(base_url=base, headers=headers, verify=verify, timeout=_TIMEOUT_S, trust_env=False)
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:300]

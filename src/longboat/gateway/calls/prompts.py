@@ -1,0 +1,37 @@
+"""What routing needs to know of a request, out of its body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from longboat.gateway.api.prompt_blocks import NO_BLOCKS, prompt_blocks
+from longboat.routing.prefixes.prompt import Prompt
+
+if TYPE_CHECKING:
+    from longboat.gateway.calls.model_request import Call
+
+__all__ = ("prompt_of",)
+
+
+def prompt_of(call: Call, key: str, *, hashed: bool) -> Prompt:
+    """Return the request as routing sees it.
+
+    key: differs from that of every other request of all gateways
+    hashed: whether the names of its prefixes are needed
+    """
+    facts = call.facts
+    assert facts is not None
+    blocks, ends = prompt_blocks(call.body, facts.kind, _seed(call)) if hashed else NO_BLOCKS
+    return Prompt(
+        key,
+        facts.num_prompt_tokens_estimate,
+        blocks=blocks,
+        ends=ends,
+        max_output_tokens=facts.max_tokens,
+        session=facts.user,
+    )
+
+
+def _seed(call: Call) -> bytes:
+    """Return what keeps the cache of its prompt apart: the model or adapter, and the salt of its tenant."""
+    return f"{call.pool}\0{call.salt or ''}".encode()

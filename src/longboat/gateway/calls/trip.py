@@ -1,0 +1,108 @@
+"""Requests at replicas, as routing counts them, and what engines tell about these."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from longboat.gateway.prefixes.feed import FeedState
+from longboat.gateway.prefixes.frames import prefix_header
+
+if TYPE_CHECKING:
+    from longboat.gateway.upstreams.table import LiveTable
+    from longboat.gateway.upstreams.upstream import Upstream
+    from longboat.routing.policies.contract import EngineReport
+    from longboat.routing.prefixes.prompt import Prompt
+    from longboat.routing.prefixes.shared_index import SharedIndex
+    from longboat.routing.router import Router
+
+__all__ = ("Trip", "Trips")
+
+_MAX_TOLD: Final = 4096
+
+
+class Trip:
+    """One request at one replica, from the moment that it was sent to the moment that it left."""
+
+    __slots__ = ("_depth", "_router", "cached_tokens", "num_output_tokens", "prompt", "tag")
+
+    def __init__(self, router: Router, prompt: Prompt, key: str, *, tag: int, depth: int, cached_tokens: int) -> None:
+        """key: of the replica; depth, cached_tokens: leading blocks and tokens that it is expected to have"""
+        self._router = router
+        self.prompt = prompt
+        self.tag = tag  # by which the engine tells about it; 0: it does not
+        self._depth = depth
+        self.cached_tokens: int | None = None  # by the engine's count; None: unknown yet
+        self.num_output_tokens = 0
+        router.sent(prompt, key, cached_tokens=cached_tokens, now_s=time.monotonic())
+
+    def header(self) -> bytes:
+        """Return the header line that names its blocks to the engine; empty where that tells nothing about them."""
+        if not self.tag:
+            return b""
+        return prefix_header(self.tag, self._depth, self.prompt.blocks, self.prompt.ends)
+
+    def first_token(self, now_s: float) -> None:
+        """Note that the first token came."""
+        self._router.first_token(self.prompt, cached_tokens=self.cached_tokens, now_s=now_s)
+
+    def progressed(self, output_tokens: int) -> None:
+        """Note how many tokens of output there are."""
+        if output_tokens != self.num_output_tokens:
+            self.num_output_tokens = output_tokens
+            self._router.progressed(self.prompt, output_tokens)
+
+    def end(self) -> None:
+        """Note that the request ended there."""
+        self._router.ended(self.prompt, output_tokens=self.num_output_tokens, now_s=time.monotonic())
+
+
+class Trips:
+    """The trips that engines may still tell about, and where what they tell goes (a ``prefixes.feed.FeedTaker``)."""
+
+    def __init__(self, index: SharedIndex) -> None:
+        self.feeds: dict[str, FeedState] = {}  # by the replica's key
+        self.table: LiveTable | None = None  # set once it is made
+        self._index = index
+        self._told: OrderedDict[int, Trip] = OrderedDict()  # by tag
+        self._tag = int.from_bytes(os.urandom(4)) << 32  # those of other processes begin elsewhere
+
+    def begin(self, router: Router, prompt: Prompt, upstream: Upstream, *, cached_tokens: int) -> Trip:
+        """Count a request at a replica."""
+        key, feed = upstream.key, self.feeds.get(upstream.key)
+        if not prompt.blocks or feed is None or not feed.is_live:
+            return Trip(router, prompt, key, tag=0, depth=0, cached_tokens=cached_tokens)
+        self._tag += 1
+        depth = router.depth_of(prompt, key)
+        trip = self._told[self._tag] = Trip(
+            router, prompt, key, tag=self._tag, depth=depth, cached_tokens=cached_tokens
+        )
+        if len(self._told) > _MAX_TOLD:
+            self._told.popitem(last=False)
+        return trip
+
+    # what engines tell
+
+    def named(self, upstream: Upstream, stored: bool, blocks: bytes) -> None:
+        """Take names that an engine holds now, or does not hold any more."""
+        (self._index.place if stored else self._index.remove)(self._index.slot_of(upstream.key), blocks)
+
+    async def forgotten(self, upstream: Upstream) -> None:
+        """Forget what an engine holds. The pass over the table is made in a thread."""
+        self._index.clear(self._index.slot_of(upstream.key))
+        await asyncio.to_thread(self._index.tidy)
+
+    def reported(self, upstream: Upstream, report: EngineReport) -> None:
+        """Take an engine's load."""
+        pool = self.table.pool(upstream.model) if self.table is not None else None
+        if pool is not None:
+            pool.router.reported(upstream.key, report, tells=True)
+
+    def found(self, upstream: Upstream, tag: int, prompt_tokens: int, cached_tokens: int) -> None:
+        """Take what one request found cached."""
+        trip = self._told.pop(tag, None)
+        if trip is not None:
+            trip.cached_tokens = cached_tokens

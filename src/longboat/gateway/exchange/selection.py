@@ -1,0 +1,75 @@
+"""Chooses the engine of one request, by the routing of its model, and begins its account there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from longboat.gateway.calls.prompts import prompt_of
+from longboat.gateway.exchange.life import Engine
+from longboat.gateway.records.routed import Routed
+from longboat.routing.adapters import pick_with_adapter
+from longboat.routing.pick import pick
+
+if TYPE_CHECKING:
+    from longboat.gateway.calls.model_request import Call
+    from longboat.gateway.calls.state import GatewayState
+    from longboat.gateway.calls.trip import Trip
+    from longboat.gateway.upstreams.upstream import Upstream
+    from longboat.routing.router import Router
+
+__all__ = ("Selection",)
+
+
+class Selection:
+    """The choice among a model's engines. Requests that cost no work, or that have no choice, are not counted."""
+
+    __slots__ = ("_call", "_state")
+
+    def __init__(self, state: GatewayState, call: Call) -> None:
+        self._state = state
+        self._call = call
+
+    def choose(
+        self, model: str, engines: Sequence[Engine], tried: frozenset[str], *, adapter: str, overfull: bool
+    ) -> tuple[Engine, str] | None:
+        """Return one of the engines and why; None where none that was not tried has room."""
+        call, turn = self._call, self._state.next_turn()
+        router = self._router(model)
+        if router is None:
+            call.routed = None
+            if call.prompt is None and call.facts is not None and self._state.recorder.is_on:
+                call.prompt = prompt_of(call, "", hashed=True)
+            if adapter:
+                return pick_with_adapter(engines, adapter, turn=turn, tried=tried, overfull=overfull)
+            engine = pick(engines, turn=turn, tried=tried, overfull=overfull)
+            return None if engine is None else (engine, "")
+        prompt = call.prompt
+        if prompt is None:
+            prompt = call.prompt = prompt_of(call, self._state.new_request_id(), hashed=router.policy.reads_prefixes)
+        now_s = time.monotonic()
+        sticky = call.plan.sticky if call.plan is not None else ""
+        found = router.choose(
+            prompt, engines, turn=turn, now_s=now_s, tried=tried, overfull=overfull, adapter=adapter, sticky=sticky
+        )
+        if found is None:
+            return None
+        engine, choice, keys = found
+        call.routed = Routed(choice, keys, router, prompt, now_s)
+        return engine, choice.reason
+
+    def begin_trip(self, engine: Upstream) -> Trip | None:
+        """Count the request at the engine that it is sent to; None where there was nothing to choose."""
+        call = self._call
+        router, routed = self._router(call.pool), call.routed
+        if router is None or routed is None:
+            return None
+        return self._state.trips.begin(router, routed.prompt, engine, cached_tokens=routed.expected_cached_tokens)
+
+    def _router(self, model: str) -> Router | None:
+        call = self._call
+        if call.facts is None or call.pinned:
+            return None
+        pool = self._state.table.pool(model)
+        return None if pool is None or len(pool.upstreams) < 2 or pool.outside is not None else pool.router

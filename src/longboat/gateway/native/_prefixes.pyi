@@ -1,0 +1,3 @@
+INTERFACE: int
+
+def prefix_names(body: bytes, fields: tuple[bytes, ...], seed: bytes, /) -> tuple[bytes, bytes] | None: ...

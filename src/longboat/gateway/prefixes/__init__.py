@@ -1,0 +1,1 @@
+"""Follows what engines tell of their KV caches, into the index that routing reads. Chooses no endpoint."""

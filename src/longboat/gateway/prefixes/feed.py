@@ -1,0 +1,253 @@
+"""Follows the prefix feeds of engines: what their KV caches hold, how busy they are, and what requests found cached.
+
+Each process of a node follows every engine's load. One of them also takes the names, into the index that all share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import httptools
+import orjson
+
+from longboat.clock import WALL
+from longboat.core.clock import Clock
+from longboat.gateway.prefixes.frames import (
+    FEED_PATH,
+    FOUND,
+    HELLO,
+    LOAD,
+    REMOVED,
+    RESET,
+    STORED,
+    FrameReader,
+    read_found,
+    read_load,
+)
+from longboat.gateway.upstreams.table import LiveTable
+from longboat.gateway.upstreams.upstream import Upstream
+from longboat.routing.policies.contract import EngineReport
+from longboat.routing.prefixes.accuracy import PrefixAccuracy
+from longboat.routing.prefixes.shared_index import SharedIndex
+from longboat.telemetry import logger
+
+__all__ = ("FeedState", "FeedTaker", "IndexTaker", "follow_prefixes")
+
+log = logger("prefixes")
+
+_LOOK_EVERY_S = 0.1
+_SILENT_S = 3.0  # a feed says something once a second
+_RETRY_S = 0.5
+_MISSING_RETRY_S = 30.0  # an engine without the plugin
+_CONNECT_S = 2.0
+_READ_BYTES = 256 * 1024
+
+
+class FeedTaker(Protocol):
+    """The receiver of what engines tell. Keys are those of upstreams."""
+
+    def named(self, upstream: Upstream, stored: bool, blocks: bytes) -> None:
+        """Take names that an engine holds now, or does not hold any more."""
+
+    async def forgotten(self, upstream: Upstream) -> None:
+        """Forget what an engine holds, before it says all of it again."""
+
+    def reported(self, upstream: Upstream, report: EngineReport) -> None:
+        """Take an engine's load."""
+
+    def found(self, upstream: Upstream, tag: int, prompt_tokens: int, cached_tokens: int) -> None:
+        """Take what one request found cached, by the tag that its gateway gave it."""
+
+
+class IndexTaker:
+    """Puts the names that engines hold into the index. Load and requests are for those that derive from it."""
+
+    def __init__(self, index: SharedIndex, slot_of: Callable[[Upstream], int]) -> None:
+        self._index = index
+        self._slot_of = slot_of
+
+    def named(self, upstream: Upstream, stored: bool, blocks: bytes) -> None:
+        """Take names that an engine holds now, or does not hold any more."""
+        (self._index.place if stored else self._index.remove)(self._slot_of(upstream), blocks)
+
+    async def forgotten(self, upstream: Upstream) -> None:
+        """Forget what an engine holds. The pass over the table is made in a thread."""
+        self._index.clear(self._slot_of(upstream))
+        await asyncio.to_thread(self._index.tidy)
+
+    def reported(self, upstream: Upstream, report: EngineReport) -> None:
+        """Take an engine's load."""
+
+    def found(self, upstream: Upstream, tag: int, prompt_tokens: int, cached_tokens: int) -> None:
+        """Take what one request found cached."""
+
+
+class FeedState:
+    """The state of one engine's feed."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.epoch = ""  # of the engine's API server
+        self.number = 0  # of the last frame that changed names
+        self.block_tokens = 0  # of its KV cache; 0: unknown yet
+        self.capacity_tokens = 0
+        self.has_feed = True  # it has not said otherwise
+        self.is_live = False
+        self.num_resets = 0
+        self.accuracy = PrefixAccuracy()
+
+
+class _NotThereError(Exception):
+    """An engine without this feed."""
+
+
+async def follow_prefixes(
+    table: LiveTable, taker: FeedTaker, *, names: bool = True, states: dict[str, FeedState] | None = None,
+    clock: Clock = WALL,
+) -> None:  # fmt: skip
+    """Follow the feed of every engine in the table, until the task is cancelled.
+
+    names: whether this process takes the names, too; states: filled with a state for each upstream's key
+    """
+    states = {} if states is None else states
+    follows: dict[Upstream, asyncio.Task[None]] = {}
+    try:
+        while True:
+            known = {u for u in table.upstreams() if u.address is None and (u.ready or u in follows)}
+            for upstream in [u for u in follows if u not in known]:
+                await _end((follows.pop(upstream),))
+                states.pop(upstream.key, None)
+            for upstream in known - follows.keys():
+                state = states[upstream.key] = FeedState(upstream)
+                follow = _Follow(state, taker, names, clock)
+                follows[upstream] = asyncio.get_running_loop().create_task(follow.run())
+            await asyncio.sleep(_LOOK_EVERY_S)
+    finally:
+        await _end(follows.values())
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    tasks = tuple(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Follow:
+    """One engine's feed, read again and again."""
+
+    def __init__(self, state: FeedState, taker: FeedTaker, names: bool, clock: Clock) -> None:
+        self._state = state
+        self._taker = taker
+        self._names = names
+        self._clock = clock
+
+    async def run(self) -> None:
+        state = self._state
+        while True:
+            pause_s = _RETRY_S
+            try:
+                await self._read()
+            except _NotThereError:
+                state.has_feed, pause_s = False, _MISSING_RETRY_S
+            except (OSError, ValueError, TimeoutError, httptools.HttpParserError) as error:
+                if state.is_live:
+                    log.info("the prefix feed of %s broke off: %s", state.upstream.key, error or type(error).__name__)
+            state.is_live = False
+            await asyncio.sleep(pause_s)
+
+    async def _read(self) -> None:
+        state, upstream = self._state, self._state.upstream
+        parts = urlsplit(upstream.url)
+        async with asyncio.timeout(_CONNECT_S):
+            reader, writer = await asyncio.open_connection(parts.hostname or "", parts.port or 80, limit=_READ_BYTES)
+        try:
+            query = f"?epoch={state.epoch}&from={state.number}" + ("" if self._names else "&names=0")
+            head = f"GET {parts.path.rstrip('/')}{FEED_PATH}{query} HTTP/1.1\r\nhost: {parts.netloc}\r\n"
+            writer.write(f"{head}authorization: Bearer {upstream.api_key}\r\n\r\n".encode("latin-1"))
+            body = _Body()
+            parser = httptools.HttpResponseParser(body)
+            frames = FrameReader()
+            while not body.is_complete:
+                async with asyncio.timeout(_SILENT_S):
+                    data = await reader.read(_READ_BYTES)
+                if not data:
+                    raise ConnectionResetError("the engine closed it")
+                parser.feed_data(data)
+                if body.has_head and parser.get_status_code() != 200:
+                    raise _NotThereError
+                for kind, number, payload in frames.feed(body.take()):
+                    if kind == RESET and self._names:
+                        state.num_resets += 1
+                        state.number = 0
+                        await self._taker.forgotten(upstream)
+                    self._take(kind, number, payload)
+        finally:
+            writer.transport.abort()
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        state, taker, upstream = self._state, self._taker, self._state.upstream
+        if kind == LOAD:
+            running, waiting, queued, usage = read_load(payload)
+            tokens = None if queued < 0 else queued
+            now_s = self._clock.monotonic_s()
+            report = EngineReport(taken_s=now_s, running=running, waiting=waiting, kv_usage=usage, queued_tokens=tokens)
+            taker.reported(upstream, report)
+        elif kind == FOUND:
+            for tag, prompt_tokens, cached_tokens, expected_tokens in read_found(payload):
+                state.accuracy.observe(expected_tokens, cached_tokens, prompt_tokens)
+                taker.found(upstream, tag, prompt_tokens, cached_tokens)
+            self._heal()
+        elif kind == HELLO:
+            self._greet(orjson.loads(payload))
+        elif kind in (STORED, REMOVED) and self._names:
+            if len(payload) % 8:
+                raise ValueError(f"names of {len(payload)} bytes")
+            taker.named(upstream, kind == STORED, payload)
+            state.number = number or state.number
+
+    def _greet(self, hello: dict[str, object]) -> None:
+        state = self._state
+        state.has_feed = state.is_live = True
+        state.epoch = str(hello.get("epoch", ""))
+        state.block_tokens = int(str(hello.get("block_tokens", 0)))
+        state.capacity_tokens = int(str(hello.get("capacity_tokens", 0)))
+
+    def _heal(self) -> None:
+        """Begin with a snapshot again where what was expected does not come true."""
+        state = self._state
+        if self._names and state.accuracy.heal:
+            state.accuracy.restart()
+            state.epoch = ""
+            log.warning(
+                "the prefixes of %s were not what they seemed to be; asking for all of them", state.upstream.key
+            )
+            raise ConnectionAbortedError("its names are read again")
+
+
+class _Body:
+    """The body of a chunked response, as its parser delivers it."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.has_head = False
+        self.is_complete = False
+
+    def take(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    # called by the parser
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True

@@ -1,0 +1,95 @@
+"""Records a trace of requests while somebody reads it: times, sizes and salted hashes, and never a word."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from base64 import b64encode
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from longboat.gateway.records.recent import Record
+
+if TYPE_CHECKING:
+    from longboat.routing.prefixes.prompt import Prompt
+
+__all__ = ("TraceRecorder",)
+
+_LASTS_S: Final = 30.0
+_MAX_ROWS: Final = 20_000
+_MAX_READERS: Final = 8
+
+
+class TraceRecorder:
+    """Rows of requests that ended, for each reader since its last look. Nothing is kept where there is no reader."""
+
+    __slots__ = ("_readers", "_salt")
+
+    def __init__(self) -> None:
+        self._salt = os.urandom(16)  # names of tenants and sessions say nothing outside of this process
+        self._readers: dict[str, _Reader] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a reader."""
+        return bool(self._readers)
+
+    def add(self, record: Record, prompt: Prompt | None, now_s: float) -> None:
+        """Keep a request that ended, where it has a prompt."""
+        for name, reader in tuple(self._readers.items()):
+            if now_s > reader.until_s:
+                del self._readers[name]
+        if prompt is None or not self._readers or record.first_byte_s is None:
+            return
+        row = self._row(record, prompt)
+        for reader in self._readers.values():
+            reader.add(row)
+
+    def take(self, name: str, now_s: float) -> dict[str, Any]:
+        """Return the rows since this reader's last look, and how many were lost. The first look begins recording."""
+        if name not in self._readers and len(self._readers) >= _MAX_READERS:
+            del self._readers[next(iter(self._readers))]
+        reader = self._readers.setdefault(name, _Reader())
+        reader.until_s = now_s + _LASTS_S
+        rows, reader.rows = list(reader.rows), deque()
+        dropped, reader.num_dropped = reader.num_dropped, 0
+        return {"rows": rows, "dropped": dropped}
+
+    def _row(self, record: Record, prompt: Prompt) -> dict[str, Any]:
+        first_byte_s, sent_s = record.first_byte_s or 0.0, record.attempts[-1].sent_s if record.attempts else 0.0
+        return {
+            "time_s": round(record.received_unix_s, 6),
+            "model": record.pool,
+            "tenant": self._hashed(record.tenant),
+            "session": self._hashed(prompt.session),
+            "prompt_tokens": record.prompt_tokens or prompt.num_tokens,
+            "output_tokens": record.completion_tokens or 0,
+            "max_tokens": prompt.max_output_tokens,
+            "cached_tokens": record.cached_tokens,
+            "ttft_s": round(first_byte_s - sent_s, 6),
+            "total_s": round(record.ended_s, 6),
+            "replica": record.replica,
+            "blocks": b64encode(prompt.blocks).decode(),
+            "ends": list(prompt.ends),
+        }
+
+    def _hashed(self, name: str) -> str:
+        return hashlib.blake2b(name.encode(), key=self._salt, digest_size=8).hexdigest() if name else ""
+
+
+class _Reader:
+    """What one reader has yet to get."""
+
+    __slots__ = ("num_dropped", "rows", "until_s")
+
+    def __init__(self) -> None:
+        self.rows: deque[dict[str, Any]] = deque()
+        self.num_dropped = 0
+        self.until_s = 0.0
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a row, in place of the oldest where there are too many."""
+        if len(self.rows) >= _MAX_ROWS:
+            self.rows.popleft()
+            self.num_dropped += 1
+        self.rows.append(row)

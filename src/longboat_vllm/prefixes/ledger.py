@@ -1,0 +1,252 @@
+"""The ledger of one engine's KV cache: which named prefixes of prompts it holds. Pure.
+
+A gateway names prefixes by bytes, and an engine knows blocks of tokens. The ledger learns from each request how its
+prompt's named blocks lie among its tokens: an anchor (a prompt's end, or the point where two prompts part) is exact,
+and names between two anchors are placed in proportion to their bytes. The engine's KV events say which blocks of tokens
+come and go. A block is known here by a *key*: a hash of its tokens and of all blocks before it, so that the engine's
+own way of hashing does not matter.
+
+A name needs the full blocks of tokens before its end. The last of these stands for all of them, because engines evict a
+prefix from its end.
+
+After events were lost, the engine holds blocks that no event will name. The ledger is *unsure* from then on, and where
+a request finds more cached than the ledger knew: then requests should ask the engine to tell of blocks that it uses
+again, too. Many requests in a row without a surprise make it sure.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from longboat_vllm.prefixes.header import NamedPrompt
+
+__all__ = ("Noted", "PrefixLedger")
+
+Extra = Callable[[int, int], Hashable]
+_ROOT = 0
+_MAX_UNHELD = 50_000
+_SURE_AFTER = 500  # requests without a surprise
+
+
+class Noted(NamedTuple):
+    """What the ledger makes of a request before the engine takes it, in tokens."""
+
+    expected: int  # that its gateway expects to be cached
+    held: int  # that the ledger knows to be cached
+
+
+class _Bound:
+    """Where a name ends among the tokens."""
+
+    __slots__ = ("exact", "key", "tokens")
+
+    def __init__(self, key: int, tokens: int, exact: bool) -> None:
+        self.key = key  # of the last full block before the end
+        self.tokens = tokens
+        self.exact = exact
+
+
+class PrefixLedger:  # size: names, keys and blocks change together, with each event
+    """The ledger. ``on_change(stored, names)`` is called with each change of what is held."""
+
+    def __init__(self, block_tokens: int, on_change: Callable[[bool, list[bytes]], None]) -> None:
+        self.block_tokens = block_tokens
+        self._on_change = on_change
+        self._key_of: dict[Hashable, int] = {}  # the engine's hash of a held block → key
+        self._held: dict[int, int] = {}  # key → how many blocks of the engine hold it
+        self._names: dict[int, list[bytes]] = {}  # key → names that need it
+        self._bound: dict[bytes, _Bound] = {}
+        self._unheld: OrderedDict[int, None] = OrderedDict()  # keys with names that are not held, the oldest first
+        self._num_sure = _SURE_AFTER  # requests without a surprise
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the engine may hold blocks that the ledger does not know."""
+        return self._num_sure < _SURE_AFTER
+
+    @property
+    def num_names(self) -> int:
+        return len(self._bound)
+
+    def held_names(self) -> list[bytes]:
+        """Return all names that are held."""
+        return [name for key, names in self._names.items() if key in self._held for name in names]
+
+    def note(self, prompt: NamedPrompt, token_ids: Sequence[int], extra: Extra | None = None) -> Noted:
+        """Learn a request's names.
+
+        extra: what besides the tokens from one position to another makes a block's contents, such as an adapter
+        """
+        names, num_tokens = prompt.names, len(token_ids)
+        keys = self._keys(token_ids, extra)
+        if not names or not keys:
+            return Noted(0, 0)
+        known = self._num_known(names)
+        same = self._num_same(names[:known], keys)
+        anchors = [
+            (at, bound.tokens) for at, bound in enumerate(map(self._bound.__getitem__, names[:same])) if bound.exact
+        ]
+        first = known
+        if same < known and self._bound[names[same]].key in self._held:
+            first = same
+            anchors.append((known - 1, self._num_held(keys) * self.block_tokens))
+        if not anchors or anchors[-1][0] < len(names) - 1:
+            first = min(first, len(names) - 1)
+            anchors.append((len(names) - 1, num_tokens))
+        ends = _spread(prompt.ends, anchors)
+        exact = {at for at, _ in anchors}
+        for at in range(first, len(names)):
+            self._bind(names[at], ends[at], at in exact, keys)
+        expected = ends[prompt.expected - 1] if prompt.expected else 0
+        most = (num_tokens - 1) // self.block_tokens
+        expected = min(expected // self.block_tokens, most)
+        return Noted(expected * self.block_tokens, min(self._num_held(keys), most) * self.block_tokens)
+
+    def found(self, noted: Noted, cached_tokens: int) -> None:
+        """Take how much of a request's prompt was cached."""
+        self._num_sure = 0 if cached_tokens > noted.held else self._num_sure + 1
+
+    def stored(
+        self, hashes: Sequence[Hashable], parent: Hashable | None, token_ids: Sequence[int], block_tokens: int,
+        extras: Sequence[Hashable] | None = None,
+    ) -> None:  # fmt: skip
+        """Take the event that blocks came. Blocks whose parent is unknown stay unknown."""
+        if block_tokens != self.block_tokens:
+            self._begin(block_tokens)
+        key = _ROOT if parent is None else self._key_of.get(parent)
+        if key is None:
+            return
+        data, size = array("q", token_ids).tobytes(), 8 * block_tokens
+        came: list[bytes] = []
+        for at, block in enumerate(hashes):
+            key = hash((key, data[at * size : (at + 1) * size], extras[at] if extras else None))
+            self._key_of[block] = key
+            num = self._held.get(key, 0)
+            # A block that is known came a second time, or the engine repeats it because a request asked for that.
+            self._held[key] = max(1, num) if self.unsure else num + 1
+            if not num and key in self._names:
+                self._unheld.pop(key, None)
+                came += self._names[key]
+        if came:
+            self._on_change(True, came)
+
+    def removed(self, hashes: Sequence[Hashable]) -> None:
+        """Take the event that blocks were evicted."""
+        gone: list[bytes] = []
+        for block in hashes:
+            key = self._key_of.get(block)
+            num = self._held.get(key, 0) if key is not None else 0
+            if key is None or num > 1:
+                if key is not None:
+                    self._held[key] = num - 1
+                continue
+            del self._key_of[block]
+            self._held.pop(key, None)
+            gone += self._forget(key)
+        if gone:
+            self._on_change(False, gone)
+
+    def reset(self) -> None:
+        """Take nothing to be held, because events were lost. The caller informs gateways."""
+        self._num_sure = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the event that the cache was cleared. The caller informs gateways."""
+        self._key_of.clear()
+        self._held.clear()
+        for key in tuple(self._names):  # where names lie among tokens stays true
+            self._wait(key)
+
+    def _begin(self, block_tokens: int) -> None:
+        """Forget everything: the engine's blocks are longer or shorter than its settings say."""
+        for table in (self._key_of, self._held, self._names, self._bound, self._unheld):
+            table.clear()
+        self.block_tokens = block_tokens
+
+    def _keys(self, token_ids: Sequence[int], extra: Extra | None) -> list[int]:
+        """Return the keys of a prompt's full blocks."""
+        tokens, keys, key = self.block_tokens, [], _ROOT
+        data, size = array("q", token_ids).tobytes(), 8 * self.block_tokens
+        for at in range(len(token_ids) // tokens):
+            more = extra(at * tokens, (at + 1) * tokens) if extra is not None else None
+            key = hash((key, data[at * size : (at + 1) * size], more))
+            keys.append(key)
+        return keys
+
+    def _num_known(self, names: Sequence[bytes]) -> int:
+        """Return how many leading names are bound."""
+        bound = self._bound
+        return next((at for at, name in enumerate(names) if name not in bound), len(names))
+
+    def _num_same(self, names: Sequence[bytes], keys: list[int]) -> int:
+        """Return how many leading names, all of them bound, are bound to blocks of this prompt."""
+        for at, name in enumerate(names):
+            bound = self._bound[name]
+            if bound.key != keys[self._place(bound.tokens, keys)]:
+                return at
+        return len(names)
+
+    def _num_held(self, keys: list[int]) -> int:
+        """Return how many leading blocks are held."""
+        held = self._held
+        return next((at for at, key in enumerate(keys) if key not in held), len(keys))
+
+    def _place(self, tokens: int, keys: list[int]) -> int:
+        """Return the index of the last full block before a position; the first block where there is none."""
+        return min(max(1, tokens // self.block_tokens), len(keys)) - 1
+
+    def _bind(self, name: bytes, tokens: int, exact: bool, keys: list[int]) -> None:
+        key = keys[self._place(tokens, keys)]
+        was_held = self._unbind(name)
+        self._bound[name] = _Bound(key, tokens, exact)
+        self._names.setdefault(key, []).append(name)
+        is_held = key in self._held
+        if not is_held:
+            self._wait(key)
+        if is_held != was_held:
+            self._on_change(is_held, [name])
+
+    def _unbind(self, name: bytes) -> bool:
+        """Return whether the name was held where it was bound so far."""
+        old = self._bound.get(name)
+        if old is None:
+            return False
+        names = self._names[old.key]
+        names.remove(name)
+        if not names:
+            del self._names[old.key]
+            self._unheld.pop(old.key, None)
+        return old.key in self._held
+
+    def _wait(self, key: int) -> None:
+        """Keep names of a block that is not held yet, within a bound."""
+        self._unheld[key] = None
+        self._unheld.move_to_end(key)
+        while len(self._unheld) > _MAX_UNHELD:
+            self._forget(self._unheld.popitem(last=False)[0])
+
+    def _forget(self, key: int) -> list[bytes]:
+        """Forget the names that need a block, and return them."""
+        names = self._names.pop(key, [])
+        for name in names:
+            self._bound.pop(name, None)
+        return names
+
+
+def _spread(ends: Sequence[int], anchors: Sequence[tuple[int, int]]) -> list[int]:
+    """Return where each named block ends among the tokens.
+
+    anchors: indexes of names, and where exactly these end; the last name is one
+    """
+    found: list[int] = []
+    base_end = base_tokens = 0
+    for at, tokens in anchors:
+        span = max(1, ends[at] - base_end)
+        room = max(0, tokens - base_tokens)
+        found += [base_tokens + room * (ends[i] - base_end) // span for i in range(len(found), at + 1)]
+        base_end, base_tokens = ends[at], max(tokens, base_tokens)
+    return found

@@ -1,0 +1,109 @@
+"""``longboat simulate`` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from longboat.cli.app import app
+from longboat.core.errors import UserInputError
+
+FLEET = """
+apiVersion: longboat/v1
+name: demo
+models:
+  - name: tiny
+    source: builtin:tiny
+    replicas: 2
+    context: 512
+"""
+SESSIONS = "sessions:rate=2,system=300,turns=3,hours=0.01,output=30,longest=4000"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    return path
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["simulate", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: str) -> UserInputError:
+    with pytest.raises(UserInputError) as error:
+        CliRunner().invoke(app, ["simulate", *words], catch_exceptions=False)
+    assert error.value.hint
+    return error.value
+
+
+def test_prints_a_row_for_each_policy(fleet: Path) -> None:
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--policies", "cost,round_robin", "--json")
+    first, second = run(*words, "--seed", "3"), run(*words, "--seed", "3")
+    assert first == second
+    rows = json.loads(first)["policies"]
+    assert [row["policy"] for row in rows] == ["cost", "round_robin"]
+    for row in rows:
+        assert row["requests"] > 10 and 0 < row["cached_share"] < 1
+        assert {"mean", "p50", "p99"} <= set(row["ttft_ms"]) & set(row["itl_ms"])
+        assert row["ttft_ms"]["p50"] <= row["ttft_ms"]["p99"]
+
+
+def test_machines_and_replicas_can_be_others(fleet: Path) -> None:
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--requests", "20", "--json")
+    document = json.loads(run(*words, "--on", "1x(2xRTX4090)", "--replicas", "5", "--gateways", "2"))
+    assert document["replicas"] == 5 and "RTX 4090" in document["replica"]
+    assert document["policies"][0]["requests"] == 20
+
+
+def test_writes_a_report_that_needs_no_network(fleet: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    table = run("--fleet", str(fleet), "--trace", SESSIONS, "--policies", "all", "--report", str(report))
+    text = report.read_text()
+    HTMLParser().feed(text)
+    assert "<polyline" in text and "<script" not in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+    assert "dynamo" in text and "dynamo" in table
+
+
+def test_times_can_be_given(fleet: Path) -> None:
+    text = "base_s=0.02,prompt_token_s=1e-4"
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--step-time", text, "--kv-tokens", "40000", "--json")
+    document = json.loads(run(*words, "--event", "fail replica-0 5", "--event", "join replica-0 9"))
+    assert document["step_time"]["base_s"] == 0.02
+    assert document["limits"]["kv_blocks"] == 2500
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--trace", ""), "--trace is missing"),
+        (("--policies", "rond_robin"), "rond_robin"),
+        (("--replicas", "0"), "--replicas 0 is not between 1"),
+        (("--rate-scale", "0"), "--rate-scale 0 is not between"),
+        (("--requests", "0"), "--requests 0"),
+        (("--trace", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
+        (("--fleet", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+        (("--model", "other"), "has no model other"),
+        (("--on", "1x(2xRTX9999)"), "RTX9999"),
+        (("--on", "1x(1xRTX4090)"), "2 replicas of tiny find no room"),
+        (("--event", "explode replica-0 5"), "is not understood"),
+        (("--event", "fail replica-7 5"), "there is no replica-7"),
+        (("--kv-tokens", "16"), "fits into a replica's KV cache of"),
+        (("--step-time", "base=1"), "give"),
+        (("--report", "out.pdf"), "out.pdf is not an HTML file"),
+    ],
+)
+def test_a_mistake_says_what_works(fleet: Path, words: tuple[str, ...], what: str) -> None:
+    given = {"--fleet": str(fleet), "--trace": SESSIONS}
+    given |= dict(zip(words[::2], words[1::2], strict=True))
+    error = refused(*(word for pair in given.items() for word in pair))
+    assert what in f"{error.message} {error.hint}"
