@@ -11,7 +11,7 @@ import pytest
 from fake_upstream import FakeUpstream, Seen
 from gateway_lab import RawClient, endpoint, eventually, keyed, post_bytes, settled, table
 
-from longboat.core.policy import Policy, QueuePolicy, TenantPolicy
+from longboat.core.policy import Policy, QueuePolicy, ResumePolicy, TenantPolicy
 from longboat.gateway.process.server import Gateway
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -250,3 +250,15 @@ async def test_endpoint_without_capacity_has_no_queue(make_upstream: Any, make_g
     await eventually(lambda: len(slots.arrived) == 50, "all of them run")
     slots.finish(50)
     assert {(await client.response()).status for client in clients} == {200}
+
+
+async def test_time_without_any_engine_is_no_wait_for_a_slot(make_lab: Any) -> None:
+    lab = await make_lab(Policy(queue=QueuePolicy(max_wait_s=0.5), resume=ResumePolicy(wait_s=60)))
+    await lab.running("runs")
+    waits = await lab.queued("waits")
+    pool = lab.gateway.state.table.pools()[0]
+    pool.away_s = time.monotonic()  # as its sweep notes while no engine is ready
+    began_s = time.monotonic()
+    await eventually(lambda: time.monotonic() - began_s > 0.9, "its first wait is over")
+    lab.slots.finish(2)
+    assert (await waits.response()).status == 200

@@ -119,7 +119,8 @@ class Waits:
         if call.lease is not None:
             pool = call.lease.waits_in
             call.lease.expired()
-        if pool is not None and not pool.any_ready:  # no engine could have given it a slot
+        queued_s = call.queued_s or 0.0
+        if pool is not None and (not pool.any_ready or pool.away_s > queued_s):  # no engine could give it a slot then
             self._tell(NoRoom(error_responses.no_ready_endpoint(call.pool)))
         else:
             self._tell(NoRoom(error_responses.waited_too_long(call.pool, self._state.live.policy.queue.max_wait_s)))

@@ -47,6 +47,7 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         "_resumes",
         "_soon",
         "_timer",
+        "away_s",
         "model",
         "outliers",
         "outside",
@@ -65,6 +66,7 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         self.outside: Outside | None = None  # what is known of an external model; None: a model of the fleet
         # Time (monotonic) at which an endpoint was last ready; a process that begins now knows no earlier one.
         self.ready_s = time.monotonic()
+        self.away_s = 0.0  # when no endpoint was ready last
         self.parked: dict[Waiting, None] = {}  # requests that wait for an engine
         self.outliers = Outliers()  # engines that are too slow
         self._judged_s = 0.0
@@ -148,6 +150,8 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         """End requests that waited too long, and grant slots that became free without ``release``."""
         if self.any_ready:
             self.ready_s = now_s
+        else:
+            self.away_s = now_s
         if now_s - self._judged_s >= _JUDGE_S:
             self._judged_s = now_s
             self._judge(now_s)
