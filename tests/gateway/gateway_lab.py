@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from fake_upstream import DEADLINE_S, FakeUpstream
 
-from longboat.core.policy import Policy, ResumePolicy, TenantPolicy
+from longboat.core.policy import Policy, ResumePolicy, RoutingRules, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.calls.state import GatewayState
 from longboat.gateway.config import GatewayConfig, GatewayLimits
@@ -20,6 +20,8 @@ from longboat.gateway.limits.keys import new_key
 from longboat.gateway.process.server import Gateway
 
 API_KEY = "engine-secret"
+EVEN = RoutingRules(policy="least_requests")
+"""Spreads equal prompts, which the default policy keeps together."""
 
 
 def config(**changes: Any) -> GatewayConfig:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, streamed
-from gateway_lab import API_KEY, config, endpoint, keyed, push_policy, table
+from gateway_lab import API_KEY, EVEN, config, endpoint, keyed, push_policy, table
 
 from engines.fake_process import PLAIN
 from longboat.core.policy import AdapterRights, Alias, Policy, ResumePolicy, TenantPolicy, WeightedPool
@@ -23,7 +23,7 @@ from longboat.gateway.process.server import Gateway
 from longboat.gateway.resume.resume_state import ResumeState
 
 RIGHTS = tuple(AdapterRights(name=name, model="tiny") for name in ("red", "blue", "green"))
-POLICY = Policy(adapters=RIGHTS, resume=ResumePolicy(seeds=False))
+POLICY = Policy(adapters=RIGHTS, resume=ResumePolicy(seeds=False), routing=EVEN)
 KNOWN = {"red": "1" * 16, "blue": "2" * 16, "green": "3" * 16}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from engine_lab import CHAT, REQUESTS, Engine, Json, Reader, Stream, streamed
 from fake_upstream import STREAM_HEAD, Seen, chunk, event
-from gateway_lab import RawClient, Response, endpoint, eventually, settled, table
+from gateway_lab import EVEN, RawClient, Response, endpoint, eventually, settled, table
 
 from longboat.core.policy import Policy, ResumePolicy
 from longboat.core.states import ResumeLevel
@@ -41,7 +42,7 @@ def mortals() -> Iterator[Callable[..., Engine]]:
 
 async def fleet(make_gateway: Any, engines: list[Engine], *changes: Json, policy: Policy | None = None) -> Gateway:
     """A gateway before these engines. changes: of their endpoints, one after the other"""
-    gateway: Gateway = await make_gateway(policy=policy or UNSEEDED)
+    gateway: Gateway = await make_gateway(policy=dataclasses.replace(policy or UNSEEDED, routing=EVEN))
     values = [*changes, *({} for _ in engines)]
     endpoints = [engine.endpoint(f"r{i}", **values[i]) for i, engine in enumerate(engines)]
     gateway.state.offer_table("f", table(*endpoints))

@@ -13,7 +13,9 @@ import httpx
 import openai
 import pytest
 from fake_upstream import DEADLINE_S
-from gateway_lab import API_KEY, endpoint, table
+from gateway_lab import API_KEY, EVEN, endpoint, table
+
+from longboat.core.policy import Policy
 
 MESSAGES: Any = [{"role": "user", "content": "Who rows the boat? 🚣"}]
 NUM_TOKENS = 40
@@ -78,7 +80,7 @@ async def spoken(client: openai.AsyncOpenAI, begun: asyncio.Event | None = None)
 async def test_answers_are_the_engines_own_and_a_dead_engine_is_left_out(
     engines: list[EngineProcess], make_gateway: Any
 ) -> None:
-    gateway = await make_gateway()
+    gateway = await make_gateway(policy=Policy(routing=EVEN))
     replicas = [endpoint(engine.url, f"r{i}") for i, engine in enumerate(engines)]
     gateway.state.table.offer("f", table(*replicas))
     url = f"http://127.0.0.1:{gateway.port}/v1"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from longboat.gateway.upstreams.table import LiveTable
     from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.policies.contract import EngineReport
-    from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.prefixes.shared_index import SharedIndex
     from longboat.routing.router import Router
 

@@ -118,7 +118,8 @@ class Cost:
         best = self._of_near(prompt, replicas, costs, lowest, depths)
         cached = min(prompt.tokens_at(depths[replicas[best].slot]), num_tokens - 1)
         rows = TermRows(waits, prefills, others, extra_s or [0.0] * len(waits))
-        return Choice(best, _reason(cached, num_tokens, waits[best]), cached_tokens=cached, terms=rows)
+        ttft_s = waits[best] + prefills[best]
+        return Choice(best, _reason(cached, num_tokens, waits[best]), cached_tokens=cached, terms=rows, ttft_s=ttft_s)
 
     def _invest(
         self, prompt: Prompt, replicas: Sequence[ReplicaLoad], costs: list[float], waits: list[float],
