@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from fake_upstream import DEADLINE_S, STREAM_HEAD, Seen, chunk, event
-from gateway_lab import RawClient, endpoint, eventually, table
+from gateway_lab import EVEN, RawClient, endpoint, eventually, table
 from prometheus_client.parser import text_string_to_metric_families
 from test_gateway_process import ASK, Running, Start, start
 from test_tracing import PARENT, SAMPLED, TRACE, UNSAMPLED, Collector, collector
 from test_workers import fresh, get
+
+from longboat.core.policy import Policy
 
 __all__ = ("collector", "start")  # the fixtures
 
@@ -92,7 +94,7 @@ async def test_loop_lag_is_measured(start: Start) -> None:
 
 
 async def test_retried_request_tells_why(start: Start, make_upstream: Any) -> None:
-    running = await start()
+    running = await start(policy=Policy(routing=EVEN))
     good = await make_upstream(two_tokens)
     bad = endpoint("http://127.0.0.1:1", "r0")
     await running.control.put_table("e", table(bad, endpoint(good, "r1")))

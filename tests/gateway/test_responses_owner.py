@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import STREAM_HEAD, FakeUpstream, Seen, chunk
-from gateway_lab import RawClient, Response, endpoint, keyed, table
+from gateway_lab import EVEN, RawClient, Response, endpoint, keyed, table
 
 from longboat.core.policy import Alias, Policy, TenantPolicy, WeightedPool
 
@@ -48,7 +48,7 @@ async def two_keepers(make_upstream: Any) -> list[FakeUpstream]:
 async def test_everything_about_a_response_goes_to_its_replica(
     two_keepers: Any, make_gateway: Any, connect: Any
 ) -> None:
-    client = await connect(await make_gateway(*two_keepers))
+    client = await connect(await make_gateway(*two_keepers, policy=Policy(routing=EVEN)))
     owners = set()
     for _ in range(4):
         made = await client.post(ASK, PATH)
