@@ -33,6 +33,7 @@ from longboat.simulator.traces.trace_request import TraceRequest
 
 POLICIES = ("round_robin", "cost")
 FEED_WAIT_S = 3.0
+KEY = "engine-key"
 
 
 @contextmanager
@@ -41,7 +42,9 @@ def engines(folder: Path, count: int) -> Iterator[list[str]]:
     with ExitStack() as stack:
         node = stack.enter_context(bench(folder))
         running = [
-            stack.enter_context(node.running("builtin:tiny", context_tokens=VLLM_CONTEXT, cache_bytes=VLLM_CACHE_BYTES))
+            stack.enter_context(
+                node.running("builtin:tiny", context_tokens=VLLM_CONTEXT, cache_bytes=VLLM_CACHE_BYTES, api_key=KEY)
+            )
             for _ in range(count)
         ]
         yield [one.api.url for one in running]
@@ -70,7 +73,7 @@ def measured(policy: str, count: int, requests: Sequence[TraceRequest]) -> tuple
     with (
         tempfile.TemporaryDirectory() as folder,
         engines(Path(folder), count) as urls,
-        gateway(urls, policy=policy) as url,
+        gateway(urls, policy=policy, api_key=KEY) as url,
     ):
         time.sleep(FEED_WAIT_S)
         seen = asyncio.run(play(url, requests))
@@ -81,7 +84,7 @@ def measured(policy: str, count: int, requests: Sequence[TraceRequest]) -> tuple
 def run(count: int, num_requests: int, seed: int, rate: float) -> dict[str, Any]:
     """Calibrate once, then measure and simulate each policy."""
     requests = load_of(num_requests, seed, rate)
-    with tempfile.TemporaryDirectory() as folder, engines(Path(folder), 1) as urls, gateway(urls) as url:
+    with tempfile.TemporaryDirectory() as folder, engines(Path(folder), 1) as urls, gateway(urls, api_key=KEY) as url:
         step, request_s = asyncio.run(calibrate(url, seed))
     rows: dict[str, Any] = {}
     for policy in POLICIES:

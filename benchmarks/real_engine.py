@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +224,10 @@ class Bench:
     zygote_written_bytes: int
 
     @contextmanager
-    def running(self, source: str, *, context_tokens: int, cache_bytes: int) -> Iterator[Engine]:
-        """A replica of a built-in model, which serves until the end of the block."""
+    def running(self, source: str, *, context_tokens: int, cache_bytes: int, api_key: str = "") -> Iterator[Engine]:
+        """A replica of a built-in model, which serves until the end of the block. api_key: that it asks for"""
         plan = single_plan(source, context_tokens, free_port(), ("--kv-cache-memory-bytes", str(cache_bytes)))
+        plan = replace(plan, api_key=api_key)
         log = self.folder / f"{source.replace(':', '-')}.log"
         with loop_in_thread() as loop:
             rank = asyncio.run_coroutine_threadsafe(self._start(plan, log), loop).result(END_DEADLINE_S)

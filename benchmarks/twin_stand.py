@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from real_engine import FIRST_TOKEN, bench, free_port
 from longboat.simulator.traces.trace_request import TraceRequest
 
 MODEL = "m"
+KEY_VARIABLE = "LONGBOAT_BENCH_ENGINE_KEY"
 LAST_TOKEN = 3700
 READY_DEADLINE_S, ANSWER_DEADLINE_S = 180.0, 300.0
 
@@ -56,11 +58,14 @@ def real_engine(folder: Path, context_tokens: int, cache_bytes: int) -> Iterator
 
 
 @contextmanager
-def gateway(urls: Sequence[str], policy: str = "least_requests") -> Iterator[str]:
-    """The address of a gateway in front of engines, which ends with the block. policy: of its routing"""
+def gateway(urls: Sequence[str], policy: str = "least_requests", api_key: str = "") -> Iterator[str]:
+    """The address of a gateway in front of engines, which ends with the block.
+
+    policy: of its routing; api_key: that the engines ask for
+    """
     port = free_port()
     settings = {
-        "upstreams": [{"model": MODEL, "url": url} for url in urls],
+        "upstreams": [{"model": MODEL, "url": url, "api_key_env": KEY_VARIABLE if api_key else None} for url in urls],
         "gateway": {"port": port, "routing": {"policy": policy}},
     }
     start = "from longboat.cli.app import main; main()"
@@ -68,15 +73,16 @@ def gateway(urls: Sequence[str], policy: str = "least_requests") -> Iterator[str
         file.write(json.dumps(settings))
         file.flush()
         words = [sys.executable, "-c", start, "gateway", "run", "--config", file.name]
-        with _processes([words]):
+        with _processes([words], {KEY_VARIABLE: api_key}):
             address = f"http://127.0.0.1:{port}"
             wait_until_well(address, "/v1/models", MODEL)
             yield address
 
 
 @contextmanager
-def _processes(told: Sequence[Sequence[str]]) -> Iterator[None]:
-    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for words in told]
+def _processes(told: Sequence[Sequence[str]], env: Mapping[str, str] | None = None) -> Iterator[None]:
+    whole = {**os.environ, **(env or {})}
+    running = [subprocess.Popen(words, stdout=subprocess.DEVNULL, env=whole) for words in told]
     try:
         yield
     finally:

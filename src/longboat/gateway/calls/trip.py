@@ -127,3 +127,4 @@ class Trips:
         trip = self._told.pop(tag, None)
         if trip is not None:
             trip.routed.found_tokens = cached_tokens
+            trip.first_token(time.monotonic())  # an answer that comes whole shows it in no other way

@@ -204,6 +204,9 @@ class Reading:
         answer = self._answer
         if resume_state.fault_s:
             self._session.went_on(answer.last_block_s)
+            lease = answer.call.lease
+            if lease is not None and lease.trip is not None:
+                lease.trip.first_token(time.monotonic())
             self._host.step(CONTENT)
         if answer.call.first_byte_s is None:
             line = self._session.client_token(resume_state, events)
