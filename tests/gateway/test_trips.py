@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine_lab import Engine
-from gateway_lab import eventually, table
+from fake_upstream import Seen
+from gateway_lab import eventually, keyed, table
 
-from longboat.core.policy import Policy
+from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.process.server import Gateway
 
 
@@ -79,3 +80,36 @@ async def test_what_engines_tell_is_in_the_account_of_the_request(
     routes = (await client.get("/admin/v1/routes")).json()["routes"]
     assert all(row["tells"] for row in routes)
     assert sum(row["hits"]["requests"] for row in routes) >= 2
+
+
+async def test_replicas_that_leave_give_their_slots_back(pair: list[Engine], make_gateway: Any) -> None:
+    gateway = await gateway_of(make_gateway, pair)
+    for generation in range(2, 400):  # more than the index has slots
+        ends = [engine.endpoint(f"r{n}", generation=generation) for n, engine in enumerate(pair)]
+        gateway.state.offer_table("f", table(*ends, version=2 * generation))
+        for pool in gateway.state.table.pools():
+            assert len({pool.router.load_of(upstream.key).slot for upstream in pool.upstreams}) == 2
+        gateway.state.offer_table("f", table(version=2 * generation + 1, models=()))
+
+
+async def test_an_error_teaches_nothing_about_prefills(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
+    async def refuse(seen: Seen) -> None:
+        await seen.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}")
+
+    gateway = await make_gateway(await make_upstream(refuse), await make_upstream(refuse))
+    client = await connect(gateway)
+    policy: Any = gateway.state.table.pools()[0].router.policy
+    before = policy.prefill_time.token_s
+    for _ in range(8):
+        assert (await client.post(turn("long " * 6000))).status == 400
+    assert policy.prefill_time.token_s == before
+
+
+async def test_a_tenant_does_not_see_the_load_of_replicas(pair: list[Engine], make_gateway: Any, connect: Any) -> None:
+    policy, (key,) = keyed(TenantPolicy(name="a"))
+    gateway: Gateway = await make_gateway(policy=policy)
+    gateway.state.offer_table("f", table(*(engine.endpoint(f"r{n}") for n, engine in enumerate(pair))))
+    client = await connect(gateway)
+    request_id = (await client.post(turn("hello"), headers=key)).headers["x-request-id"]
+    choice = (await client.get(f"/admin/v1/requests/{request_id}", key)).json()["routing"]["choice"]
+    assert choice["candidates"] == [] and choice["replica"] in ("r0", "r1")

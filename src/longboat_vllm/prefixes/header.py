@@ -37,6 +37,8 @@ def read_prefix_header(value: bytes) -> NamedPrompt:
     depth, _, encoded = rest.partition(b".")
     if not 0 < len(tag) <= _MAX_TAG_DIGITS:
         raise ValueError(f"the tag has {len(tag)} digits; it may have 1 to {_MAX_TAG_DIGITS}")
+    if int(depth) < 0:
+        raise ValueError("the depth is below 0")
     data = binascii.a2b_base64(encoded)
     num, left = divmod(len(data), _NAME_BYTES + _END_BYTES)
     if left:

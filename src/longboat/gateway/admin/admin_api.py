@@ -170,7 +170,10 @@ async def _request(call: _Call, request_id: str) -> Refusal | AdminAnswer:
     document = await call.node.ask(TimelineQuery(request_id, call.only))
     if document["request"] is None:
         return _no_request(request_id, document["missing"])
-    return AdminAnswer(200, {**document["request"], "missing": document["missing"]})
+    request = document["request"]
+    if call.only is not None and request["routing"]["choice"] is not None:  # the load of replicas is of all tenants
+        request["routing"]["choice"] = {**request["routing"]["choice"], "candidates": []}
+    return AdminAnswer(200, {**request, "missing": document["missing"]})
 
 
 async def _routing(call: _Call, name: str) -> Refusal | AdminAnswer:

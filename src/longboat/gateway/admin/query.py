@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from longboat.core.clock import Clock
 from longboat.gateway.config import GatewayConfig
-from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
@@ -48,10 +47,6 @@ class ObservedState(Protocol):
     table: LiveTable
     connections: set[Any]
     held_bytes: int
-
-    @property
-    def feeds(self) -> Mapping[str, FeedState]:
-        """Return what is known of the engines that tell what they hold, by the replica's key."""
 
     @property
     def accounting(self) -> _Accounting: ...

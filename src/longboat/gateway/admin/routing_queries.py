@@ -22,7 +22,7 @@ class RoutesQuery(Query, frozen=True, tag="routes"):
 
     def local(self, state: ObservedState) -> Reply:
         pools = [pool for pool in state.table.pools() if self.model in ("", pool.model)]
-        rows = [_row(state, pool, upstream) for pool in pools for upstream in pool.upstreams]
+        rows = [_row(pool, upstream) for pool in pools for upstream in pool.upstreams]
         return {"routes": rows, "models": [pool.model for pool in pools], "policy": _policies(pools)}
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
@@ -55,10 +55,8 @@ _COUNTS = ("in_flight", "prefilling", "prefill_tokens", "decode_tokens")
 """Numbers of one process, which are added up."""
 
 
-def _row(state: ObservedState, pool: Pool, upstream: Upstream) -> Reply:
+def _row(pool: Pool, upstream: Upstream) -> Reply:
     load = pool.router.load_of(upstream.key)
-    feed = state.feeds.get(upstream.key)
-    accuracy = feed.accuracy if feed is not None and feed.is_live else load.accuracy
     report = load.report
     engine: Reply = {} if report is None else {"running": report.running, "waiting": report.waiting}
     if report is not None:
@@ -74,7 +72,7 @@ def _row(state: ObservedState, pool: Pool, upstream: Upstream) -> Reply:
         "decode_tokens": load.decode_tokens,
         "engine": engine,
         "tells": load.tells,
-        "hits": _hits(accuracy.snapshot()),
+        "hits": _hits(load.accuracy.snapshot()),
     }
 
 

@@ -28,13 +28,16 @@ from longboat.gateway.upstreams.crash_blame import CrashBlame, until_answers
 from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.routing.prefixes.shared_index import SharedIndex
+from longboat.telemetry import logger
 
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_view import Node
     from longboat.gateway.limits.keys import KeyRing
     from longboat.gateway.upstreams.upstream import Upstream
 
-MAX_SLOTS = 1024
+log = logger("gateway")
+
+MAX_SLOTS = 512
 """Replicas that the index of prefixes can tell apart."""
 
 __all__ = ("GatewayState", "SweptConnection")
@@ -56,7 +59,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.config = config
         self.limits = config.limits
         self.live = LivePolicy(config.policy or Policy(), ())
-        index = SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
+        index = _index_of(config)
         self.trips = Trips(index)
         policy = self.live.policy
         self.table = LiveTable(config.limits, policy.queue, policy.routing, index=index, clock=clock)
@@ -146,6 +149,15 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         if not self.table.known:
             return "no endpoint table yet"
         return "" if self.table.has_ready() else "no ready endpoint of any model"
+
+
+def _index_of(config: GatewayConfig) -> SharedIndex:
+    """Return the index of prefixes: in memory of this process alone where there is no place for the shared file."""
+    try:
+        return SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
+    except OSError as error:
+        log.warning("this process keeps an index of prefixes of its own: %s", error)
+        return SharedIndex(config.prefix_index_bytes, MAX_SLOTS)
 
 
 def _access_log(config: GatewayConfig) -> AccessLog | None:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.prefixes.feed import FeedState
-from longboat.gateway.prefixes.frames import prefix_header
+from longboat.gateway.prefixes.frames import MAX_NAMED_BLOCKS, prefix_header
 from longboat.routing.prefixes.placed import PlacedPrompts
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MAX_TOLD: Final = 4096
 class Trip:
     """One request at one replica, from the moment that it was sent to the moment that it left."""
 
-    __slots__ = ("_depth", "_router", "num_output_tokens", "prompt", "routed", "tag")
+    __slots__ = ("_cached_tokens", "_depth", "_router", "num_output_tokens", "prompt", "routed", "tag")
 
     def __init__(self, router: Router, routed: Routed, key: str, *, tag: int = 0, depth: int = 0) -> None:
         """key: of the replica; depth: leading blocks that it is expected to have"""
@@ -37,6 +37,7 @@ class Trip:
         self.prompt = routed.prompt
         self.tag = tag  # by which the engine tells about it; 0: it does not
         self._depth = depth
+        self._cached_tokens: int | None = None  # of the estimated prompt; None: the engine has not told
         self.num_output_tokens = 0
         router.sent(self.prompt, key, cached_tokens=routed.expected_cached_tokens, now_s=time.monotonic())
 
@@ -48,7 +49,19 @@ class Trip:
 
     def first_token(self, now_s: float) -> None:
         """Note that the first token came."""
-        self._router.first_token(self.prompt, cached_tokens=self.routed.found_tokens, now_s=now_s)
+        self._router.first_token(self.prompt, cached_tokens=self._cached_tokens, now_s=now_s)
+
+    def found(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Take what the engine tells with the first token, which a response that comes whole shows in no other way."""
+        routed, key = self.routed, self.routed.key
+        routed.found_tokens = cached_tokens
+        if prompt_tokens:
+            self._cached_tokens = cached_tokens * self.prompt.num_tokens // prompt_tokens
+            expected = routed.expected_of(prompt_tokens)
+            self._router.answered(
+                key, expected_tokens=expected, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens
+            )
+        self.first_token(time.monotonic())
 
     def progressed(self, output_tokens: int) -> None:
         """Note how many tokens of output there are."""
@@ -77,6 +90,8 @@ class Trips:
         key, prompt, feed = upstream.key, routed.prompt, self.feeds.get(upstream.key)
         if not prompt.blocks:
             return Trip(router, routed, key)
+        if feed is not None and feed.is_live and prompt.num_blocks > MAX_NAMED_BLOCKS:
+            return Trip(router, routed, key)
         if feed is None or not feed.is_live:
             trip = Trip(router, routed, key)
             self._give_up(router, key, self._placed.setdefault(key, PlacedPrompts()).sent(prompt))
@@ -89,7 +104,9 @@ class Trips:
         return trip
 
     def answered(self, router: Router, routed: Routed, prompt_tokens: int, cached_tokens: int) -> None:
-        """Compare what was expected of a replica's cache with what its engine found there."""
+        """Compare what was expected of a replica's cache with what its response says that the engine found there."""
+        if routed.found_tokens is not None:
+            return  # it was told beside the answer, and is counted
         key, prompt, expected = routed.key, routed.prompt, routed.expected_of(prompt_tokens)
         router.answered(key, expected_tokens=expected, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
         placed = self._placed.get(key)
@@ -109,16 +126,25 @@ class Trips:
 
     def named(self, upstream: Upstream, stored: bool, blocks: bytes) -> None:
         """Take names that an engine holds now, or does not hold any more."""
-        (self._index.place if stored else self._index.remove)(self._index.slot_of(upstream.key), blocks)
+        slot = self._slot_of(upstream)
+        if slot is not None:
+            (self._index.place if stored else self._index.remove)(slot, blocks)
 
     async def forgotten(self, upstream: Upstream) -> None:
         """Forget what an engine holds. The pass over the table is made in a thread."""
-        self._index.clear(self._index.slot_of(upstream.key))
-        await asyncio.to_thread(self._index.tidy)
+        slot = self._slot_of(upstream)
+        if slot is not None:
+            self._index.clear(slot)
+            await asyncio.to_thread(self._index.tidy)
+
+    def _slot_of(self, upstream: Upstream) -> int | None:
+        """Return the slot of an endpoint; None once it has left, so that it does not get another one."""
+        pool = self.table.pool(upstream.model) if self.table is not None and not upstream.gone else None
+        return None if pool is None else pool.router.load_of(upstream.key).slot
 
     def reported(self, upstream: Upstream, report: EngineReport) -> None:
         """Take an engine's load."""
-        pool = self.table.pool(upstream.model) if self.table is not None else None
+        pool = self.table.pool(upstream.model) if self.table is not None and not upstream.gone else None
         if pool is not None:
             pool.router.reported(upstream.key, report, tells=True)
 
@@ -126,5 +152,4 @@ class Trips:
         """Take what one request found cached."""
         trip = self._told.pop(tag, None)
         if trip is not None:
-            trip.routed.found_tokens = cached_tokens
-            trip.first_token(time.monotonic())  # an answer that comes whole shows it in no other way
+            trip.found(prompt_tokens, cached_tokens)

@@ -135,7 +135,7 @@ class AnswerRelay:
         first = call.first_byte_s is None
         if first:
             call.first_byte_s = now_s
-            if call.lease is not None and call.lease.trip is not None:
+            if relay.events and self.status < 400 and call.lease is not None and call.lease.trip is not None:
                 call.lease.trip.first_token(now_s)
             if call.api.remembers_owner and self.status < 400:
                 self.state.owners.learn(body, tenant=call.tenant.name, model=call.pool, key=upstream.key)

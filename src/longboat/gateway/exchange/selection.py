@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.calls.prompts import prompt_of
 from longboat.gateway.exchange.life import Engine
 from longboat.gateway.records.routed import Routed
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
     from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.calls.trip import Trip
     from longboat.gateway.upstreams.upstream import Upstream
+    from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.router import Router
 
 __all__ = ("Selection",)
+
+_NO_PREFILL: Final = frozenset((BodyKind.TOKENIZE, BodyKind.DETOKENIZE, BodyKind.COUNT_TOKENS, BodyKind.RENDER))
+"""Requests that engines answer without computing a prompt."""
 
 
 class Selection:
@@ -36,19 +41,26 @@ class Selection:
     ) -> tuple[Engine, str] | None:
         """Return one of the engines and why; None where none that was not tried has room."""
         call, turn = self._call, self._state.next_turn()
+        call.routed = None
         router = self._router(model)
-        if router is None:
-            call.routed = None
-            if call.prompt is None and call.facts is not None and self._state.recorder.is_on:
-                call.prompt = prompt_of(call, "", hashed=True)
-            if adapter:
-                return pick_with_adapter(engines, adapter, turn=turn, tried=tried, overfull=overfull)
-            engine = pick(engines, turn=turn, tried=tried, overfull=overfull)
-            return None if engine is None else (engine, "")
-        prompt = call.prompt
-        if prompt is None:
-            prompt = call.prompt = prompt_of(call, self._state.new_request_id(), hashed=router.policy.reads_prefixes)
-        now_s = time.monotonic()
+        if call.prompt is None and call.facts is not None and (router is not None or self._state.recorder.is_on):
+            hashed = router is None or router.policy.reads_prefixes
+            call.prompt = prompt_of(call, self._state.new_request_id(), hashed=hashed)
+        if router is not None and call.prompt is not None:
+            try:
+                return self._routed(router, call.prompt, engines, turn, tried, adapter=adapter, overfull=overfull)
+            except IndexError:  # there are more replicas than the index has slots
+                self._state.metrics.event("prefix_index_full")
+        if adapter:
+            return pick_with_adapter(engines, adapter, turn=turn, tried=tried, overfull=overfull)
+        engine = pick(engines, turn=turn, tried=tried, overfull=overfull)
+        return None if engine is None else (engine, "")
+
+    def _routed(
+        self, router: Router, prompt: Prompt, engines: Sequence[Engine], turn: int, tried: frozenset[str], *,
+        adapter: str, overfull: bool,
+    ) -> tuple[Engine, str] | None:  # fmt: skip
+        call, now_s = self._call, time.monotonic()
         sticky = call.plan.sticky if call.plan is not None else ""
         found = router.choose(
             prompt, engines, turn=turn, now_s=now_s, tried=tried, overfull=overfull, adapter=adapter, sticky=sticky
@@ -69,7 +81,7 @@ class Selection:
 
     def _router(self, model: str) -> Router | None:
         call = self._call
-        if call.facts is None or call.pinned:
+        if call.facts is None or call.pinned or call.facts.kind in _NO_PREFILL:
             return None
         pool = self._state.table.pool(model)
         return None if pool is None or len(pool.upstreams) < 2 or pool.outside is not None else pool.router

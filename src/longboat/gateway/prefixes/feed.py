@@ -6,6 +6,7 @@ Each process of a node follows every engine's load. One of them also takes the n
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -43,6 +44,7 @@ _SILENT_S = 3.0  # a feed says something once a second
 _RETRY_S = 0.5
 _MISSING_RETRY_S = 30.0  # an engine without the plugin
 _CONNECT_S = 2.0
+_HEAL_PAUSE_S = 30.0  # between two snapshots because expectations did not come true
 _READ_BYTES = 256 * 1024
 
 
@@ -98,6 +100,8 @@ class FeedState:
         self.is_live = False
         self.num_resets = 0
         self.accuracy = PrefixAccuracy()
+        self.healed_s = -math.inf  # when its names were asked for again (monotonic)
+        self.heal_pause_s = _HEAL_PAUSE_S  # before that may be done again; twice as long each time
 
 
 class _NotThereError(Exception):
@@ -161,7 +165,11 @@ class _Follow:
             except (OSError, ValueError, TimeoutError, httptools.HttpParserError) as error:
                 if state.is_live:
                     log.info("the prefix feed of %s broke off: %s", state.upstream.key, error or type(error).__name__)
-            state.is_live = False
+            except Exception as error:  # a defect must not end the feed
+                log.warning("the prefix feed of %s failed: %r", state.upstream.key, error)
+                pause_s = _MISSING_RETRY_S
+            finally:
+                state.is_live = False
             await asyncio.sleep(pause_s)
 
     async def _read(self) -> None:
@@ -226,7 +234,11 @@ class _Follow:
     def _heal(self) -> None:
         """Begin with a snapshot again where what was expected does not come true."""
         state = self._state
-        if self._names and state.accuracy.heal:
+        now_s = self._clock.monotonic_s()
+        if self._names and state.accuracy.heal and now_s - state.healed_s >= state.heal_pause_s:
+            if state.healed_s > -math.inf:
+                state.heal_pause_s *= 2.0
+            state.healed_s = now_s
             state.accuracy.restart()
             state.epoch = ""
             log.warning(

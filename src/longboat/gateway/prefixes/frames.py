@@ -14,6 +14,7 @@ __all__ = (
     "HELLO",
     "LOAD",
     "MAX_FRAME_BYTES",
+    "MAX_NAMED_BLOCKS",
     "REMOVED",
     "RESET",
     "STORED",
@@ -28,7 +29,7 @@ __all__ = (
 FEED_PATH: Final = "/longboat/v1/prefixes"
 HELLO, RESET, STORED, REMOVED, LOAD, FOUND = range(1, 7)
 MAX_FRAME_BYTES: Final = 1 << 20
-_MAX_BLOCKS: Final = 4096  # of one header, which keeps it below 64 KiB
+MAX_NAMED_BLOCKS: Final = 4000  # of one header, which keeps it below 64 KiB
 _FRAME: Final = struct.Struct("<IBQ")
 _LOAD: Final = struct.Struct("<IIqd")
 _FOUND: Final = struct.Struct("<QIII")
@@ -83,7 +84,7 @@ def prefix_header(tag: int, depth: int, blocks: bytes, ends: Sequence[int]) -> b
     tag: 64 bits that the engine repeats when it tells what the request found; depth: leading blocks that are expected
     to be cached there; ends: 32 bits each
     """
-    num = min(len(ends), _MAX_BLOCKS)
+    num = len(ends)
     order = "<" if sys.byteorder == "big" else "="
     data = blocks[: 8 * num] + struct.pack(f"{order}{num}I", *ends[:num])
     return b"x-longboat-prefix: %x.%d.%b\r\n" % (tag, min(depth, num), binascii.b2a_base64(data, newline=False))

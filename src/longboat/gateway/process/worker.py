@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 import orjson
 
@@ -15,7 +16,7 @@ from longboat.core.states import EndpointTable
 from longboat.gateway.admin.control_client import GatewayControl, gateway_command
 from longboat.gateway.config import GatewayConfig, encode_config
 
-__all__ = ("Worker", "follow_parent", "index_path")
+__all__ = ("Worker", "follow_parent", "remove_indexes")
 
 _START_TIMEOUT_S = 20.0
 _PR_SET_PDEATHSIG = 1
@@ -25,6 +26,14 @@ _ASK_TIMEOUT_S = 1.0
 def index_path(config: GatewayConfig) -> str:
     """Return the file of the index of prefixes that all workers of a gateway share, beside its control socket."""
     return f"{config.control_socket}.prefixes"
+
+
+def remove_indexes(config: GatewayConfig) -> None:
+    """Remove the index of this gateway, and those beside it whose gateways are gone."""
+    own = Path(index_path(config))
+    for path in own.parent.glob("*.prefixes"):
+        if path == own or not path.with_suffix("").exists():
+            path.unlink(missing_ok=True)
 
 
 class Worker:

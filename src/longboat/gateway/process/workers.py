@@ -21,7 +21,7 @@ from longboat.gateway.admin.node_aggregate import NodeAggregate
 from longboat.gateway.config import SWEEP_S, GatewayConfig
 from longboat.gateway.process.quota_shares import QuotaShares
 from longboat.gateway.process.server import listen_error, stop_on_signals
-from longboat.gateway.process.worker import Worker, index_path
+from longboat.gateway.process.worker import Worker, remove_indexes
 from longboat.gateway.process.worker_feed import WorkerFeed
 from longboat.routing.capacity.shares import read_demands, written_demands
 from longboat.telemetry import logger
@@ -105,7 +105,7 @@ class WorkerParent:
         """Start all workers. Raise UserInputError or EngineError where one does not start; the others are ended."""
         if self._config.state_folder is not None:
             self._quotas.restore_today(Path(self._config.state_folder) / "usage.sqlite")
-        Path(index_path(self._config)).unlink(missing_ok=True)  # that of an earlier gateway
+        remove_indexes(self._config)
         try:
             await asyncio.gather(*(worker.start() for worker in self._workers))
         except BaseException:
@@ -213,6 +213,7 @@ class WorkerParent:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*alive), deadline_s + 5.0)
         self._kill_all()
+        remove_indexes(self._config)
         self.stopped.set()
 
     def _kill_all(self) -> None:

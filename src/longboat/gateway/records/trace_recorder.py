@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from base64 import b64encode
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from longboat.gateway.records.recent import Record
+from longboat.routing.prefixes.prompt import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from longboat.routing.prefixes.prompt import Prompt
@@ -23,10 +23,9 @@ _MAX_READERS: Final = 8
 class TraceRecorder:
     """Rows of requests that ended, for each reader since its last look. Nothing is kept where there is no reader."""
 
-    __slots__ = ("_readers", "_salt")
+    __slots__ = ("_readers",)
 
     def __init__(self) -> None:
-        self._salt = os.urandom(16)  # names of tenants and sessions say nothing outside of this process
         self._readers: dict[str, _Reader] = {}
 
     @property
@@ -39,11 +38,12 @@ class TraceRecorder:
         for name, reader in tuple(self._readers.items()):
             if now_s > reader.until_s:
                 del self._readers[name]
-        if prompt is None or not self._readers or record.first_byte_s is None:
+        if prompt is None or record.first_byte_s is None or record.status >= 400 or prompt.max_output_tokens == 0:
             return
-        row = self._row(record, prompt)
-        for reader in self._readers.values():
-            reader.add(row)
+        if not (record.prompt_tokens or prompt.num_tokens):
+            return
+        for name, reader in self._readers.items():
+            reader.add(_row(record, prompt, hashlib.blake2b(name.encode(), digest_size=32).digest()))
 
     def take(self, name: str, now_s: float) -> dict[str, Any]:
         """Return the rows since this reader's last look, and how many were lost. The first look begins recording."""
@@ -54,27 +54,6 @@ class TraceRecorder:
         rows, reader.rows = list(reader.rows), deque()
         dropped, reader.num_dropped = reader.num_dropped, 0
         return {"rows": rows, "dropped": dropped}
-
-    def _row(self, record: Record, prompt: Prompt) -> dict[str, Any]:
-        first_byte_s, sent_s = record.first_byte_s or 0.0, record.attempts[-1].sent_s if record.attempts else 0.0
-        return {
-            "time_s": round(record.received_unix_s, 6),
-            "model": record.pool,
-            "tenant": self._hashed(record.tenant),
-            "session": self._hashed(prompt.session),
-            "prompt_tokens": record.prompt_tokens or prompt.num_tokens,
-            "output_tokens": record.completion_tokens or 0,
-            "max_tokens": prompt.max_output_tokens,
-            "cached_tokens": record.cached_tokens,
-            "ttft_s": round(first_byte_s - sent_s, 6),
-            "total_s": round(record.ended_s, 6),
-            "replica": record.replica,
-            "blocks": b64encode(prompt.blocks).decode(),
-            "ends": list(prompt.ends),
-        }
-
-    def _hashed(self, name: str) -> str:
-        return hashlib.blake2b(name.encode(), key=self._salt, digest_size=8).hexdigest() if name else ""
 
 
 class _Reader:
@@ -93,3 +72,33 @@ class _Reader:
             self.rows.popleft()
             self.num_dropped += 1
         self.rows.append(row)
+
+
+def _row(record: Record, prompt: Prompt, salt: bytes) -> dict[str, Any]:
+    """Return a row. salt: the same in all processes that this reader asks, and unknown to those who get the trace"""
+    first_byte_s, sent_s = record.first_byte_s or 0.0, record.attempts[-1].sent_s if record.attempts else 0.0
+    return {
+        "time_s": round(record.received_unix_s, 6),
+        "model": record.pool,
+        "tenant": _hashed(record.tenant, salt),
+        "session": _hashed(prompt.session, salt),
+        "prompt_tokens": record.prompt_tokens or prompt.num_tokens,
+        "output_tokens": record.completion_tokens or 0,
+        "max_tokens": prompt.max_output_tokens,
+        "cached_tokens": record.cached_tokens,
+        "ttft_s": round(first_byte_s - sent_s, 6),
+        "total_s": round(record.ended_s, 6),
+        "replica": record.replica,
+        "blocks": b64encode(_masked(prompt.blocks, salt)).decode(),
+        "ends": list(prompt.ends),
+    }
+
+
+def _hashed(name: str, salt: bytes) -> str:
+    return hashlib.blake2b(name.encode(), key=salt, digest_size=8).hexdigest() if name else ""
+
+
+def _masked(names: bytes, salt: bytes) -> bytes:
+    """Return names of blocks that are equal where these are, and tell nothing to those who do not know the salt."""
+    mask = salt[:BLOCK_BYTES] * (len(names) // BLOCK_BYTES)
+    return (int.from_bytes(names) ^ int.from_bytes(mask)).to_bytes(len(names))

@@ -44,6 +44,8 @@ async def _look(pool: Pool, upstream: Upstream, whole: int | None, gate: asyncio
             answer = await ask(upstream.url, "/metrics", api_key=upstream.api_key, timeout_s=_TIMEOUT_S)
         except (OSError, ValueError):
             answer = None
+    if upstream.gone:
+        return
     report = _report_of(answer.body) if answer is not None and answer.status == 200 else None
     if report is not None:
         pool.router.reported(upstream.key, report)

@@ -174,7 +174,7 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
 
     def close(self) -> None:
         """End all waiting: the model left the table."""
-        self.upstreams = ()
+        self.take_upstreams(())
         self.wake()
         for ticket in self.scheduler.expire(math.inf):
             ticket.payload.timed_out()

@@ -9,7 +9,7 @@
  * is used again.
  */
 
-#define _POSIX_C_SOURCE 199309L
+#define _POSIX_C_SOURCE 200112L
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -435,15 +435,19 @@ static PyObject *Index_max_blocks(PyObject *self, void *ignored) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Map the file, which gets its size from the first process that opens it. */
+/* Map the file, which gets its size, and its place on the disk, from the first process that opens it: a page without a
+ * place would end the process that touches it. */
 static void *map_file(const char *path, size_t bytes) {
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0) return MAP_FAILED;
     struct stat found;
     void *map = MAP_FAILED;
     if (fstat(file, &found) == 0) {
-        if (found.st_size == 0 && ftruncate(file, (off_t)bytes) == 0) found.st_size = (off_t)bytes;
-        if (found.st_size == (off_t)bytes) {
+        int failed = found.st_size == 0 ? posix_fallocate(file, 0, (off_t)bytes) : 0;
+        if (failed == 0) found.st_size = found.st_size == 0 ? (off_t)bytes : found.st_size;
+        if (failed != 0) {
+            errno = failed;
+        } else if (found.st_size == (off_t)bytes) {
             map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         } else {
             errno = EEXIST;
