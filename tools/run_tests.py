@@ -55,7 +55,7 @@ TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
 CLUSTERS = ("slow", "net", "ray")
 """Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
-SIDE_BY_SIDE = {("quick",): 2, CLUSTERS: 3}
+SIDE_BY_SIDE = {("quick",): 2, CLUSTERS: 2}
 """Processes that the files of groups are divided among; one where they are not named. Quick tests wait about half of
 their time, tests of clusters for more."""
 NEEDS_NOTHING = (*CHECKS, "quick")
