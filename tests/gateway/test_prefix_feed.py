@@ -13,7 +13,7 @@ from gateway_lab import eventually
 from prefix_lab import KEY, PrefixLab, chat
 
 from engines.fake_process import PLAIN, FakeProcess, fake_engine, free_port, spawn_fake, wait_until_serving
-from longboat.gateway.prefixes.frames import BadFrameError, FrameReader, prefix_header
+from longboat.gateway.prefixes.frames import MAX_NAMED_BLOCKS, BadFrameError, FrameReader, prefix_header
 from longboat_vllm.prefixes.header import read_prefix_header
 
 SYSTEM = " ".join(f"rule{n}" for n in range(300))
@@ -161,6 +161,6 @@ def test_the_engine_reads_the_header_that_a_gateway_writes() -> None:
     assert name == b"x-longboat-prefix"
     assert (prompt.tag, prompt.expected) == (2**64 - 1, 2)
     assert (prompt.names, list(prompt.ends)) == ((b"a" * 8, b"b" * 8, b"c" * 8), [1, 5, 9])
-    long = prefix_header(1, 9, b"n" * 80_000, range(10_000))
-    assert len(long) < 66_000
-    assert len(read_prefix_header(long.partition(b": ")[2].strip()).names) == 4096
+    longest = prefix_header(1, 9, b"n" * 8 * MAX_NAMED_BLOCKS, range(MAX_NAMED_BLOCKS))
+    assert len(longest) < 65_536
+    assert len(read_prefix_header(longest.partition(b": ")[2].strip()).names) == MAX_NAMED_BLOCKS

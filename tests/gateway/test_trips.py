@@ -38,7 +38,8 @@ async def test_conversations_go_back_to_the_replica_that_holds_them(
             response = await client.post(turn(*texts))
             homes.setdefault(name, []).append(response.headers["x-longboat-replica"])
             texts += ["answer", "and then " + "more " * 50]
-    assert all(len(set(found)) == 1 for found in homes.values()), homes
+    # A busy replica may lose one: waiting there then costs more than computing the prompt again.
+    assert sum(len(set(found)) - 1 for found in homes.values()) <= 2, homes
     await eventually(lambda: sum(feed.accuracy.snapshot().requests for feed in feeds.values()) == 12, "all is told")
     figures = [feed.accuracy.snapshot() for feed in feeds.values()]
     expected = sum(figure.expected_tokens for figure in figures)
