@@ -106,7 +106,7 @@ class Trips:
     def answered(self, router: Router, routed: Routed, prompt_tokens: int, cached_tokens: int) -> None:
         """Compare what was expected of a replica's cache with what its response says that the engine found there."""
         if routed.found_tokens is not None:
-            return  # it was told beside the answer, and is counted
+            return  # the engine told it beside the answer, and it is counted
         key, prompt, expected = routed.key, routed.prompt, routed.expected_of(prompt_tokens)
         router.answered(key, expected_tokens=expected, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
         placed = self._placed.get(key)
