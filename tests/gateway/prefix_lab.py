@@ -13,7 +13,7 @@ from longboat.gateway.api.body_fields import BodyKind
 from longboat.gateway.api.prompt_blocks import prompt_blocks
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.http.message import ask
-from longboat.gateway.prefixes.feed import FeedState, IndexTaker, follow_prefixes
+from longboat.gateway.prefixes.feed import FeedState, follow_prefixes
 from longboat.gateway.prefixes.frames import prefix_header
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
@@ -36,12 +36,11 @@ def seed_of(body: bytes) -> bytes:
     return f"{document['model']} {document.get('cache_salt')}".encode()
 
 
-class PrefixLab(IndexTaker):
+class PrefixLab:
     """One follower of the feeds of one or more engines."""
 
     def __init__(self, *urls: str, key: str = KEY, model: str = "m", names: bool = True) -> None:
         self.index = SharedIndex(1 << 20, 64)
-        super().__init__(self.index, lambda upstream: self.index.slot_of(upstream.key))
         self.table = LiveTable(GatewayLimits())
         self.states: dict[str, FeedState] = {}
         self.reports: dict[str, EngineReport] = {}
@@ -72,6 +71,13 @@ class PrefixLab(IndexTaker):
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    def named(self, upstream: Upstream, stored: bool, blocks: bytes) -> None:
+        (self.index.place if stored else self.index.remove)(self.index.slot_of(upstream.key), blocks)
+
+    async def forgotten(self, upstream: Upstream) -> None:
+        self.index.clear(self.index.slot_of(upstream.key))
+        await asyncio.to_thread(self.index.tidy)
 
     def reported(self, upstream: Upstream, report: EngineReport) -> None:
         self.reports[upstream.key] = report

@@ -9,6 +9,7 @@ from fake_upstream import Seen
 from gateway_lab import eventually, keyed, table
 
 from longboat.core.policy import Policy, TenantPolicy
+from longboat.gateway.prefixes.feed import FeedState
 from longboat.gateway.process.server import Gateway
 
 
@@ -24,13 +25,19 @@ async def gateway_of(make_gateway: Any, pair: list[Engine]) -> Gateway:
     return gateway
 
 
+async def heard(gateway: Gateway) -> dict[str, FeedState]:
+    """The feeds of both engines, once the gateway hears them."""
+    feeds = gateway.state.feeds
+    await eventually(lambda: len(feeds) == 2 and all(feed.is_live for feed in feeds.values()), "feeds are heard")
+    return feeds
+
+
 async def test_conversations_go_back_to_the_replica_that_holds_them(
     pair: list[Engine], make_gateway: Any, connect: Any
 ) -> None:
     gateway = await gateway_of(make_gateway, pair)
     client = await connect(gateway)
-    feeds = gateway.state.feeds
-    await eventually(lambda: len(feeds) == 2 and all(feed.is_live for feed in feeds.values()), "feeds are heard")
+    feeds = await heard(gateway)
     homes = {}
     for name in ("ann", "bob", "cid", "dan"):
         texts = [f"{name} says " + "word " * 800]
@@ -52,8 +59,7 @@ async def test_what_a_new_gateway_is_told_is_what_engines_hold(
 ) -> None:
     first = await gateway_of(make_gateway, pair)
     client = await connect(first)
-    await eventually(lambda: len(first.state.feeds) == 2, "feeds are heard")
-    await eventually(lambda: all(feed.is_live for feed in first.state.feeds.values()), "feeds are heard")
+    await heard(first)
     document = turn("a prompt that " + "repeats " * 600)
     home = (await client.post(document)).headers["x-longboat-replica"]
     second = await gateway_of(make_gateway, pair)
@@ -69,8 +75,7 @@ async def test_what_engines_tell_is_in_the_account_of_the_request(
 ) -> None:
     gateway = await gateway_of(make_gateway, pair)
     client = await connect(gateway)
-    feeds = gateway.state.feeds
-    await eventually(lambda: len(feeds) == 2 and all(feed.is_live for feed in feeds.values()), "feeds are heard")
+    await heard(gateway)
     document = turn("a long story " + "told again " * 400)
     await client.post(document)
     request_id = (await client.post(document)).headers["x-request-id"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ __all__ = (
     "RoutingRules",
     "TenantPolicy",
     "WeightedPool",
+    "nearest_routing_policy",
 )
 
 ANONYMOUS = "anonymous"
@@ -40,6 +42,11 @@ ROUTING_POLICIES = (
     *("smg", "dynamo", "llm_d", "aibrix"),
 )
 """The ways to choose a replica, Longboat's own first; ``routing.policies`` has them."""
+
+
+def nearest_routing_policy(name: str) -> str:
+    """Return the policy that a wrong name probably means; empty where none is near."""
+    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), ROUTING_POLICIES, 1, 0.5)), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

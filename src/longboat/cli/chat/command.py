@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,13 +11,12 @@ from typing import Any
 import httpx
 
 from longboat.cli.chat.lasting_answer import LastingAnswer, Refused
+from longboat.cli.shared.gateway_client import gateway_client
 from longboat.core.errors import ClusterError, EngineError, UserInputError
 
 __all__ = ("ask", "gateway_urls", "run_chat", "stream_chat")
 
 KEY_HINT = "longboat keys create --tenant NAME makes a key; put it into the environment variable LONGBOAT_API_KEY"
-
-CONNECT_TIMEOUT_S = 10.0
 
 Message = dict[str, str]
 
@@ -58,7 +55,7 @@ def stream_chat(bases: Sequence[str], model: str, messages: list[Message], max_t
     """
     body = {"model": model, "messages": messages, "stream": True, "max_tokens": max_tokens, "temperature": 0}
     try:
-        with _client(bases, timeout_s=120.0) as client:
+        with gateway_client(bases, timeout_s=120.0) as client:
             answer = LastingAnswer(client, bases, "/v1/chat/completions", json.dumps(body).encode())
             for data in answer:
                 yield from _pieces(data)
@@ -71,16 +68,6 @@ def stream_chat(bases: Sequence[str], model: str, messages: list[Message], max_t
         if refused.status in (400, 413, 422):
             raise UserInputError(_refusal(refused.body), hint="change the request: longboat chat --help") from None
         raise EngineError(_refusal(refused.body), hint="longboat status shows the models and their state") from None
-
-
-def _client(bases: Sequence[str], timeout_s: float) -> httpx.Client:
-    """Make a client with the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set."""
-    key = os.environ.get("LONGBOAT_API_KEY", "")
-    is_tls = any(base.startswith("https") for base in bases)
-    verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-    return httpx.Client(headers=headers, verify=verify, timeout=timeout, trust_env=False)
 
 
 def gateway_urls() -> list[str]:
@@ -120,7 +107,7 @@ def _models(bases: Sequence[str]) -> list[str]:
     """Return the models of the first gateway that answers. Raises ClusterError where none does."""
     for base in bases:
         try:
-            with _client([base], timeout_s=10.0) as client:
+            with gateway_client([base], timeout_s=10.0) as client:
                 response = client.get(f"{base}/v1/models")
             if response.status_code in (401, 403):
                 raise UserInputError(_refusal(response.content), hint=KEY_HINT)

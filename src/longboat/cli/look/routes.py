@@ -44,7 +44,7 @@ def _joined(gateways: Asked, model: str | None) -> dict[str, Any]:
     query = RoutesQuery(model or "")
     replies = gateways.ask(query)
     if not replies or not any(reply["models"] for reply in replies):
-        what = "the fleet has no model" if model is None else f"there is no model {model!r}"
+        what = "the fleet has no model" if model is None else f"the fleet has no model {model!r}"
         raise UserInputError(what, hint="longboat status lists the models")
     joined = query.joined(replies)
     joined["routes"].sort(key=lambda row: (row["model"], row["replica"]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -12,6 +10,7 @@ import httpx
 import msgspec
 
 from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.gateway_client import gateway_client
 from longboat.cluster.protocol.messages import GatewayReport
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError, UserInputError
@@ -36,8 +35,9 @@ class Asked(Protocol):
 def asked_gateways(url: str | None) -> Iterator[Asked]:
     """Give the gateway at ``url``, or those of the fleet where there is none."""
     if url is not None:
-        with _client(url) as client:
-            yield _Addressed(client)
+        base = _base_of(url)
+        with gateway_client([base], _TIMEOUT_S) as client:
+            yield _Addressed(client, base)
     else:
         with connect() as session:
             yield _OfFleet(session)
@@ -78,15 +78,16 @@ class _OfFleet:
 class _Addressed:
     """One gateway, through its admin API."""
 
-    def __init__(self, client: httpx.Client) -> None:
+    def __init__(self, client: httpx.Client, base: str) -> None:
         self._client = client
+        self._base = base
 
     def ask(self, query: NodeQuery) -> list[Reply]:
         path, values = _place_of(query)
         try:
-            response = self._client.get(f"/admin/v1/{path}", params=values)
+            response = self._client.get(f"{self._base}/admin/v1/{path}", params=values)
         except httpx.HTTPError as error:
-            what = f"the gateway at {self._client.base_url} does not reply: {error}"
+            what = f"the gateway at {self._base} does not reply: {error}"
             raise ClusterError(what, hint="check the address after --url") from None
         if response.status_code == httpx.codes.NOT_FOUND:
             return []
@@ -109,15 +110,11 @@ def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
     raise TypeError(f"{type(query).__name__} has no path in the admin API")
 
 
-def _client(url: str) -> httpx.Client:
+def _base_of(url: str) -> str:
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise UserInputError(f"--url {url!r} is not an address", hint="write it like http://127.0.0.1:8000")
-    key = os.environ.get("LONGBOAT_API_KEY", "")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    is_tls = base.startswith("https")
-    verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
-    return httpx.Client(base_url=base, headers=headers, verify=verify, timeout=_TIMEOUT_S, trust_env=False)
+    return base
 
 
 def _message(response: httpx.Response) -> str:

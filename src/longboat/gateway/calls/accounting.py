@@ -188,11 +188,10 @@ class Accounting:
 
     def _compare(self, call: Call, routed: Routed, record: Record) -> None:
         """Compare what was expected of the replica's cache with what the engine found there."""
-        pool = call.lease.pool if call.lease is not None else None
         prompt_tokens, cached = record.prompt_tokens, record.cached_tokens
-        if pool is None or self.trips is None or cached is None or not prompt_tokens or len(record.attempts) != 1:
+        if self.trips is None or cached is None or not prompt_tokens or len(record.attempts) != 1:
             return
-        self.trips.answered(pool.router, routed, prompt_tokens, cached)
+        self.trips.answered(routed, prompt_tokens, cached)
         if call.series is not None:
             call.series.compared(routed.expected_of(prompt_tokens), cached)
 

@@ -152,7 +152,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
 
 
 def _index_of(config: GatewayConfig) -> SharedIndex:
-    """Return the index of prefixes: in memory of this process alone where there is no place for the shared file."""
+    """Return the index of prefixes: in memory of this process alone where the shared file finds no room on the disk."""
     try:
         return SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
     except OSError as error:

@@ -28,50 +28,48 @@ _MAX_TOLD: Final = 4096
 class Trip:
     """One request at one replica, from the moment that it was sent to the moment that it left."""
 
-    __slots__ = ("_cached_tokens", "_depth", "_router", "num_output_tokens", "prompt", "routed", "tag")
+    __slots__ = ("_cached_tokens", "_routed", "_tag", "num_output_tokens")
 
-    def __init__(self, router: Router, routed: Routed, key: str, *, tag: int = 0, depth: int = 0) -> None:
-        """key: of the replica; depth: leading blocks that it is expected to have"""
-        self._router = router
-        self.routed = routed
-        self.prompt = routed.prompt
-        self.tag = tag  # by which the engine tells about it; 0: it does not
-        self._depth = depth
+    def __init__(self, routed: Routed, tag: int = 0) -> None:
+        """tag: by which the engine tells about it; 0: it does not"""
+        self._routed = routed
+        self._tag = tag
         self._cached_tokens: int | None = None  # of the estimated prompt; None: the engine has not told
         self.num_output_tokens = 0
-        router.sent(self.prompt, key, cached_tokens=routed.expected_cached_tokens, now_s=time.monotonic())
+        cached = routed.expected_cached_tokens
+        routed.router.sent(routed.prompt, routed.key, cached_tokens=cached, now_s=time.monotonic())
 
     def header(self) -> bytes:
         """Return the header line that names its blocks to the engine; empty where that tells nothing about them."""
-        if not self.tag:
+        if not self._tag:
             return b""
-        return prefix_header(self.tag, self._depth, self.prompt.blocks, self.prompt.ends)
+        routed = self._routed
+        return prefix_header(self._tag, routed.depth, routed.prompt.blocks, routed.prompt.ends)
 
     def first_token(self, now_s: float) -> None:
         """Note that the first token came."""
-        self._router.first_token(self.prompt, cached_tokens=self._cached_tokens, now_s=now_s)
+        routed = self._routed
+        routed.router.first_token(routed.prompt, cached_tokens=self._cached_tokens, now_s=now_s)
 
     def found(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Take what the engine tells with the first token, which a response that comes whole shows in no other way."""
-        routed, key = self.routed, self.routed.key
+        routed = self._routed
         routed.found_tokens = cached_tokens
         if prompt_tokens:
-            self._cached_tokens = cached_tokens * self.prompt.num_tokens // prompt_tokens
-            expected = routed.expected_of(prompt_tokens)
-            self._router.answered(
-                key, expected_tokens=expected, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens
-            )
+            self._cached_tokens = cached_tokens * routed.prompt.num_tokens // prompt_tokens
+            routed.compare(prompt_tokens, cached_tokens)
         self.first_token(time.monotonic())
 
     def progressed(self, output_tokens: int) -> None:
         """Note how many tokens of output there are."""
         if output_tokens != self.num_output_tokens:
             self.num_output_tokens = output_tokens
-            self._router.progressed(self.prompt, output_tokens)
+            self._routed.router.progressed(self._routed.prompt, output_tokens)
 
     def end(self) -> None:
         """Note that the request ended there."""
-        self._router.ended(self.prompt, output_tokens=self.num_output_tokens, now_s=time.monotonic())
+        routed = self._routed
+        routed.router.ended(routed.prompt, output_tokens=self.num_output_tokens, now_s=time.monotonic())
 
 
 class Trips:
@@ -85,42 +83,39 @@ class Trips:
         self._told: OrderedDict[int, Trip] = OrderedDict()  # by tag
         self._tag = int.from_bytes(os.urandom(4)) << 32  # those of other processes begin elsewhere
 
-    def begin(self, router: Router, routed: Routed, upstream: Upstream) -> Trip:
-        """Count a request at a replica."""
-        key, prompt, feed = upstream.key, routed.prompt, self.feeds.get(upstream.key)
-        if not prompt.blocks:
-            return Trip(router, routed, key)
-        if feed is not None and feed.is_live and prompt.num_blocks > MAX_NAMED_BLOCKS:
-            return Trip(router, routed, key)
-        if feed is None or not feed.is_live:
-            trip = Trip(router, routed, key)
-            self._give_up(router, key, self._placed.setdefault(key, PlacedPrompts()).sent(prompt))
+    def begin(self, routed: Routed) -> Trip:
+        """Count a request at its replica."""
+        prompt, feed = routed.prompt, self.feeds.get(routed.key)
+        is_told = feed is not None and feed.is_live
+        if not prompt.blocks or (is_told and prompt.num_blocks > MAX_NAMED_BLOCKS):
+            return Trip(routed)
+        if not is_told:
+            trip = Trip(routed)
+            self._give_up(routed, self._placed.setdefault(routed.key, PlacedPrompts()).sent(prompt))
             return trip
         self._tag += 1
-        depth = router.depth_of(prompt, key)
-        trip = self._told[self._tag] = Trip(router, routed, key, tag=self._tag, depth=depth)
+        trip = self._told[self._tag] = Trip(routed, self._tag)
         if len(self._told) > _MAX_TOLD:
             self._told.popitem(last=False)
         return trip
 
-    def answered(self, router: Router, routed: Routed, prompt_tokens: int, cached_tokens: int) -> None:
+    def answered(self, routed: Routed, prompt_tokens: int, cached_tokens: int) -> None:
         """Compare what was expected of a replica's cache with what its response says that the engine found there."""
         if routed.found_tokens is not None:
             return  # the engine told it beside the answer, and it is counted
-        key, prompt, expected = routed.key, routed.prompt, routed.expected_of(prompt_tokens)
-        router.answered(key, expected_tokens=expected, cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
-        placed = self._placed.get(key)
-        if placed is not None and not router.load_of(key).tells:
-            own_count = cached_tokens * prompt.num_tokens // prompt_tokens
-            self._give_up(router, key, placed.found(prompt, routed.expected_depth, own_count))
+        routed.compare(prompt_tokens, cached_tokens)
+        placed = self._placed.get(routed.key)
+        if placed is not None and not routed.router.load_of(routed.key).tells:
+            own_count = cached_tokens * routed.prompt.num_tokens // prompt_tokens
+            self._give_up(routed, placed.found(routed.prompt, routed.depth, own_count))
 
     def keep(self, keys: set[str]) -> None:
         """Forget all replicas but these."""
         self._placed = {key: placed for key, placed in self._placed.items() if key in keys}
 
-    def _give_up(self, router: Router, key: str, blocks: bytes) -> None:
+    def _give_up(self, routed: Routed, blocks: bytes) -> None:
         if blocks:
-            self._index.remove(router.load_of(key).slot, blocks)
+            self._index.remove(routed.router.load_of(routed.key).slot, blocks)
 
     # what engines tell
 
@@ -139,14 +134,18 @@ class Trips:
 
     def _slot_of(self, upstream: Upstream) -> int | None:
         """Return the slot of an endpoint; None once it has left, so that it does not get another one."""
+        router = self._router_of(upstream)
+        return None if router is None else router.load_of(upstream.key).slot
+
+    def _router_of(self, upstream: Upstream) -> Router | None:
         pool = self.table.pool(upstream.model) if self.table is not None and not upstream.gone else None
-        return None if pool is None else pool.router.load_of(upstream.key).slot
+        return None if pool is None else pool.router
 
     def reported(self, upstream: Upstream, report: EngineReport) -> None:
         """Take an engine's load."""
-        pool = self.table.pool(upstream.model) if self.table is not None and not upstream.gone else None
-        if pool is not None:
-            pool.router.reported(upstream.key, report, tells=True)
+        router = self._router_of(upstream)
+        if router is not None:
+            router.reported(upstream.key, report, tells=True)
 
     def found(self, upstream: Upstream, tag: int, prompt_tokens: int, cached_tokens: int) -> None:
         """Take what one request found cached."""

@@ -181,7 +181,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
         assert lease is not None
-        lease.trip = self._view.begin_trip(upstream)
+        lease.trip = self._view.begin_trip()
         lease.take_engine(upstream, visit)
         visit.begin()
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.calls.trip import Trip
-    from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.router import Router
 
@@ -68,16 +67,13 @@ class Selection:
         if found is None:
             return None
         engine, choice, keys = found
-        call.routed = Routed(choice, keys, router, prompt, now_s)
+        call.routed = Routed(choice, keys, router, prompt)
         return engine, choice.reason
 
-    def begin_trip(self, engine: Upstream) -> Trip | None:
-        """Count the request at the engine that it is sent to; None where there was nothing to choose."""
-        call = self._call
-        router, routed = self._router(call.pool), call.routed
-        if router is None or routed is None:
-            return None
-        return self._state.trips.begin(router, routed, engine)
+    def begin_trip(self) -> Trip | None:
+        """Count the request at the engine that was chosen; None where there was nothing to choose."""
+        routed = self._call.routed
+        return None if routed is None else self._state.trips.begin(routed)
 
     def _router(self, model: str) -> Router | None:
         call = self._call

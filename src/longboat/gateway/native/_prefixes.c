@@ -236,7 +236,7 @@ typedef struct {
     const uint8_t *end;
 } Field;
 
-/* Find the fields in the body's object. False where it is no plain object, or one stands twice. */
+/* Find the fields in the body's object. False where the body is not a plain object, or a field stands twice. */
 static bool find_fields(const uint8_t *p, const uint8_t *end, Field *fields, Py_ssize_t num) {
     p = after_space(p);
     if (*p++ != '{') return false;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -32,10 +32,9 @@ from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.policies.contract import EngineReport
 from longboat.routing.prefixes.accuracy import PrefixAccuracy
-from longboat.routing.prefixes.shared_index import SharedIndex
 from longboat.telemetry import logger
 
-__all__ = ("FeedState", "FeedTaker", "IndexTaker", "follow_prefixes")
+__all__ = ("FeedState", "FeedTaker", "follow_prefixes")
 
 log = logger("prefixes")
 
@@ -62,29 +61,6 @@ class FeedTaker(Protocol):
 
     def found(self, upstream: Upstream, tag: int, prompt_tokens: int, cached_tokens: int) -> None:
         """Take what one request found cached, by the tag that its gateway gave it."""
-
-
-class IndexTaker:
-    """Puts the names that engines hold into the index. Load and requests are for those that derive from it."""
-
-    def __init__(self, index: SharedIndex, slot_of: Callable[[Upstream], int]) -> None:
-        self._index = index
-        self._slot_of = slot_of
-
-    def named(self, upstream: Upstream, stored: bool, blocks: bytes) -> None:
-        """Take names that an engine holds now, or does not hold any more."""
-        (self._index.place if stored else self._index.remove)(self._slot_of(upstream), blocks)
-
-    async def forgotten(self, upstream: Upstream) -> None:
-        """Forget what an engine holds. The pass over the table is made in a thread."""
-        self._index.clear(self._slot_of(upstream))
-        await asyncio.to_thread(self._index.tidy)
-
-    def reported(self, upstream: Upstream, report: EngineReport) -> None:
-        """Take an engine's load."""
-
-    def found(self, upstream: Upstream, tag: int, prompt_tokens: int, cached_tokens: int) -> None:
-        """Take what one request found cached."""
 
 
 class FeedState:

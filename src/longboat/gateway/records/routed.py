@@ -19,15 +19,17 @@ _MAX_ROWS = 16  # of a timeline: the replicas that cost least, and the chosen on
 class Routed:
     """One decision. It refers to what the policy computed; nothing is copied for a request."""
 
-    __slots__ = ("at_s", "choice", "found_tokens", "keys", "policy", "prompt", "terms")
+    __slots__ = ("choice", "depth", "found_tokens", "keys", "policy", "prompt", "router", "terms")
 
-    def __init__(self, choice: Choice, keys: list[str], router: Router, prompt: Prompt, at_s: float) -> None:
+    def __init__(self, choice: Choice, keys: list[str], router: Router, prompt: Prompt) -> None:
+        self.router = router
         self.choice = choice
         self.keys = keys  # of the replicas that were compared, in the order of the choice's rows
         self.policy = router.policy.name
         self.terms = router.policy.terms  # names of the columns of a row
         self.prompt = prompt
-        self.at_s = at_s  # monotonic
+        # Leading blocks of the prompt that are expected in the replica's cache, before the request is sent there.
+        self.depth = router.depth_of(prompt, keys[choice.at])
         self.found_tokens: int | None = None  # cached ones, as the engine tells beside its answer; None: it does not
 
     @property
@@ -40,16 +42,19 @@ class Routed:
         """The key of the chosen replica."""
         return self.keys[self.choice.at]
 
-    @property
-    def expected_depth(self) -> int:
-        """The leading blocks of the prompt that were expected in the replica's cache."""
-        prompt, cached = self.prompt, self.choice.cached_tokens
-        return max([depth for depth in range(prompt.num_blocks + 1) if prompt.tokens_at(depth) <= cached], default=0)
-
     def expected_of(self, prompt_tokens: int) -> int:
         """Return the expected cached tokens of a prompt with this number of tokens by the engine's count."""
         estimate = self.prompt.num_tokens
         return self.choice.cached_tokens * prompt_tokens // estimate if estimate else 0
+
+    def compare(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count for the replica what was expected in its cache and what was there, by the engine's count."""
+        self.router.answered(
+            self.key,
+            expected_tokens=self.expected_of(prompt_tokens),
+            cached_tokens=cached_tokens,
+            prompt_tokens=prompt_tokens,
+        )
 
     @property
     def num_bytes(self) -> int:

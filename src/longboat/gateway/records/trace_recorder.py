@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from longboat.gateway.records.recent import Record
-from longboat.routing.prefixes.prompt import BLOCK_BYTES
+from longboat.routing.prefixes.prompt import BLOCK_BYTES, masked
 
 if TYPE_CHECKING:
     from longboat.routing.prefixes.prompt import Prompt
@@ -21,7 +21,7 @@ _MAX_READERS: Final = 8
 
 
 class TraceRecorder:
-    """Rows of requests that ended, for each reader since its last look. Nothing is kept where there is no reader."""
+    """Rows of requests that ended, for each reader since its last look. Without a reader, nothing is kept."""
 
     __slots__ = ("_readers",)
 
@@ -89,16 +89,10 @@ def _row(record: Record, prompt: Prompt, salt: bytes) -> dict[str, Any]:
         "ttft_s": round(first_byte_s - sent_s, 6),
         "total_s": round(record.ended_s, 6),
         "replica": record.replica,
-        "blocks": b64encode(_masked(prompt.blocks, salt)).decode(),
+        "blocks": b64encode(masked(prompt.blocks, salt[:BLOCK_BYTES])).decode(),
         "ends": list(prompt.ends),
     }
 
 
 def _hashed(name: str, salt: bytes) -> str:
     return hashlib.blake2b(name.encode(), key=salt, digest_size=8).hexdigest() if name else ""
-
-
-def _masked(names: bytes, salt: bytes) -> bytes:
-    """Return names of blocks that are equal where these are, and tell nothing to those who do not know the salt."""
-    mask = salt[:BLOCK_BYTES] * (len(names) // BLOCK_BYTES)
-    return (int.from_bytes(names) ^ int.from_bytes(mask)).to_bytes(len(names))

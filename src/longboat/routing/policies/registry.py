@@ -1,12 +1,12 @@
-"""Policies by name, as ``routing.policy`` in the fleet file and ``longboat simulate --policies`` have them."""
+"""Policies by name, as ``gateway.routing.policy`` in the fleet file and ``longboat simulate --policies`` have them."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from longboat.core.errors import UserInputError
+from longboat.core.policy import ROUTING_POLICIES, nearest_routing_policy
 from longboat.routing.policies.aibrix import Aibrix
 from longboat.routing.policies.consistent_hash import ConsistentHash
 from longboat.routing.policies.contract import RoutingPolicy
@@ -30,8 +30,8 @@ _PEERS: Final[Mapping[str, Callable[[], RoutingPolicy]]] = {
     "llm_d": LlmD,
     "aibrix": Aibrix,
 }
-DEFAULT_POLICY: Final = "cost"
-POLICIES: Final = (DEFAULT_POLICY, *_PEERS)
+POLICIES: Final = ROUTING_POLICIES
+DEFAULT_POLICY: Final = POLICIES[0]
 
 
 def policy_of(name: str, seed: PrefillSeed | None = None) -> RoutingPolicy:
@@ -43,7 +43,7 @@ def policy_of(name: str, seed: PrefillSeed | None = None) -> RoutingPolicy:
         return Cost(seed)
     make = _PEERS.get(name)
     if make is None:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), POLICIES, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]}? " if near else ""
+        near = nearest_routing_policy(name)
+        hint = f"Did you mean {near}? " if near else ""
         raise UserInputError(f"{name!r} is not a routing policy", hint=f"{hint}Policies: {', '.join(POLICIES)}.")
     return make()

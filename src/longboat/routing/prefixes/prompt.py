@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ("BLOCK_BYTES", "NO_ENDS", "Prompt")
+__all__ = ("BLOCK_BYTES", "NO_ENDS", "Prompt", "masked")
 
 BLOCK_BYTES: Final = 8
 NO_ENDS: Final[Sequence[int]] = ()
@@ -44,3 +44,9 @@ class Prompt:
     def tokens_at(self, depth: int) -> int:
         """Return the tokens of its first ``depth`` blocks."""
         return self.num_tokens * self.ends[depth - 1] // self.ends[-1] if depth else 0
+
+
+def masked(names: bytes, mask: bytes) -> bytes:
+    """Return other names of blocks, which are equal where these are. mask: of the length of one name"""
+    whole = mask * (len(names) // BLOCK_BYTES)
+    return (int.from_bytes(names) ^ int.from_bytes(whole)).to_bytes(len(names))

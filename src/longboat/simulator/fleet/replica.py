@@ -153,8 +153,8 @@ class _CacheNews:
         self._replica.cache_changed()
 
 
-class _Telling(Action):
-    """Changes of an engine's cache that reach the gateways."""
+class _OfEngine(Action):
+    """An action of one engine, which comes to nothing once the engine has died."""
 
     __slots__ = ("_engine", "_replica")
 
@@ -162,22 +162,27 @@ class _Telling(Action):
         self._replica = replica
         self._engine = engine
 
+    def _lives(self) -> bool:
+        return self._replica.engine is self._engine and self._replica.up
+
+
+class _Telling(_OfEngine):
+    """Changes of an engine's cache that reach the gateways."""
+
+    __slots__ = ()
+
     def fire(self, now_s: float) -> None:
-        if self._replica.engine is self._engine and self._replica.up:
+        if self._lives():
             self._replica.tell_changes(self._engine.cache.take_changes())
 
 
-class _Report(Action):
+class _Report(_OfEngine):
     """The periodic report of an engine, as long as it lives."""
 
-    __slots__ = ("_engine", "_replica")
-
-    def __init__(self, replica: SimReplica, engine: SimEngine) -> None:
-        self._replica = replica
-        self._engine = engine
+    __slots__ = ()
 
     def fire(self, now_s: float) -> None:
-        if self._replica.engine is self._engine and self._replica.up:
+        if self._lives():
             self._replica.report(now_s)
             self._replica.timeline.at(now_s + self._replica.fleet.report_s, self)
 

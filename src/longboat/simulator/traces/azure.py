@@ -24,7 +24,7 @@ def read_azure(lines: Iterable[str], name: str, salt: int = 0) -> Iterator[Trace
     rows = csv.DictReader(lines)
     at.line = 1
     if missing := [column for column in COLUMNS if column not in (rows.fieldnames or ())]:
-        raise at.error(f"there is no column {' and no column '.join(missing)}")
+        raise at.error(f"these columns are missing: {', '.join(missing)}")
     for row in rows:
         at.line = rows.line_num
         yield _request(row, at, salt)

@@ -14,7 +14,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from longboat.routing.prefixes.prompt import BLOCK_BYTES
+from longboat.routing.prefixes.prompt import BLOCK_BYTES, masked
 from longboat.simulator.traces.json_rows import json_rows
 from longboat.simulator.traces.trace_error import LineReader
 from longboat.simulator.traces.trace_request import TraceRequest
@@ -70,13 +70,8 @@ def _ends(row: Mapping[str, object], at: LineReader, blocks: int, tokens: int) -
 
 
 def _salted(names: bytes, salt: int) -> bytes:
-    if not salt:
-        return names
     mask = (salt * 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
-    starts = range(0, len(names), BLOCK_BYTES)
-    return b"".join(
-        (int.from_bytes(names[at : at + BLOCK_BYTES], "little") ^ mask).to_bytes(8, "little") for at in starts
-    )
+    return masked(names, mask.to_bytes(BLOCK_BYTES, "little")) if salt else names
 
 
 def _text(row: Mapping[str, object], field: str, at: LineReader) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from longboat.core.policy import ROUTING_POLICIES
+from longboat.core.policy import ROUTING_POLICIES, nearest_routing_policy
 from longboat.core.sizes import canonical_size, size_bytes
 from longboat.spec.types.section import absolute_file, mistake
 
@@ -96,10 +95,8 @@ def _replica_sticky(value: str) -> str:
 
 def _routing_policy(value: str) -> str:
     if value not in ROUTING_POLICIES:
-        nearest = difflib.get_close_matches(value.lower().replace("-", "_"), ROUTING_POLICIES, 1, 0.5)
-        raise mistake(
-            f"{value!r} is not one of {', '.join(ROUTING_POLICIES)}", f"write {(nearest or ROUTING_POLICIES)[0]}"
-        )
+        nearest = nearest_routing_policy(value) or ROUTING_POLICIES[0]
+        raise mistake(f"{value!r} is not one of {', '.join(ROUTING_POLICIES)}", f"write {nearest}")
     return value
 
 

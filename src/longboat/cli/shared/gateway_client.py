@@ -1,0 +1,26 @@
+"""The HTTP client by which commands talk to gateways."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Sequence
+
+import httpx
+
+__all__ = ("CONNECT_TIMEOUT_S", "gateway_client")
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+def gateway_client(bases: Sequence[str], timeout_s: float) -> httpx.Client:
+    """Make a client with the key in LONGBOAT_API_KEY, and the authorities in SSL_CERT_FILE where that is set.
+
+    bases: addresses of the gateways
+    """
+    key = os.environ.get("LONGBOAT_API_KEY", "")
+    is_tls = any(base.startswith("https") for base in bases)
+    verify = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if is_tls else False
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+    return httpx.Client(headers=headers, verify=verify, timeout=timeout, trust_env=False)
