@@ -16,19 +16,18 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from bench_twin import VLLM_CACHE_BYTES, VLLM_CONTEXT, VLLM_LIMITS, calibrate, twin_of
 from real_engine import bench
-from twin_stand import MODEL, Seen, gateway, play
+from twin_stand import MODEL, Seen, conversations, gateway, play
 
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.fleet.simulation import simulate
 from longboat.simulator.results.result import quantiles
-from longboat.simulator.traces.sessions import Sessions, generate_sessions
+from longboat.simulator.traces.sessions import Sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 
 POLICIES = ("round_robin", "cost")
@@ -55,10 +54,7 @@ def load_of(count: int, seed: int, rate: float) -> list[TraceRequest]:
     settings = Sessions(
         rate=rate, systems=4, system=1200, turns=5.0, user=150, output=24, think=3.0, block=16, longest=3600
     )
-    requests = list(islice(generate_sessions(settings, seed), count))
-    for request in requests:  # engines write other tokens than the trace names
-        request.answer_blocks, request.answer_ends = b"", ()
-    return requests
+    return conversations(settings, count, seed)
 
 
 def hits_of(url: str) -> dict[str, int]:

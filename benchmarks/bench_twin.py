@@ -15,11 +15,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from twin_stand import Seen, ask, fake_engines, gateway, play, real_engine
+from twin_stand import Seen, ask, conversations, fake_engines, gateway, play, real_engine
 
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.engine.engine import EngineLimits
@@ -28,7 +27,7 @@ from longboat.simulator.fleet.fleet import Fleet, even_fleet
 from longboat.simulator.fleet.simulation import simulate
 from longboat.simulator.plan.fit_step_time import fitted
 from longboat.simulator.results.result import quantiles
-from longboat.simulator.traces.sessions import Sessions, generate_sessions
+from longboat.simulator.traces.sessions import Sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 
 PARTS = (0.5, 0.99)
@@ -56,15 +55,12 @@ def engines(part: str, folder: Path) -> Iterator[tuple[list[str], EngineLimits]]
 
 
 def load_of(part: str, count: int, seed: int, rate: float) -> list[TraceRequest]:
-    """The requests of the run. Outputs are not shared: engines write other tokens than the trace names."""
+    """The requests of the run."""
     longest = 3500 if part == "vllm" else 8000
     settings = Sessions(
         rate=rate, systems=3, system=600, turns=4.0, user=120, output=40, think=4.0, block=16, longest=longest
     )
-    requests = list(islice(generate_sessions(settings, seed), count))
-    for request in requests:
-        request.answer_blocks, request.answer_ends = b"", ()
-    return requests
+    return conversations(settings, count, seed)
 
 
 async def calibrate(url: str, seed: int) -> tuple[StepTime, float]:

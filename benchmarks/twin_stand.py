@@ -14,10 +14,12 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from real_engine import FIRST_TOKEN, bench, free_port
 
+from longboat.simulator.traces.sessions import Sessions, generate_sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 
 MODEL = "m"
@@ -104,6 +106,14 @@ def wait_until_well(url: str, path: str = "/health", word: str = "") -> None:
                 return
         time.sleep(0.1)
     raise SystemExit(f"{url} did not come up in {READY_DEADLINE_S:g} s")
+
+
+def conversations(settings: Sessions, count: int, seed: int) -> list[TraceRequest]:
+    """Return requests of generated sessions, whose outputs are not shared: engines write tokens of their own."""
+    requests = list(islice(generate_sessions(settings, seed), count))
+    for request in requests:
+        request.answer_blocks, request.answer_ends = b"", ()
+    return requests
 
 
 def token_ids(request: TraceRequest) -> list[int]:
