@@ -25,7 +25,7 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt tools/b
 	@printf '%s\n' "$(CURDIR)" > $@
 
 # What a request runs through is compiled when Longboat is installed, and here when a source is newer.
-$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/*.c routing/prefixes/*.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
+$(NATIVE): $(READY) $(wildcard hatch_build.py $(addprefix src/longboat/,compiled.py gateway/native/*.c routing/prefixes/*.c simulator/traces/*.c gateway/*/*.py gateway/*/*/*.py routing/*/*.py routing/*.py))
 	@test ! -e hatch_build.py || $(VENV)/bin/python hatch_build.py
 	@touch $@
 
@@ -45,6 +45,10 @@ bench-recovery: venv engine  ## measure how long a split model is away after one
 .PHONY: bench-liveness
 bench-liveness: venv  ## measure how soon gateways find out that a replica was cut off, stopped or killed
 	@$(VENV)/bin/python benchmarks/bench_liveness.py
+
+.PHONY: bench-control
+bench-control: venv  ## measure what commands cost, and an idle node; ARGS="--replicas 64 --idle-s 60"
+	@$(VENV)/bin/python benchmarks/bench_control.py $(ARGS)
 
 .PHONY: bench-head-loss
 bench-head-loss: venv  ## lose the cluster's head for AWAY_S (600) seconds under load; everything must be adopted
@@ -66,6 +70,14 @@ bench-reuse: venv  ## measure what prefix-aware routing saves on real vLLM, besi
 bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
 	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)
 
+.PHONY: bench-scaling
+bench-scaling: venv  ## compare autoscalers in the twin; ARGS="--traces FOLDER --quick" chooses
+	@$(VENV)/bin/python benchmarks/bench_scaling.py $(ARGS)
+
+.PHONY: bench-scale
+bench-scale: venv  ## measure the control plane with 1,000 fake replicas and 16 gateways; ARGS="--replicas 100,300" chooses
+	@$(VENV)/bin/python benchmarks/bench_scale.py $(ARGS)
+
 .PHONY: bench-prediction
 bench-prediction: venv  ## compare predictions with measured rows: DATA=ROWS.csv; writes docs/benchmarks/prediction.md
 	@$(VENV)/bin/python benchmarks/bench_prediction.py $(DATA)
@@ -81,6 +93,11 @@ bench-twin: venv engine  ## compare the simulation with engines under the same l
 .PHONY: what-fits
 what-fits: venv  ## write docs/guides/what-fits.md: what a guide prints, beside what the planner computes
 	@$(VENV)/bin/python tools/what_fits.py
+
+.PHONY: check-deploy
+check-deploy: venv  ## render the Helm chart for ten files of values, and check it, the images and the clouds by their schemas
+	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --no-deps --target .deploy-tools -r requirements/deploy.txt
+	@PYTHONPATH=.deploy-tools $(VENV)/bin/pytest -q tests/deploy
 
 .PHONY: bench-gpu
 bench-gpu: venv  ## predictions beside measurements on an NVIDIA GPU; ARGS="--environment /opt/vllm"
@@ -103,6 +120,28 @@ quick: venv  ## the tests that need no engine, no cluster and no root
 lint types: venv  ## ruff, the import contracts and the prose; mypy
 	@$(VENV)/bin/python tools/run_tests.py $@
 
+.PHONY: test-hosts
+test-hosts: venv  ## boot two Debian hosts with systemd and sshd, and install on them; needs root, systemd-nspawn, mmdebstrap
+	@$(VENV)/bin/pytest -v -m hosts --randomly-dont-reorganize --timeout 3600 tests/hosts
+
+.PHONY: test-console
+test-console: venv  ## open the console in headless Chromium; installs playwright, and names what else is missing
+	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -r requirements/console.txt
+	@$(VENV)/bin/pytest -rs -m browser tests/gateway/test_console_browser.py tests/gateway/test_sign_in_browser.py
+
+.PHONY: console-pictures
+console-pictures: venv  ## make the pictures of the console that README and docs show, with headless Chromium
+	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -r requirements/console.txt
+	@$(VENV)/bin/python tools/console_pictures.py
+
+.PHONY: site
+site: venv  ## build the site from docs/ into build/site, and check every link; SERVE=8080 then serves it there
+	@$(VENV)/bin/uv venv --quiet --allow-existing --python $(VENV)/bin/python build/site-env
+	@$(VENV)/bin/uv pip install --quiet --require-hashes --python build/site-env/bin/python -r requirements/site.txt
+	@build/site-env/bin/python -m sphinx --quiet --fail-on-warning --keep-going -n -b html -c tools/site . build/site
+	@$(VENV)/bin/python tools/check_site.py build/site
+	@test -z "$(SERVE)" || $(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site $(SERVE)
+
 .PHONY: chaos
 chaos: venv  ## kill parts under load and compare every answer; SEED=7 STREAMS=500 FAULTS=60 ENGINE=fake|vllm|sglang ARGS="--kinds kill,stop"
 	@$(VENV)/bin/python benchmarks/chaos.py --seed $(SEED) --streams $(STREAMS) --faults $(FAULTS) --engine $(ENGINE) $(ARGS)
@@ -119,6 +158,10 @@ fuzz: venv  ## throw bytes at the gateway for SECONDS (3600); READER=body: at it
 		-max_total_time=$(SECONDS)
 fuzz: READER ?= http
 fuzz: SECONDS ?= 3600
+
+.PHONY: check-alerts
+check-alerts: venv  ## let Prometheus' promtool check the alerts: each fires with its fault and ends with it
+	@$(VENV)/bin/python tools/check_alerts.py
 
 ##@ Set up
 .PHONY: venv

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fleet.fleet_lab import FleetLab, wait_until  # noqa: E402
 from fleet.load import Load, num_resumed  # noqa: E402
-from longboat.planner.search.forecast_document import at_users  # noqa: E402
+from longboat.planner.search.measured import at_users  # noqa: E402
 
 UP_S = 900.0
 PROMPT_CHARS, PROMPT_TOKENS, OUTPUT_TOKENS = 2048, 430, 128
@@ -130,7 +130,16 @@ def speed(options: argparse.Namespace, run: Path, console: Console) -> dict[str,
 def _speed_row(lab: FleetLab, planned: dict[str, Any], users: int) -> dict[str, Any]:
     url = f"http://127.0.0.1:{lab.local_port}/v1/chat/completions"
     words = ["--model", "big", "--clients", str(users), "--requests", str(max(8, users * 4)), "--chunks"]
-    words += [str(OUTPUT_TOKENS), "--prompt-chars", str(PROMPT_CHARS), "--seed", str(users), "--max-s", "60"]
+    words += [
+        str(OUTPUT_TOKENS),
+        "--prompt-chars",
+        str(PROMPT_CHARS),
+        "--seed",
+        str(users),
+        "--max-s",
+        "60",
+        "--merged",
+    ]
     command = [sys.executable, str(ROOT / "benchmarks" / "load.py"), url, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

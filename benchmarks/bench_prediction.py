@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
 from published_speeds import PUBLISHED, Published
+from roofline import roofline_ratios
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
@@ -23,19 +23,24 @@ from longboat.planner.predict.calibration.calibration_file import built_in_calib
 from longboat.planner.predict.calibration.evaluate import (
     Errors,
     evaluate,
-    evaluate_folds,
-    held_out_ratios,
     total_errors,
 )
 from longboat.planner.predict.calibration.rows import Row
 from longboat.planner.predict.calibration.sample import Sample, SampleMaker
+from longboat.planner.predict.calibration.unseen import (
+    INSIDE,
+    TAILS,
+    Parts,
+    coverage,
+    spread_of_parts,
+    unseen_parts,
+)
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.serving import predict
 
 RESULT = Path(__file__).parents[1] / "docs" / "benchmarks" / "prediction.md"
-LIMITS = (0.12, 0.25)
-OTHER_DIVISIONS = "abcdef"
+LIMITS = (0.12, 0.22)
 HEAD = """\
 # Prediction: results
 
@@ -57,27 +62,29 @@ def main() -> int:
 
 
 def _document(samples: Sequence[Sample]) -> Iterator[str]:
-    folds = evaluate_folds(samples, Calibration())
+    groups = {sample.row.group for sample in samples}
     yield HEAD
     yield (
-        f"{date.today().isoformat()}; {len(samples)} rows of {len(folds.groups)} groups (model, hardware, engine), "
+        f"{date.today().isoformat()}; {len(samples)} rows of {len(groups)} groups (model, hardware, engine), "
         "from ai-dynamo/aiconfigurator's `silicon_sample.csv` (Apache-2.0), without the rows for 16 and 64 "
         "accelerators, which repeat others.\n"
     )
-    yield "## Unseen groups\n"
+    parts = unseen_parts(samples, Calibration())
+    yield "## Unseen models on unseen hardware\n"
     yield (
-        "The SHA-256 of the groups' names (`model|hardware|engine`, smaller hashes first) divides the groups into two "
-        "halves. Constants are fitted to one half and predict the other. They start from the defaults, not from the "
-        "built-in calibration, which is fitted to all groups.\n"
+        "The rows of each model on each kind of hardware are predicted by constants that are fitted to rows of other "
+        "models on other hardware. Models of equal size count as one: DeepSeek-V3 and R1 differ in their numbers only. "
+        "The constants start from the defaults, not from the built-in calibration, which is fitted to all rows. The "
+        "roofline is the baseline: the longer of bytes / bandwidth and operations / peak, and a time per layer, with "
+        "three constants that are fitted to the same rows.\n"
     )
-    yield from _limits(folds.folds, folds.total)
-    yield from _table((*folds.folds, folds.total))
-    yield ""
-    yield from _table(folds.groups)
-    yield "\nThe next table uses other divisions, with a letter in front of each name before hashing.\n"
-    yield from _table(list(_other_divisions(samples)))
-    yield "\n## One left out at a time\n"
-    yield from _table(list(_left_out(samples)))
+    pairs = [pair for part in parts.values() for pair in part]
+    total = total_errors("all rows", [ratio for _, ratio in pairs])
+    yield from _limits(total)
+    baseline = roofline_ratios(samples)
+    lines = [total_errors(", ".join(name), [ratio for _, ratio in part]) for name, part in parts.items()]
+    yield from _table([total, total_errors("all rows, by the roofline", baseline), *lines])
+    yield from _intervals(parts)
     yield "\n## Known groups\n"
     yield "The built-in calibration uses the factor of each group, like a calibration on your own rows.\n"
     seen = evaluate(samples, built_in_calibration())
@@ -85,13 +92,22 @@ def _document(samples: Sequence[Sample]) -> Iterator[str]:
     yield from _published()
 
 
-def _limits(folds: Sequence[Errors], total: Errors) -> Iterator[str]:
-    for name, limit, values in (
-        ("ITL", LIMITS[0], [errors.itl_median_abs_error for errors in (*folds, total)]),
-        ("TTFT", LIMITS[1], [errors.ttft_median_abs_error for errors in (*folds, total)]),
+def _limits(total: Errors) -> Iterator[str]:
+    for name, limit, value in (
+        ("ITL", LIMITS[0], total.itl_median_abs_error),
+        ("TTFT", LIMITS[1], total.ttft_median_abs_error),
     ):
-        states = ["met" if value <= limit else "**not met**" for value in values]
-        yield f"Limit for {name} {limit:.0%}: halves {states[0]}, {states[1]}; all rows {states[2]}.\n"
+        yield f"Limit for {name} {limit:.0%}: {'met' if value <= limit else '**not met**'}, {value:.1%}.\n"
+
+
+def _intervals(parts: Parts) -> Iterator[str]:
+    yield "\nAn interval is meant to hold 8 of 10 rows. Each part is held against the interval from all other parts.\n"
+    yield "| | interval: measured / predicted | unseen rows inside |"
+    yield "| --- | --- | --- |"
+    for which, name in enumerate(("ITL", "TTFT")):
+        told = spread_of_parts(parts, which)
+        inside = max((coverage(parts, which, tail) for tail in TAILS), key=lambda share: -abs(share - INSIDE))
+        yield f"| {name} | {told.low:.2f} to {told.high:.2f} | {inside:.0%} |"
 
 
 def _table(lines: Sequence[Errors]) -> Iterator[str]:
@@ -103,32 +119,6 @@ def _table(lines: Sequence[Errors]) -> Iterator[str]:
             f"| {name} | {errors.num_rows} | {errors.itl_median_abs_error:.1%} | {errors.itl_bias:.2f} "
             f"| {errors.ttft_median_abs_error:.1%} | {errors.ttft_bias:.2f} |"
         )
-
-
-def _other_divisions(samples: Sequence[Sample]) -> Iterator[Errors]:
-    for salt in OTHER_DIVISIONS:
-        found = evaluate_folds(samples, Calibration(), salt)
-        for errors in (*found.folds, found.total):
-            yield replace(errors, group=f"{salt}: {errors.group}")
-
-
-def _left_out(samples: Sequence[Sample]) -> Iterator[Errors]:
-    kinds: tuple[tuple[str, Callable[[Sample], str]], ...] = (
-        ("model", lambda sample: sample.row.model),
-        ("hardware", lambda sample: sample.row.hardware),
-        ("engine", lambda sample: sample.row.engine),
-    )
-    for kind, key in kinds:
-        names = sorted({key(sample) for sample in samples})
-        parts = [(name, held_out_ratios(samples, Calibration(), [_is(key, name)])) for name in names]
-        for name, pairs in parts:
-            yield total_errors(f"{kind} {name}", [ratio for _, ratio in pairs])
-        every = [ratio for _, pairs in parts for _, ratio in pairs]
-        yield total_errors(f"each {kind} once", every)
-
-
-def _is(key: Callable[[Sample], str], name: str) -> Callable[[Sample], bool]:
-    return lambda sample: key(sample) == name
 
 
 def _published() -> Iterator[str]:

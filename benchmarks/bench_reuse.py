@@ -13,16 +13,14 @@ import json
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bench_twin import VLLM_CACHE_BYTES, VLLM_CONTEXT, VLLM_LIMITS, calibrate, twin_of
-from real_engine import bench
-from twin_stand import MODEL, Seen, conversations, gateway, play
+from bench_twin import calibrate, twin_of
+from twin_stand import MODEL, RealEngine, Seen, add_engine_options, conversations, gateway, play
 
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.fleet.simulation import simulate
@@ -33,20 +31,6 @@ from longboat.simulator.traces.trace_request import TraceRequest
 POLICIES = ("round_robin", "cost")
 FEED_WAIT_S = 3.0
 KEY = "engine-key"
-
-
-@contextmanager
-def engines(folder: Path, count: int) -> Iterator[list[str]]:
-    """Addresses of real engines with empty caches, which end with the block."""
-    with ExitStack() as stack:
-        node = stack.enter_context(bench(folder))
-        running = [
-            stack.enter_context(
-                node.running("builtin:tiny", context_tokens=VLLM_CONTEXT, cache_bytes=VLLM_CACHE_BYTES, api_key=KEY)
-            )
-            for _ in range(count)
-        ]
-        yield [one.api.url for one in running]
 
 
 def load_of(count: int, seed: int, rate: float) -> list[TraceRequest]:
@@ -64,42 +48,69 @@ def hits_of(url: str) -> dict[str, int]:
     return {name: sum(row["hits"][name] for row in rows) for name in rows[0]["hits"]}
 
 
-def measured(policy: str, count: int, requests: Sequence[TraceRequest]) -> tuple[list[Seen], dict[str, int]]:
-    """Play the requests on fresh engines by one policy."""
+def cached_share(urls: Sequence[str]) -> float:
+    """The part of the prompts' tokens that engines found in their caches, by their own counters."""
+    queries = hits = 0.0
+    for url in urls:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:  # noqa: S310
+            for line in answer.read().decode().splitlines():
+                if line.startswith("vllm:prefix_cache_queries_total{"):
+                    queries += float(line.rsplit(" ", 1)[1])
+                elif line.startswith("vllm:prefix_cache_hits_total{"):
+                    hits += float(line.rsplit(" ", 1)[1])
+    return hits / max(1.0, queries)
+
+
+def measured(
+    real: RealEngine, policy: str, count: int, requests: Sequence[TraceRequest]
+) -> tuple[list[Seen], dict[str, int], float]:
+    """Play the requests on fresh engines by one policy. The last: the cached part by the engines' own counters."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        engines(Path(folder), count) as urls,
+        real.running(Path(folder), count, KEY) as (urls, _),
         gateway(urls, policy=policy, api_key=KEY) as url,
     ):
         time.sleep(FEED_WAIT_S)
         seen = asyncio.run(play(url, requests))
         time.sleep(1.0)
-        return seen, hits_of(url)
+        return seen, hits_of(url), cached_share(urls)
 
 
-def run(count: int, num_requests: int, seed: int, rate: float) -> dict[str, Any]:
+def run(real: RealEngine, count: int, num_requests: int, seed: int, rate: float) -> dict[str, Any]:
     """Calibrate once, then measure and simulate each policy."""
     requests = load_of(num_requests, seed, rate)
-    with tempfile.TemporaryDirectory() as folder, engines(Path(folder), 1) as urls, gateway(urls, api_key=KEY) as url:
-        step, request_s = asyncio.run(calibrate(url, seed))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        real.running(Path(folder), count, KEY) as (urls, limits),
+        gateway(urls[:1], api_key=KEY) as url,
+        gateway(urls, api_key=KEY) as every,
+    ):
+        found = asyncio.run(calibrate(url, seed, every, count))
     rows: dict[str, Any] = {}
     for policy in POLICIES:
-        seen, hits = measured(policy, count, requests)
-        fleet = replace(twin_of(["x"] * count, VLLM_LIMITS, step, request_s), slots=VLLM_LIMITS.max_num_seqs)
-        twin = simulate(fleet, iter(requests), lambda name=policy: policy_of(name), seed=seed)  # type: ignore[misc]
+        seen, hits, cached = measured(real, policy, count, requests)
+        twin = simulate(twin_of(count, limits, found), iter(requests), lambda name=policy: policy_of(name), seed=seed)  # type: ignore[misc]
         rows[policy] = {
             "model": MODEL,
             "requests": len(seen),
             "ttft_ms": {"mean": mean(one.ttft_s for one in seen) * 1e3, **_quantiles([one.ttft_s for one in seen])},
             "twin_ttft_ms": {"mean": mean(twin.ttft_s) * 1e3, **_quantiles(twin.ttft_s)},
-            "cached_share": hits["cached_tokens"] / max(1, hits["prompt_tokens"]),
+            "cached_share": cached,
+            "twin_cached_share": twin.cached_share,
             "expected_share": hits["expected_tokens"] / max(1, hits["prompt_tokens"]),
             "right_share_of_expected": hits["right_tokens"] / max(1, hits["expected_tokens"]),
         }
     first, ours = rows[POLICIES[0]], rows[POLICIES[1]]
     ratio = ours["ttft_ms"]["mean"] / first["ttft_ms"]["mean"]
     foreseen = ours["twin_ttft_ms"]["mean"] / first["twin_ttft_ms"]["mean"]
-    return {"replicas": count, "policies": rows, "ratio": ratio, "twin_ratio": foreseen, "off": ratio / foreseen - 1.0}
+    return {
+        "replicas": count,
+        "measured": asdict(found),
+        "policies": rows,
+        "ratio": ratio,
+        "twin_ratio": foreseen,
+        "off": ratio / foreseen - 1.0,
+    }
 
 
 def _quantiles(values: Sequence[float]) -> dict[str, float]:
@@ -115,15 +126,16 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.3, help="conversations that begin each second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    add_engine_options(parser)
     options = parser.parse_args()
-    found = run(options.replicas, options.requests, options.seed, options.rate)
+    found = run(RealEngine.told(options), options.replicas, options.requests, options.seed, options.rate)
     if options.json:
         print(json.dumps(found, indent=2))
         return
     for policy, row in found["policies"].items():
         print(
-            f"{policy}: cached {row['cached_share']:.1%}, expected {row['expected_share']:.1%} "
-            f"({row['right_share_of_expected']:.1%} of it found), "
+            f"{policy}: cached {row['cached_share']:.1%} (twin {row['twin_cached_share']:.1%}), "
+            f"expected {row['expected_share']:.1%} ({row['right_share_of_expected']:.1%} of it found), "
             f"TTFT mean {row['ttft_ms']['mean']:.0f} ms (twin {row['twin_ttft_ms']['mean']:.0f}), "
             f"p50 {row['ttft_ms']['p50']:.0f}, p99 {row['ttft_ms']['p99']:.0f}"
         )

@@ -130,7 +130,7 @@ def rounds_by(run: Callable[[list[str]], str], case: Case, startup: str, num_run
 
 def measure_here(file: str, num_runs: int) -> None:
     """On a host of the cluster: bring one replica up, then time the second, again and again."""
-    from longboat.cli.fleet.target import load_target
+    from longboat.cli.file.target import load_target
     from longboat.cli.shared.cluster_at_hand import connect
     from longboat.cluster.preflight.surroundings import checked_plan
 

@@ -13,12 +13,13 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
-from twin_stand import Seen, ask, conversations, fake_engines, gateway, play, real_engine
+from twin_stand import RealEngine, Seen, add_engine_options, ask, conversations, fake_engines, gateway, play
 
 from longboat.routing.policies.registry import policy_of
 from longboat.simulator.engine.engine import EngineLimits
@@ -36,22 +37,24 @@ FAKE_FLAGS = (
     *("--kv-blocks", "8000", "--max-num-batched-tokens", "2048", "--max-num-seqs", "64"),
 )
 FAKE_LIMITS = EngineLimits(kv_blocks=8000, max_num_seqs=64, max_num_batched_tokens=2048)
-VLLM_CACHE_BYTES = 256 << 20
-VLLM_CONTEXT = 4096
-VLLM_LIMITS = EngineLimits(kv_blocks=VLLM_CACHE_BYTES // (16 * 4 * 2 * 4 * 32 * 4), max_num_batched_tokens=2048)
 ROUNDS = 3
+PROMPTS = (64, 256, 512, 1024, 2000)
+BACKGROUND_TOKENS = 64
 OUTPUT = 32
+BLOCK = 16
+CROWD_TOKENS, CROWD_OUTPUT = 1024, 8  # of the requests that several engines compute at once: mostly prefill
+CROWD_ROUNDS = 9
 
 
 @contextmanager
-def engines(part: str, folder: Path) -> Iterator[tuple[list[str], EngineLimits]]:
+def engines(real: RealEngine | None, folder: Path) -> Iterator[tuple[list[str], EngineLimits]]:
     """Addresses of the engines under test, and their limits."""
-    if part == "fake":
+    if real is None:
         with fake_engines(2, FAKE_FLAGS) as urls:
             yield urls, FAKE_LIMITS
     else:
-        with real_engine(folder, VLLM_CONTEXT, VLLM_CACHE_BYTES) as urls:
-            yield urls, VLLM_LIMITS
+        with real.running(folder) as found:
+            yield found
 
 
 def load_of(part: str, count: int, seed: int, rate: float) -> list[TraceRequest]:
@@ -63,25 +66,88 @@ def load_of(part: str, count: int, seed: int, rate: float) -> list[TraceRequest]
     return conversations(settings, count, seed)
 
 
-async def calibrate(url: str, seed: int) -> tuple[StepTime, float]:
-    """Measure a step's terms from outside. Returns them, and the seconds of a request that no step takes."""
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured of engines from outside."""
+
+    time: StepTime
+    request_s: float  # of a request beside its steps: connections, and what gateway and API server do for each
+    received_token_s: float  # of each prompt token beside its steps: it is parsed, hashed and passed on
+    crowding: float  # part of a step's time that each other engine adds while it computes: they share processors
+
+
+async def calibrate(url: str, seed: int, every: str = "", count: int = 1) -> Measured:
+    """Measure a step's terms at one engine, and what a request takes beside its steps.
+
+    every: the address of a gateway in front of all ``count`` engines of the machine
+    """
     draw = _fresh(seed)
     decode = [row for count in (1, 4, 16) for row in await _decode_rows(url, count, draw)]
     base_s, sequence_s, kv_token_s = fitted(decode)
     rows = []
-    for tokens in (64, 256, 512, 1024, 2000):
-        times = [(await ask(url, draw(tokens), 2)).ttft_s for _ in range(ROUNDS)]
-        ttft_s = statistics.median(times)
-        rows.append(((1.0, float(tokens), tokens * tokens / 2.0), ttft_s, ttft_s))
-    first_s, prompt_token_s, prompt_pair_s = fitted(rows)
+    decode_s = base_s + sequence_s + kv_token_s * BACKGROUND_TOKENS
+    for tokens in PROMPTS:
+        step_s = statistics.median([await _probe(url, draw, tokens, decode_s) for _ in range(ROUNDS)])
+        rows.append(((1.0, float(tokens), tokens * tokens / 2.0), max(1e-6, step_s - decode_s), step_s))
+    prompt_base_s, prompt_token_s, prompt_pair_s = fitted(rows)
     time = StepTime(
         base_s=base_s,
+        prompt_base_s=prompt_base_s,
         prompt_token_s=max(prompt_token_s, 1e-9),
         prompt_pair_s=prompt_pair_s,
         sequence_s=sequence_s,
         kv_token_s=kv_token_s,
     )
-    return time, max(0.0, first_s - base_s)
+    request_s, received_token_s = await _beside(url, draw, time)
+    crowding = await _crowding(every, draw, count) if count > 1 else 0.0
+    return Measured(time=time, request_s=request_s, received_token_s=received_token_s, crowding=crowding)
+
+
+async def _beside(url: str, draw: Callable[[int], list[int]], time: StepTime) -> tuple[float, float]:
+    """Return what a request and each of its tokens take beside steps: cached prompts have nearly nothing to compute."""
+    rows = []
+    for tokens in (64, *PROMPTS):
+        ids = draw(tokens)
+        await ask(url, ids, 2)
+        ttft_s = statistics.median([(await ask(url, ids, 2)).ttft_s for _ in range(2 * ROUNDS - 1)])
+        rest_s = max(1e-6, ttft_s - time.prefill_s(tokens, (tokens - 1) // BLOCK * BLOCK))
+        rows.append(((1.0, float(tokens)), rest_s, ttft_s))
+    request_s, received_token_s = fitted(rows)
+    return request_s, received_token_s
+
+
+async def _crowding(url: str, draw: Callable[[int], list[int]], count: int) -> float:
+    """Return what each further engine that computes at the same time adds to a request, as a part of its time."""
+    alone, together = [], []
+    for _ in range(CROWD_ROUNDS):  # in turns: what else runs on the machine slows both
+        alone.append(await _wall_s(url, [draw(CROWD_TOKENS)], CROWD_OUTPUT))
+        together.append(await _wall_s(url, [draw(CROWD_TOKENS) for _ in range(count)], CROWD_OUTPUT))
+    return max(0.0, statistics.median(together) / statistics.median(alone) - 1.0) / (count - 1)
+
+
+async def _probe(url: str, draw: Callable[[int], list[int]], tokens: int, decode_s: float) -> float:
+    """Compute a prompt beside a stream that decodes, and return the seconds of the step that computed it.
+
+    They are what the stream's gaps take meanwhile beyond ``decode_s`` each: an engine that prepares a step while
+    another runs delivers some tokens late, so that no single gap is the whole step.
+    """
+    seen = Seen()
+    stream = asyncio.ensure_future(ask(url, draw(BACKGROUND_TOKENS), 2000, seen))
+    while seen.num_tokens < 5:  # noqa: ASYNC110  (notes are plain data)
+        await asyncio.sleep(0.01)
+    probe = await ask(url, draw(tokens), 2)
+    until = seen.num_tokens + 3
+    while seen.num_tokens < until and not stream.done():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    stream.cancel()
+    with suppress(asyncio.CancelledError):
+        await stream
+    at_s, more_s = seen.began_s + seen.ttft_s, 0.0
+    for gap_s in seen.gaps_s:
+        at_s += gap_s
+        if at_s > probe.began_s:
+            more_s += gap_s - decode_s
+    return decode_s + more_s
 
 
 async def _decode_rows(
@@ -91,7 +157,7 @@ async def _decode_rows(
 
     Times between tokens say less: a client or a server that is late passes several on at once.
     """
-    rows = []
+    rows: list[tuple[tuple[float, ...], float, float]] = []
     for tokens in (64, 1024):
         prompts = [draw(tokens) for _ in range(count)]
         await _wall_s(url, prompts, 2)  # they are cached then
@@ -114,9 +180,17 @@ def _fresh(seed: int) -> Callable[[int], list[int]]:
     return lambda tokens: [draw.randrange(64, 3700) for _ in range(tokens)]
 
 
-def twin_of(urls: Sequence[str], limits: EngineLimits, time: StepTime, request_s: float) -> Fleet:
-    """The fleet of the run: what a request takes beside its steps counts as the network's."""
-    return Fleet(replicas=even_fleet(len(urls), time, limits), network_s=request_s / 2.0, report_s=0.0)
+def twin_of(count: int, limits: EngineLimits, found: Measured) -> Fleet:
+    """The fleet of the run, on one machine: what a request takes beside its steps counts as the network's."""
+    replicas = tuple(replace(one, host="this") for one in even_fleet(count, found.time, limits))
+    return Fleet(
+        replicas=replicas,
+        slots=limits.max_num_seqs,
+        network_s=found.request_s / 2.0,
+        received_token_s=found.received_token_s,
+        crowding=found.crowding,
+        report_s=0.0,
+    )
 
 
 def measured_rows(seen: Sequence[Seen]) -> dict[str, list[float]]:
@@ -128,16 +202,22 @@ def measured_rows(seen: Sequence[Seen]) -> dict[str, list[float]]:
     }
 
 
-def run(part: str, count: int, seed: int, rate: float) -> dict[str, object]:
-    """Calibrate, play, simulate."""
+def run(real: RealEngine | None, count: int, seed: int, rates: Sequence[float]) -> dict[str, object]:
+    """Calibrate, then play and simulate each rate. real: the engines under test; None: fake ones"""
+    part = "fake" if real is None else "vllm"
+    with tempfile.TemporaryDirectory() as folder, engines(real, Path(folder)) as (urls, limits):
+        with gateway(urls[:1]) as url, gateway(urls) as every:
+            found = asyncio.run(calibrate(url, seed, every, len(urls)))
+        fleet = twin_of(len(urls), limits, found)
+        rows = [_row(part, urls, fleet, count, seed + at, rate) for at, rate in enumerate(rates)]
+    return {"part": part, "measured": asdict(found), "rates": rows}
+
+
+def _row(part: str, urls: Sequence[str], fleet: Fleet, count: int, seed: int, rate: float) -> dict[str, object]:
+    """Play a load on engines and in the twin; other seeds have other prompts, so that nothing is cached before."""
     requests = load_of(part, count, seed, rate)
-    with tempfile.TemporaryDirectory() as folder, engines(part, Path(folder)) as (urls, limits):
-        with gateway(urls[:1]) as url:
-            time, request_s = asyncio.run(calibrate(url, seed))
-        with gateway(urls) as url:
-            seen = asyncio.run(play(url, requests))
-    fleet = twin_of(urls, limits, time, request_s)
-    fleet = replace(fleet, slots=limits.max_num_seqs)
+    with gateway(urls) as url:
+        seen = asyncio.run(play(url, requests))
     result = simulate(fleet, iter(requests), lambda: policy_of("least_requests"), seed=seed)
     simulated = {
         "ttft_ms": [value * 1e3 for value in quantiles(result.ttft_s, PARTS)],
@@ -145,15 +225,7 @@ def run(part: str, count: int, seed: int, rate: float) -> dict[str, object]:
     }
     measured = measured_rows(seen)
     ratios = {name: [s / m for s, m in zip(simulated[name], measured[name], strict=True)] for name in measured}
-    return {
-        "part": part,
-        "requests": len(seen),
-        "step_time": {name: getattr(time, name) for name in time.__dataclass_fields__},
-        "request_s": request_s,
-        "measured": measured,
-        "twin": simulated,
-        "twin/measured": ratios,
-    }
+    return {"rate": rate, "requests": len(seen), "measured": measured, "twin": simulated, "twin/measured": ratios}
 
 
 def main() -> None:
@@ -161,20 +233,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=("fake", "vllm"), default="fake")
     parser.add_argument("--requests", type=int, default=100)
-    parser.add_argument("--rate", type=float, default=0.25, help="conversations that begin each second")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.25], help="conversations that begin each second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    add_engine_options(parser)
     options = parser.parse_args()
-    found = run(options.part, options.requests, options.seed, options.rate)
+    real = RealEngine.told(options) if options.part == "vllm" else None
+    found = run(real, options.requests, options.seed, options.rates)
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    print(f"{found['part']}: {found['requests']} requests, {found['request_s']:.4f} s of each beside the steps")
-    print(f"step: {found['step_time']}")
-    for name in ("ttft_ms", "itl_ms"):
-        rows = zip(PARTS, found["measured"][name], found["twin"][name], found["twin/measured"][name], strict=True)  # type: ignore[index]
-        for part, measured, twin, ratio in rows:
-            print(f"{name} p{100 * part:g}: measured {measured:.1f}, twin {twin:.1f}, ratio {ratio:.3f}")
+    terms: dict[str, Any] = found["measured"]  # type: ignore[assignment]
+    print(
+        f"{found['part']}: each request takes {terms['request_s'] * 1e3:.2f} ms beside its steps and "
+        f"{terms['received_token_s'] * 1e6:.2f} us more for each token; each other engine adds {terms['crowding']:.0%}"
+    )
+    print(f"step: {terms['time']}")
+    for row in found["rates"]:  # type: ignore[attr-defined]
+        print(f"{row['rate']:g} conversations a second, {row['requests']} requests")
+        for name in ("ttft_ms", "itl_ms"):
+            cells = zip(PARTS, row["measured"][name], row["twin"][name], row["twin/measured"][name], strict=True)
+            for part, measured, twin, ratio in cells:
+                print(f"  {name} p{100 * part:g}: measured {measured:.1f}, twin {twin:.1f}, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -143,7 +143,8 @@ class Load:
             return True
         if self.options.whole:
             return b'"usage"' in connection.last
-        return connection.num_events >= self.options.chunks and b"[DONE]" in connection.last
+        enough = self.options.merged or connection.num_events >= self.options.chunks
+        return enough and b"[DONE]" in connection.last
 
     async def client(self, connection: Connection, end_s: float, delay_s: float) -> None:
         """Ask again and again."""
@@ -275,6 +276,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--chunks", type=int, default=1, help="max_tokens: chunks of one answer")
+    parser.add_argument("--merged", action="store_true", help="the engine may send several tokens in one chunk")
     parser.add_argument("--prompt-chars", type=int, default=800)
     parser.add_argument("--whole", action="store_true", help="no streaming")
     parser.add_argument("--get", action="store_true", help="GET the URL instead")

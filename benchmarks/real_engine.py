@@ -12,9 +12,10 @@ import os
 import re
 import socket
 import statistics
+import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from typing import Any
 from loop_thread import loop_in_thread
 
 from longboat.builtin.models import ensure
+from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.contract import EngineEnvironment
 from longboat.engines.environments.environment import environment_at
@@ -88,8 +90,15 @@ class Api:
 
     def num_blocks(self) -> int:
         """Blocks of the cache, as the engine made them."""
+        return self._of_cache("num_gpu_blocks")
+
+    def block_tokens(self) -> int:
+        """Tokens of a block of the cache."""
+        return self._of_cache("block_size")
+
+    def _of_cache(self, name: str) -> int:
         infos = [sample for sample in read_samples(self.metrics()) if sample.name == "vllm:cache_config_info"]
-        return int(infos[0].labels["num_gpu_blocks"])
+        return int(infos[0].labels[name])
 
     def ask(self, prompt: Sequence[int], max_tokens: int) -> Answer:
         """A greedy completion of exactly ``max_tokens``, streamed."""
@@ -212,22 +221,27 @@ class Bench:
     """An engine environment with its zygote.
 
     folder: for logs and sockets
-    zygote_written_bytes: before its first fork
+    zygote_pid, zygote_written_bytes: before its first fork; 0 without one
     """
 
     folder: Path
     environment: EngineEnvironment
     overlay: str
     adapter: VllmAdapter
-    zygote: ZygoteClient
+    zygote: ZygoteClient | None
     zygote_pid: int
     zygote_written_bytes: int
 
     @contextmanager
-    def running(self, source: str, *, context_tokens: int, cache_bytes: int, api_key: str = "") -> Iterator[Engine]:
-        """A replica of a built-in model, which serves until the end of the block. api_key: that it asks for"""
-        plan = single_plan(source, context_tokens, free_port(), ("--kv-cache-memory-bytes", str(cache_bytes)))
-        plan = replace(plan, api_key=api_key)
+    def running(
+        self, source: str, *, context_tokens: int, cache_bytes: int, api_key: str = "", args: tuple[str, ...] = ()
+    ) -> Iterator[Engine]:
+        """A replica of a built-in model, which serves until the end of the block.
+
+        api_key: that it asks for; args: further arguments of vLLM
+        """
+        words = ("--kv-cache-memory-bytes", str(cache_bytes), *args)
+        plan = replace(single_plan(source, context_tokens, free_port(), words), api_key=api_key)
         log = self.folder / f"{source.replace(':', '-')}.log"
         with loop_in_thread() as loop:
             rank = asyncio.run_coroutine_threadsafe(self._start(plan, log), loop).result(END_DEADLINE_S)
@@ -245,6 +259,18 @@ class Bench:
         return await start_rank(command, env_tags=marks, log_path=log, zygote=self.zygote)
 
 
+def await_zygote(starting: Coroutine[Any, Any, ZygoteClient | None]) -> ZygoteClient | None:
+    """The zygote; None where this environment cannot have one, as on a GPU whose driver starts threads."""
+    try:
+        zygote = asyncio.run(starting)
+    except EngineError as error:
+        print(f"engines start without a zygote: {error}: {error.log_tail[-1:]}", file=sys.stderr)
+        return None
+    if zygote is None:
+        raise SystemExit("the zygote takes too long to import vLLM")
+    return zygote
+
+
 @contextmanager
 def bench(folder: Path) -> Iterator[Bench]:
     """The environment with a warm zygote, which ends with the block."""
@@ -253,11 +279,10 @@ def bench(folder: Path) -> Iterator[Bench]:
     preload_env = adapter.preload_env(environment, offline=True)
     starting = ensure_zygote(environment, overlay, preload_env, folder, os.getpid(), wait_s=IMPORT_DEADLINE_S)
     try:
-        zygote = asyncio.run(starting)
-        if zygote is None:
-            raise SystemExit("the zygote takes too long to import vLLM")
-        pid = asyncio.run(zygote.ping()).pid
-        yield Bench(folder, environment, overlay, adapter, zygote, pid, memory_bytes([pid], WRITTEN))
+        zygote = await_zygote(starting)
+        pid = asyncio.run(zygote.ping()).pid if zygote else 0
+        written_bytes = memory_bytes([pid], WRITTEN) if pid else 0
+        yield Bench(folder, environment, overlay, adapter, zygote, pid, written_bytes)
     finally:
         stop_all(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -12,13 +13,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from real_engine import FIRST_TOKEN, bench, free_port
 
+from longboat.simulator.engine.engine import EngineLimits
 from longboat.simulator.traces.sessions import Sessions, generate_sessions
 from longboat.simulator.traces.trace_request import TraceRequest
 
@@ -32,6 +34,7 @@ READY_DEADLINE_S, ANSWER_DEADLINE_S = 180.0, 300.0
 class Seen:
     """What a client saw of one answer."""
 
+    began_s: float = 0.0  # on the client's clock
     ttft_s: float = 0.0
     gaps_s: list[float] = field(default_factory=list)
     num_tokens: int = 0
@@ -49,14 +52,63 @@ def fake_engines(count: int, flags: Sequence[str]) -> Iterator[list[str]]:
         yield urls
 
 
-@contextmanager
-def real_engine(folder: Path, context_tokens: int, cache_bytes: int) -> Iterator[list[str]]:
-    """The address of a real vLLM with the built-in model, which ends with the block."""
-    with (
-        bench(folder) as node,
-        node.running("builtin:tiny", context_tokens=context_tokens, cache_bytes=cache_bytes) as one,
-    ):
-        yield [one.api.url]
+@dataclass(frozen=True, kw_only=True)
+class RealEngine:
+    """What real vLLM engines serve, and how. ``--args`` of a benchmark are further arguments of vLLM."""
+
+    model: str = "builtin:tiny"
+    context_tokens: int = 4096
+    cache_bytes: int = 256 << 20
+    batched_tokens: int = 2048
+    sequences: int = 64
+    args: tuple[str, ...] = ()
+
+    @classmethod
+    def told(cls, options: argparse.Namespace) -> RealEngine:
+        """As the options of a command say."""
+        words = tuple(options.args.split())
+        return cls(
+            model=options.model,
+            cache_bytes=options.cache_mib << 20,
+            batched_tokens=options.batched_tokens,
+            args=words,
+        )
+
+    @contextmanager
+    def running(self, folder: Path, count: int = 1, api_key: str = "") -> Iterator[tuple[list[str], EngineLimits]]:
+        """Addresses of engines with empty caches, which end with the block, and their limits."""
+        with ExitStack() as stack:
+            node = stack.enter_context(bench(folder))
+            bounds = ("--max-num-batched-tokens", str(self.batched_tokens), "--max-num-seqs", str(self.sequences))
+            args = (*bounds, *self.args)
+            engines = [
+                stack.enter_context(
+                    node.running(
+                        self.model,
+                        context_tokens=self.context_tokens,
+                        cache_bytes=self.cache_bytes,
+                        api_key=api_key,
+                        args=args,
+                    )
+                )
+                for _ in range(count)
+            ]
+            limits = EngineLimits(
+                kv_blocks=engines[0].api.num_blocks(),
+                block_tokens=engines[0].api.block_tokens(),
+                max_num_seqs=self.sequences,
+                max_num_batched_tokens=self.batched_tokens,
+            )
+            yield [one.api.url for one in engines], limits
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """The options that ``RealEngine.told`` reads."""
+    plain = RealEngine()
+    parser.add_argument("--model", default=plain.model, help="a built-in model of real engines")
+    parser.add_argument("--cache-mib", type=int, default=plain.cache_bytes >> 20, help="KV cache of a real engine")
+    parser.add_argument("--batched-tokens", type=int, default=plain.batched_tokens, help="of a step of a real engine")
+    parser.add_argument("--args", default="", help="further arguments of vLLM, by space")
 
 
 @contextmanager
@@ -125,18 +177,27 @@ def token_ids(request: TraceRequest) -> list[int]:
     return ids
 
 
-async def ask(url: str, ids: Sequence[int], output_tokens: int) -> Seen:
-    """Ask for a completion, and note when each of its tokens comes."""
+async def ask(url: str, ids: Sequence[int], output_tokens: int, seen: Seen | None = None) -> Seen:
+    """Ask for a completion, and note when each of its tokens comes. seen: takes the notes from the beginning"""
+    seen = seen or Seen()
     host, port = url.removeprefix("http://").split(":")
     settings = {"max_tokens": output_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
     body = json.dumps({"model": MODEL, "prompt": list(ids), **settings}).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     )
-    began_s = time.perf_counter()
+    seen.began_s = time.perf_counter()
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
     writer.write(head.encode() + b"connection: close\r\n\r\n" + body)
-    seen, last_s = Seen(), 0.0
+    try:
+        await _note(reader, seen)
+    finally:
+        writer.close()
+    return seen
+
+
+async def _note(reader: asyncio.StreamReader, seen: Seen) -> None:
+    last_s = 0.0
     while line := await reader.readline():
         if line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
             raise SystemExit(f"refused: {line.decode()} {(await reader.read(2000)).decode()}")
@@ -147,13 +208,11 @@ async def ask(url: str, ids: Sequence[int], output_tokens: int) -> Seen:
             continue
         now_s = time.perf_counter()
         if not seen.num_tokens:
-            seen.ttft_s = now_s - began_s
+            seen.ttft_s = now_s - seen.began_s
         else:
             seen.gaps_s.append(now_s - last_s)
         seen.num_tokens += 1
         last_s = now_s
-    writer.close()
-    return seen
 
 
 async def play(url: str, requests: Sequence[TraceRequest]) -> list[Seen]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("netlab.plugin", "engines.sglang_node", "engines.vllm_node")
+
+# A shell ignores SIGINT for what it starts in the background, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no failure: no deadline for an example. Where CI is set, every run tries the same examples.
 settings.register_profile(

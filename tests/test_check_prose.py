@@ -35,6 +35,8 @@ def phrases_in(path: Path, text: str) -> list[tuple[int, str]]:
         ("It waits for ever.", "for ever"),
         ("The answer is no stream.", "is no stream"),
         ("Another replica goes on with it.", "goes on with"),
+        ("Such a question is dear.", "dear"),
+        ("It thus waits.", "thus"),
     ],
 )
 def test_phrase_is_found(tmp_path: Path, text: str, phrase: str) -> None:
@@ -64,6 +66,31 @@ def talk() -> str:
 def test_source_is_checked_in_docstrings_comments_and_strings(tmp_path: Path) -> None:
     found = phrases_in(tmp_path / "talk.py", SOURCE)
     assert found == [(1, '"""Of'), (3, "for ever"), (8, "anew")]
+
+
+VERBS = '''"""A module."""
+
+
+def what() -> str:
+    """The name of it."""
+
+
+async def where() -> str:
+    """Return the place."""
+
+
+class Thing:
+    """The thing."""
+
+    @property
+    def name(self) -> str:
+        """The thing's name."""
+'''
+
+
+def test_docstrings_of_functions_begin_with_a_verb(tmp_path: Path) -> None:
+    assert phrases_in(tmp_path / "talk.py", VERBS) == [(5, "The")]
+    assert phrases_in(tmp_path / "test_talk.py", VERBS) == []
 
 
 def test_strings_of_tests_are_not_checked(tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ def test_every_combination_of_marks_is_in_one_group() -> None:
     marks = registered_marks()
     for number in range(len(marks) + 1):
         for combination in itertools.combinations(marks, number):
-            assert len(groups_of(set(combination))) == 1, combination
+            apart = {"hosts", "browser"}  # these have commands of their own: make test-hosts, make test-console
+            expected = 0 if apart & set(combination) else 1
+            assert len(groups_of(set(combination))) == expected, combination
 
 
 @pytest.mark.parametrize(
@@ -209,11 +211,56 @@ def test_output_of_groups_side_by_side_comes_whole(tmp_path: Path, capfd: pytest
 def test_reasons_of_skipped_tests_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_tests = tool("run_tests")
     report = tmp_path / "report.xml"
-    case = '<testcase classname="c" name="n">{}</testcase>'
+    case = '<testcase classname="tests.test_setup" name="n" time="21.2">{}</testcase>'
     skipped = case.format('<skipped type="pytest.skip" message="curl is not installed">x</skipped>')
     report.write_text(f"<testsuite>{skipped}{skipped}{case.format('')}</testsuite>")
     outcome = run_tests.Outcome("quick", True, 1.0)
     run_tests.count(report, outcome)
     run_tests.tell([outcome], {}, 1.0, 0.0)
     assert (outcome.num_passed, outcome.num_skipped) == (1, 2)
-    assert "SKIPPED 2 of quick: curl is not installed" in capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    assert "SKIPPED 2 of quick: curl is not installed" in lines
+    assert "slowest files of quick, in seconds: tests/test_setup.py 63" in lines
+
+
+def test_files_that_failed_run_again_only_where_they_are_few() -> None:
+    run_tests = tool("run_tests")
+    here = "tests.test_setup::test_it"
+    assert run_tests.file_of(here) == "tests/test_setup.py"
+    assert run_tests.file_of("tests.test_setup.TestClass::test_it") == "tests/test_setup.py"
+    assert run_tests.file_of("tests.there_is_no_such_file::test_it") == ""
+    many = [here, *(f"tests.{name}::test_it" for name in ("test_folders", "test_project_files", "test_compiled"))]
+    for group, failures in (("slow+net+ray", many), ("engine", ["gone::test_it"]), ("lint", ["ruff check"])):
+        outcome = run_tests.Outcome(group, False, 1.0, code=1, failures=failures)
+        same = run_tests.tried_again(outcome, {})
+        assert (same.passed, same.failures, same.unsteady) == (False, failures, [])
+    cut_short = run_tests.Outcome("ray", False, 1.0, code=2, failures=[here])
+    assert not run_tests.tried_again(cut_short, {}).passed
+
+
+@pytest.mark.parametrize("outcome", ["", "<failure/>", "<skipped/>"])
+def test_file_that_failed_counts_as_passed_only_if_it_passes_by_itself(
+    outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_tests = tool("run_tests")
+
+    def run(headline: str, words: list[str], env: object) -> int:
+        report = next(Path(word.partition("=")[2]) for word in words if word.startswith("--junit-xml="))
+        case = f'<testcase classname="tests.test_setup" name="test_it">{outcome}</testcase>'
+        report.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+        assert words[-1] == "tests/test_setup.py"
+        return int("failure" in outcome)
+
+    monkeypatch.setattr(run_tests, "run_quietly", run)
+    failed = run_tests.Outcome("quick", False, 1.0, code=1, failures=["tests.test_setup::test_it"])
+    again = run_tests.tried_again(failed, {"engine": "not asked for"})
+    assert again.passed == (not outcome)
+    assert bool(again.unsteady) == (not outcome)
+
+
+def test_only_tests_that_passed_count_as_passed_the_second_time(tmp_path: Path) -> None:
+    report = tmp_path / "again.xml"
+    cases = '<testcase classname="a" name="{}">{}</testcase>'
+    inside = cases.format("good", "") + cases.format("skipped", "<skipped/>") + cases.format("bad", "<failure/>")
+    report.write_text(f"<testsuites><testsuite>{inside}</testsuite></testsuites>")
+    assert tool("run_tests").names_of_passed(report) == {"a::good"}

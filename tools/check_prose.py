@@ -6,6 +6,7 @@ Code in Markdown pages is not checked. In Python files, docstrings, comments and
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tokenize
@@ -35,6 +36,11 @@ SUGGESTIONS = {
     r"\ball\s+the\s+same\b": "write 'anyway'",
     r"\bin\s+vain\b": "write 'without success', or use 'failed'",
     r"\bshall\b": "write 'must' or 'will'",
+    r"\bdear\b": "write 'expensive', or give the cost",
+    r"\b(?:thus|hence|whence|thereby|therein)\b": "write 'so', or name what it refers to",
+    r"\bwho\s+serves\b": "write 'which replica serves'",
+    r"\bstands?\s+against\b": "write 'prevents', or name the process that does",
+    r"\bfor\s+so\s+long\b": "write 'for this time'",
     r"\bours\b": "name the owner: 'the project's', 'this process's'",
     r"\bwhat\s+runs\s+(?:here|there|where)\b": "write 'the running processes' or 'the running replicas'",
     r'^[rR]?"""(?:Of|Those|Who|Whose|Whom)\b': "begin with a verb (function) or a noun (class, module)",
@@ -42,6 +48,9 @@ SUGGESTIONS = {
 """Regular expression of a phrase → what to write instead."""
 
 _PATTERNS = {re.compile(phrase, re.IGNORECASE): suggestion for phrase, suggestion in SUGGESTIONS.items()}
+_NO_VERB = re.compile(
+    r"(?:The|A|An|What|How|When|Where|Whether|All|Each|Every|One|Who|Whoever|That|Those|This|Its|For|By|With|Of|From)\b"
+)
 _CODE = re.compile(r"^ *```.*?^ *```|``[^`]+``|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _TEXT_TOKENS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 _STATEMENT_ENDS = {tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -83,7 +92,22 @@ def check(path: Path) -> list[Finding]:
     """Return the findings of one file, in the order of their lines."""
     pieces = python_prose(path) if path.suffix == ".py" else [(1, path.read_text(encoding="utf-8"))]
     findings = [finding for first_line, text in pieces for finding in findings_in(path, first_line, text)]
+    if path.suffix == ".py" and not path.name.startswith("test_"):
+        findings.extend(without_verb(path))
     return sorted(findings, key=lambda finding: finding.line)
+
+
+def without_verb(path: Path) -> Iterator[Finding]:
+    """Yield the docstrings of a program's functions that begin with what cannot be a verb."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("__"):
+            continue
+        if any("property" in ast.unparse(decorator) for decorator in node.decorator_list):
+            continue
+        if found := _NO_VERB.match(ast.get_docstring(node) or ""):
+            yield Finding(
+                path, node.body[0].lineno, found[0], "begin with a verb: 'Return …', 'Write …', 'Note that …'"
+            )
 
 
 def findings_in(path: Path, first_line: int, text: str) -> Iterator[Finding]:

@@ -15,9 +15,10 @@ from longboat.engines.environments.engine_lock import TORCH_CPU_VARIABLE, Uv, lo
 from longboat.engines.environments.package_sources import package_sources  # noqa: E402
 from longboat.engines.registry import installable  # noqa: E402
 
-EXTRAS = ("cluster", "kv-events", "redis", "tracing")
+EXTRAS = ("cluster", "kv-events", "oidc", "redis", "tracing")
 REQUIREMENTS = {
     "bootstrap": ("requirements/bootstrap.in",),
+    "site": ("requirements/site.in",),
     "dev": ("pyproject.toml", "requirements/dev.in", *(f"--extra={name}" for name in EXTRAS)),
 }
 OPTIONS = ("--generate-hashes", "--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-header")
@@ -30,6 +31,14 @@ def lock_requirements(uv: Uv, *, upgrade: bool) -> None:
         more = ("--upgrade",) if upgrade else ()
         uv.run("pip", "compile", "--quiet", *OPTIONS, *more, *inputs, "--output-file", output, deadline_s=600.0)
         print(output)
+
+
+def lock_longboat(uv: Uv) -> None:
+    """The lock of Longboat with Ray, which hosts of a cluster install by; its versions are those of ``dev``."""
+    output = "src/longboat/hosts/longboat.lock"
+    words = ("pyproject.toml", "--extra=cluster", "--no-annotate", "--constraint", "requirements/dev.txt")
+    uv.run("pip", "compile", "--quiet", *OPTIONS, *words, "--output-file", output, deadline_s=600.0)
+    print(output)
 
 
 def lock_engines(uv: Uv, *, upgrade: bool) -> None:
@@ -51,6 +60,7 @@ def main() -> None:
     uv = Uv.found(package_sources(), os.environ.get(TORCH_CPU_VARIABLE, ""))
     upgrade = bool(os.environ.get("UPGRADE"))
     lock_requirements(uv, upgrade=upgrade)
+    lock_longboat(uv)
     lock_engines(uv, upgrade=upgrade)
 
 

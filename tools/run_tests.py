@@ -3,6 +3,10 @@
 What cannot run here is told in one line with the reason. What needs nothing comes first, and engine environments are
 installed beside it. Then come tests of engines, and beside them tests of clusters: their files are divided among
 processes. The last line adds all groups up, as pytest does for one.
+
+Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
+a failure, if they are few, run once more by themselves. Tests whose file passes then are named as unsteady, and the run
+passes.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,11 +50,11 @@ CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "types": (("mypy",),),
 }
 TESTS = {
-    "quick": "not engine and not ray and not net and not slow",
-    "engine": "engine and not ray and not net and not slow",
-    "ray": "ray and not net and not slow",
-    "net": "net and not slow",
-    "slow": "slow",
+    "quick": "not engine and not ray and not net and not slow and not hosts and not browser",
+    "engine": "engine and not ray and not net and not slow and not hosts and not browser",
+    "ray": "ray and not net and not slow and not hosts and not browser",
+    "net": "net and not slow and not hosts and not browser",
+    "slow": "slow and not hosts and not browser",
 }
 TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
@@ -64,11 +69,17 @@ ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 ROWS = ((("engine",),), (CLUSTERS,))
 """Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
 of its own, or takes ports that are free."""
+MOST_AGAIN = 3
+"""Most files of a group that run a second time; more failures than this are not chance."""
+MOST_SLOW = 8
+"""Slow files that are named for a group."""
 BUDGET_S = 40 * 60.0
 """Most that all groups should take together on two cores, with the environments not yet made."""
 OTHER_ENGINES = {"sglang": "LONGBOAT_TEST_SGLANG_PYTHON", "llama.cpp": "LONGBOAT_TEST_LLAMA_CPP_PYTHON"}
 """Engines beside vLLM that are installed for tests → the variable that names their interpreter. Tests of one that
 cannot be had here are skipped."""
+TESTS_FAILED = 1
+"""pytest's exit status when all tests ran, and some failed."""
 NO_TESTS = 5
 """pytest's exit status when a group selects nothing."""
 PRINTING = threading.Lock()
@@ -81,10 +92,16 @@ class Outcome:
     group: str
     passed: bool
     seconds: float
+    code: int = 0
+    """pytest's exit status."""
     num_passed: int = 0
     skips: Counter[str] = field(default_factory=Counter)
     """Why tests were skipped, and how many for each reason."""
     failures: list[str] = field(default_factory=list)
+    file_seconds: Counter[str] = field(default_factory=Counter)
+    """Seconds that the tests of each file took."""
+    unsteady: list[str] = field(default_factory=list)
+    """Tests that failed, and whose file passed when it ran again by itself."""
 
     @property
     def num_skipped(self) -> int:
@@ -110,6 +127,7 @@ def main(groups: list[str]) -> int:
         outcomes.append(Outcome("set-up", False, set_up_s, failures=[failure]))
         then = []
     outcomes += run_rows(rows_of(ROWS, then, missing), missing)
+    outcomes = [tried_again(outcome, missing) for outcome in outcomes]
     tell(outcomes, missing, time.monotonic() - started_s, set_up_s)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
@@ -195,18 +213,21 @@ def run_row(row: Sequence[Groups], missing: Mapping[str, str], *, is_alone: bool
 
     is_alone: what tests print appears at once, and not when their groups have ended
     """
+    with tests_environment(missing) as env:
+        return [
+            run_checks(groups[0]) if groups[0] in CHECKS else run_tests(groups, missing, env, is_alone=is_alone)
+            for groups in row
+        ]
+
+
+@contextmanager
+def tests_environment(missing: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Give the variables that tests run with; their run folder goes with the block."""
     run = tempfile.mkdtemp(prefix="longboat-test-")
-    env = {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
-    outcomes = []
     try:
-        for groups in row:
-            if groups[0] in CHECKS:
-                outcomes.append(run_checks(groups[0]))
-            else:
-                outcomes.append(run_tests(groups, missing, env, is_alone=is_alone))
+        yield {**os.environ, "LONGBOAT_RUN": run, **engine_variables(missing)}
     finally:
         shutil.rmtree(run, ignore_errors=True)
-    return outcomes
 
 
 def engine_variables(missing: Mapping[str, str]) -> dict[str, str]:
@@ -253,12 +274,45 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
             [] if groups[0] in NEEDS_NOTHING else ["--randomly-dont-reorganize"]
         )  # a cluster's tests tell one story
         code = (run_shown if is_alone else run_quietly)(name_of(groups), words, env)
-        outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s)
+        outcome = Outcome(name_of(groups), code in (0, NO_TESTS), time.monotonic() - started_s, code=code)
         if report.exists():
             count(report, outcome)
     if not outcome.passed and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {code}")
     return outcome
+
+
+def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
+    """Run the files that failed again, if they are few; the outcome with what came of it."""
+    files = sorted({file_of(failure) for failure in outcome.failures})
+    ran_whole = outcome.code == TESTS_FAILED
+    if not ran_whole or not 0 < len(files) <= MOST_AGAIN or "" in files:
+        return outcome
+    marks = " or ".join(f"({TESTS[group]})" for group in outcome.group.split("+"))
+    words = ["-q", "-m", marks, f"--timeout={max(TEST_DEADLINE_S.values())}", "--randomly-dont-reorganize"]
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, tests_environment(missing) as env:
+        report = Path(folder) / "again.xml"
+        headline = f"{outcome.group}, once more: {', '.join(files)}"
+        code = run_quietly(headline, [*words, f"--junit-xml={report}", *files], env)
+        if code == 0 and set(outcome.failures) <= names_of_passed(report):
+            outcome.unsteady, outcome.failures, outcome.passed = outcome.failures, [], True
+            outcome.num_passed += len(outcome.unsteady)
+    outcome.seconds += time.monotonic() - started_s
+    return outcome
+
+
+def names_of_passed(report: Path) -> set[str]:
+    """Return the tests that passed, as failures are named."""
+    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 - pytest wrote it just now
+    return {f"{case.get('classname')}::{case.get('name')}" for case in cases if not len(case)}
+
+
+def file_of(failure: str) -> str:
+    """Return the file of a test that failed, from the root; empty where its name has none."""
+    parts = failure.partition("::")[0].split(".")
+    paths = ("/".join(parts[:end]) + ".py" for end in range(len(parts), 0, -1))
+    return next((path for path in paths if (ROOT / path).is_file()), "")
 
 
 def run_shown(group: str, words: Sequence[str], env: Mapping[str, str]) -> int:
@@ -294,6 +348,7 @@ def side_by_side(groups: Groups) -> list[str]:
 def count(report: Path, outcome: Outcome) -> None:
     """Add what pytest's report says."""
     for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
+        outcome.file_seconds[file_of(f"{case.get('classname')}::")] += round(float(case.get("time", "0")))
         if case.find("failure") is not None or case.find("error") is not None:
             outcome.failures.append(f"{case.get('classname')}::{case.get('name')}")
         elif (skipped := case.find("skipped")) is not None:
@@ -309,6 +364,9 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, se
         result = "ok" if item.passed else "FAILED"
         counts = f"{item.num_passed:6} {item.num_skipped:7} {len(item.failures):6}"
         print(f"{item.group:12} {result:7} {counts} {item.seconds:9.1f}")
+    for item in outcomes:
+        if slowest := ", ".join(f"{file} {took}" for file, took in item.file_seconds.most_common(MOST_SLOW) if took):
+            print(f"slowest files of {item.group}, in seconds: {slowest}")
     print(time_line(seconds, set_up_s))
     for group, why in missing.items():
         print(f"SKIPPED group {group}: {why}")
@@ -316,6 +374,8 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, se
         for why, number in item.skips.items():
             print(f"SKIPPED {number} of {item.group}: {why}")
     for item in outcomes:
+        for name in item.unsteady:
+            print(f"UNSTEADY {item.group}: {name} failed, and passed when its file ran again by itself")
         for failure in item.failures:
             print(f"FAILED {item.group}: {failure}")
     parts = {

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from longboat.cluster.host.rank_life import RankLife
+from longboat.cluster.usage.rank_life import RankLife
 from longboat.engines.contract import EngineEnvironment, RankCommand, ZygoteRequest
 from longboat.engines.launch.process import RankProcess, start_rank
 from longboat.engines.launch.zygote_client import ZygoteClient, ensure_zygote
-from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.line_server import door_socket
+from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import door_word
 from longboat.routing.health.liveness import Beat, Life, RankBeat
 

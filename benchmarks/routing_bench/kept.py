@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+
+from kept_values import KeptValues
 
 from routing_bench.stand import Figures, figures_document
 
@@ -14,24 +15,12 @@ OURS = "cost"
 
 
 class Kept:
-    """Figures by a description of their run, in a file of JSON lines; without a file, nothing is kept."""
+    """Figures by a description of their run."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._figures: dict[str, Figures] = {}
-        if path is not None and path.exists():
-            for line in path.read_text().splitlines():
-                row = json.loads(line)
-                self._figures[row["run"]] = Figures(**row["figures"])
+        self._values = KeptValues(path)
 
     def get(self, run: str, policy: str, make: Callable[[], Figures]) -> Figures:
         """Return kept figures of a peer, or make them."""
         key = f"{policy} {run}"
-        kept = self._figures.get(key)
-        if kept is not None and policy != OURS:
-            return kept
-        figures = self._figures[key] = make()
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps({"run": key, "figures": figures_document(figures)}) + "\n")
-        return figures
+        return Figures(**self._values.get(key, lambda: figures_document(make()), again=policy == OURS))

@@ -42,7 +42,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return a table for a page: our figures, and beside them the best other policy's, in milliseconds."""
+    """Return a table for a page: our figures and the best other policy's in milliseconds, and the difference.
+
+    The difference has half of its range over the seeds.
+    """
     lines = ["| cell | mean | p50 | p99 | cached | most cached |", "| --- | --- | --- | --- | --- | --- |"]
     for cell, group in groupby(rows, key=lambda row: row.cell):
         by_policy = {row.policy: row for row in group}
@@ -58,8 +61,11 @@ def markdown(rows: Sequence[Row]) -> str:
 def _beside(ours: Row, others: dict[str, Row], measure: str) -> str:
     values = {policy: _mean(row, measure) for policy, row in others.items()}
     best = min(values, key=lambda policy: values[policy])
+    pairs = zip(ours.figures, others[best].figures, strict=True)
+    changes = [MEASURES[measure](one) / MEASURES[measure](other) - 1 for one, other in pairs]
+    spread = f" ± {50 * (max(changes) - min(changes)):.0f}" if len(changes) > 1 else ""
     own = _mean(ours, measure)
-    return f"**{own:.0f}**, {values[best]:.0f} `{best}` ({own / values[best] - 1:+.0%})"
+    return f"**{own:.0f}**, {values[best]:.0f} `{best}` ({100 * own / values[best] - 100:+.0f}{spread} %)"
 
 
 def lost(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from longboat.core.errors import ClusterError
 
-__all__ = ("home_folder", "log_path", "run_folder")
+__all__ = ("home_folder", "log_path", "node_folder", "open_files", "owner_name", "run_folder")
 
 MAX_LOGGED_REPLICAS = 50
 """A model that dies again and again must not fill the disk."""
@@ -39,8 +42,21 @@ def run_folder(env: Mapping[str, str] = os.environ) -> Path:
         ) from error
 
 
+def node_folder(run: Path, env: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for what a node must find again after a reboot: what it was, and a head's state.
+
+    It is the node's own, also where machines share their home folder, or one machine has several run folders.
+    """
+    return home_folder(env) / "nodes" / owner_name(run)
+
+
+def owner_name(folder: Path) -> str:
+    """Return ``HOST-HASH`` for a folder of this machine: it tells apart whose things are in a shared home folder."""
+    return f"{socket.gethostname()}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
 def _private(folder: Path) -> Path:
-    """The folder, made if it is missing, so that only we can enter it."""
+    """Return the folder, made if it is missing, so that only we can enter it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stat = folder.stat()
     if stat.st_uid != os.getuid():
@@ -56,6 +72,15 @@ def log_path(run: Path, model: str, replica: str, node_rank: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _forget_oldest(folder.parent)
     return folder / f"rank{node_rank}.log"
+
+
+def open_files() -> Iterator[Path]:
+    """Yield the files that processes of this user have open, resolved."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process ended, or is another user's
+            for link in list((process / "fd").iterdir()):
+                with contextlib.suppress(OSError):  # it was closed
+                    yield link.readlink()
 
 
 def _forget_oldest(model_folder: Path) -> None:

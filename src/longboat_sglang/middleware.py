@@ -9,6 +9,7 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
+from longboat_sglang.adapters import DESK
 from longboat_sglang.resume import STATE
 from longboat_sglang.salts import BODY, PATH, Body
 from longboat_vllm.middleware import ResumeMiddleware
@@ -28,6 +29,7 @@ class EngineMiddleware(ResumeMiddleware):
 
     def __init__(self, app: Any) -> None:
         super().__init__(app, state=STATE, steps=STEPS)
+        self._desk = DESK
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan" or self._is_open(scope) or self._knows_key(scope):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
-from longboat_sglang import resume, without_cuda
+from longboat_sglang import adapters, resume, tool_arguments, without_cuda
 from longboat_vllm.process import lineage
 from longboat_vllm.process.forked import FORKED
+from longboat_vllm.shapes import UnexpectedShapeError
 
 __all__ = ("register",)
 
@@ -23,6 +25,16 @@ def register() -> None:
         fork_children()
     without_cuda.mend()
     resume.install(_log)
+    _mend(tool_arguments.install, "arguments of tool calls may break their schemas")
+    _mend(adapters.install, "requests may miss an adapter that is given up meanwhile")
+
+
+def _mend(install: Callable[[], None], otherwise: str) -> None:
+    """Install a mend where this SGLang's code is as expected; else log what may happen."""
+    try:
+        install()
+    except (ImportError, AttributeError, UnexpectedShapeError) as error:
+        _log(f"{otherwise}: this SGLang's code differs ({error})")
 
 
 def fork_children() -> None:

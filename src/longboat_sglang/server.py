@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from longboat_sglang.adapters import DESK
 from longboat_sglang.middleware import EngineMiddleware
 from longboat_sglang.own_request import freeze_garbage
 from longboat_vllm.steps import STEPS
@@ -33,6 +34,7 @@ def _guarded(set_up: Any) -> Any:
     def set_up_with_middleware(server_args: Any, tokenizer_manager: Any, *args: Any, **kwargs: Any) -> Any:
         from sglang.srt.entrypoints import http_server
 
+        DESK.manager = tokenizer_manager
         STEPS.unfinished = lambda: len(tokenizer_manager.rid_to_state)
         http_server.app.add_middleware(EngineMiddleware)
         return set_up(server_args, tokenizer_manager, *args, **kwargs)

@@ -52,7 +52,7 @@ def test_unknown_architecture_is_counted_and_marked() -> None:
 
 def test_fields_that_only_a_family_understands_are_named() -> None:
     shape = shape_from_config(DENSE | {"architectures": ["NeverSeenForCausalLM"], "ssm_cfg": {"d_state": 16}})
-    assert "ssm_cfg is not understood for this architecture" in shape.estimate
+    assert "config.json has fields that were not read: ssm_cfg" in shape.estimate
 
 
 def test_layers_of_an_unknown_kind_are_named() -> None:

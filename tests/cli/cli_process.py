@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from longboat.cli.app import main
 
-__all__ = ("Done", "runner")
+__all__ = ("Done", "longboat", "runner")
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,14 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return Done(int(caught.value.code or 0), out, err)
 
     return run
+
+
+@pytest.fixture
+def longboat(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Done]:
+    """Runs a command with folders of its own, and no cluster."""
+    monkeypatch.setenv("LONGBOAT_RUN", str(tmp_path / "run"))
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return runner(monkeypatch, capsys)

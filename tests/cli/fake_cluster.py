@@ -84,5 +84,8 @@ class FakeSession(Session):
         self._ray = self.ray
         self._controller = None
 
+    def end_unplaced(self) -> None:
+        self.ray.events.append("ended replicas without a place")
+
     def _controller_handle(self) -> Any:
         raise TimeoutError(CONTROLLER_APP)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from cli.cli_process import Done
 
@@ -71,3 +75,50 @@ def test_up_tells_of_secrets_beside_the_mistakes_of_the_file(longboat: Callable[
     admins = "[{name: a, secret_file: /no/such}, {name: b, secret_env: NO_SUCH_VARIABLE}]"
     (path := tmp_path / "fleet.yaml").write_text(f"models: [tiny]\ngateway: {{admin: {admins}}}")
     assert places(longboat("up", str(path))) == ["models[0]", "gateway.admin[a]", "gateway.admin[b]"]
+
+
+def test_several_files_are_checked_each_by_itself(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (good := tmp_path / "good.yaml").write_text("builtin:tiny")
+    (bad := tmp_path / "bad.yaml").write_text("models: [builtin:nope]")
+    done = longboat("check", str(good), str(bad))
+    assert done.returncode == 2
+    assert "good.yaml: no mistakes" in done.stdout
+    assert "bad.yaml, line 1" in done.stderr
+
+
+def test_check_places_a_fleet_on_described_machines(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (path := tmp_path / "fleet.yaml").write_text(
+        "models: [{source: 'hf:Qwen/Qwen3-8B', replicas: 3, placement: {labels: {gpu: small}}}]"
+    )
+    (cluster := tmp_path / "cluster.yaml").write_text(
+        "nodes: [{cards: RTX 4090, count: 3, labels: {gpu: small}}, {cards: H100}]"
+    )
+    assert longboat("check", str(path), "--on", str(cluster)).returncode == 0
+    done = longboat("check", str(path), "--on", "2x(RTX 4090)", "--json")
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    places = [problem["where"] for problem in document["targets"][0]["problems"]]
+    assert places == ["models[0].placement.labels.gpu"]
+
+
+def test_a_file_from_stdin_is_merged_and_planned(
+    longboat: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "fleet.yaml").write_text("models: [{source: 'hf:Qwen/Qwen3-8B', name: chat}]")
+    monkeypatch.setenv("COPIES", "2")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("models:\n  - name: chat\n    replicas: ${COPIES}\n"))
+    done = longboat("check", "-f", str(path), "-f", "-", "--on", "2x(4xH100)", "--json")
+    assert done.returncode == 0
+    plan = json.loads(done.stdout)["targets"][0]["plan"]
+    assert plan["models"]["chat"]["replicas"] == 2
+    monkeypatch.delenv("COPIES")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("models:\n  - name: chat\n    replicas: ${COPIES}\n"))
+    assert "COPIES is not set" in longboat("check", str(path), "-f", "-").stderr
+
+
+def test_a_dry_run_starts_nothing(longboat: Callable[..., Done], tmp_path: Path) -> None:
+    (path := tmp_path / "fleet.yaml").write_text(MISTAKEN)
+    done = longboat("up", "--dry-run", str(path))
+    assert done.returncode == 2
+    assert set(IN_THE_FILE) < set(places(done))
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("**/node.json"))

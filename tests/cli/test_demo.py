@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from longboat.cli.file.target import read_target
 from longboat.cli.fleet.demo import DEMO_FILE
-from longboat.cli.fleet.target import read_target
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo.yaml"
 

@@ -97,7 +97,6 @@ class Run:
             text=True,
             env={**os.environ, **env},
             start_new_session=True,
-            preexec_fn=_take_interrupts,
         )
         self.said = ""
         threading.Thread(target=self._listen, daemon=True).start()
@@ -136,11 +135,6 @@ class Run:
 
     def ended(self) -> int:
         return self.process.wait(DEADLINE_S)
-
-
-def _take_interrupts() -> None:
-    """Who runs the tests in the background has SIGINT ignored, and so would what it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _descendants(pid: int) -> list[int]:

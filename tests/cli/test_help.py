@@ -33,7 +33,7 @@ def help_of(*words: str) -> list[str]:
 def test_commands_stand_in_panels_in_the_order_of_use() -> None:
     lines = help_of()
     titles = [line.removesuffix(":") for line in lines if line and not line.startswith((" ", "Usage"))]
-    assert titles == ["Options", "Run", "Look", "Plan", "Set up"]
+    assert titles == ["Options", "Run", "Look", "Plan", "Set up", "Keep"]
     listed = [line.split()[0] for line in lines[lines.index("Run:") :] if line.startswith("  ")]
     assert sorted(listed) == sorted(ALL[()].commands)
     assert listed.index("up") < listed.index("status") < listed.index("check") < listed.index("node")

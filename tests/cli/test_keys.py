@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
-from longboat.cli.keys.key_store import fleet_key_book, keys_path
+from longboat.cli.fleet import down
 from longboat.cli.shared import cluster_at_hand
+from longboat.cluster.counts.by_hand import read_holds
+from longboat.cluster.fleet.adapters import running_fleet, values_with_adapters, with_adapter
 from longboat.cluster.fleet.applications import ServeApplications
-from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in
+from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
 from longboat.cluster.fleet.serve_config import serve_document
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.protocol.names import CONTROLLER_APP
+from longboat.cluster.ray import fleet_orders
+from longboat.cluster.ray.adapter_changes import remove_adapter
+from longboat.cluster.ray.count_changes import change_hold
+from longboat.cluster.ray.key_changes import change_keys, fleet_key_book, keys_path, remove_key
 from longboat.core.policy import KeyRecord
+from longboat.gateway.limits.keys import new_key
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.keys_file import KeyBook, load_keys, save_keys
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
+from longboat.spec.types.adapters import AdapterSpec
 
-FLEET = load_fleet("{models: [builtin:tiny], gateway: {auth: keys, tenants: [{name: search}, {name: batch}]}}", "x")
+MODELS = "[{source: builtin:tiny, adapters: {slots: 8}}]"
+TENANTS = "[{name: search}, {name: batch}]"
+FLEET = load_fleet(f"{{models: {MODELS}, gateway: {{auth: keys, tenants: {TENANTS}}}}}", "x")
+ADAPTER = AdapterSpec(name="legal", source="/legal", revision="1" * 16)
 OLD = KeyBook(salt="salt", keys=(KeyRecord(key_id="old", tenant="batch", sha256="1" * 64),))
 
 
@@ -170,3 +185,144 @@ def test_a_fleet_that_asks_for_no_keys_leaves_no_file(longboat: Run) -> None:
     assert fleet_key_book(Cluster(up=False), "open", asks_for_keys=False) == KeyBook()
     assert not keys_path("open").exists()
     assert fleet_key_book(Cluster(), FLEET.name, asks_for_keys=False) == OLD
+
+
+def orders_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the controller's orders change this cluster."""
+    monkeypatch.setattr(fleet_orders, "ControllerSession", lambda *_: cluster)
+
+
+async def test_key_of_the_console_is_the_fleets_and_outlives_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders_of(cluster, monkeypatch)
+    _, record = new_key("search", now_s=1.0, note="web")
+    order = {"add_key": msgspec.to_builtins(record), "timeout_s": 5}
+    told = {"key": {"id": record.key_id, "gateways": 1, "informed": 1}}
+    assert await fleet_orders.carry_out(None, order, "") == told  # type: ignore[arg-type]
+    assert record in cluster.book().keys and record in (load_keys(keys_path(FLEET.name)) or KeyBook()).keys
+    assert await fleet_orders.carry_out(None, {"remove_key": "old", "timeout_s": 5}, "") == {  # type: ignore[arg-type]
+        "key": {"id": "old", "gateways": 1, "informed": 1}
+    }
+    assert cluster.book().keys == (record,)
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ({"add_key": {"key_id": "k", "tenant": "serch", "sha256": "0"}}, "did you mean search"),
+        ({"remove_key": "no"}, "ids"),
+    ],
+    ids=["tenant", "id"],
+)
+async def test_order_for_a_key_that_cannot_be_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, order: dict[str, Any], words: str
+) -> None:
+    orders_of(cluster, monkeypatch)
+    found = await fleet_orders.carry_out(None, order | {"timeout_s": 5}, "")  # type: ignore[arg-type]
+    assert found["status"] == 400 and words in found["hint"]
+    assert cluster.book() == OLD
+
+
+def scale(cluster: Cluster) -> None:
+    change_hold(cluster, "tiny", "scale", asked=2, by="x")
+
+
+def take_adapter_out(cluster: Cluster) -> None:
+    cluster.expect = lambda _: None  # type: ignore[attr-defined]
+    remove_adapter(cluster, "legal", 5.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [scale, take_adapter_out], ids=["count", "adapter"])
+def test_change_that_began_before_a_revocation_puts_no_key_back(
+    longboat: Run, cluster: Cluster, change: Callable[[Cluster], None]
+) -> None:
+    values = controller_values(cluster.apps.all())
+    wanted = values_with_adapters(values, with_adapter(running_fleet(values), "tiny", ADAPTER))
+    cluster._take(document_with(cluster.apps.all(), wanted))
+    revoking = threading.Thread(target=lambda: remove_key(cluster, "old"))
+    put = cluster.put
+
+    def late_put(document: dict[str, Any]) -> None:
+        """Write what was read before the revocation began."""
+        cluster.rest.put = put  # type: ignore[method-assign]
+        revoking.start()
+        revoking.join(0.5)  # it waits for this write; a revocation that does not is done by now
+        put(document)
+
+    cluster.rest.put = late_put  # type: ignore[method-assign]
+    change(cluster)
+    revoking.join(20)
+    values = controller_values(cluster.apps.all())
+    assert cluster.book().keys == ()
+    assert (read_holds(values).get("tiny") is not None) is (change is scale)
+    assert ("legal" in values["text"]) is (change is scale)
+
+
+async def test_key_order_that_another_machine_undoes_is_carried_out_once_more(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders_of(cluster, monkeypatch)
+    undone = undoing(cluster, times=1)
+    order = {"remove_key": "old", "timeout_s": 0.3}
+    found = await fleet_orders.carry_out(None, order, "")  # type: ignore[arg-type]
+    assert found["key"]["id"] == "old" and undone == [1]
+    assert cluster.book().keys == ()
+
+
+@pytest.mark.parametrize("kind", ["add_key", "remove_key"])
+async def test_key_order_that_is_undone_each_time_is_an_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    orders_of(cluster, monkeypatch)
+    undoing(cluster, times=9)
+    _, record = new_key("search", now_s=1.0)
+    order = {kind: msgspec.to_builtins(record) if kind == "add_key" else "old", "timeout_s": 0.3}
+    found = await fleet_orders.carry_out(None, order, "")  # type: ignore[arg-type]
+    assert found["status"] == 503 and "another machine undid it" in found["error"] and "try again" in found["hint"]
+
+
+def undoing(cluster: Cluster, *, times: int) -> list[int]:
+    """Have another machine put the old keys back while the controller waits for the gateways; return when it did."""
+    undone: list[int] = []
+    report = cluster.report
+
+    def undo() -> FleetReport:
+        if len(undone) < times and cluster.book() != OLD:
+            undone.append(len(undone) + 1)
+            cluster._take(document_of(cluster, OLD))
+        return report()
+
+    cluster.report = undo  # type: ignore[method-assign]
+    return undone
+
+
+def test_change_that_the_file_cannot_take_is_made_all_the_same(
+    longboat: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(os, "fsync", full)
+        book = change_keys(cluster, lambda book: KeyBook(salt=book.salt))
+    assert book.keys == () == cluster.book().keys
+    assert "No space left on device" in caplog.text and "longboat down writes it" in caplog.text
+    assert load_keys(keys_path(FLEET.name)) is None
+
+
+def test_down_keeps_the_keys_that_consoles_made_and_revoked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = keys_path(FLEET.name)
+    save_keys(path, OLD)
+    _, record = new_key("search", now_s=1.0)
+    cluster._take({"applications": [*document_of(cluster, KeyBook(salt="salt", keys=(record,)))["applications"]]})
+    ended: list[Any] = []
+    monkeypatch.setattr(down, "end_fleet", ended.append)
+    down.end_cluster(lambda: cluster, None, "", lambda: None)  # type: ignore[arg-type, return-value]
+    assert ended == [cluster] and load_keys(path) == KeyBook(salt="salt", keys=(record,))
+
+
+def document_of(cluster: Cluster, book: KeyBook) -> dict[str, Any]:
+    """Return Serve's document in which the fleet has other keys, as another machine's command writes it."""
+    apps = cluster.apps.all()
+    return document_with(apps, values_with_keys(controller_values(apps), book))

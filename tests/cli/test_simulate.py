@@ -58,8 +58,8 @@ def test_prints_a_row_for_each_policy(fleet: Path) -> None:
 
 
 def test_machines_and_replicas_can_be_others(fleet: Path) -> None:
-    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--requests", "20", "--json")
-    document = json.loads(run(*words, "--on", "1x(2xRTX4090)", "--replicas", "5", "--gateways", "2"))
+    words = ("--fleet", str(fleet), "--trace", SESSIONS, "--requests", "20", "--gateways", "2", "--json")
+    document = json.loads(run(*words, "--on", "1x(2xRTX4090)", "--replicas", "5", "--speed-spread", "0.1"))
     assert document["replicas"] == 5 and "RTX 4090" in document["replica"]
     assert document["policies"][0]["requests"] == 20
 

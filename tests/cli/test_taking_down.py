@@ -11,7 +11,8 @@ from cli.fake_cluster import FakeSession, application
 from cli.test_up_and_down import FLEET, record
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import end_cluster
-from longboat.cli.fleet.teardown import end_fleet, take_down
+from longboat.cli.fleet.teardown import take_down
+from longboat.cli.shared.fleet_end import end_fleet
 from longboat.cluster.fleet.applications import ControllerFailedError
 from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
 from longboat.core.errors import ClusterError

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
 from cli.fake_cluster import FakeSession, application
+from longboat.cli.fleet import up
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.down import ends_with
 from longboat.cli.fleet.taken_down import FleetWatch, TakenDownError
 from longboat.cli.fleet.up import hold
-from longboat.cluster.host.record import ClusterRecord
+from longboat.cluster.host import ray_node, resume
+from longboat.cluster.host.record import ClusterRecord, save_record
 from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.core.errors import ClusterError
 from longboat.spec.files.load import load_fleet
@@ -80,3 +87,40 @@ def test_a_head_that_does_not_answer_may_come_back() -> None:
     with pytest.raises(TakenDownError):
         held.hold()
     assert not kept
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the end of a node keeps its state, for each node that is ended."""
+    found: list[bool] = []
+    monkeypatch.setenv("LONGBOAT_RUN", str(tmp_path / "run"))
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(ray_node, "stop_node", lambda run=None, *, keep_state=False: found.append(keep_state))
+    return found
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "resumed"])
+def test_only_a_cluster_that_this_up_made_is_its_to_end(
+    is_known: bool, ended: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = record(run=os.environ["LONGBOAT_RUN"], env={})
+    if is_known:
+        save_record(here)
+    monkeypatch.setattr(resume if is_known else ray_node, "resume_node" if is_known else "start_local", lambda: here)
+    _, is_new = up._start_cluster(Console(file=io.StringIO()))
+    assert is_new is not is_known
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "resumed"])
+def test_an_interrupt_while_the_cluster_is_resumed_loses_nothing(
+    is_known: bool, ended: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    if is_known:
+        save_record(record(run=os.environ["LONGBOAT_RUN"]))
+    monkeypatch.setattr(resume if is_known else ray_node, "resume_node" if is_known else "start_local", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        up._start_cluster(Console(file=io.StringIO()))
+    assert ended == ([] if is_known else [False])

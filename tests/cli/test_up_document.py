@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from rich.console import Console
 
 from cli.cli_builders import gateway, replica, report
 from cli.cli_process import Done
+from longboat.cli.fleet import up
 from longboat.cli.fleet.fleet_plan import show_plan
 from longboat.cli.fleet.up_document import up_values
 from longboat.cluster.preflight.checks import EngineFinding, NodeFindings, PreflightRequest
 from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions, checked_plan
 from longboat.cluster.protocol.messages import FleetReport
+from longboat.core.errors import ClusterError
 from longboat.core.states import RankState
 from longboat.core.topology import Node
 from longboat.spec.files.load import load_fleet
@@ -162,3 +165,19 @@ def test_an_error_of_the_cluster_has_no_problems_of_the_file(
     assert error["message"].startswith("no cluster answers at 127.0.0.1:1")
     assert error["hint"]
     assert error["problems"] == []
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), ClusterError("the cluster is gone")])
+def test_an_error_after_the_document_prints_no_second_one(
+    error: Exception, longboat: Longboat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(up, "up_in_foreground", lambda *_, **__: nullcontext(("session", "applied")))
+    monkeypatch.setattr(up, "_document", lambda *_: {"fleet": "t"})
+    monkeypatch.setattr(up, "hold", fail)
+    done = longboat("up", "builtin:tiny", "--json")
+    assert json.loads(done.stdout) == {"fleet": "t"}
+    assert str(error) in done.stderr
+    assert done.returncode

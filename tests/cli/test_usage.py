@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
 import json
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +16,10 @@ from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
 from longboat.cli.look import usage
 from longboat.cli.look.usage import added_up
+from longboat.cli.look.usage_forms import CSV_COLUMNS, usage_csv, usage_plot
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.errors import ClusterError
+from longboat.gateway.admin.node_query import UsageQuery, decode_query
 
 TODAY = datetime.datetime.now(datetime.UTC).date().isoformat()
 
@@ -36,6 +40,10 @@ def test_entries_of_one_day_tenant_and_model_are_added_up() -> None:
 def test_days_are_shown_the_newest_first_and_old_ones_not() -> None:
     rows = added_up([entry("2026-01-02"), entry("2026-01-01"), entry("2026-01-03"), entry("2025-12-31")], "2026-01-01")
     assert [row["day"] for row in rows] == ["2026-01-03", "2026-01-02", "2026-01-01"]
+
+
+def test_query_is_what_gateways_read() -> None:
+    assert decode_query(usage.usage_query(31)) == UsageQuery(31)
 
 
 class Fleet(FakeSession):
@@ -59,7 +67,7 @@ class Fleet(FakeSession):
 def test_what_silent_nodes_know_is_missing_and_said_so(
     longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...], requests: int
 ) -> None:
-    monkeypatch.setattr(usage, "connect", lambda: Fleet(*silent))
+    monkeypatch.setattr(usage, "connect_quickly", lambda: Fleet(*silent))
     done = longboat("usage", "--json")
     document = json.loads(done.stdout)
     assert document["days"][0]["requests"] == requests
@@ -69,5 +77,44 @@ def test_what_silent_nodes_know_is_missing_and_said_so(
 
 
 def test_a_fleet_that_tells_nothing_is_an_error(longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "connect", lambda: Fleet("n1", "n2"))
+    monkeypatch.setattr(usage, "connect_quickly", lambda: Fleet("n1", "n2"))
     assert longboat("usage").returncode == 3
+
+
+def test_csv_has_a_head_and_the_money_of_models_that_cost_some() -> None:
+    paid = {**entry("2026-01-02", model='a,"b"'), "cost": 0.0125, "currency": "EUR", "cost_nanos": 12_500_000}
+    rows = list(csv.DictReader(io.StringIO(usage_csv([paid, entry("2026-01-01")]))))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert (rows[0]["model"], rows[0]["cost"], rows[0]["currency"]) == ('a,"b"', "0.012500000", "EUR")
+    assert (rows[1]["day"], rows[1]["prompt_tokens"], rows[1]["cost"]) == ("2026-01-01", "10", "")
+
+
+def test_plot_has_a_bar_for_each_day_and_adds_money_by_currency() -> None:
+    rows = [
+        {**entry("2026-01-02", prompt_tokens=75), "cost": 1.5, "currency": "EUR"},
+        {**entry("2026-01-02", tenant="b"), "cost": 1.0, "currency": "EUR"},
+        {**entry("2026-01-01"), "cost": 2.0, "currency": "USD"},
+        entry("2025-12-31"),
+    ]
+    head, first, second, third = usage_plot(rows, ["2026-01-01", "2026-01-02", "2026-01-03"]).splitlines()
+    assert head.endswith("95")
+    assert (first.split()[0], first.split()[2:]) == ("2026-01-01", ["15", "2.0000", "USD"])
+    assert (second.count("█"), second.split()[2:]) == (40, ["95", "2.5000", "EUR"])
+    assert third.split() == ["2026-01-03", "0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [(("--csv",), "day,tenant,model"), (("--plot",), "█" * 40)], ids=["csv", "plot"]
+)
+def test_the_command_prints_other_forms(
+    longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], shown: str
+) -> None:
+    monkeypatch.setattr(usage, "connect_quickly", Fleet)
+    done = longboat("usage", *words)
+    assert (done.returncode, shown in done.stdout) == (0, True)
+
+
+def test_two_forms_together_are_refused(longboat: Callable[..., Done]) -> None:
+    done = longboat("usage", "--csv", "--json")
+    assert done.returncode == 2
+    assert "--csv and --json together" in done.stderr + done.stdout

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
+from longboat.cluster.fleet.deployed import (
+    SCALED_FROM_OUTSIDE,
+    controller_values,
+    document_with,
+    key_book_in,
+    values_with_keys,
+)
 from longboat.cluster.fleet.serve_config import controller_document, serve_document
 from longboat.cluster.protocol.names import CONTROLLER_APP, model_app_name
 from longboat.core.errors import ClusterError
@@ -23,7 +29,7 @@ def running(**status: str) -> dict[str, dict[str, Any]]:
     """Serve's applications: the controller, a model, and one that is not ours."""
     policy = policy_of(FLEET.gateway, BOOK.keys, BOOK.salt)
     document = serve_document(FLEET, (), "text", policy=policy, others=[{"name": "other"}])
-    document["applications"].append({"name": model_app_name("tiny"), "args": {"digest": "d"}})
+    document["applications"].append({"name": model_app_name("tiny"), "args": {"digest": "d"}, **SCALED_FROM_OUTSIDE})
     apps = {app["name"]: {"status": "RUNNING", "deployed_app_config": app} for app in document["applications"]}
     return {name: {**app, "status": status.get(name, "RUNNING")} for name, app in apps.items()}
 
@@ -58,3 +64,11 @@ def test_an_application_that_is_being_deleted_is_not_deployed_again() -> None:
     apps = running(other="DELETING")
     document = document_with(apps, controller_values(apps))
     assert "other" not in {app["name"] for app in document["applications"]}
+
+
+def test_a_model_that_was_deployed_without_scaling_can_be_scaled_from_then_on() -> None:
+    apps = running()
+    del apps[model_app_name("tiny")]["deployed_app_config"]["external_scaler_enabled"]
+    after = {app["name"]: app for app in document_with(apps, controller_values(apps))["applications"]}
+    assert after[model_app_name("tiny")]["external_scaler_enabled"]
+    assert "external_scaler_enabled" not in after["other"]

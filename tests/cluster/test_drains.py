@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from longboat.cluster.fleet.drains import Drains, read_drains, values_with_drains
-from longboat.core.states import Phase, RankState, ReplicaState
+from dataclasses import replace
+
+from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
+from longboat.core.states import Phase, RankState, ReplicaState, ResumeLevel
 
 
 def replica(*nodes: str, phase: Phase = Phase.READY) -> ReplicaState:
@@ -29,7 +31,24 @@ def test_the_gateway_of_a_node_is_drained_with_it_or_alone() -> None:
     assert [drains.is_drained(node) for node in ("n", "g", "x")] == [True, True, False]
 
 
+def test_streams_that_move_at_once_do_not_wait_for_a_successor() -> None:
+    drains = Drains(nodes=frozenset({"n"}), at_once=frozenset({"n"}))
+    leaving = replace(replica("n"), revision="1")
+    other = replace(replica("other"), replica="o", revision="1", resume=ResumeLevel.CARRIED)
+    assert drains.moves_at_once(leaving) and not drains.moves_at_once(other)
+    assert drains.leaves(leaving, [other])
+    assert not replace(drains, at_once=frozenset()).leaves(leaving, [other])
+    for unable in (
+        replace(other, revision="2"),
+        replace(other, phase=Phase.LOADING),
+        replace(other, resume=ResumeLevel.NONE),
+        replace(other, ranks=leaving.ranks),
+    ):
+        assert not drains.leaves(leaving, [unable])
+
+
 def test_drains_are_kept_as_they_are() -> None:
-    drains = Drains(replicas=frozenset({"r"}), nodes=frozenset({"n"}), gateways=frozenset({"g"}))
+    some = frozenset({"r"})
+    drains = Drains(replicas=some, nodes=frozenset({"n"}), gateways=frozenset({"g"}), at_once=some)
     assert read_drains(values_with_drains({"fleet": "t"}, drains)) == drains
     assert read_drains({}) == Drains()

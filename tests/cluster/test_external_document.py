@@ -6,8 +6,8 @@ import json
 
 import msgspec
 
-from longboat.cluster.fleet.gateway_orders import policy_document
 from longboat.cluster.fleet.serve_config import digests_in, serve_document
+from longboat.cluster.members.slot_shares import policy_document
 from longboat.core.policy import Policy
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet

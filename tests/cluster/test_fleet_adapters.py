@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapter_files import write_adapter
-from longboat.catalog.read_adapter import adapter_revision
-from longboat.cluster.fleet.adapter_changes import (
+from longboat.catalog.read_adapter import adapter_revision, read_adapter_folder
+from longboat.cluster.fleet.adapters import (
     running_fleet,
     values_with_adapters,
+    wanted_adapters,
     with_adapter,
     without_adapter,
     without_adapters,
 )
-from longboat.cluster.fleet.adapters import wanted_adapters
+from longboat.cluster.fleet.change_turns import ChangeTurns
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, serve_document
 from longboat.cluster.gang.adapter_keeper import GRACE_S, entries_for
 from longboat.cluster.gang.revision import revision_of
+from longboat.cluster.node import answers
+from longboat.cluster.node.answers import Answers
 from longboat.cluster.preflight.surroundings import UpOptions, checked_plan, this_machine
 from longboat.cluster.protocol.model import WantedAdapter, read_model
-from longboat.core.errors import UserInputError
+from longboat.cluster.ray.fleet_orders import carry_out
+from longboat.cluster.weights.adapter_copies import AdapterCopies
+from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.plan import AdapterRoom
 from longboat.engines.launch.adapter_store import stage_adapter
 from longboat.spec.diff import diff
@@ -30,6 +40,7 @@ from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.adapters import AdapterSpec
 from longboat.spec.types.fleet import Fleet
+from longboat.weights.store.locks import FileLock
 
 TEXT = "models: [{source: builtin:tiny, engine: fake, resources: {cpus: 0.1}, adapters: %s}]"
 
@@ -82,7 +93,7 @@ def test_adapters_that_cannot_be_served_are_refused_before_anything_starts(tmp_p
 
 
 def test_engines_without_adapters_say_which_ones_have_them() -> None:
-    text = "models: [{source: builtin:tiny, engine: sglang, adapters: [/a/one]}]"
+    text = "models: [{source: builtin:tiny, engine: llama.cpp, adapters: [/a/one]}]"
     with pytest.raises(UserInputError) as caught:
         checked_plan(load_fleet(text, "f"), [this_machine()])
     found = [problem for problem in caught.value.problems if problem.where == "models[0].adapters"]
@@ -187,6 +198,70 @@ def test_contents_are_kept_under_their_revision(tmp_path: Path) -> None:
     assert [path.name for path in (home / "adapters").iterdir()] == [revision]
 
 
+def copies_of(home: Path) -> set[str]:
+    return {path.name for path in (home / "adapters").iterdir() if not path.name.startswith(".")}
+
+
+def test_copies_that_were_not_used_for_longest_make_room(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    sources = [write_adapter(tmp_path / f"a{seed}", seed) for seed in range(6)]
+    revisions = [adapter_revision(source) for source in sources]
+    size = sum(path.stat().st_size for path in sources[0].iterdir())
+    mine, other = (AdapterCopies(home, int(3.5 * size)) for _ in range(2))
+    for number in range(3):
+        mine.use(str(sources[number]), revisions[number])
+    other.use(str(sources[0]), revisions[0])
+    mine.use(str(sources[3]), revisions[3])
+    assert copies_of(home) == set(revisions[:4])  # all are in use, also beyond the bound
+    mine.keep(revisions[3:4])
+    for number, revision in enumerate(revisions[:3]):
+        os.utime(home / "adapters" / revision, (number, number))
+    mine.use(str(sources[4]), revisions[4])
+    assert copies_of(home) == {revisions[0], revisions[3], revisions[4]}  # the oldest is another replica's
+    other.keep(())
+    os.utime(home / "adapters" / revisions[0], (1, 1))
+    mine.use(str(sources[5]), revisions[5])
+    assert copies_of(home) == set(revisions[3:])
+    assert Path(mine.use(str(sources[1]), revisions[1])).is_dir()  # it is copied again
+
+
+def test_a_copy_that_fails_is_not_pinned(tmp_path: Path) -> None:
+    copies, source = AdapterCopies(tmp_path), write_adapter(tmp_path / "a", 1)
+    with pytest.raises(UserInputError, match="was asked for"):
+        copies.use(str(source), "0" * 16)
+    lock = FileLock.taken(tmp_path / "adapters" / ".locks" / ("0" * 16))
+    assert lock is not None
+    lock.release()
+
+
+def test_what_killed_copies_left_behind_is_removed(tmp_path: Path) -> None:
+    source, kept = write_adapter(tmp_path / "a", 1), tmp_path / "adapters"
+    old, young, in_use = kept / ".tmpold", kept / ".tmpyoung", kept / ".tmpbusy"
+    for leftover in (old, young, in_use):
+        (leftover / "x").mkdir(parents=True)
+    (in_use / "x" / "file").write_bytes(b"is written now")
+    for path in (old / "x", old, in_use / "x", in_use):
+        os.utime(path, (1, 1))
+    AdapterCopies(tmp_path).use(str(source), adapter_revision(source))
+    assert {path.name for path in kept.iterdir()} >= {".tmpyoung", ".tmpbusy", ".locks", adapter_revision(source)}
+    assert not old.exists()
+
+
+def test_a_full_disk_names_no_setting_of_weights(tmp_path: Path) -> None:
+    source = write_adapter(tmp_path / "a", 1)
+    with (source / "adapter_model.safetensors").open("r+b") as file:
+        file.truncate(shutil.disk_usage(tmp_path).total + 1)  # without taking any room itself
+    with pytest.raises(ClusterError, match="too full for an adapter of") as caught:
+        AdapterCopies(tmp_path / "home").use(str(source), "0" * 16)
+    assert "weights" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_folder_that_cannot_be_looked_at_is_bad_input(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 300)  # the system refuses the name with an error, as a folder without permission
+    with pytest.raises(UserInputError, match="cannot be read: File name too long"):
+        read_adapter_folder(folder)
+
+
 def test_what_leaves_the_list_stays_known_for_a_while() -> None:
     def wanted(*keys: str) -> list[WantedAdapter]:
         return [WantedAdapter(name=key[0], source="/s", revision=key[1]) for key in keys]
@@ -199,3 +274,73 @@ def test_what_leaves_the_list_stays_known_for_a_while() -> None:
     third = entries_for(wanted("a2", "b1"), second, 20.0)
     assert third == {("a", "1"): 10.0 + GRACE_S, ("a", "2"): math.inf, ("b", "1"): math.inf}
     assert entries_for(wanted("a2"), third, 10.0 + GRACE_S) == {("a", "2"): math.inf, ("b", "1"): 10.0 + 2 * GRACE_S}
+
+
+async def test_a_change_behind_another_one_is_refused_in_its_time_and_never_carried_out() -> None:
+    turns, begun, may_end = ChangeTurns(), asyncio.Event(), asyncio.Event()
+    done: list[Any] = []
+
+    async def change(order: Mapping[str, Any]) -> dict[str, Any]:
+        done.append(order["remove"])
+        begun.set()
+        await may_end.wait()
+        return {"adapter": None, "left_s": order["timeout_s"]}
+
+    first = asyncio.create_task(turns.carry_out(change, {"remove": "a", "timeout_s": 60}))
+    await begun.wait()
+    refused = await turns.carry_out(change, {"remove": "b", "timeout_s": 0.01})
+    assert refused["status"] == 409
+    assert "not carried out" in refused["error"]
+    third = asyncio.create_task(turns.carry_out(change, {"remove": "c", "timeout_s": 60}))
+    may_end.set()
+    assert (await first)["left_s"] <= 60
+    assert (await third)["left_s"] < 60, "the wait for the turn is part of the client's time"
+    assert done == ["a", "c"]
+
+
+@pytest.mark.parametrize("kind", ["add_key", "remove_key", "count"])
+async def test_order_of_a_key_or_a_count_waits_for_no_adapter(kind: str) -> None:
+    turns, begun, may_end = ChangeTurns(), asyncio.Event(), asyncio.Event()
+
+    async def change(order: Mapping[str, Any]) -> dict[str, Any]:
+        if "remove" in order:
+            begun.set()
+            await may_end.wait()
+        return {"done": kind}
+
+    adapter = asyncio.create_task(turns.carry_out(change, {"remove": "a", "timeout_s": 60}))
+    await begun.wait()
+    found = await turns.carry_out(change, {kind: "x", "timeout_s": 0.01})
+    may_end.set()
+    await adapter
+    assert found == {"done": kind}
+
+
+async def test_a_token_that_cannot_be_read_is_the_answer_to_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def report() -> Any:
+        raise AssertionError("nothing is asked without the token")
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path))  # a folder, which cannot be read
+    found = await carry_out(report, {"remove": "a", "timeout_s": 1}, "http://127.0.0.1:1")
+    assert found["status"] == 503
+    assert str(tmp_path) in found["error"]
+    assert found["hint"]
+
+
+async def test_a_controller_that_is_late_is_not_called_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        """A controller's handle whose answers never come."""
+
+        change_fleet = report = property(lambda self: self)
+
+        def remote(self, *args: object) -> asyncio.Future[Any]:
+            return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(answers, "_CHANGE_GRACE_S", 0.0)
+    monkeypatch.setattr(answers, "_controller", Silent)
+    found = await Answers("n", {}).change_fleet({"remove": "a", "timeout_s": 0.01})
+    assert (found["status"], found["error"]) == (504, "the fleet's controller did not confirm the change in time")

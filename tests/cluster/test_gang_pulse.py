@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import pytest
 
 from longboat.cluster.gang.heartbeat_publisher import DOOR, GangPulse
-from longboat.cluster.host.rank_life import RankLife
+from longboat.cluster.usage.rank_life import RankLife
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
+from longboat.heartbeat.line_server import door_socket
 from longboat.heartbeat.listener import listen
-from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import door_word
 from longboat.routing.health.liveness import Beat, Life, RankBeat
 

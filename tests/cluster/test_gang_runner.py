@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import http.server
+from pathlib import Path
 
 import pytest
 
 from longboat.cluster.gang import gang as gang_module
 from longboat.cluster.gang import resume_prover as prover_module
+from longboat.cluster.gang.resume_prover import ProofMemory
 from longboat.cluster.gang.supervisor import GangRunner
 from longboat.cluster.protocol.messages import AgentFacts, Announcement, RankHealth, RankLoss, Verdict
-from longboat.cluster.protocol.model import EngineSettings, ServedModel
-from longboat.core.errors import EngineError
+from longboat.cluster.protocol.model import EngineSettings, GangIdentity, ServedModel
+from longboat.core.errors import EngineError, UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankResources
 from longboat.core.states import Phase, RankState, ResumeLevel
+from longboat.engines.registry import adapter_for
 from longboat.engines.resume_proof import ResumeProof
 
 MODEL = ServedModel(name="tiny", source="builtin:tiny", engine=EngineSettings(kind="fake"))
+REVISION = "0123456789abcdef"
 SHAPE = GangShape(tensor=1, pipeline=2, num_nodes=2, resources=RankResources())
 
 
@@ -48,6 +53,7 @@ class Agent:
         self.start_error: Exception | None = None
         self.silent = False
         self.peer: str | None = "unset"
+        self.model_path = "/m"
 
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
         self.peer = peer
@@ -59,7 +65,8 @@ class Agent:
             pid=1,
             gpu_ids=(),
             ports=dict.fromkeys(purposes, self.port),
-            model_path="/m",
+            model_path=self.model_path,
+            revision="" if peer else REVISION,
         )
 
     async def start(self, plan: GangPlan) -> RankState:
@@ -97,7 +104,9 @@ class Controller:
         return [a.state.phase for a in self.heard]
 
 
-def build(port: int) -> tuple[GangRunner, list[Agent], Controller, asyncio.Future[str]]:
+def build(
+    port: int, proofs: ProofMemory | None = None
+) -> tuple[GangRunner, list[Agent], Controller, asyncio.Future[str]]:
     agents, controller = [Agent(rank, port) for rank in range(2)], Controller()
     died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     runner = GangRunner(
@@ -110,6 +119,7 @@ def build(port: int) -> tuple[GangRunner, list[Agent], Controller, asyncio.Futur
         agents=agents,
         controller=controller,
         die=lambda reason: None if died.done() else died.set_result(reason),
+        proofs=proofs,
     )
     return runner, agents, controller, died
 
@@ -125,6 +135,17 @@ async def test_a_gang_is_ready_after_a_token_came_back(engine_port: int) -> None
     assert [rank.pid for rank in last.state.ranks] == [100, 101]
     assert agents[1].peer == "127.0.0.1"
     runner.check()
+
+
+async def test_nodes_must_have_the_same_fetched_weights(engine_port: int) -> None:
+    agents = [Agent(rank, engine_port) for rank in range(2)]
+    agents[1].model_path = "/other"
+    gang = gang_module.Gang(agents, adapter_for("fake"))  # type: ignore[arg-type]
+    identity = GangIdentity(fleet="f", replica="r", digest="d", generation=1, api_key="k")
+    await gang.prepare(MODEL, SHAPE, identity)
+    with pytest.raises(UserInputError, match=r"different weights of s3://b/m: /m, /other") as caught:
+        await gang.prepare(dataclasses.replace(MODEL, source="s3://b/m"), SHAPE, identity)
+    assert "LONGBOAT_HOME" in caught.value.hint
 
 
 async def test_a_lost_rank_ends_the_whole_gang_and_the_supervisor(engine_port: int) -> None:
@@ -313,6 +334,43 @@ async def test_an_engine_that_failed_its_proof_gets_another_chance(
     await announced_level(controller, ResumeLevel.CARRIED)
     ready = [a.state for a in controller.heard if a.state.phase is Phase.READY]
     assert all(state.resume is not ResumeLevel.NONE for state in ready), "a worse proof does not count"
+
+
+@pytest.mark.parametrize("level", [ResumeLevel.CARRIED, ResumeLevel.NONE])
+async def test_a_replica_claims_what_its_revision_proved_here_and_proves_it_again(
+    level: ResumeLevel, engine_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, proofs = asyncio.Event(), ProofMemory(tmp_path)
+    proofs.remember(REVISION)
+
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        await go_on.wait()
+        return ResumeProof(level=level)
+
+    monkeypatch.setattr(prover_module, "prove", prove)
+    runner, _, controller, _ = build(engine_port, proofs)
+    await runner.bring_up()
+    await announced_level(controller, ResumeLevel.CARRIED)
+    go_on.set()
+    await announced_level(controller, level)
+    async with asyncio.timeout(20):
+        while proofs.has(REVISION) is (level is ResumeLevel.NONE):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_proof_is_remembered_for_its_revision_alone(
+    engine_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> ResumeProof:
+        return CARRIED
+
+    monkeypatch.setattr(prover_module, "prove", prove)
+    proofs = ProofMemory(tmp_path)
+    runner, _, controller, _ = build(engine_port, proofs)
+    await runner.bring_up()
+    await announced_level(controller, ResumeLevel.CARRIED)
+    assert proofs.has(REVISION)
+    assert not proofs.has("1" * 16) and not proofs.has("") and not proofs.has("../" + REVISION)
 
 
 async def test_an_engine_that_cannot_be_tried_serves(engine_port: int, monkeypatch: pytest.MonkeyPatch) -> None:

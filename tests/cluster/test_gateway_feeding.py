@@ -18,6 +18,7 @@ from longboat.cluster.node.gateway_record import GatewayRecord
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import EndpointTable
+from longboat.core.table_changes import TableUpdate
 from longboat.gateway.admin.node_query import UsageQuery
 
 POLICY = b'{"auth":"keys","salt":"s"}'
@@ -30,21 +31,36 @@ class FakeGateway:
         self.calls: list[str] = []
         self.pid, self.hangs = os.getpid(), False
         self.policy = ""
+        self.draining = False
 
     async def state(self) -> dict[str, Any]:
         demands = {"demands": {"r": 2}, "tenant_demands": {"m": {"a": [1.0, 1, 1]}}}
         if self.hangs:
             raise ClusterError("no answer")
-        return {"pid": self.pid, "policy_digest": self.policy, "version": 1, "epoch": "e", **demands}
+        return {
+            "pid": self.pid,
+            "policy_digest": self.policy,
+            "version": 1,
+            "epoch": "e",
+            "draining": self.draining,
+            **demands,
+        }
 
     async def put_policy(self, document: bytes) -> bool:
         self.calls.append("policy")
         self.policy = policy_digest(document)
         return True
 
-    async def put_table(self, epoch: str, table: EndpointTable) -> bool:
+    async def put_update(self, update: TableUpdate) -> bool:
         self.calls.append("table")
+        self.number = update.number
         return True
+
+    async def drain(self) -> None:
+        self.draining = True
+
+    async def undrain(self) -> None:
+        self.draining = False
 
     async def stop(self) -> None:
         self.calls.append("stop")
@@ -79,15 +95,15 @@ class Gone:
         raise ClusterError("gone")
 
 
-def order(*, old: bool = False, policy: bytes = POLICY, **settings: Any) -> NodeOrder:
+def order(*, old: bool = False, policy: bytes = POLICY, drained: bool = False, **settings: Any) -> NodeOrder:
     return NodeOrder(
         fleet="f",
-        epoch="e",
-        table=EndpointTable(version=1, models=(), endpoints=()),
+        update=TableUpdate(epoch="e", number=1, table=EndpointTable(version=1, models=(), endpoints=())),
         table_is_old=old,
         gateway=GatewaySettings(**{"host": "127.0.0.1", "port": 8000, "processes": 1, **settings}),
         warm=(),
         policy=policy,
+        drained=drained,
     )
 
 
@@ -163,6 +179,27 @@ async def test_a_gateway_that_runs_is_fed_while_its_redis_url_cannot_be_read(nod
     assert calls(node) == ["table"]
     assert "cannot be read" in report.problem
     assert len(node.starts) == 1
+
+
+async def test_an_operators_drain_holds_until_the_order_changes(node: Node) -> None:
+    await node.ensure(order())
+    assert node.gateway is not None
+    await node.gateway.drain()  # by the console or the admin API
+    assert [(await node.ensure(order())).draining for _ in range(2)] == [True, True]
+    assert (await node.ensure(order(drained=True))).draining
+    await node.gateway.undrain()
+    assert not (await node.ensure(order(drained=True))).draining
+    assert not (await node.ensure(order())).draining
+
+
+async def test_an_ordered_drain_outlives_the_daemon_and_reaches_a_new_gateway(node: Node, tmp_path: Path) -> None:
+    await node.ensure(order(drained=True))
+    successor = Node(tmp_path / "gateway")
+    successor.gateway = node.gateway
+    assert not (await successor.ensure(order())).draining
+    await successor.ensure(order(drained=True))
+    assert (await successor.ensure(order(drained=True, access_log_keep=1))).draining
+    assert len(successor.starts) == 1  # the new settings
 
 
 async def test_usage_is_asked_of_the_gateway(node: Node) -> None:

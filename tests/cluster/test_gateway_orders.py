@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from longboat.cluster.fleet.gateway_orders import SlotShares, policy_document
 from longboat.cluster.fleet.serve_config import gateway_settings, plain_policy
+from longboat.cluster.members.slot_shares import SlotShares, policy_document
 from longboat.cluster.protocol.messages import GatewaySettings, NodeOrder, policy_digest
 from longboat.core.policy import KeyRecord, Policy, TenantPolicy
 from longboat.core.states import Endpoint, EndpointTable
+from longboat.core.table_changes import TableUpdate
 from longboat.spec.files.load import load_fleet
 
 POLICY = Policy(
@@ -104,8 +105,7 @@ gateway:
 def test_an_order_does_not_show_its_policy() -> None:
     order = NodeOrder(
         fleet="f",
-        epoch="e",
-        table=TABLE,
+        update=TableUpdate(epoch="e", number=1, table=TABLE),
         table_is_old=False,
         gateway=GatewaySettings(host="127.0.0.1", port=1, processes=1),
         warm=(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from longboat.cluster.fleet.startup_grace import AFTER_FIRST_S, AT_MOST_S, HoldOff
-from longboat.cluster.gang.supervisor import ANNOUNCE_EVERY_S
+from longboat.cluster.members.startup_grace import AFTER_FIRST_S, AT_MOST_S, HoldOff
+from longboat.cluster.protocol.announcer import ANNOUNCE_EVERY_S
 from longboat.cluster.protocol.ports import ServeController
 
 

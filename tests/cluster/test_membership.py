@@ -7,7 +7,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longboat.cluster.fleet.membership import FORGET_S, ORDERS_KEPT, SILENCE_S, Membership
+from longboat.cluster.members.membership import FORGET_S, ORDERS_KEPT, SILENCE_S, Membership
+from longboat.cluster.members.succession import Member, Succession
 from longboat.cluster.protocol.messages import Announcement
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
 
@@ -253,3 +254,16 @@ def test_the_table_holds_each_replica_once_and_only_ready_ones(events: list[tupl
     listed = replicas(membership, now_s)
     assert len(listed) == len(set(listed))
     assert all(newest[replica] is Phase.READY for replica in listed)
+
+
+def test_replicas_of_one_slot_are_told_apart_without_a_fleet() -> None:
+    succession = Succession()
+    older, newer = (Member(said, 0.0, succession.next_order()) for said in (OLD, NEW))
+    for member in (older, newer):
+        succession.place(member, member.announcement)
+    assert succession.is_held_back(older, 0.0) and not succession.is_held_back(newer, 0.0)
+    assert not succession.is_superseded(older, 0.0), "it was never silent, so the two may have swapped slots"
+    older.was_lost = True
+    assert succession.is_superseded(older, 0.0)
+    succession.leave(newer)
+    assert not succession.is_superseded(older, 0.0)

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,16 @@ from longboat.cluster.host.ray_start import NextStart
 from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
 from longboat.cluster.host.runner import backoff_s, is_final, last_words
 from longboat.core.errors import ClusterError, LongboatError, UserInputError
+from longboat.folders import node_folder
 from netlab.lab import Host
 from netlab.plugin import MakeLab
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home folder of the test's own."""
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 @pytest.fixture
@@ -70,6 +79,7 @@ def test_head_command_has_a_port_and_a_dashboard_and_a_worker_command_has_not() 
     assert head[head.index("--dashboard-host") + 1] == "10.0.0.1"
     assert worker[worker.index("--address") + 1] == "10.0.0.1:6379"
     assert not {"--head", "--port", "--include-dashboard"} & set(worker)
+    assert all(argv[argv.index("--include-log-monitor") + 1] == "false" for argv in (head, worker))
 
 
 def test_labels_and_resources_are_passed_on() -> None:
@@ -179,12 +189,12 @@ def test_taken_port_is_refused_before_anything_starts(run: Path) -> None:
 def _racing(monkeypatch: pytest.MonkeyPatch, taken: list[socket.socket], *, races: int) -> None:
     """Ray does not start where another process takes the port first; that happens ``races`` times."""
 
-    def spawn(options: RayOptions, record: ClusterRecord) -> subprocess.Popen[bytes]:
-        host, _, port = options.gcs_address.rpartition(":")
+    def spawn(record: ClusterRecord) -> subprocess.Popen[bytes]:
+        host, _, port = record.gcs_address.rpartition(":")
         lost = len(taken) < races
         if lost:
             taken.append(socket.create_server((host, int(port))))
-            Path(options.storage).mkdir(parents=True)
+            Path(record.storage).mkdir(parents=True)
         save_record(replace(record, phase="failed", detail="Failed to start GCS") if lost else record)
         if not lost:
             save_record(replace(record, phase="up"))
@@ -211,7 +221,7 @@ def test_port_that_another_process_took_meanwhile_is_left_for_another(
     (port,) = [server.getsockname()[1] for server in taken]
     assert record.gcs_address != f"127.0.0.1:{port}"
     assert f"another process took port {port}: trying again with others" in said
-    assert not list((run / "gcs").glob("*"))
+    assert not list((node_folder(run) / "gcs").glob("*"))
 
 
 def test_port_that_is_asked_for_and_taken_meanwhile_is_refused_by_its_number(
@@ -236,18 +246,25 @@ def test_ports_that_are_always_taken_are_told_in_the_end(
     assert load_record(run) is None
 
 
-def test_failure_with_free_ports_is_not_tried_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("detail", "tries"),
+    [("RuntimeError: Version mismatch", 1), ("no port for dashboard: [Errno 98] Address already in use", 3)],
+    ids=["another reason", "a port that was taken for a moment"],
+)
+def test_failure_with_free_ports_is_tried_again_only_where_a_port_was_taken(
+    run: Path, monkeypatch: pytest.MonkeyPatch, detail: str, tries: int
+) -> None:
     starts: list[str] = []
 
-    def spawn(options: RayOptions, record: ClusterRecord) -> subprocess.Popen[bytes]:
-        starts.append(options.gcs_address)
-        save_record(replace(record, phase="failed", detail="RuntimeError: Version mismatch"))
+    def spawn(record: ClusterRecord) -> subprocess.Popen[bytes]:
+        starts.append(record.gcs_address)
+        save_record(replace(record, phase="failed", detail=detail))
         return subprocess.Popen([sys.executable, "-c", ""])
 
     monkeypatch.setattr("longboat.cluster.host.ray_node._spawn_runner", spawn)
-    with pytest.raises(ClusterError, match="Version mismatch"):
+    with pytest.raises(ClusterError, match=re.escape(detail)):
         start_local(run)
-    assert len(starts) == 1
+    assert len(starts) == tries
 
 
 def test_cluster_that_does_not_answer_is_refused(run: Path) -> None:
@@ -323,44 +340,65 @@ def test_last_words_are_the_error_and_not_what_surrounds_it() -> None:
 # With real Ray
 
 
-_ALIVE = r"""
-import os, sys, time, ray
+_ALIVE = """
+import time, ray
 ray.init(log_to_driver=False, logging_level="ERROR")
-expected, end = sorted(sys.argv[1].split(",")), time.monotonic() + float(sys.argv[2])
+said = None
 while True:
-    alive = sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
-    if alive == expected or time.monotonic() > end:
-        break
+    alive = ",".join(sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]))
+    if alive != said:
+        print(f"\\nalive: {alive}", flush=True)
+    said = alive
     time.sleep(0.2)
-print("\nalive:", ",".join(alive))
 """
-_SAID = re.compile(r"^alive: (\S*)$", re.MULTILINE)
+_SAID = re.compile(r"^alive: (\S*)\n", re.MULTILINE)
+_DRIVER_S = 60.0
 
 
-def _alive(env: dict[str, str], expected: str, deadline_s: float) -> str:
-    argv = [sys.executable, "-c", _ALIVE, expected, str(deadline_s)]
-    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=deadline_s + 60)
-    assert done.returncode == 0, done.stderr
-    return str(_SAID.findall(done.stdout)[-1])
+class Nodes:
+    """The nodes that a cluster has, as one driver sees them: its start costs seconds."""
+
+    def __init__(self, start: Callable[[list[str], int], subprocess.Popen[Any]], output: Path) -> None:
+        """start: starts a command that writes to a file"""
+        self._output = output
+        self._num_read = 0  # states up to the last one that was waited for
+        with output.open("w") as file:
+            self._driver = start([sys.executable, "-c", _ALIVE], file.fileno())
+
+    def alive(self, expected: str, deadline_s: float) -> str:
+        """Wait until these nodes were alive since the state that was waited for last; return the newest otherwise."""
+        end_s = time.monotonic() + deadline_s + (0.0 if self._said() else _DRIVER_S)
+        while expected not in (said := self._said())[self._num_read :] and time.monotonic() < end_s:
+            assert self._driver.poll() is None, self._output.read_text()
+            time.sleep(0.2)
+        if expected not in said[self._num_read :]:
+            return (said or [""])[-1]
+        self._num_read = said.index(expected, self._num_read) + 1
+        return expected
+
+    def end(self) -> None:
+        self._driver.kill()
+        self._driver.wait(timeout=_DRIVER_S)
+
+    def _said(self) -> list[str]:
+        return _SAID.findall(self._output.read_text())
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(400)
-def test_local_cluster_starts_answers_and_stops(run: Path) -> None:
+def test_local_cluster_starts_answers_and_stops(run: Path, home: Path) -> None:
     record = start_local(run)
     try:
         assert record.started_by_up and record.role == "head" and local_cluster(run) == record
-        assert _alive(connect_env(record), "127.0.0.1", 30) == "127.0.0.1"
+        env = {**os.environ, **connect_env(record)}
+        nodes = Nodes(lambda argv, file: subprocess.Popen(argv, env=env, stdout=file, stderr=file), home / "alive")
+        assert nodes.alive("127.0.0.1", 30) == "127.0.0.1"
+        nodes.end()
         with pytest.raises(LongboatError, match="already"):
-            start_local(run)
-        os.kill(record.runner_pid, 9)
-        while local_cluster(run) is not None:
-            time.sleep(0.05)
-        with pytest.raises(ClusterError, match="left processes"):
             start_local(run)
     finally:
         assert stop_node(run) is True
-    assert local_cluster(run) is None and not Path(record.storage).exists()
+    assert load_record(run) is None and not list((home / "nodes").iterdir())
     assert _processes_of(run) == []
 
 
@@ -383,10 +421,9 @@ def _longboat(host: Host, *words: str, timeout: float = 330.0) -> str:
     return output
 
 
-def _alive_at(host: Host, token: Path, expected: str, deadline_s: float) -> str:
+def _nodes_at(host: Host, token: Path) -> Nodes:
     env = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    argv = [sys.executable, "-c", _ALIVE, expected, str(deadline_s)]
-    return str(_SAID.findall(host.run(argv, env=env, timeout=deadline_s + 60).stdout)[-1])
+    return Nodes(lambda argv, file: host.popen(argv, env=env, output=file), token.parent / f"alive.{time.time_ns()}")
 
 
 _SERVE = """
@@ -418,7 +455,8 @@ def test_two_hosts_form_a_cluster_and_a_cut_off_one_comes_back(netlab: MakeLab) 
     assert "--join 10.77.0.1" in told and str(token) in told
     _longboat(two, "node", "start", "--join", one.address, "--num-cpus", "2", "--token-file", str(token))
     both = f"{one.address},{two.address}"
-    assert _alive_at(one, token, both, 30) == both
+    nodes = _nodes_at(one, token)
+    assert nodes.alive(both, 30) == both
     env = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     assert f"answered by {both}\n" in two.run([sys.executable, "-c", _SERVE], env=env, timeout=150).stdout
 
@@ -426,17 +464,18 @@ def test_two_hosts_form_a_cluster_and_a_cut_off_one_comes_back(netlab: MakeLab) 
     two.run(["sh", "-c", "setsid sleep 1001 >/dev/null 2>&1 &"], env={**marks, "LONGBOAT_GANG": "m/r"})
     two.run(["sh", "-c", "setsid sleep 1002 >/dev/null 2>&1 &"], env=marks)
     lab.cut(two)
-    assert _alive_at(one, token, one.address, 30) == one.address
+    assert nodes.alive(one.address, 30) == one.address
     time.sleep(20)
     assert "sleep 1001" in two.processes().values()
     lab.restore(two)
-    assert _alive_at(one, token, both, 150) == both
+    assert nodes.alive(both, 150) == both
     assert "sleep 1001" not in two.processes().values(), "an engine of before the cut lives on"
     assert "sleep 1002" in two.processes().values(), "what is no engine was ended"
 
     assert "stopped" in _longboat(two, "node", "stop")
     assert set(two.processes().values()) == {"sleep 1002"}
-    assert _alive_at(one, token, one.address, 30) == one.address
+    assert nodes.alive(one.address, 30) == one.address
+    nodes.end()
     _longboat(one, "node", "stop")
     assert one.processes() == {}
 
@@ -459,20 +498,24 @@ def test_lost_raylet_is_replaced_and_a_lost_head_is_taken_up_again(netlab: MakeL
     assert refused.returncode == 3 and "does not accept the token" in refused.stdout
     assert two.processes() == {}
     _longboat(two, *join, str(token))
-    assert _alive_at(one, token, both, 30) == both
+    nodes = _nodes_at(one, token)
+    assert nodes.alive(both, 30) == both
 
     two.run(["kill", "-KILL", str(_raylet(two))])
-    assert _alive_at(one, token, one.address, 30) == one.address
-    assert _alive_at(one, token, both, 150) == both
+    assert nodes.alive(one.address, 30) == one.address
+    assert nodes.alive(both, 150) == both
 
     raylet = _raylet(two)
     lab.kill_host(one)
     time.sleep(10)
     lab.boot(one)
     _longboat(one, *head)
-    assert _alive_at(one, token, both, 60) == both
+    nodes.end()  # it died with its host
+    nodes = _nodes_at(one, token)
+    assert nodes.alive(both, 60) == both
     assert _raylet(two) == raylet, "the worker's node did not live on"
 
+    nodes.end()
     _longboat(one, "node", "stop")
     _longboat(two, "node", "stop")
     assert one.processes() == two.processes() == {}

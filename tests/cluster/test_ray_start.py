@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from longboat.cluster.host.adopted import ray_here
 from longboat.cluster.host.ray_processes import end_processes_of_ray, processes_of_ray
 from longboat.cluster.host.ray_start import patient
+from longboat.cluster.host.record import ClusterRecord
 
 WRITER = "import os, sys; file = open(os.environ['LOG'], 'w'); print('open', flush=True); sys.stdin.read()"
 
@@ -86,3 +89,34 @@ def test_a_program_that_uses_the_cluster_outlives_it(writes: Callable[..., int],
     assert set(processes_of_ray(str(tmp_path), runner)) == {worker, dashboard}
     assert end_processes_of_ray(str(tmp_path), runner) == sorted([worker, dashboard])
     assert os.waitpid(command, os.WNOHANG) == (0, 0)
+
+
+@contextmanager
+def ray_start(folder: Path, *words: str, has_raylet: bool) -> Iterator[int]:
+    """A process with the words of ``ray start``, and its raylet where it has one; yields the former's pid."""
+    raylet = folder / "raylet"
+    if not raylet.exists():
+        shutil.copy(shutil.which("sh") or "/bin/sh", raylet)
+    program = "import subprocess, sys; print('up', flush=True); sys.stdin.read()"
+    if has_raylet:
+        start = "subprocess.Popen([sys.argv[-1], '-c', 'echo up; read line', sys.argv[-2] + '/session_1'])"
+        program = f"import subprocess, sys; child = {start}; child.wait()"
+    argv = [sys.executable, "-c", program, "longboat.cluster.host.ray_start", *words, str(folder), str(raylet)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()  # both end with it
+
+
+@pytest.mark.parametrize("words", [[], ["--standby"]], ids=["first", "prepared"])
+def test_ray_is_found_whichever_way_it_was_started(words: list[str], tmp_path: Path) -> None:
+    record = ClusterRecord(
+        role="worker", address="", interface="", gcs_address="", run="", temp_dir=str(tmp_path), token_file=""
+    )
+    taken, waiting = ray_start(tmp_path, *words, has_raylet=True), ray_start(tmp_path, "--standby", has_raylet=False)
+    with taken as starter, waiting:
+        found = ray_here(record)
+        assert found is not None and found.starter == starter
+        assert found.is_whole
+    assert ray_here(record) is None

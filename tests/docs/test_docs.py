@@ -15,7 +15,7 @@ from longboat.cli.shared.error_text import print_error
 from longboat.cli.shared.gateway_notes import LIMITS
 from longboat.core.errors import UserInputError
 from longboat.routing.queue.queue_entry import RejectedReason
-from longboat.spec.files.load import load_fleet
+from longboat.spec.files.load import load_fleet, read_files
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -32,9 +32,11 @@ gateway: {port: 99999}
 """
 
 _FLEET = re.compile(r"^```yaml\n((?:apiVersion|models):.*?)^```", re.MULTILINE | re.DOTALL)
+_FILLED = re.compile(r"\$\{(\w+)")
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _COMMAND = re.compile(r"(?<![\w./:-])longboat((?: [^\s#;&()]+)+)")
 _OPTION = re.compile(r"--?[a-zA-Z][\w-]*")
 _VARIABLE = re.compile(r"\bLONGBOAT_[A-Z_]*[A-Z]\b")
@@ -117,6 +119,12 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pictures_exist_and_say_in_words_what_they_show(page: Path) -> None:
+    pictures = _PICTURE.findall(_FENCE.sub("", page.read_text()))
+    assert not [target for words, target in pictures if not words or not (page.parent / target).is_file()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_stay_inside_the_project(page: Path) -> None:
     links = [link for link in _LINK.findall(page.read_text()) if not re.match(r"[a-z]+:", link)]
     outside = [link for link in links if not (page.parent / link).resolve().is_relative_to(ROOT)]
@@ -161,6 +169,7 @@ def test_each_variable_of_the_code_is_in_the_reference() -> None:
 
 def test_each_variable_that_pages_name_is_in_the_code() -> None:
     code = {file for folder in ("src", "tests", "tools") for file in (ROOT / folder).rglob("*.py")}
+    code |= {*(ROOT / "deploy").rglob("*.sh")}
     known = {name for file in code for name in _VARIABLE.findall(file.read_text())}
     named = {name for page in PAGES for name in _VARIABLE.findall(page.read_text())}
     assert not named - known
@@ -218,4 +227,5 @@ def test_decisions_are_short(page: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if _FLEET.search(page.read_text())], ids=name_of)
 def test_fleet_files_on_pages_are_valid(page: Path) -> None:
     for text in _FLEET.findall(page.read_text()):
-        assert load_fleet(text, name_of(page), folder="/").models
+        variables = dict.fromkeys(_FILLED.findall(text), "")
+        assert read_files([(name_of(page), text)], folder="/", variables=variables).whole().models

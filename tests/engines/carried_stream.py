@@ -59,12 +59,15 @@ def journalled(
     mode: str = "carried",
     seed: int | None = None,
     key: str = KEY,
+    adapter: str = "",
 ) -> Stream:
     """Request a stream with its journal, carrying ``prior`` where it is given."""
     body = json.dumps(document).encode()
     headers = {"authorization": f"Bearer {key}", "x-longboat-journal": "1", "content-type": "application/json"}
     if seed is not None:
         headers["x-longboat-seed"] = str(seed)
+    if adapter:
+        headers["x-longboat-adapter"] = adapter
     if prior is not None:
         head = carried_head(mode, prior)
         headers["x-longboat-carry"] = str(len(head))

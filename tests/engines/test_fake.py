@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from longboat.cluster.host.launch import rank_command
+from longboat.cluster.protocol.model import EngineSettings, ServedModel
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.fake import FakeAdapter
@@ -94,3 +96,11 @@ def test_capacity_is_what_the_server_is_started_with() -> None:
     for plan in (_plan(), _plan(options={"max_num_seqs": 3}), _plan(extra_args=("--max-num-seqs=5",))):
         command = FakeAdapter().command(plan, 0, None, "")
         assert FakeAdapter().capacity(plan) == _parser().parse_args(command.argv[3:]).max_num_seqs
+
+
+def test_variables_of_the_fleet_file_reach_the_process_and_no_argument() -> None:
+    engine = EngineSettings(kind="fake", env={"HF_TOKEN": "a-secret"})
+    command, _ = rank_command(ServedModel(name="tiny", source="builtin:tiny", engine=engine), _plan(), 0)
+    assert command.env["HF_TOKEN"] == "a-secret"
+    assert "a-secret" not in " ".join(command.argv)
+    assert "a-secret" not in repr(engine)

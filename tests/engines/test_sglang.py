@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engines.test_vllm import gang
-from longboat.core.plan import EngineMemory, GangPlan, RankResources
+from longboat.core.plan import AdapterRoom, EngineMemory, GangPlan, RankResources
 from longboat.core.states import Phase
 from longboat.engines.contract import EngineCounters, EngineEnvironment, EngineLoad
 from longboat.engines.sglang.adapter import SglangAdapter
@@ -189,3 +189,20 @@ def test_load_and_counters_are_read_from_the_metrics() -> None:
         generation_tokens=1200,
     )  # fmt: skip
     assert adapter.load("") == EngineLoad()
+
+
+@pytest.mark.parametrize(("environment", "backend"), [(ENVIRONMENT, True), (CUDA, False)])
+def test_room_for_adapters_becomes_flags(environment: EngineEnvironment, backend: bool) -> None:
+    plan = replace(gang(tensor=2, nodes=2), adapters=AdapterRoom(slots=4, held=9, rank=32))
+    words = " ".join(words_of(plan, environment))
+    assert "--enable-lora --max-loras-per-batch 5 --max-loaded-loras 9 --max-lora-rank 32 --lora-target-" in words
+    assert ("--lora-backend torch_native" in words) == backend
+    few = replace(gang(), adapters=AdapterRoom(slots=4, held=4, rank=32))
+    assert "--max-loras-per-batch 5 --max-loaded-loras 5" in " ".join(words_of(few))
+    assert "--enable-lora" not in words_of(gang())
+
+
+@pytest.mark.parametrize("flag", ["--enable-lora", "--lora-paths=a=/b", "--max-lora-rank"])
+def test_flags_of_adapters_are_refused_in_arguments(flag: str) -> None:
+    (problem,) = SglangAdapter().argument_problems((flag,))
+    assert "adapters:" in problem.hint

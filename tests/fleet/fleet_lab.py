@@ -93,7 +93,6 @@ class FleetLab:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.folder,
-            preexec_fn=_take_interrupts,
         )
 
     def write(self, text: str, name: str = "fleet.yaml") -> str:
@@ -160,18 +159,13 @@ class FleetLab:
         """Stop everything of this run folder, whatever state it is in. Not gently: Ray would take up to ten seconds."""
         self.stop_watching()
         if (record := load_record(self.folder)) is not None and record.is_kept:
-            os.kill(record.runner_pid, signal.SIGKILL)
+            os.killpg(record.session or record.runner_pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.cli("node", "stop", timeout_s=60.0)
         for pid in self.processes():
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def _take_interrupts() -> None:
-    """Who runs the tests in the background has SIGINT ignored, and so would what it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _environments() -> Iterator[tuple[int, set[str]]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPResponse
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +40,8 @@ class Load:
     num_streams: int = 0
     others: list[tuple[int, str]] = field(default_factory=list)
     _expected: dict[str, str] = field(default_factory=dict)
+    _under_way: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Client's number → the replica that began its answer, and how many lines came."""
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -64,10 +69,32 @@ class Load:
         body = json.dumps(whole).encode()
         request = urllib.request.Request(f"{self.url}/v1/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
-            lines = [line.decode().strip() for line in answer]
+            lines = list(self._lines(number, answer))
         events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         assert events and events[-1] == "[DONE]", f"no end: {events[-1:]}"
         return _whole_text([json.loads(event) for event in events[:-1]], self.max_tokens)
+
+    def replicas_at_work(self) -> set[str]:
+        """Return the replicas that began the answers that are under way."""
+        return {replica for replica, _ in list(self._under_way.values())}
+
+    def replica_at_work(self, deadline_s: float = 120.0) -> str:
+        """Return the name of a replica that has begun an answer and is far from its end: killed now, it breaks one."""
+        ends_s = time.monotonic() + deadline_s
+        while time.monotonic() < ends_s:
+            for replica, num_lines in list(self._under_way.values()):
+                if 10 < num_lines < self.max_tokens:  # an event is two lines
+                    return replica
+            time.sleep(0.01)
+        raise AssertionError(f"no answer was under way within {deadline_s:.0f} s: {self._under_way}")
+
+    def _lines(self, number: int, answer: HTTPResponse) -> Iterator[str]:
+        """Yield an answer's lines, noted as they come."""
+        replica = answer.headers["x-longboat-replica"] or ""
+        for count, line in enumerate(answer):
+            self._under_way[number] = replica, count
+            yield line.decode().strip()
+        self._under_way.pop(number, None)
 
     def _prompt(self, number: int) -> str:
         return f"row {number} "

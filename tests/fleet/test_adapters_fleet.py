@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,8 @@ models:
     adapters: {slots: 2, entries: [%s]}"""
 
 
+SECRET = "0123456789-a-secret"
+ADMIN = f"admin: [{{name: hand, role: operator, sha256: {hashlib.sha256(SECRET.encode()).hexdigest()}}}]"
 NAMES = ("red", "blue", "green")
 
 
@@ -47,7 +52,7 @@ def file(up: FleetLab, folder: Path, *names: str) -> str:
     for seed, name in enumerate(NAMES):
         write_adapter(folder / name, seed)
     path = Path(up.write(FLEET % ", ".join(str(folder / name) for name in names)))
-    path.write_text(path.read_text().replace("gateway: {", "gateway: {processes: 2, "))
+    path.write_text(path.read_text().replace("gateway: {", f"gateway: {{processes: 2, {ADMIN}, "))
     return str(path)
 
 
@@ -124,3 +129,42 @@ def test_the_file_says_what_is_served_and_replaces_no_replica(up: FleetLab, fold
 def test_mistakes_change_nothing(up: FleetLab, words: tuple[str, ...], told: str) -> None:
     done = up.cli("adapters", *words)
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+def order(up: FleetLab, method: str, path: str, **body: object) -> tuple[int, dict[str, Any]]:
+    url = f"http://127.0.0.1:{up.local_port}/admin/v1/{path}"
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    request = urllib.request.Request(url, json.dumps(body).encode() if body else None, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
+
+
+def test_admin_api_changes_adapters_as_the_command_does(up: FleetLab, folder: Path) -> None:
+    before = replicas(up)
+    status, document = order(up, "POST", "adapters", model="a", source=str(folder / "green"), name="fresh")
+    assert (status, len(document["adapter"]["served_by"])) == (200, 2), document
+    assert len({text(up, "fresh") for _ in range(6)}) == 1
+    assert "fresh" in up.must("adapters", "list")
+    status, error = order(up, "POST", "adapters", model="a", source="/none")
+    assert (status, "there is no folder /none" in error["message"]) == (400, True), error
+    assert order(up, "DELETE", "adapters/none")[0] == 400
+    assert order(up, "DELETE", "adapters/fresh") == (200, {"removed": "fresh"})
+    assert [up.ask("fresh")[0] for _ in range(6)] == [404] * 6
+    assert replicas(up) == before
+
+
+def test_admin_api_changes_numbers_of_replicas_as_the_command_does(up: FleetLab, folder: Path) -> None:
+    before = replicas(up)
+    status, document = order(up, "POST", "models/a/scale", replicas=3)
+    assert (status, document) == (200, {"count": {"model": "a", "replicas": 3, "paused": False}})
+    wait_until("three are ready", lambda: len(up.replicas("a")) == 3 and set(before) < set(replicas(up)))
+    count = up.status()["counts"]["a"]
+    assert (count["wanted"], count["by"]) == (3, "admin API")
+    status, error = order(up, "POST", "models/a/resume")
+    assert (status, error["code"], "a is not paused" in error["message"]) == (400, "bad_count", True)
+    assert order(up, "POST", "models/none/pause")[0] == 400
+    assert order(up, "POST", "models/a/scale", replicas="auto")[0] == 200
+    wait_until("the file's two are left", lambda: len(up.replicas("a")) == 2)

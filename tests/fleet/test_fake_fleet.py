@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import signal
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -46,6 +48,24 @@ def test_status_says_which_rank_runs_where(up: FleetLab) -> None:
     assert len(ranks) == 2
     assert all(os.path.exists(f"/proc/{rank['pid']}") and rank["address"] for rank in ranks)
     assert "ready" in up.must("status")
+
+
+def test_console_shows_the_fleet_as_the_controller_sees_it(up: FleetLab) -> None:
+    address = up.must("console", "--json", timeout_s=60)
+    assert json.loads(address) == {"url": f"http://127.0.0.1:{up.port}/console"}
+    found: dict[str, Any] = {}
+
+    def is_shown() -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{up.port}/console/api/live/fleet", timeout=20) as answer:
+            found.update(json.load(answer)["data"]["view"] or {})
+        return bool(found)
+
+    wait_until("the controller sent its view, once a page asked", is_shown)
+    (node,) = found["nodes"]
+    assert node["alive"] and node["cpus"] and node["gateway"]["problem"] == ""
+    assert sorted(replica["replica"] for replica in found["replicas"]) == sorted(_names(up))
+    assert {rank["node"] for replica in found["replicas"] for rank in replica["ranks"]} == {node["id"]}
+    assert found["counts"]["a"]["wanted"] == 2
 
 
 def test_an_unchanged_file_is_a_no_op(up: FleetLab) -> None:

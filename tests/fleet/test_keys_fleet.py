@@ -119,9 +119,16 @@ def test_status_says_who_may_use_the_models(up: FleetLab) -> None:
     assert gateway["problem"] == ""
 
 
-def test_keys_outlive_their_fleet(up: FleetLab) -> None:
-    key = create(up, "search")
+def test_keys_and_usage_outlive_their_fleet_and_their_machine(up: FleetLab) -> None:
+    """What ``backup`` saved while the fleet ran brings it back in an empty home folder."""
+    key, saved, elsewhere = create(up, "search"), up.folder / "saved.tar.gz", up.folder / "restored"
+    assert "keys/keyed.json" in up.must("backup", str(saved))
+    assert up.cli("restore", str(saved)).returncode == 3, "a node that runs writes to these files"
     up.stop_watching()
     up.must("down")
-    apply(up, 1000)
+    up.env["LONGBOAT_HOME"] = str(up.folder / "another home")
+    assert "new" in up.must("restore", str(saved), "--to", str(elsewhere))
+    up.must("up", str(elsewhere / "keyed.yaml"), "--detach", timeout_s=240)
     assert ask(up, key) == 200
+    days = json.loads(up.must("usage", "--json"))["days"]
+    assert [row["requests"] for row in days if row["tenant"] == "batch"] == [1]

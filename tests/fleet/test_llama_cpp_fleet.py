@@ -80,7 +80,8 @@ def test_streams_of_a_killed_replica_go_on_in_the_other(up: FleetLab) -> None:
     url, more = f"http://127.0.0.1:{up.local_port}", {"ignore_eos": True}
     before = num_resumed(up.local_port)
     with Load(url, "tiny", num_clients=NUM_CLIENTS, max_tokens=200, timeout_s=120.0, more=more) as clients:
-        victim = up.replicas("tiny")[0]
+        known = {replica["replica"]: replica for replica in up.replicas("tiny")}
+        victim = known[clients.replica_at_work()]
         os.kill(victim["ranks"][0]["pid"], signal.SIGKILL)
         wait_until("it is known to be gone", lambda: victim["replica"] not in replica_names(up), 60)
         wait_until("both serve again", lambda: len(up.replicas("tiny")) == 2, 120)

@@ -52,6 +52,18 @@ class TwoHosts:
         host = self.host_of(rank)
         host.run(["sh", "-c", f"kill -KILL $(pgrep -g $(ps -o pgid= {rank['pid']}) -f {name} | tail -1)"])
 
+    def lose_link(self, gang: dict[str, Any]) -> None:
+        """Let all packets between a gang's servers vanish; everything else between the hosts goes on."""
+        rank = gang["ranks"][1]
+        listening = self.host_of(rank).run(["ss", "-tlnpH"]).stdout.splitlines()
+        (place,) = (line.split()[3] for line in listening if f"pid={rank['pid']}," in line)
+        self.lab.lose(int(place.rpartition(":")[2]))
+
+    def reason_of(self, gang: dict[str, Any]) -> str:
+        """What ``status`` says about a gang; empty: nothing, or not any more."""
+        found = (r["detail"] for r in self.fleet.status()["replicas"] if r["replica"] == gang["replica"])
+        return next(found, "")
+
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[TwoHosts]:
@@ -102,8 +114,31 @@ def test_streams_of_gangs_that_lose_processes_go_on_in_others(two: TwoHosts) -> 
             two.kill(gang["ranks"][number], program)
             wait_until(f"the gang without {program} is gone", lambda g=gang: g["replica"] not in names(two), 60)
             took_s = wait_until("two gangs are whole again", lambda: len(two.whole()) == 2, 120)
-            print(f"{program}: whole again after {took_s:.1f} s")
+            print(f"{program}: whole again after {took_s:.1f} s: {phases(two)}")
     assert clients.wrong == []
+
+
+def test_streams_of_a_gang_whose_servers_lost_their_link_go_on_in_the_other(two: TwoHosts) -> None:
+    """No process ends and no connection is reset, and the hosts still hear each other."""
+    url = f"http://127.0.0.1:{two.fleet.local_port}"
+    with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
+        wait_until("streams run", lambda: clients.num_streams >= NUM_CLIENTS)
+        clients.pause_s = PAUSE_S
+        name = clients.replica_at_work()
+        gang = next(gang for gang in two.whole() if gang["replica"] == name)
+        two.lose_link(gang)
+        found_s = wait_until("the link is known to be lost", lambda: "acknowledgement" in two.reason_of(gang), 60)
+        took_s = wait_until("two gangs are whole again", lambda: len(two.whole()) == 2 and name not in names(two), 120)
+        print(f"lost link: known after {found_s:.1f} s, whole again after {found_s + took_s:.1f} s: {phases(two)}")
+        began = clients.num_streams
+        wait_until("more streams run", lambda: clients.num_streams >= began + NUM_CLIENTS)
+    assert clients.wrong == []
+    assert text(two.fleet, "split", "Many rowers") == text(two.fleet, "one", "Many rowers")
+
+
+def phases(two: TwoHosts) -> list[dict[str, float]]:
+    """The seconds that gangs spent in each phase of their start."""
+    return [gang["phase_s"] for gang in two.whole()]
 
 
 def names(two: TwoHosts) -> list[str]:
@@ -121,7 +156,7 @@ def test_a_cut_link_ends_the_gangs_without_a_wrong_answer_and_they_come_back(two
         assert text(two.fleet, "one", "Many rowers")
         two.lab.restore(two.lab.hosts[1])
         took_s = wait_until("the model answers again", lambda: two.fleet.answers("split"), 120)
-        print(f"answers {took_s:.1f} s after the link is back")
+        print(f"answers {took_s:.1f} s after the link is back: {phases(two)}")
         began = clients.num_streams
         wait_until("more streams run", lambda: clients.num_streams >= began + NUM_CLIENTS)
     assert clients.wrong == []

@@ -62,7 +62,16 @@ MISTAKES = {
         "longboat engines install",
     ),
     "an address open to all": ("models: ['builtin:tiny']\ngateway: {host: 0.0.0.0}", "gateway", "auth: none"),
-    "something for later": ("models: [{source: 'builtin:tiny', min_replicas: 1}]", "models[0].min_replicas", "not yet"),
+    "something for later": (
+        "models: [{source: 'builtin:tiny', split: {prefill: 1}}]",
+        "models[0].split.prefill",
+        "not yet",
+    ),
+    "another way to count": (
+        "models: [{source: 'builtin:tiny', min_replicas: 1}]",
+        "models[0].min_replicas",
+        "replicas: {min: 1",
+    ),
     "YAML that is none": ("models: [", "", "line"),
     "another apiVersion": ("apiVersion: longboat/v9\nmodels: ['builtin:tiny']", "apiVersion", "longboat/v1"),
 }

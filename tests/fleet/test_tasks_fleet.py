@@ -1,4 +1,4 @@
-"""Embeddings and ranks on real vLLM, beside each other in a fleet: paths, usage, and a replica that dies under load."""
+"""Models of all tasks on real vLLM, beside each other in a fleet: paths, usage, quotas, and a death under load."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 FLEET = """name: t
 models:
-  - &base {name: e, source: 'builtin:tiny-embed', task: embed, replicas: 2, resources: {cpus: 0.4},
+  - &base {name: e, source: 'builtin:tiny-embed', task: embed, replicas: 2, resources: {cpus: 0.2},
       engine: {environment: %s}}
-  - {<<: *base, name: r, source: 'builtin:tiny-rerank', task: rerank, replicas: 1}"""
+  - {<<: *base, name: r, source: 'builtin:tiny-rerank', task: rerank, replicas: 1}
+  - {<<: *base, name: c, source: 'builtin:tiny-classify', task: classify, replicas: 1}
+  - {<<: *base, name: w, source: 'builtin:tiny', task: reward, replicas: 1}"""
+GATEWAY = "{aliases: [{name: ada, model: e}, {name: judge, model: c}]"
+LIMITED = ", tenants: [{name: anonymous, tokens_per_minute: 60}]"
 TEXTS = [f"text number {number} about ships and oars" for number in range(8)]
 
 
@@ -29,8 +33,15 @@ TEXTS = [f"text number {number} about ships and oars" for number in range(8)]
 def up(lab: FleetLab) -> FleetLab:
     if not PYTHON:
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
-    lab.must("up", lab.write(FLEET % Path(PYTHON).parent.parent), "--detach", timeout_s=800)
+    lab.must("up", file(lab), "--detach", timeout_s=800)
     return lab
+
+
+def file(lab: FleetLab, more: str = "") -> str:
+    """A fleet file with aliases. more: settings of the gateway"""
+    path = Path(lab.write(FLEET % Path(PYTHON).parent.parent))
+    path.write_text(path.read_text().replace("gateway: {", f"gateway: {GATEWAY}{more}, "))
+    return str(path)
 
 
 def post(up: FleetLab, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -69,6 +80,35 @@ def test_a_path_of_another_task_is_refused_before_an_engine_is_asked(up: FleetLa
     status, answer = post(up, "/v1/embeddings", {"model": "r", "input": "Hello"})
     assert status == 404
     assert "Models that have /v1/embeddings: e." in answer["error"]["message"]
+
+
+def test_texts_are_classified_and_rewarded(up: FleetLab) -> None:
+    for model in ("c", "judge"):
+        status, found = post(up, "/classify", {"model": model, "input": TEXTS[:2]})
+        assert status == 200, found
+        assert [len(one["probs"]) for one in found["data"]] == [3, 3]
+        assert all(abs(sum(one["probs"]) - 1) < 1e-3 for one in found["data"])
+    status, found = post(up, "/pooling", {"model": "w", "input": TEXTS[0]})
+    assert status == 200, found
+    assert len(found["data"]) == 1
+    assert found["data"][0]["data"]
+
+
+@pytest.mark.parametrize("model", ["e", "ada"])
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}),
+        ("/classify", {"input": "Hello"}),
+    ],
+)
+def test_an_alias_is_refused_as_its_model_is(up: FleetLab, model: str, path: str, asked: dict[str, Any]) -> None:
+    status, answer = post(up, path, {"model": model, **asked})
+    assert status == 404, answer
+    assert "makes embeddings" in answer["error"]["message"]
+    assert len(vector(up, TEXTS[0])) == 64
 
 
 def test_prompt_tokens_are_counted(up: FleetLab) -> None:
@@ -137,3 +177,21 @@ def is_replaced(up: FleetLab, victim: int) -> bool:
 def close(one: list[float], other: list[float]) -> bool:
     """Whether both are one vector: sums differ in their last bits with the requests that are computed together."""
     return max(abs(a - b) for a, b in zip(one, other, strict=True)) < 1e-4
+
+
+def test_tokens_of_all_tasks_count_for_the_quota(up: FleetLab) -> None:
+    """It comes last: the limit stays."""
+    up.must("up", file(up, LIMITED), "--detach")
+    bodies = [
+        ("/v1/embeddings", {"model": "ada", "input": TEXTS[0]}),
+        ("/rerank", {"model": "r", "query": "oars", "documents": TEXTS[:2]}),
+        ("/classify", {"model": "c", "input": TEXTS[0]}),
+        ("/pooling", {"model": "w", "input": TEXTS[0]}),
+    ]
+
+    def found() -> dict[str, int]:
+        return {path: post(up, path, body)[0] for path, body in bodies for _ in range(6)}
+
+    wait_until("each path is refused", lambda: set(found().values()) == {429})
+    rows = json.loads(up.must("usage", "--json"))["days"]
+    assert {row["model"] for row in rows if row["prompt_tokens"]} == {"e", "r", "c", "w"}

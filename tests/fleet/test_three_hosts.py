@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.fleet_lab import COMMAND, FleetLab, fleet_at, wait_until
-from fleet.load import Load
+from fleet.load import Load, num_resumed
 from netlab.lab import Lab, why_unavailable
 
 AWAY_S = float(os.environ.get("LONGBOAT_TEST_HEAD_AWAY_S", "75"))
@@ -135,9 +135,11 @@ def test_a_node_that_is_drained_hands_over_what_it_has(apart: HeadApart) -> None
     address = apart.head.replicas()[0]["ranks"][0]["address"]
     leaving = next(host for host in apart.lab.hosts if host.address == address)
     staying = next(worker for worker in apart.workers if str(leaving.folder) not in str(worker.folder))
-    with Load(f"http://127.0.0.1:{staying.local_port}", "a", num_clients=2) as load:
-        assert "is drained" in apart.head.must("drain", "node", leaving.name, timeout_s=300)
+    before = num_resumed(staying.local_port)
+    with Load(f"http://127.0.0.1:{staying.local_port}", "a", num_clients=4, max_tokens=300, apart_s=1.5) as load:
+        assert "is drained" in apart.head.must("drain", "node", leaving.name, "--move", timeout_s=300)
     assert not load.wrong
+    assert num_resumed(staying.local_port) > before, "streams moved before they ended"
     assert {r["ranks"][0]["address"] for r in apart.head.replicas()} == {address_of(staying, apart)}
     assert apart.head.cli("drain", "node", apart.lab.hosts[0].name).returncode == 2
     assert apart.head.cli("drain", "node", leaving.name, "--undo").returncode == 2

@@ -115,7 +115,7 @@ class RawClient:
         return await self.response()
 
     async def get(self, path: str, headers: str = "") -> Response:
-        self.send(f"GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n".encode())
+        self.send(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{headers}\r\n".encode())
         return await self.response()
 
     async def head(self) -> tuple[int, dict[str, str]]:

@@ -8,7 +8,9 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ("ChunkPath", "Histogram", "TokenLog", "head_of", "numbered", "whole_chunks")
+from longboat.gateway.native.leaf_work import counts_at
+
+__all__ = ("ChunkPath", "Histogram", "TokenLog", "head_of", "numbered", "take_usage", "whole_chunks")
 
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 _ID = re.compile(rb"id: ([0-9]{1,9})\n")
@@ -46,6 +48,25 @@ def whole_chunks(data: bytes, at: int, /) -> tuple[bytes, bool] | None:
             return None
         pieces.append(data[begin : at - 2])
     return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), False
+
+
+def take_usage(block: bytes, /) -> tuple[bytes, int | None, int | None, int | None] | None:
+    """See ``longboat.gateway.native.leaf_work``. What the event tells is read by ``counts_at``, which has tests too."""
+    at = block.rfind(b'"usage":{')
+    start = block.rfind(b"\n\n", 0, max(at, 0)) + 2
+    start = 0 if start < 2 else start
+    if at < 0 or not block.startswith(b"data: {", start):
+        return None
+    found = counts_at(block, start + 6)
+    if found is None:
+        return None
+    end, num_choices, *counts = found
+    if num_choices or block[end : end + 2] != b"\n\n":
+        return None
+    if block.find(b'"usage"', 0, start) >= 0 or block.find(b'"usage"', end) >= 0:
+        return None
+    prompt, completion, cached = counts
+    return block[:start] + block[end + 2 :], prompt, completion, cached
 
 
 class Histogram:

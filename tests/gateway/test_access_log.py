@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_recent import record
 
-from longboat.gateway.records.access_log import AccessLog, RotatingFile, access_record
+from longboat.gateway.records.access_log import AccessLog, RotatingFile, access_line
 from longboat.gateway.records.recent import Attempt
 
 WRITER = """
@@ -145,12 +145,12 @@ def test_disk_that_hangs_holds_up_no_caller_and_costs_bounded_memory() -> None:
 
 def test_line_of_a_request_has_its_facts() -> None:
     attempts = (Attempt("r0", 0.1, "refused", 0.2), Attempt("r1", 0.2))
-    line = access_record(record(attempts=attempts, queued_s=0.0, granted_s=0.1, code="engine_lost"))
+    line = json.loads(access_line(record(attempts=attempts, queued_s=0.0, granted_s=0.1, code="engine_lost")))
     assert (line["id"], line["tenant"], line["replica"], line["retries"]) == ("req-1", "a", "r1", 1)
     assert (line["prompt_tokens"], line["completion_tokens"], line["queue_ms"]) == (7, 9, 100.0)
     assert (line["time"], line["total_ms"], line["ttft_ms"]) == (1002.0, 2000.0, 250.0)
     assert line["error"] == "engine_lost"
-    assert "error" not in access_record(record())
+    assert "error" not in json.loads(access_line(record()))
 
 
 def _count_lines(reader: int) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,10 +14,13 @@ from test_recent import record
 
 from longboat.core.errors import ClusterError
 from longboat.core.policy import AdapterRights, AdminCredential, Policy, TenantPolicy
+from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.admin.admin_api import AdminAnswer, answer, is_admin_path
 from longboat.gateway.admin.node_query import MetricsQuery, NodeQuery, UsageQuery
+from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.responses import Refusal
-from longboat.gateway.limits.keys import KeyRing, new_admin_key, new_key
+from longboat.gateway.limits.keys import new_admin_key, new_key
+from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
 
@@ -40,7 +48,9 @@ class FakeNode:
                 return Metrics().snapshot()
             case UsageQuery():
                 days = [{"day": "2026-01-02", "tenant": tenant, "model": "m", "requests": 1} for tenant in "ab"]
-                return {"days": days, "missing": []}
+                limits = [{"tenant": name, "kind": "tokens_per_day", "limit": 9} for name in "ab"]
+                outside = {"model": "x", "kind": "requests_per_day", "limit": 5}
+                return {"days": days, "limits": [*limits, outside], "missing": []}
         return {**query.local(self), "missing": self.missing}
 
     async def report(self) -> dict[str, Any]:
@@ -53,12 +63,6 @@ class FakeNode:
 
     async def undrain(self) -> None:
         self.draining = False
-
-
-class Live:
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.keys = KeyRing(policy)
 
 
 class Served(NamedTuple):
@@ -81,18 +85,27 @@ class State:
         tenants = tuple(TenantPolicy(name=name) for name in KEYS)
         keys = tuple(entry for _, entry in KEYS.values())
         adapters = (AdapterRights(name="legal", model="m", tenants=("a",)), AdapterRights(name="new", model="m"))
-        self.live = Live(Policy(auth=auth, tenants=tenants, keys=keys, admins=admins, adapters=adapters))
+        self.live = LivePolicy(Policy(auth=auth, tenants=tenants, keys=keys, admins=admins, adapters=adapters), ())
         self.node = FakeNode()
+        self.config = GatewayConfig(port=0, control_socket="", control_token="t")
 
 
 async def ask(
-    state: State, path: str, key: str = "", *, method: str = "GET", query: str = "", peer: str = REMOTE, **headers: str
+    state: State,
+    path: str,
+    key: str = "",
+    *,
+    method: str = "GET",
+    query: str = "",
+    peer: str = REMOTE,
+    body: bytes = b"",
+    **headers: str,
 ) -> tuple[int, Any]:
     """Status, and the document or the code of the error."""
     noted = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
     if key:
         noted[b"authorization"] = f"Bearer {key}".encode()
-    given = await answer(state, method, path, query, noted, peer)
+    given = await answer(state, method, path, query, noted, peer, body)
     if isinstance(given, Refusal):
         assert given.message.endswith(".") and given.encode(request_id="r", close=False).startswith(b"HTTP/1.1 ")
         return given.status, given.code
@@ -106,6 +119,7 @@ READ = [
     "/admin/v1/requests",
     "/admin/v1/requests/req-a",
     "/admin/v1/usage",
+    "/admin/v1/prometheus-targets",
     "/metrics",
 ]
 STEER = ["/admin/v1/drain", "/admin/v1/undrain"]
@@ -134,6 +148,143 @@ async def test_adapters_are_listed_with_their_replicas_by_revision() -> None:
     assert legal == {"name": "legal", "model": "m", "tenants": ("a",), "served_by": {"v1": ["r1"], "v2": ["r2"]}}
     assert (new["name"], new["served_by"]) == ("new", {})
     assert await ask(State(), "/admin/v1/adapters", KEYS["a"][0]) == (403, "not_allowed")
+
+
+ADD = b'{"model": "m", "source": "/adapters/x"}'
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[tuple[State, list[Any]]]:
+    """A state whose daemon answers by the name in the order, and the orders that it got."""
+    orders: list[Any] = []
+    replies = {"x": {"value": {"adapter": {"name": "x"}}}, "legal": {"value": {"adapter": None}}}
+    replies["late"] = {"value": {"status": 504, "error": "not confirmed in time", "hint": ""}}
+    replies["busy"] = {"value": {"status": 409, "error": "another change runs", "hint": "ask again"}}
+    replies["m"] = {"value": {"count": {"model": "m", "replicas": 3, "paused": False}}}
+    wrong = {"value": {"status": 400, "error": "there is no folder /adapters/y", "hint": "put it there"}}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = json.loads(await reader.readline())
+        assert question["ask"] == "change_fleet"
+        (order,) = question["args"]
+        orders.append(order)
+        if order.get("remove") == "lost":  # the daemon ends before it answers
+            return writer.close()
+        if "count" in order:
+            name = order["count"]["model"]
+        else:
+            name = order["add"]["source"].rpartition("/")[2] if "add" in order else order["remove"]
+        writer.write(json.dumps(replies.get(name, wrong)).encode())
+        await writer.drain()
+        writer.close()
+
+    state = State()
+    state.config = state.config.replaced(daemon_socket=str(tmp_path / "d.sock"))
+    async with await asyncio.start_unix_server(serve, tmp_path / "d.sock"):
+        yield state, orders
+
+
+async def test_operator_adds_and_removes_adapters(daemon: tuple[State, list[Any]]) -> None:
+    state, orders = daemon
+    found = await ask(state, "/admin/v1/adapters", OPERATOR, method="POST", body=ADD, query="timeout_s=7")
+    assert found == (200, {"adapter": {"name": "x"}})
+    assert await ask(state, "/admin/v1/adapters/legal", OPERATOR, method="DELETE") == (200, {"removed": "legal"})
+    added = {"model": "m", "source": "/adapters/x", "name": "", "tenants": None}
+    assert orders == [{"add": added, "timeout_s": 7}, {"remove": "legal", "timeout_s": 60}]
+
+
+async def test_what_the_fleet_refuses_comes_back_with_its_hint(daemon: tuple[State, list[Any]]) -> None:
+    state, _ = daemon
+    noted = {b"authorization": f"Bearer {OPERATOR}".encode()}
+    body = ADD.replace(b"/x", b"/y")
+    refusal = await answer(state, "POST", "/admin/v1/adapters", "", noted, REMOTE, body)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.status, refusal.code) == (400, "bad_adapter")
+    assert refusal.message == "there is no folder /adapters/y. Hint: put it there."
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code", "words"),
+    [
+        ("busy", 409, "another_change", "another change runs. Hint: ask again."),
+        ("lost", 504, "change_not_confirmed", "This node's daemon did not confirm the change (DecodeError)"),
+        ("late", 504, "change_not_confirmed", "not confirmed in time. Hint: it may still be carried out: GET "),
+    ],
+)
+async def test_client_learns_whether_its_change_may_still_be_carried_out(
+    daemon: tuple[State, list[Any]], name: str, status: int, code: str, words: str
+) -> None:
+    state, _ = daemon
+    noted = {b"authorization": f"Bearer {OPERATOR}".encode()}
+    refusal = await answer(state, "DELETE", f"/admin/v1/adapters/{name}", "", noted, REMOTE, b"")
+    assert isinstance(refusal, Refusal)
+    assert (refusal.status, refusal.code) == (status, code)
+    assert refusal.message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "told"),
+    [
+        ("POST", "adapters", b"{", (400, "bad_adapter")),
+        ("POST", "adapters", b'{"model": "m"}', (400, "bad_adapter")),
+        ("POST", "adapters", b'{"model": "m", "source": "/a", "rank": 8}', (400, "bad_adapter")),
+        ("POST", "adapters?timeout_s=900", ADD, (400, "bad_query")),
+        ("POST", "adapters/x", ADD, (405, "method_not_allowed")),
+        ("GET", "adapters/x", b"", (405, "method_not_allowed")),
+        ("DELETE", "adapters", b"", (405, "method_not_allowed")),
+    ],
+)
+async def test_wrong_changes_of_adapters_reach_no_daemon(
+    daemon: tuple[State, list[Any]], method: str, path: str, body: bytes, told: tuple[int, str]
+) -> None:
+    state, orders = daemon
+    name, _, query = path.partition("?")
+    assert await ask(state, f"/admin/v1/{name}", OPERATOR, method=method, body=body, query=query) == told
+    assert not orders
+
+
+@pytest.mark.parametrize("key", [VIEWER, KEYS["a"][0]], ids=["viewer", "tenant"])
+async def test_only_operators_change_adapters(daemon: tuple[State, list[Any]], key: str) -> None:
+    state, orders = daemon
+    for method, path in (("POST", "/admin/v1/adapters"), ("DELETE", "/admin/v1/adapters/legal")):
+        assert await ask(state, path, key, method=method, body=ADD) == (403, "not_allowed")
+    assert not orders
+
+
+async def test_gateway_without_a_daemon_changes_no_adapters(tmp_path: Path) -> None:
+    state = State()
+    assert await ask(state, "/admin/v1/adapters", OPERATOR, method="POST", body=ADD) == (409, "no_fleet")
+    state.config = state.config.replaced(daemon_socket=str(tmp_path / "none"))
+    assert await ask(state, "/admin/v1/adapters", OPERATOR, method="POST", body=ADD) == (503, "daemon_away")
+
+
+async def test_operator_changes_numbers_of_replicas(daemon: tuple[State, list[Any]]) -> None:
+    state, orders = daemon
+    told = {"count": {"model": "m", "replicas": 3, "paused": False}}
+    path = "/admin/v1/models/m/"
+    assert await ask(state, path + "scale", OPERATOR, method="POST", body=b'{"replicas": 3}') == (200, told)
+    for verb, body in (("scale", b'{"replicas": "auto"}'), ("pause", b""), ("resume", b"{}")):
+        assert (await ask(state, path + verb, OPERATOR, method="POST", body=body))[0] == 200
+    counts = [(order["count"]["verb"], order["count"]["replicas"], order["count"]["by"]) for order in orders]
+    assert counts == [
+        (verb, n, "admin API") for verb, n in (("scale", 3), ("scale", None), ("pause", None), ("resume", None))
+    ]
+    found = await ask(state, "/admin/v1/models/org%2Fother/pause", OPERATOR, method="POST")
+    assert (found, orders[-1]["count"]["model"]) == ((400, "bad_count"), "org/other")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b'{"replicas": 0}', b'{"replicas": "two"}', b'{"replicas": 1.5}', b"\xff"]
+)
+async def test_numbers_that_cannot_be_reach_no_daemon(daemon: tuple[State, list[Any]], body: bytes) -> None:
+    state, orders = daemon
+    path = "/admin/v1/models/m/scale"
+    assert await ask(state, path, OPERATOR, method="POST", body=body) == (400, "bad_count")
+    assert await ask(state, path, OPERATOR) == (405, "method_not_allowed")
+    for key in (VIEWER, KEYS["a"][0]):
+        assert await ask(state, path, key, method="POST", body=b'{"replicas": 2}') == (403, "not_allowed")
+    assert not orders
+    assert await ask(State(), path, OPERATOR, method="POST", body=b'{"replicas": 2}') == (409, "no_fleet")
 
 
 @pytest.mark.parametrize("path", STEER)
@@ -184,6 +335,9 @@ async def test_tenant_reads_its_own_requests_only() -> None:
 async def test_tenant_reads_its_own_usage_only() -> None:
     status, document = await ask(State(), "/admin/v1/usage", KEYS["b"][0])
     assert status == 200 and [row["tenant"] for row in document["days"]] == ["b"]
+    assert document["limits"] == [{"tenant": "b", "kind": "tokens_per_day", "limit": 9, "used": 0, "left": 9}]
+    _, whole = await ask(State(), "/admin/v1/usage", VIEWER)
+    assert [limit["limit"] for limit in whole["limits"]] == [9, 9, 5]
 
 
 @pytest.mark.parametrize("path", ["/admin/v1/state", "/metrics"])
@@ -210,6 +364,20 @@ async def test_keyless_gateway_is_read_from_its_own_machine(peer: str) -> None:
 async def test_keyless_gateway_shows_others_its_metrics_only(peer: str) -> None:
     state = State(auth="none", admins=())
     assert [(await ask(state, path, peer=peer))[0] for path in READ] == [401] * (len(READ) - 1) + [200]
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:8000", "10.0.0.5:80", socket.gethostname()])
+async def test_own_machine_may_ask_by_address_or_by_its_own_name(host: str) -> None:
+    state = State(auth="none", admins=())
+    assert [(await ask(state, path, peer=LOCAL, host=host))[0] for path in READ] == [200] * len(READ)
+    assert (await ask(State(), "/metrics", peer=LOCAL, host=host))[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "[", "[::1", "127.0.0.1.evil.example", "a:b:c"])
+async def test_name_that_was_pointed_at_this_machine_opens_nothing(host: str) -> None:
+    state = State(auth="none", admins=())
+    assert [(await ask(state, path, peer=LOCAL, host=host))[0] for path in READ] == [401] * (len(READ) - 1) + [200]
+    assert (await ask(State(), "/metrics", peer=LOCAL, host=host))[0] == 401
 
 
 async def test_any_key_does_where_nobody_has_keys() -> None:
@@ -276,3 +444,79 @@ async def test_parent_that_does_not_answer_is_503() -> None:
     state = State()
     state.node.gone = True
     assert await ask(state, "/admin/v1/drain", OPERATOR, method="POST") == (503, "gateway_parent")
+
+
+TARGETS = "/admin/v1/prometheus-targets"
+
+
+class Tabled(Table):
+    """A table with two engines, as the controller pushed it."""
+
+    table = EndpointTable(
+        version=1,
+        models=("m",),
+        endpoints=(
+            Endpoint(model="m", replica="r2", generation=1, url="http://10.0.0.6:9001", api_key="secret"),
+            Endpoint(model="m", replica="r1", generation=1, url="http://10.0.0.5:9001", api_key="secret"),
+        ),
+    )
+
+
+async def test_prometheus_gets_the_engines_without_their_keys() -> None:
+    state = State()
+    state.table = Tabled()
+    status, body = await ask(state, TARGETS, VIEWER, query="of=engines")
+    assert (status, b"secret" in body) == (200, False)
+    labels = {"__scheme__": "http", "__metrics_path__": "/metrics", "model": "m"}
+    assert json.loads(body) == [
+        {"targets": ["10.0.0.5:9001"], "labels": {**labels, "replica": "r1"}},
+        {"targets": ["10.0.0.6:9001"], "labels": {**labels, "replica": "r2"}},
+    ]
+
+
+async def test_prometheus_gets_the_gateways_of_all_nodes(tmp_path: Path) -> None:
+    rows = [
+        {"node_id": "b", "hostname": "two", "url": "https://10.0.0.6:8000"},
+        {"node_id": "a", "hostname": "one", "url": "http://10.0.0.5:8000"},
+        {"node_id": "c", "hostname": "three", "url": ""},
+    ]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert json.loads(await reader.readline()) == {"ask": "gateways", "args": []}
+        writer.write(json.dumps({"value": rows} if rows else {"error": "away", "hint": ""}).encode())
+        await writer.drain()
+        writer.close()
+
+    state = State()
+    state.config = state.config.replaced(daemon_socket=str(tmp_path / "d.sock"), fleet="f")
+    assert await ask(state, TARGETS, VIEWER) == (503, "fleet_away")
+    async with await asyncio.start_unix_server(serve, tmp_path / "d.sock"):
+        status, body = await ask(state, TARGETS, VIEWER)
+        groups = json.loads(body)
+        rows.clear()
+        away = await ask(state, TARGETS, VIEWER)
+    assert status == 200
+    assert [(group["targets"], group["labels"]["hostname"]) for group in groups] == [
+        (["10.0.0.5:8000"], "one"),
+        (["10.0.0.6:8000"], "two"),
+    ]
+    assert [group["labels"]["__scheme__"] for group in groups] == ["http", "https"]
+    assert away == (503, "fleet_away")
+
+
+async def test_gateway_by_itself_lists_itself() -> None:
+    status, body = await ask(State(), TARGETS, VIEWER, host="gate.example:8000")
+    labels = {"__scheme__": "http", "__metrics_path__": "/metrics"}
+    assert (status, json.loads(body)) == (200, [{"targets": ["gate.example:8000"], "labels": labels}])
+    assert await ask(State(), TARGETS, VIEWER, query="of=cats") == (400, "bad_query")
+
+
+@pytest.mark.parametrize("host", ["h:abc", "h:70000", "[::1"], ids=["port", "large", "bracket"])
+async def test_address_that_is_no_target_is_refused(host: str) -> None:
+    assert await ask(State(), TARGETS, VIEWER, host=host) == (400, "bad_query")
+
+
+async def test_targets_are_for_admins(tmp_path: Path) -> None:
+    assert await ask(State(), TARGETS) == (401, "admin_key_required")
+    assert await ask(State(), TARGETS, KEYS["a"][0]) == (403, "not_allowed")
+    assert await ask(State(), TARGETS, VIEWER, method="POST") == (405, "method_not_allowed")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 from gateway_lab import API_KEY, endpoint, eventually, table
 
+from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.upstreams.upstream import Upstream
-from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.line_server import door_socket
+from longboat.heartbeat.relay import Relay
+from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import decode_beat, door_word, encode_beat
 from longboat.routing.health.liveness import Beat, Life, RankBeat
 
@@ -48,7 +53,7 @@ async def gang() -> Any:
 
 async def heard(gang: Gang) -> None:
     """A listener was welcomed."""
-    await eventually(lambda: gang.door._listeners, "the gateway listens")
+    await eventually(lambda: gang.door.num_clients, "the gateway listens")
 
 
 async def live(make_gateway: Any, make_upstream: Any, gang: Gang) -> tuple[Any, Upstream]:
@@ -79,6 +84,70 @@ async def test_a_gang_that_works_again_is_used_again(gang: Gang, make_gateway: A
     gang.lives[0] = Life.RUNS
     await eventually(lambda: upstream.ready, "it is found")
     assert not upstream.lost
+
+
+class RelayedGang(Gang):
+    """A gang that the relay of its node hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relay = Relay("127.0.0.1")
+
+    def made(self, engine: Any, *, is_relayed: bool = True) -> Endpoint:
+        return dataclasses.replace(endpoint(engine, beats=self.address), relay=self.relay.address if is_relayed else "")
+
+    def table(self, engine: Any, version: int, *, is_relayed: bool = True) -> EndpointTable:
+        relays = {self.relay.address: self.relay.key} if is_relayed else {}
+        return dataclasses.replace(table(self.made(engine, is_relayed=is_relayed), version=version), relays=relays)
+
+
+@pytest.fixture
+async def relayed_gang() -> Any:
+    made = RelayedGang()
+    await made.door.open()
+    await made.relay.open()
+    yield made
+    made.relay.close()
+    made.door.close()
+
+
+async def test_a_relayed_endpoint_that_a_stream_found_silent_comes_back(
+    relayed_gang: RelayedGang, make_gateway: Any, make_upstream: Any
+) -> None:
+    engine = await make_upstream()
+    made = relayed_gang.made(engine)
+    relayed_gang.relay.watch({made.key: made})
+    gateway = await make_gateway(endpoints=[made])
+    gateway.state.offer_table("e", relayed_gang.table(engine, 2))
+    await eventually(lambda: relayed_gang.relay.num_clients, "the gateway hears the relay")
+    await asyncio.sleep(0.5)  # the relay's first line is news, which would bring the endpoint back
+    (upstream,) = gateway.state.table.upstreams()
+    upstream.mark_down("it sent nothing", "silent")
+    await eventually(lambda: upstream.ready, "it is found")
+
+
+@pytest.mark.parametrize("is_relayed", [True, False])
+async def test_a_lost_endpoint_stays_lost_until_its_next_listener_hears_it(
+    is_relayed: bool, relayed_gang: RelayedGang, make_gateway: Any, make_upstream: Any
+) -> None:
+    engine, gang = await make_upstream(), relayed_gang
+    gang.relay.watch({gang.made(engine).key: gang.made(engine)})
+    gateway = await make_gateway(endpoints=[gang.made(engine)])
+    gateway.state.offer_table("e", gang.table(engine, 2))
+    (upstream,) = gateway.state.table.upstreams()
+    await eventually(lambda: gang.relay.num_clients, "the gateway hears the relay")
+    gang.lives[0] = Life.ENDED
+    await eventually(lambda: upstream.lost, "it is lost")
+    gang.door.close()
+    gang.relay.close()
+    gang.relay = Relay("127.0.0.1")  # as after the restart of its node's daemon
+    gateway.state.offer_table("e", gang.table(engine, 3, is_relayed=is_relayed))
+    await gang.relay.open()
+    gang.relay.watch({gang.made(engine).key: gang.made(engine)})
+    if is_relayed:
+        await eventually(lambda: gang.relay.num_clients, "the gateway hears the new relay")
+    await asyncio.sleep(0.5)
+    assert upstream.lost and not upstream.ready
 
 
 async def test_a_new_table_does_not_bring_a_lost_endpoint_back(
@@ -112,7 +181,8 @@ async def test_an_endpoint_whose_door_is_no_address_is_served(make_gateway: Any,
 
 def test_a_beat_comes_out_as_it_went_in() -> None:
     rank = RankBeat(node_rank=3, life=Life.STOPPED, cpu_s=12.5, silent_s=0.25, unreached_s=1.5)
-    for beat in (Beat(ranks=(rank,), steps=7, num_running=0), Beat(ranks=())):
+    cut = RankBeat(node_rank=4, life=Life.RUNS, unacked_s=2.5, unacked_by="10.0.0.2")
+    for beat in (Beat(ranks=(rank,), steps=7, num_running=0), Beat(ranks=(rank, cut)), Beat(ranks=())):
         assert decode_beat(encode_beat(beat)) == beat
 
 

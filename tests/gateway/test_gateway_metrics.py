@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from longboat.gateway.records.host_gauges import host_gauges
 from longboat.gateway.records.metrics import (
     ITL_BOUNDS_S,
     OTHER,
@@ -126,7 +127,7 @@ def test_series_are_bounded_however_many_names_come() -> None:
         for tenant in range(300):
             finished(metrics.series(f"m{model}", f"t{tenant}"))
     snapshot = metrics.snapshot()
-    assert len(snapshot["series"]) <= 2201
+    assert len(snapshot["series"]) <= 2000 + 300
     assert sum(item["outcomes"]["ok"] for item in snapshot["series"]) == 90_000
 
 
@@ -231,7 +232,29 @@ def test_reference_has_each_metric_and_each_outcome() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     metrics = Metrics()
     finished(metrics.series("m", "a"))
-    types = re.findall(r"^# TYPE longboat_gateway_(\w+) (\w+)$", render(metrics.snapshot()).decode(), re.MULTILINE)
+    types = re.findall(
+        r"^# TYPE longboat_(?:gateway|scaling|planner|node)_(\w+) (\w+)$", render(metrics.snapshot()).decode(), re.M
+    )
     assert types == [(name, kind) for name, kind in types if f"| `{name}` | {kind} |" in page]
     assert len(types) == len(re.findall(r"\| (?:counter|gauge|histogram) \|", page))
     assert all(f"| `{outcome}` |" in page for outcome in OUTCOMES)
+
+
+def test_node_gauges_come_from_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:       2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n")
+    gauges = host_gauges(str(tmp_path), tmp_path)
+    assert (gauges["memory_bytes"], gauges["memory_available_bytes"]) == (2048 * 1024, 1024 * 1024)
+    assert 0 < gauges["disk_available_bytes"] <= gauges["disk_bytes"]
+    text = render({**Metrics().snapshot(), "node": gauges}).decode()
+    assert f"longboat_node_memory_bytes {2048 * 1024}.0\n" in text
+
+
+def test_a_machine_that_tells_nothing_leaves_gauges_out(tmp_path: Path) -> None:
+    assert set(host_gauges(None, tmp_path)) == {"load1", "cpus"}
+
+
+def test_predicted_and_measured_figures_of_models_are_shown() -> None:
+    scaling = {"m": {"predicted_itl_s": 0.02, "itl_s": 0.025}}
+    text = render({**Metrics().snapshot(), "scaling": scaling}).decode()
+    assert 'longboat_planner_predicted_inter_token_latency_seconds{model="m"} 0.02\n' in text
+    assert 'longboat_planner_measured_inter_token_latency_seconds{model="m"} 0.025\n' in text

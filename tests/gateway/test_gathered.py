@@ -12,6 +12,7 @@ from test_recent import record
 
 from longboat.clock import WALL
 from longboat.core.errors import ClusterError
+from longboat.core.policy import Policy
 from longboat.gateway.admin.node_aggregate import NodeAggregate
 from longboat.gateway.admin.node_query import (
     MetricsQuery,
@@ -53,7 +54,8 @@ class FakeWorker(LocalAnswers):
             ),
             owners=SimpleNamespace(find={}.get),
             usage=SimpleNamespace(report=lambda days, now_s: self.rows),
-            table=SimpleNamespace(upstreams=list),
+            live=SimpleNamespace(policy=Policy()),
+            table=SimpleNamespace(upstreams=list, table=None),
             connections=set(),
             held_bytes=0,
         )

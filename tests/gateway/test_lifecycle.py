@@ -23,6 +23,7 @@ from longboat.gateway.exchange.life import (
     LEFT,
     NOTHING,
     OFFER,
+    PREEMPTED,
     RELAY,
     START,
     STREAM,
@@ -41,9 +42,11 @@ from longboat.gateway.exchange.life import (
     Lost,
     NoRoom,
     Park,
+    Pause,
     Phase,
     Refuse,
     Send,
+    Sleep,
     Terms,
     begin,
 )  # fmt: skip
@@ -61,6 +64,7 @@ NOW_S = 1000.0
 class Engine:
     key: str
     ready: bool = True
+    drains: bool = False
     suspect: bool = False
     outstanding: int = 0
     capacity: int | None = None
@@ -84,6 +88,10 @@ class Fleet:
     poison: bool = False
     ready_at_s: float = NOW_S
     turn: int = -1
+    sleep: Sleep | None = None
+
+    def sleep_of(self, model: str) -> Sleep | None:
+        return self.sleep
 
     def endpoints(self, model: str) -> tuple[Engine, ...] | None:
         return self.pools.get(model)
@@ -171,6 +179,58 @@ def test_request_that_costs_no_work_needs_no_slot() -> None:
 
 
 # the rules, in their order
+
+
+def preempted() -> Walk:
+    walk = Walk().streaming()
+    paused = walk.lost(PREEMPTED, has=Has.BEGINNING, revision="one")
+    assert isinstance(paused, Pause)
+    return walk
+
+
+def test_stream_whose_slot_another_gets_waits_for_a_slot_and_goes_on_at_any_engine() -> None:
+    walk = preempted()
+    assert (walk.life.phase, walk.life.has_slot) == (Phase.QUEUED, False)
+    assert walk.go(TICK, after_s=10_000.0) is NOTHING
+    assert walk.go(GRANTED) is ASK_TURN
+    assert engine_of(walk.go(TURN)) in ("a", "b")
+    assert walk.go(Head(200, fits=True), CONTENT) is STREAM
+
+
+def test_paused_stream_whose_revision_leaves_ends_at_its_last_replica() -> None:
+    walk = preempted()
+    walk.fleet.pools = {"m": (Engine("a", ready=False, drains=True), Engine("c", revision="two"))}
+    assert engine_of(walk.go(TICK)) == "a"
+
+
+def test_paused_stream_keeps_its_place_in_the_queue_while_its_engine_is_lost() -> None:
+    walk = preempted()
+    walk.fleet.pools = {"m": (Engine("a", ready=False), Engine("c", revision="two"))}
+    assert walk.go(TICK, after_s=60.0) is NOTHING and walk.life.phase is Phase.QUEUED
+    walk.fleet.pools = {"m": (Engine("a"),)}
+    assert walk.go(TICK) is NOTHING
+    assert walk.go(GRANTED) is ASK_TURN and engine_of(walk.go(TURN)) == "a"
+
+
+def test_paused_stream_ends_at_the_replica_that_leaves_though_a_lost_one_may_come_back() -> None:
+    walk = preempted()
+    walk.fleet.pools = {"m": (Engine("a", ready=False), Engine("b", ready=False, drains=True))}
+    assert engine_of(walk.go(TICK)) == "b"
+
+
+def test_paused_stream_without_a_replica_of_its_revision_waits_for_one_and_then_for_a_slot() -> None:
+    walk = preempted()
+    walk.fleet.pools = {"m": (Engine("c", revision="two"),)}
+    assert isinstance(walk.go(TICK), Park)
+    walk.fleet.pools = {"m": (Engine("d"),)}
+    assert isinstance(walk.go(TICK), Pause)
+    assert walk.go(GRANTED) is ASK_TURN and engine_of(walk.go(TURN)) == "d"
+
+
+def test_paused_stream_whose_model_leaves_ends_with_an_error() -> None:
+    walk = preempted()
+    walk.fleet.pools = {}
+    assert code_of(walk.go(EMPTY)) == "engine_lost"
 
 
 @pytest.mark.parametrize("events", [(START,), (START, GRANTED), (START, GRANTED, Head(200, fits=True), CONTENT)])
@@ -261,6 +321,54 @@ def test_model_without_an_engine_for_long_is_refused_at_once() -> None:
     assert code_of(Walk(fleet).enter()) == "model_not_ready"
     assert isinstance(Walk(fleet, streams=True).enter(), Park)
     assert code_of(Walk(replace(fleet, ready_at_s=NOW_S - 400), streams=True).enter()) == "model_not_ready"
+
+
+def asleep(ready_in_s: float | None = 5.0, *, paused: bool = False, has_room: bool = True) -> Fleet:
+    sleep = Sleep(paused, ready_in_s, has_room, 300.0)
+    return Fleet({"m": ()}, ready_at_s=NOW_S - 1e6, sleep=sleep)
+
+
+@pytest.mark.parametrize("ready_in_s", [None, 0.0, 40.0])
+def test_request_for_a_model_that_sleeps_waits_until_it_is_ready(ready_in_s: float | None) -> None:
+    walk = Walk(asleep(ready_in_s))
+    assert isinstance(walk.enter(), Park)
+    walk.fleet.pools, walk.fleet.sleep = {"m": (Engine("a"),)}, None
+    assert walk.go(TICK, after_s=30.0) is OFFER
+    assert engine_of(walk.go(GRANTED)) == "a"
+
+
+def test_request_that_cannot_wait_for_a_start_is_refused_with_its_seconds() -> None:
+    for walk in (Walk(asleep(70.0)), Walk(asleep(70.0), deadline_s=NOW_S + 60), Walk(asleep(400.0), streams=True)):
+        refused = walk.enter()
+        assert code_of(refused) == "model_starting"
+        assert isinstance(refused, Refuse) and refused.refusal.retry_after_s in (70, 400)
+    assert isinstance(Walk(asleep(70.0), streams=True).enter(), Park)
+    assert isinstance(Walk(asleep(70.0), deadline_s=NOW_S + 80).enter(), Park)
+
+
+def test_only_a_bounded_number_waits_for_a_start() -> None:
+    assert code_of(Walk(asleep(has_room=False), streams=True).enter()) == "model_starting"
+
+
+def test_paused_model_is_refused_and_those_that_wait_learn_of_it() -> None:
+    assert code_of(Walk(asleep(paused=True), streams=True).enter()) == "model_paused"
+    walk = Walk(asleep(), streams=True)
+    assert isinstance(walk.enter(), Park)
+    walk.fleet.sleep = Sleep(True, None, True, 300.0)
+    assert code_of(walk.go(TICK, after_s=1.0)) == "model_paused"
+
+
+def test_start_that_takes_too_long_ends_the_wait() -> None:
+    walk = Walk(asleep(None), streams=True)
+    assert isinstance(walk.enter(), Park)
+    assert walk.go(TICK, after_s=299.0) is NOTHING
+    assert code_of(walk.go(TICK, after_s=2.0)) == "model_not_ready"
+
+
+def test_model_that_sleeps_has_fallbacks_first() -> None:
+    fleet = asleep()
+    fleet.pools["n"] = (Engine("a"),)
+    assert isinstance(Walk(fleet, pools=("m", "n")).enter(), FallBack)
 
 
 def test_time_and_news_change_nothing_while_an_engine_works() -> None:
@@ -400,10 +508,11 @@ def test_rest_that_nobody_came_for_says_so() -> None:
 
 # whatever happens
 
+STATES = st.sampled_from(((True, False), (False, True), (False, False)))  # ready, drains
 ENGINES = st.builds(
-    Engine,
+    lambda state, **others: Engine(ready=state[0], drains=state[1], **others),
+    STATES,
     key=st.sampled_from("abcd"),
-    ready=st.booleans(),
     suspect=st.booleans(),
     resume=st.sampled_from((ResumeLevel.NONE, ResumeLevel.CARRIED)),
     revision=st.sampled_from(("", "one", "two")),
@@ -456,6 +565,10 @@ class Stand:
             self.tell(START)
         elif isinstance(action, Park):
             self.slots = self.slots if self.has_content else 0
+            self.is_queued = False
+        elif isinstance(action, Pause):
+            assert self.has_content and self.engine is None
+            self.slots, self.is_queued = 0, True
         elif isinstance(action, Leave):
             self.lose(action.cause)
         elif action is ASK_TURN and self.draw(st.booleans()):
@@ -471,9 +584,12 @@ class Stand:
 
     def sent(self, action: Send) -> None:
         assert self.engine is None and not self.was_poison
-        assert self.slots == 1 or not self.walk.life.terms.needs_slot
         engine = action.engine
-        assert isinstance(engine, Engine) and engine.ready
+        assert isinstance(engine, Engine)
+        is_last_of_its_revision = self.has_content and engine.drains and "leaves" in action.reason
+        assert is_last_of_its_revision or engine.ready
+        assert self.slots == 1 or is_last_of_its_revision or not self.walk.life.terms.needs_slot
+        self.is_queued = False
         assert engine.key == (self.walk.life.terms.pinned or engine.key)
         if self.has_content or self.walk.life.terms.revision is not None:
             assert engine.resume is not ResumeLevel.NONE and engine.revision == self.begun_by
@@ -514,7 +630,18 @@ class Stand:
         elif self.engine is not None:
             self.answer(kind)
 
+    def preempt(self) -> None:
+        """Another request gets the slot, as the pool decides only where the answer can go on."""
+        engine, self.engine, self.slots = self.engine, None, 0
+        assert engine is not None
+        self.tell(Lost(PREEMPTED, "a better class", engine.key, has=Has.BEGINNING, revision=self.begun_by))
+        assert self.walk.life.phase in (Phase.QUEUED, Phase.ENDED) and not self.walk.life.has_slot
+
     def answer(self, kind: int) -> None:
+        streams = self.walk.life.phase is Phase.STREAMING and self.has_content and self.is_journaled
+        if streams and self.slots and self.draw(st.integers(0, 2)) == 0:
+            self.preempt()
+            return
         if kind < 6:
             self.lose(self.draw(REASONS))
             return

@@ -200,6 +200,25 @@ def admit_at(state: GatewayState, document: dict[str, Any]) -> object:
     return admit(state, request, KnownHead(request), close=False)
 
 
+def test_files_of_a_form_are_bounded() -> None:
+    state = GatewayState(config())
+    state.offer_table("e", table(endpoint("http://127.0.0.1:9", "r", "m"), models=("m",)))
+    state.offer_policy(msgspec.json.encode(Policy(media={"m": RULES})))
+    for sizes, expected in (((300,), ""), ((0, 301), "media_too_large"), ((1, 1, 1, 1), "too_many_media")):
+        found = admit_form(state, sizes)
+        assert (found.code if isinstance(found, Refusal) else "") == expected, sizes
+
+
+def admit_form(state: GatewayState, sizes: tuple[int, ...]) -> object:
+    head = '--x\r\nContent-Disposition: form-data; name="'
+    files = [f'{head}file{at}"; filename="a.wav"\r\n\r\n{"A" * size}\r\n' for at, size in enumerate(sizes)]
+    body = (f'{head}model"\r\n\r\nm\r\n' + "".join(files) + "--x--\r\n").encode()
+    noted = {b"content-type": b"multipart/form-data; boundary=x", b"content-length": str(len(body)).encode()}
+    request = Request(b"/v1/audio/transcriptions", "POST", "r", noted, [])
+    request.pieces.append(body)
+    return admit(state, request, KnownHead(request), close=False)
+
+
 def test_a_fallback_that_may_not_load_an_image_is_left_out() -> None:
     policy = Policy(media={"m": RULES, "n": MediaRules()}, fallbacks={"m": ("n",)})
     state = GatewayState(config())

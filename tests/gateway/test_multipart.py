@@ -33,7 +33,7 @@ SOUND = ("file", "a.wav", b"RIFF\x00\r\n--Xy\xff\r\n\r\n")
 def test_fields_are_found_around_a_file() -> None:
     form = read([("stream", None, b"true"), SOUND, ("model", None, b"whisper"), ("prompt", None, b"x" * 40)])
     assert (form.model, form.stream, form.usage_addable) == ("whisper", True, True)
-    assert form.form is not None and form.form.file_bytes == len(SOUND[2])
+    assert form.form is not None and form.form.file_bytes == [len(SOUND[2])]
     assert form.num_prompt_tokens_estimate > 10
     assert form.form.fields == {"stream": "true", "model": "whisper", "prompt": "x" * 40}
 

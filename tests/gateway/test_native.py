@@ -7,7 +7,7 @@ import json
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import native_twin
 import orjson
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway.api.body import BodyError, BodyKind, read_facts
+from longboat.gateway.api.usage_shapes import DOCUMENT
 from longboat.gateway.native import _native
 from longboat.gateway.records.metrics import ITL_BOUNDS_S
 
@@ -26,7 +27,11 @@ CORPUS = sorted((Path(__file__).parent / "fuzz" / "corpus").iterdir())
 
 
 def scan(body: bytes, *, completions: bool = False, keyed: bool = True) -> tuple[Any, ...] | None:
-    return _native.scan(body, completions, keyed)
+    found = _native.scan(body, completions, keyed)
+    if found is None:
+        return None
+    assert body[found[-2] - 1 : found[-1] + 1] == json.dumps(found[0], ensure_ascii=False).encode()
+    return found[:-2]
 
 
 def truth(body: bytes, *, completions: bool, keyed: bool) -> tuple[Any, ...] | None:
@@ -338,6 +343,119 @@ def test_scan_allows_a_salt_only_without_keys() -> None:
 def test_scan_reads_deep_and_wide_bodies_up_to_its_bounds() -> None:
     assert scan(b'{"model":"m","x":' + b"[" * 31 + b"]" * 31 + b"}") is not None
     assert scan(b'{"model":"m",' + b",".join(b'"%d":0' % i for i in range(63)) + b"}") is not None
+
+
+# the tokens that an answer tells
+
+NUMBER = st.none() | st.integers(0, 999_999_999) | st.sampled_from([-1, 1 << 40, 1 << 41, 1.5, True, "7", [], {}])
+DETAILS = st.none() | st.fixed_dictionaries({}, optional={"cached_tokens": NUMBER, "audio_tokens": NUMBER})
+USAGE = st.fixed_dictionaries(
+    {"prompt_tokens": NUMBER},
+    optional={
+        "completion_tokens": NUMBER,
+        "total_tokens": NUMBER,
+        "prompt_tokens_details": DETAILS,
+        "input_tokens": NUMBER,
+        "cache_read_input_tokens": NUMBER,
+    },
+)
+ANSWER = st.fixed_dictionaries(
+    {"id": TEXT},
+    optional={
+        "usage": USAGE | st.none(),
+        "choices": st.lists(st.fixed_dictionaries({"text": TEXT}), max_size=2) | st.none(),
+        "type": st.sampled_from(["message", "response"]),
+        "metadata": st.dictionaries(st.sampled_from(["usage", "choices"]), USAGE, max_size=2),
+    },
+)
+
+
+@given(ANSWER, STYLES)
+def test_counts_of_an_answer_are_those_that_python_reads(document: dict[str, Any], style: Any) -> None:
+    body = style(document)
+    found = _native.counts_at(b"data: " + body, 6)
+    if found is None:
+        return
+    end, num_choices, *counts = found
+    assert end == 6 + len(body)
+    assert num_choices == len(document.get("choices", "x")) or "choices" not in document
+    usage = DOCUMENT.decode(body).usage
+    assert usage is not None
+    details = usage.prompt_tokens_details
+    cached = usage.cache_read_input_tokens if details is None else details.cached_tokens
+    assert counts == [usage.prompt_tokens, usage.completion_tokens, cached]
+
+
+@given(ANSWER, STYLES, st.data())
+def test_counts_of_a_damaged_answer_end_where_python_reads_them(
+    document: dict[str, Any], style: Any, data: st.DataObject
+) -> None:
+    body = style(document)
+    at = data.draw(st.integers(0, len(body)))
+    damaged = body[:at] + data.draw(st.sampled_from([b"", b"}", b'"', b",", b"\x00", b"[", b"1"])) + body[at + 1 :]
+    found = _native.counts_at(damaged, 0)
+    if found is not None:
+        usage = DOCUMENT.decode(damaged[: found[0]]).usage
+        assert usage is not None and usage.completion_tokens == found[3]
+
+
+def test_counts_of_ordinary_answers() -> None:
+    usage = b'{"prompt_tokens":5,"total_tokens":12,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":3}}'
+    whole = b'{"id":"c","choices":[{"index":0,"message":{"content":"a"}}],"usage":%b}' % usage
+    assert _native.counts_at(whole, 0) == (len(whole), 1, 5, 7, 3)
+    event = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}'
+    assert _native.counts_at(event, 0) == (len(event), 0, 5, 7, None)
+    for at in range(1, len(whole)):
+        assert _native.counts_at(whole[:at], 0) is None
+    assert _native.counts_at(whole, len(whole)) is None and _native.counts_at(whole, -1) is None
+
+
+EVENT = st.builds(lambda document, style: b"data: %b" % style(document), ANSWER, STYLES)
+USAGE_EVENT = st.just(b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}')
+OTHER_EVENT = st.sampled_from((b": comment", b"data: [DONE]", b'data: "usage"', b"event: usage", b""))
+
+
+@given(st.lists(st.tuples(EVENT | USAGE_EVENT | OTHER_EVENT, st.sampled_from((b"\n\n", b"\n", b"\r\n\r\n", b"")))))
+def test_the_event_of_usage_is_taken_as_the_twin_takes_it(events: list[tuple[bytes, bytes]]) -> None:
+    block = b"".join(event + end for event, end in events)
+    assert _native.take_usage(block) == native_twin.take_usage(block)
+
+
+def test_the_event_of_usage_is_taken_out_of_its_stream() -> None:
+    first, done = b'data: {"choices":[{"delta":{"content":"usual"}}]}\n\n', b"data: [DONE]\n\n"
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}\n\n'
+    assert _native.take_usage(first + usage + done) == (first + done, 5, 7, None)
+    assert _native.take_usage(usage) == (b"", 5, 7, None)
+    assert _native.take_usage(first + done) is None
+    assert _native.take_usage(usage + first + usage) is None  # a client that asked for usage gets it twice
+    for at in range(len(first) + 1, len(first + usage)):
+        assert _native.take_usage((first + usage)[:at]) is None
+
+
+class Pair(NamedTuple):
+    """A named tuple."""
+
+    one: int
+    other: list[int]
+
+
+def test_named_makes_what_the_class_makes() -> None:
+    made = _native.named(Pair, (1, [2]))
+    assert type(made) is Pair and made == Pair(1, [2]) and made.other == [2]
+    held = weakref.ref(loop := Loop())
+    loop.items = _native.named(Pair, (1, [loop]))  # type: ignore[arg-type,list-item]
+    del loop
+    gc.collect()
+    assert held() is None
+    for wrong in ((list, (1,)), (Pair, [1, []]), (1, ())):
+        with pytest.raises(TypeError):
+            _native.named(*wrong)  # type: ignore[arg-type]
+
+
+class Loop:
+    """Something that can refer to itself."""
+
+    items: object = None
 
 
 def test_scan_takes_bytes_only() -> None:

@@ -182,7 +182,7 @@ async def test_defect_on_the_way_to_an_engine_is_a_500_and_closes_the_account(
 
 async def test_admin_answers_come_in_turn_with_requests(make_upstream: Any, make_gateway: Any, connect: Any) -> None:
     client = await connect(await make_gateway(await make_upstream()))
-    admin = b"GET /admin/v1/requests HTTP/1.1\r\nhost: x\r\n\r\n"
+    admin = b"GET /admin/v1/requests HTTP/1.1\r\nhost: localhost\r\n\r\n"
     client.send(post_bytes(ASK) + admin + post_bytes(ASK) + admin)
     answers = [await client.response() for _ in range(4)]
     assert [a.status for a in answers] == [200] * 4

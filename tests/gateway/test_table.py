@@ -9,7 +9,7 @@ import pytest
 from gateway_lab import endpoint, table
 
 from longboat.core.errors import UserInputError
-from longboat.core.states import ResumeLevel
+from longboat.core.states import Asleep, ResumeLevel
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstreams.table import LiveTable
 from longboat.gateway.upstreams.table_document import decode_table, encode_table
@@ -36,6 +36,16 @@ def test_endpoint_that_stays_keeps_its_counts_and_one_that_changed_starts_anew()
     assert [(u.replica, u.outstanding, u.ready) for u in live.upstreams()] == [("a", 7, False), ("b", 0, True)]
 
 
+def test_routing_knows_how_many_sequences_each_engine_runs() -> None:
+    live = LiveTable(GatewayLimits(max_outstanding=5))
+    endpoints = (endpoint(URL, "a", capacity=8), endpoint(URL, "b", capacity=4, engine_capacity=16), endpoint(URL, "c"))
+    live.offer("e", table(*endpoints))
+    (pool,) = live.pools()
+    assert [pool.router.load_of(u.key).sequences for u in pool.upstreams] == [8, 16, 0]
+    live.offer("e", table(endpoint(URL, "a", capacity=9), version=2))
+    assert [pool.router.load_of(u.key).sequences for u in pool.upstreams] == [9]
+
+
 def test_model_of_an_endpoint_is_known_though_not_listed() -> None:
     live = LiveTable(GatewayLimits())
     live.offer("e", table(endpoint(URL, model="b"), models=("a",)))
@@ -56,6 +66,15 @@ def test_table_with_a_useless_address_changes_nothing(url: str) -> None:
 def test_document_round_trips() -> None:
     given = table(endpoint(URL, "a"), endpoint(URL, "b", ready=False), version=9, models=("tiny", "other"))
     assert decode_table(encode_table("e", given)) == ("e", given)
+
+
+def test_a_replica_that_a_relay_found_unwell_does_not_drain() -> None:
+    unwell, draining = endpoint(URL, "a", ready=False, unwell=True), endpoint(URL, "b", ready=False)
+    live = LiveTable(GatewayLimits())
+    live.offer(*decode_table(encode_table("e", table(unwell, draining))))
+    assert [(u.replica, u.ready, u.drains) for u in live.upstreams()] == [("a", False, False), ("b", False, True)]
+    live.offer("e", table(endpoint(URL, "a"), draining, version=2))
+    assert [(u.replica, u.ready) for u in live.upstreams()] == [("a", True), ("b", False)]
 
 
 def test_document_tells_how_an_endpoint_resumes() -> None:
@@ -103,6 +122,14 @@ def test_a_partial_table_takes_nothing_away_but_models() -> None:
     assert keys(live) == ["r2"]
     live.offer("newer", dataclasses.replace(table(models=("other",)), partial=True))
     assert keys(live) == []
+
+
+def test_a_partial_table_lets_sleeping_models_sleep() -> None:
+    asleep = {name: Asleep(cold_start_s=9.0) for name in ("tiny", "other", "left")}
+    older = dataclasses.replace(table(models=("tiny", "other", "left")), asleep=asleep)
+    young = dataclasses.replace(table(endpoint(URL), models=("tiny", "other")), partial=True)
+    assert set(young.over(older).asleep) == {"other"}, "tiny has a replica, and another left the fleet"
+    assert not dataclasses.replace(young, partial=False).over(older).asleep
 
 
 class Stream:

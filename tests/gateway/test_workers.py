@@ -14,6 +14,7 @@ import pytest
 from fake_upstream import DEADLINE_S
 from gateway_lab import RawClient, Response, endpoint, keyed, table
 from prometheus_client.parser import text_string_to_metric_families
+from test_beats import Gang
 from test_gateway_process import ASK, Running, Start, came_true, start
 
 from longboat.core.policy import AdminCredential, Policy, TenantPolicy
@@ -21,6 +22,7 @@ from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.admin.node_query import MetricsQuery, TimelineQuery
 from longboat.gateway.limits.keys import new_admin_key, new_key
 from longboat.gateway.records.usage_store import UsageStore
+from longboat.routing.health.liveness import Life
 
 __all__ = ("start",)  # the fixture
 
@@ -42,7 +44,7 @@ async def fresh(running: Running, request: bytes) -> Response:
 
 
 def get(path: str, key: str = "", method: str = "GET") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\n"
     return (head + (f"authorization: Bearer {key}\r\n" if key else "") + "\r\n").encode()
 
 
@@ -99,6 +101,25 @@ async def test_worker_that_hangs_is_named_and_waited_for_a_second(start: Start, 
         os.kill(hung, signal.SIGCONT)
 
 
+async def test_state_of_several_workers_tells_what_is_ready_and_lost(start: Start, make_upstream: Any) -> None:
+    gang = Gang()
+    await gang.door.open()
+    try:
+        running = await start(processes=2)
+        good, bad = endpoint(await make_upstream()), endpoint(await make_upstream(), "r2", beats=gang.address)
+        await running.control.put_table("e", table(good, bad))
+        assert (await running.control.state())["ready"] == 2
+        gang.lives[1] = Life.ENDED
+        await came_true(lambda: _is_lost(running, bad.key))
+    finally:
+        gang.door.close()
+
+
+async def _is_lost(running: Running, key: str) -> bool:
+    state = await running.control.state()
+    return (state["ready"], list(state["lost"])) == (1, [key])
+
+
 async def test_counters_never_go_back(start: Start, make_upstream: Any) -> None:
     running = await served(start, make_upstream, requests=20)
     await running.control.ask(MetricsQuery())
@@ -140,6 +161,27 @@ async def test_drain_at_one_worker_is_a_drain_of_all(start: Start, make_upstream
         response = await fresh(running, get(f"/admin/v1/{verb}", OPERATOR, "POST"))
         assert response.json() == {"draining": verb == "drain"}
         assert {(await fresh(running, get("/readyz"))).status for _ in range(12)} == {ready}
+
+
+async def test_console_session_and_view_are_the_same_at_every_worker(start: Start, make_upstream: Any) -> None:
+    running = await served(start, make_upstream, requests=1)
+    await running.control.put_policy(policy(OPERATOR_RECORD))
+    await running.control.put_view(b'{"fleet": "harbour"}')
+    body = b'{"key": "%b"}' % OPERATOR.encode()
+    head = b"POST /console/api/sign-in HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    cookie = (await fresh(running, head + body)).headers["set-cookie"].partition(";")[0]
+
+    async def ask(path: str, method: str = "GET", token: str = "") -> Response:
+        lines = f"host: x\r\ncookie: {cookie}\r\nx-csrf-token: {token}\r\ncontent-length: 0\r\n\r\n"
+        return await fresh(running, f"{method} /console/api/{path} HTTP/1.1\r\n{lines}".encode())
+
+    seen = [(await ask("live/fleet")).json()["data"] for _ in range(12)]
+    assert {document["view"]["fleet"] for document in seen} == {"harbour"}
+    assert (await running.control.state())["watched"]
+    tokens = {(await ask("session")).json()["csrf"] for _ in range(12)}
+    assert len(tokens) == 1
+    assert (await ask("sign-out", "POST", tokens.pop())).status == 200
+    assert {(await ask("live/fleet")).status for _ in range(12)} == {401}
 
 
 async def test_questions_of_clients_do_not_keep_a_gateway_that_nobody_owns(start: Start) -> None:

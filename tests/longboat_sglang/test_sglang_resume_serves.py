@@ -60,6 +60,10 @@ def engines(sglang_node: SglangNode, tmp_path_factory: pytest.TempPathFactory) -
         yield first, second
 
 
+MOST_ROUNDS = 6
+"""Rounds of requests at once: on a busy machine, one may end before the next begins, so that the cache is not full."""
+
+
 def cut(ids: dict[int, list[int]], chance: random.Random) -> list[list[int]]:
     """Return what a gateway carries of each choice; a choice that has ended is carried without its last token."""
     return [ids[choice][: chance.randint(0, len(ids[choice]) - 1)] for choice in sorted(ids)]
@@ -77,7 +81,7 @@ def test_answer_cut_anywhere_is_replayed_identically_elsewhere(engines: tuple[st
     path, body = KINDS[kind]
     expected, chance = whole(engines[0], kind), random.Random(kind)
     assert expected.ids, expected.body
-    seen = _without_logprobs if "logprobs" in kind else client_view
+    seen = _without_logprobs if "logprobs" in kind else _without_blank_blocks
     for _ in range(NUM_CUTS):
         prior = [
             expected.ids[choice][: chance.randint(0, len(expected.ids[choice]) - 1)] for choice in sorted(expected.ids)
@@ -86,6 +90,18 @@ def test_answer_cut_anywhere_is_replayed_identically_elsewhere(engines: tuple[st
         assert continued.status == 200, continued.body
         assert continued.ids == expected.ids
         assert seen(path, continued.events) == seen(path, expected.events)
+
+
+def _without_blank_blocks(path: str, events: list[dict[str, Any]]) -> Any:
+    """Return what the client sees but blank text after a message's tool call.
+
+    SGLang makes a text block of it, or none, by which tokens its parser gets together.
+    """
+    if not path.endswith("/messages"):
+        return client_view(path, events)
+    blocks, *rest = client_view(path, events)
+    kept = [block for block in blocks.values() if block["type"] != "text" or (block["text"] + block["deltas"]).strip()]
+    return kept, *rest
 
 
 def _without_logprobs(path: str, events: list[dict[str, Any]]) -> Any:
@@ -97,6 +113,36 @@ def _without_logprobs(path: str, events: list[dict[str, Any]]) -> Any:
 def test_replica_proves_that_it_replays(engines: tuple[str, str]) -> None:
     proof = asyncio.run(prove(engines[0], KEY, "tiny", timeout_s=120.0))
     assert proof.level == ResumeLevel.REPLAY, proof
+
+
+_CREW = {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 1, "maxItems": 2}
+_BOAT = {"name": {"type": "string", "maxLength": 9}, "knots": {"type": "integer", "maximum": 999}, "crew": _CREW}
+_ROW = {"type": "object", "properties": _BOAT, "required": ["knots", "crew"], "additionalProperties": False}
+_MESSAGE = {"model": "tiny", "messages": [{"role": "user", "content": "What is the weather?"}], "max_tokens": 160}
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "row"}], ids=["any", "tool"])
+@pytest.mark.parametrize("temperature", [0, 1.3])
+def test_a_demanded_tool_call_keeps_to_its_schema(
+    engines: tuple[str, str], choice: dict[str, str], temperature: float
+) -> None:
+    tools = [{"name": "row", "input_schema": _ROW}]
+    body = {**_MESSAGE, "temperature": temperature, "tools": tools, "tool_choice": choice}
+    answer = httpx.post(f"{engines[0]}/v1/messages", json=body, headers=HEADERS, timeout=60)
+    assert answer.status_code == 200, answer.text
+    blocks = [block for block in answer.json()["content"] if block["type"] == "tool_use"]
+    if answer.json()["stop_reason"] == "tool_use":
+        assert all(isinstance(block["input"]["knots"], int) and block["input"]["crew"] for block in blocks)
+    else:  # the tokens ended within the call
+        assert answer.json()["stop_reason"] == "max_tokens"
+
+
+def test_a_demanded_tool_call_may_have_no_parameters(engines: tuple[str, str]) -> None:
+    for schema in ({"type": "object"}, {"type": "object", "properties": {}}):
+        tools = [{"name": "row", "input_schema": schema}]
+        body = {**_MESSAGE, "tools": tools, "tool_choice": {"type": "any"}}
+        answer = httpx.post(f"{engines[0]}/v1/messages", json=body, headers=HEADERS, timeout=60)
+        assert answer.status_code == 200, answer.text
 
 
 def test_several_prompts_are_not_continued(engines: tuple[str, str]) -> None:
@@ -209,7 +255,9 @@ def test_penalties_outlive_a_cache_that_is_full(sglang_node: SglangNode, tmp_pat
     with sglang_node.running(plan, log) as url, ThreadPoolExecutor(len(bodies)) as threads:
         ask = partial(journalled, url, path, seed=SEED, key=KEY)
         alone = [ask(body | {"min_tokens": 140}).ids for body in bodies]
-        busy = list(threads.map(lambda body: ask(body | {"min_tokens": 140}).ids, bodies))
+        assert all(alone)
+        for _ in range(MOST_ROUNDS):
+            assert list(threads.map(lambda body: ask(body | {"min_tokens": 140}).ids, bodies)) == alone
+            if "Retract requests" in log.read_text():
+                break
     assert "Retract requests" in log.read_text()
-    assert all(alone)
-    assert busy == alone

@@ -219,14 +219,23 @@ echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
 # Forwarding without routes answers "unreachable" at once, so that nobody waits for a name server. arp_ignore keeps
 # the switch silent on ports that are out of the bridge, which is how a cable is cut.
 
+_LOSE_SETUP = """
+ip rule show | grep -q "^0:" && { ip rule add pref 10 lookup local; ip rule del pref 0; }
+for end in dport sport; do ip rule add pref 5 iif eth0 ipproto tcp $end "$1" blackhole; done
+"""
+# What arrives is looked up in the rules before the host takes it; the rule for its own addresses must come later.
+
 
 class Lab:
     """``num_hosts`` hosts on one switch. A context manager; everything is gone when it is left.
 
     rate_bits_per_s: limit of each host's cable, each way; None: as fast as the machine
+    bucket_bytes: that may pass at once; None: little, for the time of single messages. Bulk costs less CPU with 64 KiB
     """
 
-    def __init__(self, num_hosts: int = 2, *, rate_bits_per_s: int | None = None) -> None:
+    def __init__(
+        self, num_hosts: int = 2, *, rate_bits_per_s: int | None = None, bucket_bytes: int | None = None
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nl", dir="/tmp"))  # short: socket paths end at 107 bytes
         self._forwards: list[subprocess.Popen[str]] = []
         self.hosts: list[Host] = []
@@ -242,7 +251,7 @@ class Lab:
             for host in self.hosts:
                 self.boot(host)
                 if rate_bits_per_s is not None:
-                    self.set_rate(host, rate_bits_per_s)
+                    self.set_rate(host, rate_bits_per_s, bucket_bytes)
         except BaseException:
             self.close()
             raise
@@ -286,13 +295,18 @@ class Lab:
         """Undo ``cut``."""
         self._switch.run('ip link set "$1" master br0', host.port)
 
-    def set_rate(self, host: Host, rate_bits_per_s: int) -> None:
+    def lose(self, port: int) -> None:
+        """Packets of connections with this TCP port vanish where they arrive; all others pass. Nothing undoes it."""
+        for host in self.hosts:
+            host._inside().run(_LOSE_SETUP, str(port))
+
+    def set_rate(self, host: Host, rate_bits_per_s: int, bucket_bytes: int | None = None) -> None:
         """Limit a host's cable to this rate, each way (token bucket).
 
         The bucket is small, so that also a message of a few kilobytes takes its time.
         """
         shape = 'tc qdisc replace dev "$1" root tbf rate "$2"bit burst "$3"b latency 200ms'
-        bucket_bytes = max(_SMALLEST_BUCKET_BYTES, round(rate_bits_per_s / 8 * _BUCKET_S))
+        bucket_bytes = bucket_bytes or max(_SMALLEST_BUCKET_BYTES, round(rate_bits_per_s / 8 * _BUCKET_S))
         for namespaces, device in ((self._switch, host.port), (host._inside(), "eth0")):
             namespaces.run(shape, device, str(rate_bits_per_s), str(bucket_bytes))
 

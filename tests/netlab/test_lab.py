@@ -137,6 +137,18 @@ with socket.create_connection((sys.argv[1], 7000)) as conversation:
     assert _ask(one, two) == "ahoy"
 
 
+def test_connections_of_a_port_are_lost_and_others_are_not(netlab: MakeLab) -> None:
+    lab = netlab(2)
+    one, two = lab.hosts
+    _listen(two)
+    assert _ask(one, two) == "ahoy"
+    lab.lose(7001)
+    assert _ask(one, two) == "ahoy"
+    lab.lose(7000)
+    with pytest.raises(AssertionError, match=r"TimeoutError|timed out"):
+        _ask(one, two, timeout=1.0)
+
+
 def test_rate_of_a_link_is_limited(netlab: MakeLab) -> None:
     lab = netlab(2, rate_bits_per_s=8_000_000)
     one, two = lab.hosts

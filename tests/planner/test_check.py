@@ -98,6 +98,13 @@ def test_folder_without_a_model_is_refused_with_the_detail() -> None:
     assert problem.what == "/models/a on host1 (10.0.0.1): no config.json in it"
 
 
+def test_what_a_node_knows_about_a_remedy_is_its_hint() -> None:
+    path, why = "s3://bucket/m", "the storage refuses to give it"
+    paths = (PathReport(node_id="n1", path=path, exists=True, detail=why, hint="renew the key"),)
+    problem = only(checked(fleet(path), PlannerInputs(nodes=nodes(1), paths=paths)))
+    assert (problem.what, problem.hint) == (f"{path} on host1 (10.0.0.1): {why}", "renew the key")
+
+
 def test_environment_that_is_missing_is_refused() -> None:
     paths = (PathReport(node_id="n1", path="/opt/vllm", exists=False),)
     text = "models: [{source: builtin:tiny, engine: {environment: /opt/vllm}}]"
@@ -135,3 +142,9 @@ def test_explain_has_a_row_for_each_model_that_has_a_shape() -> None:
     assert (first.nodes, first.per_node) == ("2", "2 CPUs")
     assert (second.split, second.nodes, second.per_node) == ("none", "1", "1 CPU")
     assert second.reason
+
+
+def test_explain_names_the_bounds_of_a_count_that_follows_the_load() -> None:
+    spec = fleet("models: [{source: builtin:tiny, replicas: {min: 0, max: 8, target_ongoing_requests: 4}}]")
+    (row,) = explain(spec, checked(spec, PlannerInputs(nodes=nodes(1))).shapes)
+    assert row.replicas == "1 (0 to 8)"

@@ -34,6 +34,11 @@ def cluster(text: str) -> Cluster:
         ("2xDGX Spark, net=200GbE", 2, 2, "200GbE RoCE", "PCIe 4 x16"),
         ("4xEPYC9004, network=10gbe", 4, 4, "10GbE", "Shared memory"),
         ("7900XT", 1, 1, "1GbE", "PCIe 4 x16"),
+        ("8 H100", 1, 8, "1GbE", "NVLink 4"),
+        ("H100x8", 1, 8, "1GbE", "NVLink 4"),
+        ("H100 x 8", 1, 8, "1GbE", "NVLink 4"),
+        ("8 x H100", 1, 8, "1GbE", "NVLink 4"),
+        ("2x(RTX4090x2)", 2, 4, "1GbE", "PCIe 4 x16"),
     ],
 )
 def test_text_names_nodes_cards_and_links(text: str, nodes: int, cards: int, network: str, bus: str) -> None:

@@ -84,7 +84,6 @@ def test_many_long_requests_of_a_latent_cache_are_served_best_so() -> None:
     usual = plan("DeepSeek-R1", replace(LONG, data_attention=False)).best
     assert usual is not None
     assert best.tokens_per_s > usual.tokens_per_s
-    assert best.max_sequences > usual.max_sequences
 
 
 def test_one_request_is_not_served_so() -> None:

@@ -25,8 +25,8 @@ from longboat.planner.predict.calibration.rows import read_rows
 from longboat.planner.predict.calibration.sample import SampleMaker
 from longboat.planner.predict.engine import engine_traits
 from longboat.planner.predict.machine import LOOPBACK, Machine, machine_for, machine_of
-from longboat.planner.search.forecast_document import at_users, planned_values
-from longboat.planner.search.measured import merged_rows, pair_of, row_of
+from longboat.planner.search.forecast_document import planned_values
+from longboat.planner.search.measured import at_users, merged_rows, pair_of, row_of
 from longboat.planner.search.partition import Place, StageTimes
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
@@ -383,7 +383,7 @@ def test_models_on_parts_of_a_card_get_parts_of_its_memory_and_speed() -> None:
 def test_what_does_not_fit_a_part_of_a_card_is_refused_with_what_it_lacks() -> None:
     (problem,) = parts(("a", "Qwen3-8B", 1, 0.25), ("b", "Qwen3-8B", 1, 0.1)).problems
     assert problem.where == "models[1].split"
-    assert "has 7.3 GiB (H100 SXM, gpu-memory-utilization 0.092 of 79.6 GiB)" in problem.what
+    assert "has 7.3 GiB (H100 SXM, gpu-memory-utilization 0.092 of 79.0 GiB)" in problem.what
 
 
 def test_as_many_parts_are_taken_as_cards_have() -> None:

@@ -71,6 +71,30 @@ def test_a_rank_whose_node_vanished_is_found_within_three_seconds(gone_s: float,
     assert gone_s < found_s <= gone_s + 3.0
 
 
+@given(gone_s=st.floats(1.0, 3.0), phase_s=phases)
+def test_a_lost_link_between_ranks_is_found_within_three_seconds(gone_s: float, phase_s: float) -> None:
+    liveness, found_s = watched(lambda at_s: linked(max(0.0, at_s - gone_s)), 8.0, phase_s)
+    assert found_s is not None
+    assert gone_s < found_s <= gone_s + 3.0
+    judgement = liveness.judge(found_s)
+    assert (judgement.cause, judgement.node_rank) == ("cut", 1)
+    assert "its connection with 10.0.0.1 has had no acknowledgement for" in judgement.detail
+
+
+def linked(unacked_s: float) -> Beat:
+    first = RankBeat(node_rank=0, life=Life.RUNS)
+    second = RankBeat(node_rank=1, life=Life.RUNS, unacked_s=unacked_s, unacked_by="10.0.0.1" if unacked_s else "")
+    return Beat(ranks=(first, second))
+
+
+def test_a_link_that_comes_back_makes_the_gang_alive() -> None:
+    liveness = Liveness(LIMITS, 0.0)
+    liveness.hear(linked(2.5), 0.1)
+    assert liveness.judge(0.1).health is Health.LOST
+    liveness.hear(linked(0.0), 0.35)
+    assert liveness.judge(0.35).health is Health.ALIVE
+
+
 def test_an_ended_rank_is_lost_at_once_and_named() -> None:
     liveness = Liveness(LIMITS, 0.0)
     liveness.hear(gang(Life.ENDED), 0.1)

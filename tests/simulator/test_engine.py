@@ -9,6 +9,7 @@ from naive_engine import NaiveEngine, NaiveJob
 
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 from longboat.simulator.engine.engine import EngineLimits, SimEngine
+from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.job import Job
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.results.histogram import Histogram
@@ -16,7 +17,9 @@ from longboat.simulator.timeline import Timeline
 from longboat.simulator.traces.block_names import chained_names, even_ends
 
 BLOCK = 4
-TIME = StepTime(base_s=0.01, prompt_token_s=1e-3, prompt_pair_s=1e-6, sequence_s=1e-3, kv_token_s=1e-5)
+TIME = StepTime(
+    base_s=0.01, prompt_base_s=0.004, prompt_token_s=1e-3, prompt_pair_s=1e-6, sequence_s=1e-3, kv_token_s=1e-5
+)
 
 
 class Listener:
@@ -134,3 +137,40 @@ def test_a_prompt_of_chunks_shares_its_steps_with_sequences_that_decode() -> Non
     _, listener = play([short, long], limits)
     assert listener.ended_s[long] < listener.ended_s[short]
     assert listener.itl_s.quantile(1.0) > 2 * TIME.decode_s(1, 1, 10)
+
+
+class TestEnginesOfOneHost:
+    """Engines whose steps take longer while others compute beside them."""
+
+    STEP = StepTime(base_s=0.01, prompt_token_s=1e-9)
+    CROWDING = 0.6
+
+    def ends(self, starts: list[float], outputs: list[int]) -> list[float]:
+        """Play one job on each of several engines of a host, and return when each ends."""
+        timeline, listener, host = Timeline(), Listener(), Host(self.CROWDING)
+        limits = EngineLimits(kv_blocks=1000)
+        engines = [SimEngine(self.STEP, limits, timeline, listener, host=host) for _ in starts]
+        jobs = [
+            Job(Prompt(f"{at}", 1), output, start)
+            for at, (start, output) in enumerate(zip(starts, outputs, strict=True))
+        ]
+        coming = sorted(range(len(jobs)), key=lambda at: jobs[at].arrived_s)
+        while coming or len(timeline):
+            if coming and jobs[coming[0]].arrived_s <= timeline.next_s:
+                at = coming.pop(0)
+                engines[at].submit(jobs[at], jobs[at].arrived_s)
+            else:
+                timeline.step()
+        return [listener.ended_s[job] for job in jobs]
+
+    def test_alone_a_step_takes_its_time(self) -> None:
+        assert self.ends([0.0, 5.0], [100, 100]) == pytest.approx([1.0, 6.0])
+
+    def test_together_each_step_takes_longer_by_each_neighbour(self) -> None:
+        assert self.ends([0.0, 0.0, 0.0], [100, 100, 100]) == pytest.approx([2.2, 2.2, 2.2], rel=0.01)
+
+    def test_only_while_the_neighbour_computes(self) -> None:
+        first, second = self.ends([0.0, 0.505], [100, 20])
+        assert second == pytest.approx(0.505 + 20 * 0.016)
+        crowded = 0.32 / 0.016
+        assert first == pytest.approx(0.51 + (crowded * 0.016) + (100 - 51 - crowded) * 0.01, abs=0.011)

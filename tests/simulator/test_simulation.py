@@ -107,3 +107,25 @@ def test_a_slow_replica_computes_longer() -> None:
     )
     assert first.mean_ttft_s == pytest.approx(2 * second.mean_ttft_s, rel=0.05)
     assert first.itl_s.mean == pytest.approx(2 * second.itl_s.mean, rel=0.05)
+
+
+def test_prompt_tokens_take_their_time_before_the_engine_counts() -> None:
+    fleets = [fleet_of(2, received_token_s=each_s) for each_s in (0.0, 1e-3)]
+    plainly, parsed = (simulate(fleet, plain(0.01, 20, 1000, 50), lambda: policy_of("round_robin")) for fleet in fleets)
+    assert parsed.mean_ttft_s == pytest.approx(plainly.mean_ttft_s + 1.0, rel=0.01)
+    assert parsed.itl_s.mean == pytest.approx(plainly.itl_s.mean)
+
+
+def test_replicas_of_one_host_slow_one_another_down() -> None:
+    def played(hosts: tuple[str, str], rate: float) -> Result:
+        replicas = tuple(
+            Replica(key=f"replica-{at}", time=TIME, limits=LIMITS, host=host) for at, host in enumerate(hosts)
+        )
+        fleet = Fleet(replicas=replicas, crowding=1.0)
+        return simulate(fleet, plain(rate, 40, 1000, 100), lambda: policy_of("round_robin"))
+
+    apart, together = played(("a", "b"), 4.0), played(("a", "a"), 4.0)
+    assert together.itl_s.mean == pytest.approx(2 * apart.itl_s.mean, rel=0.15)
+    assert together.mean_ttft_s > 1.5 * apart.mean_ttft_s
+    seldom = played(("a", "a"), 0.01)  # two requests of it overlap
+    assert seldom.itl_s.mean == pytest.approx(played(("a", "b"), 0.01).itl_s.mean, rel=0.1)

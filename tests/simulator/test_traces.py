@@ -9,9 +9,12 @@ from pathlib import Path
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longboat.core.errors import UserInputError
 from longboat.simulator.traces.azure import read_azure
+from longboat.simulator.traces.block_names import chained, chained_names, mix
 from longboat.simulator.traces.formats import reader_for
 from longboat.simulator.traces.mooncake import read_mooncake
 from longboat.simulator.traces.recorded import read_recorded
@@ -30,6 +33,15 @@ RECORDED = {
     "ends": [400, 1200],
     "session": "s",
 }
+
+
+@given(blocks=st.lists(st.integers(-(1 << 70), 1 << 70), max_size=5), salt=st.integers(-5, 1 << 66))
+def test_names_of_blocks_are_a_chain(blocks: list[int], salt: int) -> None:
+    name, names = mix(salt), []
+    for block in blocks:
+        name = chained(name, block)
+        names.append(name.to_bytes(8, "little"))
+    assert chained_names(iter(blocks), salt) == b"".join(names)
 
 
 def test_prompts_of_mooncake_share_names_up_to_where_they_differ() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longboat.cli.fleet.schema import schema_text
+from longboat.cli.file.schema import schema_text
 from longboat.spec.files.load import load_fleet
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")

@@ -7,7 +7,19 @@ import pytest
 from longboat.core.errors import Problem, UserInputError
 from longboat.spec.files.load import load_fleet
 
+
 # what stands under gateway, path, words in the message, words in the hint
+def sign_in(
+    issuer: str = "https://id.a",
+    console: str = "https://llm.a",
+    groups: str = "{group: g, role: viewer}",
+    more: str = "",
+) -> str:
+    """Return a section that is right but for what is given."""
+    rest = f", {more}" if more else ""
+    return f"sign_in: {{issuer: '{issuer}', client_id: lb, console_urls: ['{console}'], groups: [{groups}]{rest}}}"
+
+
 MISTAKES = {
     "TLS without its key": ("tls: {certificate: /c.pem}", "gateway.tls.key", "key is missing", "/etc/longboat/tls.key"),
     "relative certificate": ("tls: {certificate: c.pem, key: /k}", "gateway.tls.certificate", "absolute", "/etc"),
@@ -144,6 +156,79 @@ MISTAKES = {
         "'http' is not the scheme",
         "redis://",
     ),
+    "provider without a field": (
+        "sign_in: {issuer: 'https://id.a', console_urls: ['https://llm.a'], groups: [{group: g, role: viewer}]}",
+        "gateway.sign_in.client_id",
+        "client_id is missing",
+        "",
+    ),
+    "provider that is not encrypted": (
+        sign_in(issuer="http://id.a"),
+        "gateway.sign_in.issuer",
+        "encrypted",
+        "https://id.a",
+    ),
+    "address of the provider's document": (
+        sign_in(issuer="https://id.a/x/.well-known/openid-configuration"),
+        "gateway.sign_in.issuer",
+        "the provider's document",
+        "write https://id.a/x",
+    ),
+    "secret of the client in the file": (
+        sign_in(more="client_secret: hunter2"),
+        "gateway.sign_in.client_secret",
+        "no field 'client_secret'",
+        "client_secret_env",
+    ),
+    "two secrets of the client": (
+        sign_in(more="client_secret_env: A, client_secret_file: /b"),
+        "gateway.sign_in",
+        "two secrets",
+        "leave one",
+    ),
+    "console with a path": (
+        sign_in(console="https://llm.a/console"),
+        "gateway.sign_in.console_urls[0]",
+        "not an origin",
+        "write https://llm.a",
+    ),
+    "console that is not encrypted": (
+        sign_in(console="http://llm.a:8000"),
+        "gateway.sign_in.console_urls[0]",
+        "not encrypted",
+        "https://llm.a:8000",
+    ),
+    "scopes without openid": (
+        sign_in(more="scopes: [groups]"),
+        "gateway.sign_in.scopes",
+        "openid is missing",
+        "write [openid, groups]",
+    ),
+    "group without a right": (
+        sign_in(groups="{group: g}"),
+        "gateway.sign_in.groups[0]",
+        "neither a role nor a tenant",
+        "role: viewer",
+    ),
+    "role that does not exist": (
+        sign_in(groups="{group: g, role: admin}"),
+        "gateway.sign_in.groups[0].role",
+        "'admin' is not one of",
+        "",
+    ),
+    "group for no tenant": (
+        f"auth: keys, tenants: [{{name: team}}], {sign_in(groups='{group: g, tenant: teem}')}",
+        "gateway.sign_in.groups[0].tenant",
+        "no tenant 'teem'",
+        "write team",
+    ),
+    "provider by another word": ("oidc: {}", "gateway.oidc", "no field 'oidc'", "write sign_in"),
+    "way back by another word": (
+        sign_in(more="redirect_uri: 'https://a/b'"),
+        "gateway.sign_in.redirect_uri",
+        "no field",
+        "write console_urls",
+    ),
 }
 
 
@@ -172,3 +257,8 @@ def test_mistakes_between_parts_are_told_beside_mistakes_elsewhere() -> None:
     with pytest.raises(UserInputError) as caught:
         load_fleet("{models: [{source: builtin:tiny, replicas: -1}], gateway: {rules: [{to: x}]}}", "fleet.yaml")
     assert {problem.where for problem in caught.value.problems} == {"models[0].replicas", "gateway.rules[0].to"}
+
+
+def test_the_secret_of_a_client_is_never_repeated() -> None:
+    (problem,) = problems(sign_in(more="client_secret: hunter2"))
+    assert "hunter2" not in f"{problem}{problem.hint}"

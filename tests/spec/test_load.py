@@ -44,6 +44,8 @@ def test_defaults_are_one_replica_on_one_rank_behind_a_local_gateway() -> None:
         ("hf:Qwen/Qwen3-0.6B", "Qwen3-0.6B"),
         ("/models/Qwen3-0.6B/", "Qwen3-0.6B"),
         ("/models/my model (v2)", "my-model-v2"),
+        ("/models/qwen@v2", "qwen-v2"),
+        ("hf:Qwen/Qwen3-0.6B@v2", "Qwen3-0.6B"),
         ("/models/" + "x" * 100, "x" * 63),
     ],
 )

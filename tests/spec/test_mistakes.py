@@ -31,6 +31,18 @@ MISTAKES = {
         "is not a whole number",
         "write a number, or auto",
     ),
+    "autoscaling of another tool": (
+        "models: [{source: builtin:tiny, min_replicas: 1}]",
+        "models[0].min_replicas",
+        "no field",
+        "write replicas: {min: 1, max: 4, target_ongoing_requests: 16}",
+    ),
+    "objectives outside of replicas": (
+        "models: [{source: builtin:tiny, slo: {}}]",
+        "models[0].slo",
+        "no field",
+        "write replicas: {min: 1, max: 4, target_ongoing_requests: 16}, or slo: {ttft_ms: 1000} in it",
+    ),
     "no data part": (
         "models: [{source: builtin:tiny, split: {data: 0}}]",
         "models[0].split.data",
@@ -370,13 +382,39 @@ MISTAKES = {
     "a key that is a number": ("8000: port", "", "the key 8000 is not text", '"8000"'),
 }
 
+MISTAKES |= {
+    "a key in a source": ("models: ['s3://AK:SK@bucket/m']", "models[0]", "holds a key", "~/.aws"),
+    "a query in a source": ("models: ['https://h/m?sig=1']", "models[0]", "a query", "~/.netrc"),
+    "no bucket": ("models: ['s3:///m']", "models[0]", "'' is not a bucket's name", "s3://BUCKET/FOLDER"),
+    "a way up": ("models: ['s3://bucket/../m']", "models[0]", "a character that it cannot have", "rename"),
+    "no folder of a host": ("models: ['https://h']", "models[0]", "names no folder", "SHA256SUMS"),
+    "a folder of a host": ("models: ['file://h/m']", "models[0]", "names no folder", "file:///the/folder"),
+    "a key in the endpoint": (
+        "{models: [builtin:tiny], weights: {endpoint: 'http://a:b@h'}}",
+        "weights.endpoint",
+        "holds a key",
+        "AWS_ACCESS_KEY_ID",
+    ),
+    "an endpoint without http": (
+        "{models: [builtin:tiny], weights: {endpoint: 'minio:9000'}}",
+        "weights.endpoint",
+        "is not the address",
+        "https://",
+    ),
+    "a disk without a unit": ("{models: [builtin:tiny], weights: {disk: '500'}}", "weights.disk", "unit", "500GiB"),
+    "no requests": ("{models: [builtin:tiny], weights: {limits: {requests: 0}}}", "weights.limits.requests", "0", "1"),
+    "a node that cannot be": (
+        "{models: [builtin:tiny], weights: {prewarm: ['a b']}}",
+        "weights.prewarm[0].node",
+        "is not a node's name",
+        "longboat status",
+    ),
+}
+
 # text of the file, path, words in the message
 NOT_YET = {
     "prefill": ("models: [{source: builtin:tiny, split: {prefill: 1}}]", "models[0].split.prefill", "prefill"),
-    "min_replicas": ("models: [{source: builtin:tiny, min_replicas: 1}]", "models[0].min_replicas", "autoscaling"),
-    "weights": ("models: [{source: builtin:tiny, weights: {}}]", "models[0].weights", "store"),
-    "s3": ("models: ['s3://bucket/model']", "models[0]", "s3://"),
-    "slo": ("models: [{source: builtin:tiny, slo: {}}]", "models[0].slo", "service levels"),
+    "oci": ("models: ['oci://registry/model']", "models[0]", "oci://"),
 }
 
 

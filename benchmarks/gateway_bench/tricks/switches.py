@@ -32,6 +32,18 @@ def _nothing(*_: Any) -> None:
     """Say that nothing is known."""
 
 
+def _without_places() -> None:
+    """Take the model's place in a body for unknown."""
+    body = importlib.import_module(f"{GATEWAY}.api.body")
+    scan = body.scan
+
+    def placeless(*args: Any) -> Any:
+        found = scan(*args)
+        return None if found is None else (*found[:-2], 0, 0)
+
+    body.scan = placeless
+
+
 def _without_chunk_path() -> None:
     """Hand each chunk to the connection, in Python."""
     protocol = importlib.import_module(f"{GATEWAY}.upstreams.protocol").EngineProtocol
@@ -49,6 +61,8 @@ def _without_batches() -> None:
 TRICKS: dict[str, Callable[[], None]] = {
     "head memo": lambda: _replace("calls.head", head_of=_nothing),
     "scan": lambda: _replace("api.body", scan=_nothing),
+    "places": _without_places,
+    "counts": lambda: _replace("api.usage", counts_at=_nothing, take_usage=_nothing),
     "chunk path": _without_chunk_path,
     "known answers": lambda: _replace("upstreams.response_head_cache", head_of=_nothing),
     "whole answers": _without_whole_answers,

@@ -77,6 +77,7 @@ def _encoder(name: str, architecture: str, *, num_labels: int = 0) -> SmallModel
         "num_attention_heads": 2,
         "num_hidden_layers": 2,
         "pad_token_id": _PAD,
+        "position_embedding_type": "absolute",
         "type_vocab_size": 2,
         "vocab_size": _VOCABULARY,
     }

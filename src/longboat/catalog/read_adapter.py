@@ -18,12 +18,8 @@ REVISION_DIGITS = 16
 
 def read_adapter_folder(folder: Path) -> AdapterFacts:
     """Return the facts of the adapter in ``folder``. Raises UserInputError where there is none that can be used."""
-    if not folder.is_dir():
-        raise UserInputError(f"there is no folder {folder}", hint="copy the adapter's folder to every node")
-    if missing := [name for name in ADAPTER_FILES if not (folder / name).is_file()]:
-        what = f"{folder} has no {' and no '.join(missing)}"
-        raise UserInputError(what, hint=f"an adapter's folder holds {CONFIG} and {WEIGHTS}, as PEFT saves them")
     try:
+        _check_files(folder)
         if (folder / CONFIG).stat().st_size > MAX_CONFIG_BYTES:
             raise UserInputError(f"{folder}/{CONFIG} is larger than {MAX_CONFIG_BYTES} bytes", hint="train it again")
         text = (folder / CONFIG).read_text(encoding="utf-8")
@@ -39,6 +35,14 @@ def read_adapter_folder(folder: Path) -> AdapterFacts:
         raise UserInputError(f"{folder}/{CONFIG} is not UTF-8 text: {error}", hint="is the copy complete?") from None
     except OSError as error:
         raise UserInputError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+
+
+def _check_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserInputError(f"there is no folder {folder}", hint="copy the adapter's folder to every node")
+    if missing := [name for name in ADAPTER_FILES if not (folder / name).is_file()]:
+        what = f"{folder} has no {' and no '.join(missing)}"
+        raise UserInputError(what, hint=f"an adapter's folder holds {CONFIG} and {WEIGHTS}, as PEFT saves them")
 
 
 def adapter_revision(folder: Path) -> str:

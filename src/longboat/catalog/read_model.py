@@ -17,7 +17,6 @@ from longboat.catalog.quantized_names import named_model
 from longboat.catalog.read_hub import WITHOUT_NETWORK, Fetch, fetched, read_hub_or_catalog
 from longboat.catalog.readers.config_and_tensors import shape_from_both
 from longboat.catalog.readers.gguf_shape import shape_from_gguf
-from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.from_tensors import shape_from_tensors
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.tensors import Tensor
@@ -42,6 +41,8 @@ def read_model(source: str, library: Library, fetch: Fetch | None = None) -> Mod
     fetch: reads ranges of files by HTTP; None where there is no network
     Raises UserInputError where there is no such model, TransferError where the network fails.
     """
+    if not source.strip():
+        raise UserInputError("no model is named", hint=f"{WITHOUT_NETWORK}; longboat plan list models shows them")
     path = Path(source)
     if path.exists():
         return _read_path(path)
@@ -61,7 +62,7 @@ def _read_path(path: Path) -> ModelShape:
         return read_gguf(path)
     if path.suffix == ".safetensors":
         return shape_from_tensors(_header_of(path), name=path.stem)
-    return shape_from_config(parse_config(path.read_text(errors="replace"), str(path)), name=path.parent.name)
+    return shape_from_both(parse_config(path.read_text(errors="replace"), str(path)), None, path.parent.name, ())
 
 
 def read_folder(folder: Path) -> ModelShape:

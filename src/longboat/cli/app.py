@@ -11,14 +11,19 @@ import typer
 
 from longboat import __version__
 from longboat.cli.adapters.commands import adapters_app
+from longboat.cli.backup.command import backup, restore
+from longboat.cli.completion.names import complete_model, complete_replica
+from longboat.cli.dashboards.command import dashboards
 from longboat.cli.gateway.commands import gateway_app
+from longboat.cli.hosts.commands import bundle, cluster_app
 from longboat.cli.keys.commands import keys_app
 from longboat.cli.node.commands import node_app
 from longboat.cli.node.engines import engines_app
 from longboat.cli.plan.commands import cost, fit, plan_app
 from longboat.cli.shared.command_list import CommandPanels
-from longboat.cli.shared.error_text import print_error
+from longboat.cli.shared.error_text import print_error, print_error_document
 from longboat.cli.simulate.command import simulate
+from longboat.cli.weights.commands import weights_app
 from longboat.core.errors import ClusterError, LongboatError
 
 __all__ = ("app", "main")
@@ -44,6 +49,12 @@ app.add_typer(
 app.command()(fit)
 app.command()(cost)
 app.command()(simulate)
+app.command()(dashboards)
+app.add_typer(weights_app, name="weights", help="Fetch, list, check and remove the weights of this machine.")
+app.add_typer(cluster_app, name="cluster", help="Make a cluster of bare hosts over SSH, upgrade it, remove it.")
+app.command()(bundle)
+app.command()(backup)
+app.command()(restore)
 app.add_typer(node_app, name="node", help="Make this machine part of a cluster, or take it out.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -68,29 +79,50 @@ def common(
     """Hold the options that stand before every command."""
 
 
+Overlays = Annotated[
+    list[str] | None,
+    typer.Option("--file", "-f", help="A further file, merged onto the one before it; repeat for more."),
+]
+
+
 @app.command()
 def up(
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="FILE|MODEL", help="A fleet file, or a model: builtin:tiny, hf:ORGANISATION/NAME, a folder."
+            metavar="FILE|MODEL", help="A fleet file (-: stdin), or a model: builtin:tiny, hf:ORG/NAME, a folder."
         ),
-    ],
+    ] = None,
+    overlays: Overlays = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as everything is ready.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until everything is ready.")] = 1800.0,
     replan: Annotated[
         bool, typer.Option("--replan", help="Recompute `auto` settings, including for running models.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start even what the plan says cannot fit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and plan only, as `check` does.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve a fleet file, or one model, and print its address.
 
     Everything is checked and planned first: nothing is started while there is a mistake.
     """
+    from longboat.cli.file.target import first_and_rest
+
+    first, rest = first_and_rest(target, overlays or ())
+    if dry_run:
+        from longboat.cli.check.command import run_dry
+
+        run_dry(first, rest, as_json=as_json)
+        return
+    if not (replan or force or as_json):
+        from longboat.cli.fleet.unchanged import said_if_unchanged
+
+        if said_if_unchanged(first, rest):
+            return
     from longboat.cli.fleet.up import run_up
 
-    run_up(target, detach=detach, timeout_s=timeout_s, replan=replan, force=force, as_json=as_json)
+    run_up(first, rest, detach=detach, timeout_s=timeout_s, replan=replan, force=force, as_json=as_json)
 
 
 @app.command()
@@ -104,12 +136,13 @@ def down() -> None:
 @app.command()
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="Show how the numbers of replicas were decided.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show which replicas and gateways run, where, and how they are."""
     from longboat.cli.look.status import run_status
 
-    run_status(watch=watch, as_json=as_json)
+    run_status(watch=watch, why=why, as_json=as_json)
 
 
 @app.command()
@@ -117,6 +150,7 @@ def drain(
     kind: Annotated[str, typer.Argument(help="What to take out: replica, node or gateway.")],
     name: Annotated[str, typer.Argument(help="MODEL/REPLICA as `status` shows it, or a node's name or address.")],
     undo: Annotated[bool, typer.Option("--undo", help="Put a gateway back into use.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Let other replicas continue running answers at once.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait until nothing runs there.")] = 900.0,
 ) -> None:
     """Take a replica, a node or a gateway out of use, losing no answer.
@@ -125,15 +159,65 @@ def drain(
     """
     from longboat.cli.fleet.drain import run_drain
 
-    run_drain(kind, name, undo=undo, timeout_s=timeout_s)
+    run_drain(kind, name, undo=undo, timeout_s=timeout_s, move=move)
+
+
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return before the model has its number of replicas.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
+
+
+@app.command()
+def scale(
+    model: Annotated[str, typer.Argument(help="A model of the fleet.", autocompletion=complete_model)],
+    replicas: Annotated[str, typer.Argument(help="A number, or auto: the fleet file decides again.")],
+    no_wait: NoWait = False,
+    timeout_s: Timeout = 900.0,
+) -> None:
+    """Give a model another number of replicas, losing no answer.
+
+    It holds until the next `longboat up`, whatever the load is.
+    """
+    from longboat.cli.counts.change import run_scale
+
+    run_scale(model, replicas, wait=not no_wait, timeout_s=timeout_s)
+
+
+@app.command()
+def pause(
+    model: Annotated[str, typer.Argument(help="A model of the fleet.", autocompletion=complete_model)],
+    no_wait: NoWait = False,
+    timeout_s: Timeout = 900.0,
+) -> None:
+    """Take all replicas of a model out of use, losing no answer.
+
+    Its requests get 503 until `longboat resume` or `longboat up`.
+    """
+    from longboat.cli.counts.change import run_pause
+
+    run_pause(model, wait=not no_wait, timeout_s=timeout_s)
+
+
+@app.command()
+def resume(
+    model: Annotated[str, typer.Argument(help="A model that is paused.", autocompletion=complete_model)],
+    no_wait: NoWait = False,
+    timeout_s: Timeout = 900.0,
+) -> None:
+    """Start the replicas of a paused model again."""
+    from longboat.cli.counts.change import run_resume
+
+    run_resume(model, wait=not no_wait, timeout_s=timeout_s)
 
 
 @app.command()
 def logs(
-    model: Annotated[str, typer.Argument(help="A model of the fleet, as `status` shows it.")],
+    model: Annotated[str, typer.Argument(help="A model that `status` shows.", autocompletion=complete_model)],
     rank: Annotated[int | None, typer.Option("--rank", help="Only this rank of each replica.")] = None,
     replica: Annotated[
-        str | None, typer.Option("--replica", help="Only this replica, by the beginning or end of its name.")
+        str | None,
+        typer.Option(
+            "--replica", help="Only this replica, by the beginning or end of its name.", autocompletion=complete_replica
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines as they are written, until interrupted.")
@@ -149,12 +233,26 @@ def logs(
 @app.command()
 def usage(
     days: Annotated[int, typer.Option("--days", min=1, max=3660, help="Number of days (UTC), today included.")] = 7,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Print a bar of tokens for each day.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show requests and tokens by tenant, model and day."""
-    from longboat.cli.look.usage import run_usage
+    """Show requests, tokens and money by tenant, model and day."""
+    from longboat.cli.look.usage import form_of, run_usage
 
-    run_usage(num_days=days, as_json=as_json)
+    run_usage(num_days=days, form=form_of(csv=as_csv, plot=plot, json=as_json))
+
+
+@app.command()
+def console(
+    url: GatewayUrl = None,
+    in_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the address of the console in a browser."""
+    from longboat.cli.look.browser_console import run_console
+
+    run_console(url=url, in_browser=in_browser, as_json=as_json)
 
 
 @app.command()
@@ -171,7 +269,9 @@ def why(
 
 @app.command()
 def routes(
-    model: Annotated[str | None, typer.Argument(help="A model of the fleet.  [default: all of them]")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="A model of the fleet.  [default: all of them]", autocompletion=complete_model)
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")] = False,
     url: GatewayUrl = None,
     as_json: Json = False,
@@ -184,7 +284,10 @@ def routes(
 
 @app.command()
 def chat(
-    model: Annotated[str | None, typer.Argument(help="A model of the fleet.  [default: the first one]")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A model of the fleet.  [default: the first one]", autocompletion=complete_model),
+    ] = None,
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", help="Ask this one question instead of starting a conversation.")
     ] = None,
@@ -219,21 +322,49 @@ def demo(
 
 @app.command()
 def check(
-    target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A fleet file, or a model.")],
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE|MODEL", help="Fleet files (-: stdin), or a model.")
+    ] = None,
+    overlays: Overlays = None,
+    on: Annotated[
+        str, typer.Option("--on", help='Machines: "2x(4xH100)", a cluster file, here, none or live.  [default: live]')
+    ] = "",
+    as_json: Json = False,
 ) -> None:
-    """Check a fleet file without a cluster.
+    """Check fleet files, and start nothing.
 
-    Finds every mistake that the file itself shows. Whether the fleet fits on the machines is for `up` to find out.
+    Names all mistakes at once: of shape, of references, of secrets, and of placement on the cluster at hand or on the
+    machines of --on. Each file is checked by itself; those of -f are merged onto it.
     """
-    from longboat.cli.fleet.check import run_check
+    from longboat.cli.check.command import run_check
 
-    run_check(target)
+    run_check(targets or (), overlays or (), on=on, as_json=as_json)
+
+
+@app.command()
+def init(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")] = "fleet.yaml",
+    model: Annotated[str, typer.Option("--model", help="The model: hf:ORG/NAME, a folder.  [default: found]")] = "",
+    on: Annotated[str, typer.Option("--on", help='Machines: "1x(2xRTX4090)".  [default: this machine]')] = "",
+    users: Annotated[int, typer.Option("--users", min=0, help="Requests at once.  [default: 8]")] = 0,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = "",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.", show_default=True)] = 8000,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+) -> None:
+    """Write a first fleet file for this machine.
+
+    Looks at cards, memory and network, and names the largest model of the catalog that serves the load well.
+    """
+    from longboat.cli.check.init import InitRequest, run_init
+
+    run_init(InitRequest(file=file, model=model, on=on, users=users, host=host, port=port, yes=yes, force=force))
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the fleet file, for editors."""
-    from longboat.cli.fleet.schema import print_schema
+    from longboat.cli.file.schema import print_schema
 
     print_schema()
 
@@ -259,6 +390,8 @@ def main() -> None:
 
 
 def _leave(error: LongboatError) -> NoReturn:
+    if "--json" in sys.argv and not error.after_document:
+        print_error_document(error)
     print_error(error)
     sys.exit(error.exit_code)
 
@@ -271,4 +404,6 @@ def _missing_package(error: ImportError) -> LongboatError:
 
 def _unexpected(error: Exception) -> LongboatError:
     told = " ".join(f"{type(error).__name__}: {error}".split())
-    return LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
+    unexpected = LongboatError(f"unexpected {told}", hint="run it again with LONGBOAT_DEBUG=1 for the traceback")
+    unexpected.after_document = getattr(error, "after_document", False)
+    return unexpected

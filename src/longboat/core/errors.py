@@ -47,6 +47,7 @@ class LongboatError(Exception):
     """Base of everything Longboat raises on purpose."""
 
     exit_code: int = 1
+    after_document = False  # whether the command had printed its document for machines before it failed
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from longboat.core.external import ExternalModel, Overflow
 from longboat.core.media import MediaRules
+from longboat.core.sign_in import SignIn
 from longboat.core.tasks import Task
 
 __all__ = (
     "ALLOWABLE_FIELDS",
     "ANONYMOUS",
+    "DEFAULT_TENANT",
     "ROUTING_POLICIES",
     "AdapterRights",
     "AdminCredential",
@@ -20,17 +22,22 @@ __all__ = (
     "CorsPolicy",
     "KeyRecord",
     "Policy",
+    "PreemptionPolicy",
     "QueuePolicy",
     "ResumePolicy",
     "RouteRule",
     "RoutingRules",
     "TenantPolicy",
+    "WakePolicy",
     "WeightedPool",
     "nearest_routing_policy",
 )
 
 ANONYMOUS = "anonymous"
 """The tenant of every request where no keys are required."""
+
+DEFAULT_TENANT = "default"
+"""The tenant of all keys where the file names no tenant."""
 
 
 ALLOWABLE_FIELDS = ("kv_transfer_params", "priority", "request_id", "vllm_xargs")
@@ -137,6 +144,16 @@ class RouteRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionPolicy:
+    """The rules by which a running stream is paused so that a request of a better class gets its slot."""
+
+    enabled: bool = True  # False: running streams are never paused
+    wait_s: float = 0.25  # a request waits this long for a slot that becomes free by itself, before it takes one
+    run_s: float = 2.0  # a stream gives its client tokens for at least this long between two pauses
+    max_pauses: int = 2  # most pauses of one stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
     """The rules by which requests wait for a free slot."""
 
@@ -144,6 +161,7 @@ class QueuePolicy:
     max_wait_s: float = 60.0  # longest predicted, and longest real, wait
     age_s: float = 10.0  # a waiting request moves up one class each time that this passes
     headroom_ratio: float = 0.1  # least part of an engine's slots that only tenants below their share may take
+    preemption: PreemptionPolicy = PreemptionPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +177,16 @@ class ResumePolicy:
     # part of a model's slots that resuming streams may take at the same time; the others queue
     capacity_ratio: float = 0.5
     seeds: bool = True  # requests without a seed get one; without a seed a sampled stream cannot be continued exactly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakePolicy:
+    """The rules by which requests wait for a model that has no replica, and wake it."""
+
+    max_waiting: int = 1000  # waiting requests of one model in one gateway process
+    # longest wait for a request that has no deadline; one that is not streamed waits ``ResumePolicy.whole_wait_s`` at
+    # most
+    wait_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +214,7 @@ class Policy:
     tenants: tuple[TenantPolicy, ...] = ()
     keys: tuple[KeyRecord, ...] = ()
     admins: tuple[AdminCredential, ...] = ()
+    sign_in: SignIn | None = None  # the provider through which people and tokens get roles; None: there is none
     aliases: tuple[Alias, ...] = ()
     # model → models tried after it, in order, until one answers
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -198,6 +227,7 @@ class Policy:
     rules: tuple[RouteRule, ...] = ()
     queue: QueuePolicy = QueuePolicy()
     resume: ResumePolicy = ResumePolicy()
+    wake: WakePolicy = WakePolicy()
     routing: RoutingRules = RoutingRules()
     cors: CorsPolicy = CorsPolicy()
     num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts

@@ -6,13 +6,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ("Endpoint", "EndpointTable", "EngineActual", "Phase", "RankState", "ReplicaState", "ResumeLevel")
+__all__ = ("Asleep", "Endpoint", "EndpointTable", "EngineActual", "Phase", "RankState", "ReplicaState", "ResumeLevel")
 
 
 class Phase(enum.StrEnum):
     """The phases of a replica's life. A ``suspect`` replica is ready, but a part of it is silent."""
 
     PLACING = "placing"
+    FETCHING = "fetching"
     STARTING = "starting"
     LOADING = "loading"
     WARMING = "warming"
@@ -103,12 +104,14 @@ class Endpoint:
     url: str
     api_key: str = field(default="", repr=False)  # sent to the engine as ``Authorization: Bearer``; never logged
     ready: bool = True
+    unwell: bool = False  # it is not ready because a relay judged so, not because it drains: it may come back
     capacity: int | None = None  # requests that may run there at once, from all users of this table; None: unknown
     # requests that the engine works on at once, where ``capacity`` is a part of them
     engine_capacity: int | None = None
     resume: ResumeLevel = ResumeLevel.NONE  # how it continues what another replica of the same ``revision`` began
     revision: str = ""
     beats: str = ""  # host:port where the gang's agent publishes heartbeats; empty: no heartbeats
+    relay: str = ""  # host:port of the relay that judges its heartbeats for all gateways; empty: none does
     # the endpoint is being removed, and its streams move to another endpoint of the same ``revision`` now
     moving: bool = False
     adapters: Mapping[str, str] = field(default_factory=dict)  # adapter that it serves → revision of its contents
@@ -121,6 +124,22 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asleep:
+    """A model without a ready replica whose count went to zero: a request wakes it, unless it is paused."""
+
+    paused: bool = False  # an operator paused it: no request wakes it
+    cold_start_s: float | None = None  # measured seconds from the order to the first token; None: not measured yet
+    ordered_s: float | None = None  # Unix seconds at which its first replica was ordered; None: it sleeps
+
+    def ready_in_s(self, unix_s: float) -> float | None:
+        """Return the seconds until a replica should be ready, if a request wakes the model now; None: not known."""
+        if self.cold_start_s is None:
+            return None
+        began_s = unix_s if self.ordered_s is None else self.ordered_s
+        return max(0.0, began_s + self.cold_start_s - unix_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointTable:
     """All endpoints at one moment. A gateway ignores a table with a lower version than the one it has."""
 
@@ -128,6 +147,16 @@ class EndpointTable:
     models: tuple[str, ...]  # every model of the fleet, also those without an endpoint right now
     endpoints: tuple[Endpoint, ...]
     partial: bool = False  # these models may have more endpoints, so this table removes none
+    asleep: Mapping[str, Asleep] = field(default_factory=dict)  # model → how it sleeps; others are awake
+    # model → figures of its number of replicas, by name, for the gateways' metrics
+    scaling: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # host:port of each relay of heartbeats → its key
+    relays: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def follows_load(self) -> bool:
+        """Whether some model's number of replicas may follow its load."""
+        return any(figures.get("maximum", 0) > figures.get("minimum", 0) for figures in self.scaling.values())
 
     def over(self, older: EndpointTable | None) -> EndpointTable:
         """Return this table completed with what ``older`` knew, where this one is partial."""
@@ -135,4 +164,13 @@ class EndpointTable:
             return self
         known = {(e.model, e.replica) for e in self.endpoints}
         kept = (e for e in older.endpoints if e.model in self.models and (e.model, e.replica) not in known)
-        return replace(self, endpoints=(*self.endpoints, *kept))
+        endpoints = (*self.endpoints, *kept)
+        awake = {*self.asleep, *(endpoint.model for endpoint in endpoints if endpoint.ready)}
+        slept = {model: how for model, how in older.asleep.items() if model in self.models and model not in awake}
+        return replace(
+            self,
+            endpoints=endpoints,
+            asleep={**slept, **self.asleep},
+            scaling=self.scaling or older.scaling,
+            relays={**older.relays, **self.relays},
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from longboat.core.scaling import Objective
 from longboat.core.tasks import GENERATE, Task
 
 __all__ = ("MAX_RANKS", "Placement", "WantedLoad", "WantedModel", "WantedRank")
@@ -59,6 +60,8 @@ class WantedModel:
     environment: str | None = None  # folder of the user's own engine environment
     settings: str = ""  # digest of everything else with which the engine is started
     replicas: int | None = 1
+    max_replicas: int | None = None  # where the load decides: the most that there may ever be
+    objectives: tuple[Objective, ...] = ()  # that decide the count of replicas
     tensor: int | None = 1
     pipeline: int | None = 1
     data: int | None = 1

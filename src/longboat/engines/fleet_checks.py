@@ -12,7 +12,7 @@ from longboat.engines.card_parts import part_of_card
 from longboat.engines.contract import Ability, EngineAdapter
 from longboat.engines.registry import adapter_for
 from longboat.spec.types.fleet import Fleet, ModelSpec
-from longboat.spec.types.source import is_gguf, is_local_path
+from longboat.spec.types.source import is_fetched, is_gguf, is_local_path
 
 __all__ = ("engine_problems",)
 
@@ -128,7 +128,7 @@ def _asked(model: ModelSpec) -> Iterator[tuple[Ability, str, str]]:
         yield "stages", "placement.stages", "labels of each stage"
     if is_gguf(model.source):
         yield "gguf", "source", f"{model.source} is a GGUF file"
-    elif model.source.startswith("hf:"):
+    elif model.source.startswith("hf:") and not is_fetched(model.source):
         yield "hub", "source", f"{model.source} is fetched from a hub"
     if model.speculative is not None:
         yield "speculative", "speculative", f"method: {model.speculative.method}"

@@ -6,14 +6,16 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from longboat.core.states import ResumeLevel
 
+if TYPE_CHECKING:
+    import httpx
+
 __all__ = ("ProofCase", "ResumeProof", "prove")
 
+_OK = 200
 _MODES = (ResumeLevel.CARRIED, ResumeLevel.REPLAY)
 _PROMPTS = ("The crew of a longboat rows", "1, 2, 3, five ships")  # the second is tried where the first failed
 _SCHEMA = {
@@ -59,6 +61,8 @@ async def prove(url: str, api_key: str, model: str, *, timeout_s: float) -> Resu
     sums may differ while other requests run.
     timeout_s: for all cases together; a case that was not proved by then counts as failed
     """
+    import httpx  # takes a tenth of a second, which a supervisor spends while its engine starts
+
     cases: list[ProofCase] = []
     headers = {"authorization": f"Bearer {api_key}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as client:
@@ -99,7 +103,7 @@ def _joined(details: Sequence[str]) -> str:
 async def _offered(client: httpx.AsyncClient) -> Mapping[str, Any] | str:
     """Return what the engine says it can do; a sentence when it says nothing."""
     response = await client.get("/longboat/v1/resume")
-    if response.status_code != httpx.codes.OK:
+    if response.status_code != _OK:
         return f"the engine has no Longboat plugin (HTTP {response.status_code})"
     offered = response.json()
     return offered if isinstance(offered, dict) else "the engine's plugin did not answer with a JSON object"
@@ -156,7 +160,7 @@ async def _answer(
         content, headers["x-longboat-carry"] = carried + content, str(len(carried))
     answer = _Answer()
     async with client.stream("POST", "/v1/completions", content=content, headers=headers) as response:
-        if response.status_code != httpx.codes.OK:
+        if response.status_code != _OK:
             await response.aread()
             answer.refusal = f"HTTP {response.status_code}: {response.text[:200]}"
             return answer

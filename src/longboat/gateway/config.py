@@ -31,9 +31,9 @@ class GatewayLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     head_timeout_s, body_timeout_s: grace for a slow sender; a body gets a second more per min_body_bytes_per_s received
     handshake_timeout_s: for a TLS handshake
     keepalive_s: idle client connections are closed after it
-    client_stall_s: a client that reads nothing for so long while bytes wait for it is cut off
+    client_stall_s: a client that reads nothing for this time while bytes wait for it is cut off
     connect_timeout_s: for a TCP connection to an engine; suspect_s: how long an engine is avoided after that failed
-    engine_silence_s: an engine that sends nothing for so long during a request is given up
+    engine_silence_s: an engine that sends nothing for this time during a request is given up
     pool_idle_s: idle engine connections are closed after it (vLLM's server closes after 5 s)
     stop_deadline_s: running requests get this long after a stop
     max_outstanding: most requests per endpoint and process; None sets no limit
@@ -68,13 +68,14 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tracing_endpoint: OTLP over HTTP (``http://collector:4318``); None makes no traces. tracing_sample_ratio: 0 to 1, of
         the requests that bring no decision of their own
     redis_url: where the counters are that all gateways share (a secret); None counts on this node
+    daemon_socket: path of the Unix socket at which the node's daemon takes changes of adapters; None refuses them
     state_folder: holds what outlives this process: the usage; None keeps it in memory
     policy: how requests are served until the control socket brings a newer one; the endpoints come only that way
     scrape_s: seconds between two looks at what each engine says of its own queue; None never looks
     prefix_index_bytes: most memory of the index of prefixes, which all processes of this node share
     prefix_index_path: file of that index; set by the parent for its workers. None keeps it in this process
     recent_requests: finished requests that each process remembers for the admin API
-    max_label_values: models, and tenants, that metrics tell apart; the others share one label
+    max_label_values: tenants that metrics tell apart, and models in rare counters; the others share one label
     worker_index, parent_pid, parent_socket: set by the parent for its workers, which share the port, end with the
         parent, and ask it (with the same token) for what all workers know together
     """
@@ -95,6 +96,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tracing_endpoint: NonEmpty | None = None
     tracing_sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
     redis_url: NonEmpty | None = None
+    daemon_socket: NonEmpty | None = None
     state_folder: NonEmpty | None = None
     policy: Policy | None = None
     scrape_s: Annotated[float, Meta(gt=0)] | None = 1.0
@@ -116,7 +118,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in SECRETS)
 
     def replaced(self, **changes: Any) -> GatewayConfig:
-        """A copy with other values."""
+        """Return a copy with other values."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -142,7 +144,7 @@ def decode_config(document: bytes) -> GatewayConfig:
 
 
 def encode_config(config: GatewayConfig) -> bytes:
-    """The JSON document that :func:`decode_config` reads. It holds secrets."""
+    """Write the JSON document that :func:`decode_config` reads. It holds secrets."""
     return msgspec.json.encode(config)
 
 

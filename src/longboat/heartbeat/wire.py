@@ -26,24 +26,42 @@ def encode_beat(beat: Beat) -> bytes:
         (r.node_rank, r.life.value, round(r.cpu_s, 2), round(r.silent_s, 3), round(r.unreached_s, 3))
         for r in beat.ranks
     ]
-    return orjson.dumps({"ranks": ranks, "steps": beat.steps, "running": beat.num_running}) + b"\n"
+    values: dict[str, object] = {"ranks": ranks, "steps": beat.steps, "running": beat.num_running}
+    if links := [(r.node_rank, round(r.unacked_s, 3), r.unacked_by) for r in beat.ranks if r.unacked_s]:
+        values["links"] = links
+    return orjson.dumps(values) + b"\n"
 
 
 def decode_beat(line: bytes) -> Beat:
     """Read a line. Raise ValueError where it is not what :func:`encode_beat` writes."""
     try:
         values = orjson.loads(line)
-        ranks = tuple(_rank(*row) for row in values["ranks"])
+        links = {number: _link(*link) for number, *link in values.get("links", ())}
+        ranks = tuple(_rank(*row, link=links.get(row[0], (0.0, ""))) for row in values["ranks"])
         return Beat(ranks=ranks, steps=_number(values["steps"]), num_running=_number(values["running"]))
-    except (KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"the line is not a heartbeat: {error!r}") from error
 
 
-def _rank(node_rank: object, life: object, *seconds: object) -> RankBeat:
+def _rank(node_rank: object, life: object, *seconds: object, link: tuple[float, str]) -> RankBeat:
     if not isinstance(node_rank, int) or not isinstance(life, str):
         raise TypeError("the rank is not a number, or its state is not a text")
     cpu_s, silent_s, unreached_s = (_seconds(value) for value in seconds)
-    return RankBeat(node_rank=node_rank, life=Life(life), cpu_s=cpu_s, silent_s=silent_s, unreached_s=unreached_s)
+    return RankBeat(
+        node_rank=node_rank,
+        life=Life(life),
+        cpu_s=cpu_s,
+        silent_s=silent_s,
+        unreached_s=unreached_s,
+        unacked_s=link[0],
+        unacked_by=link[1],
+    )
+
+
+def _link(unacked_s: object, peer: object) -> tuple[float, str]:
+    if not isinstance(peer, str):
+        raise TypeError("the address of a rank is not a text")
+    return _seconds(unacked_s), peer
 
 
 def _seconds(value: object) -> float:

@@ -14,7 +14,18 @@ from longboat.planner.machines.cluster import Cluster, NodeKind
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.ranking import Plan
 
-__all__ = ("Assumptions", "Cost", "Power", "WhatIf", "break_even_months", "cost_of", "even_tokens_per_day", "power_of")
+__all__ = (
+    "Assumptions",
+    "Cost",
+    "Power",
+    "WhatIf",
+    "break_even_months",
+    "cost_of",
+    "even_tokens_per_day",
+    "power_of",
+    "purchase_usd",
+    "rent_usd_per_hour",
+)
 
 BUSY_RATIO, IDLE_RATIO = 0.7, 0.1
 HOST_BUSY_W, HOST_IDLE_W = 120.0, 70.0
@@ -137,7 +148,7 @@ def cost_of(plan: Plan, cluster: Cluster, demand: Demand, assumed: Assumptions, 
     purchase, missing = _purchase(cluster, assumed)
     capital = None if purchase is None else purchase / (assumed.years * 12)
     power_usd = power.usd_per_month(utilization, assumed.usd_per_kwh)
-    rent = _rent(cluster)
+    rent = rent_usd_per_hour(cluster)
     api_price = None if api is None else _blended(api, demand)
     rented = None if rent is None else rent * HOURS_PER_MONTH * utilization
     bought = None if api_price is None else tokens_per_month / MILLION * api_price
@@ -171,10 +182,19 @@ def _purchase(cluster: Cluster, assumed: Assumptions) -> tuple[float | None, tup
     if assumed.purchase_usd is not None:
         return assumed.purchase_usd, ()
     missing = tuple(dict.fromkeys(entry.name for _, entry in cards if not entry.price_usd))
-    return (None if missing else sum(count * entry.price_usd for count, entry in cards)), missing
+    return purchase_usd(cluster), missing
 
 
-def _rent(cluster: Cluster) -> float | None:
+def purchase_usd(cluster: Cluster) -> float | None:
+    """Return the catalog's price of all accelerators; None where one has none."""
+    cards = [(kind.count * one.count, one.entry) for kind in cluster.kinds for one in kind.cards]
+    if any(not entry.price_usd for _, entry in cards):
+        return None
+    return sum(count * entry.price_usd for count, entry in cards)
+
+
+def rent_usd_per_hour(cluster: Cluster) -> float | None:
+    """Return what all accelerators cost an hour in a cloud; None where the catalog does not know it of one."""
     cards = [(kind.count * one.count, one.entry) for kind in cluster.kinds for one in kind.cards]
     if any(not entry.rent_usd_per_hour for _, entry in cards):
         return None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from longboat.routing.adapters import AdapterEndpoint, home_of, pick_with_adapter
 from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
-__all__ = ("Router",)
+__all__ = ("Router", "Trip")
 
 E = TypeVar("E", bound=AdapterEndpoint)
 _STALE_S: Final = 0.9  # a report of this age gives way to one that says less
@@ -18,7 +18,7 @@ _LOAD_S: Final = 0.5
 """What it takes to load an adapter from disk into an engine, and to give up another one: our estimate."""
 
 
-class _Trip:
+class Trip:
     """One request at one replica."""
 
     __slots__ = ("load", "prompt", "tokens", "uncached")
@@ -29,6 +29,13 @@ class _Trip:
         self.uncached = uncached  # prompt tokens to compute; -1 once its first token came
         self.tokens = 0  # that it holds in the KV cache
 
+    def progressed(self, output_tokens: int) -> None:
+        """Note how many tokens of output the request has so far. Has no effect before its first token."""
+        if self.uncached < 0:
+            tokens = self.prompt.num_tokens + output_tokens
+            self.load.decode_tokens += tokens - self.tokens
+            self.tokens = tokens
+
 
 class Router:
     """Decides where each request of one model goes, and keeps account of what is where."""
@@ -38,7 +45,10 @@ class Router:
         self.index = index
         self._loads: dict[str, ReplicaLoad] = {}
         self._num_slots = 0
-        self._trips: dict[str, _Trip] = {}  # by the request's key
+        self._trips: dict[str, Trip] = {}  # by the request's key
+        self._compared: list[Any] = []  # endpoints that the last decision compared,
+        self._compared_loads: list[ReplicaLoad] = []  # their loads
+        self._compared_keys: list[str] = []  # and keys
 
     @property
     def num_slots(self) -> int:
@@ -54,13 +64,17 @@ class Router:
             load = self._loads[key] = ReplicaLoad(key, slot)
         return load
 
+    def limit(self, key: str, sequences: int | None) -> None:
+        """Note how many sequences a replica's engine runs at once; None: unknown."""
+        self.load_of(key).sequences = sequences or 0
+
     def choose(
         self, prompt: Prompt, endpoints: Sequence[E], *, turn: int, now_s: float, tried: Container[str] = (),
         overfull: bool = False, adapter: str = "", sticky: str = "",
     ) -> tuple[E, Choice, list[str]] | None:  # fmt: skip
         """Return the endpoint, why, and the keys of all that were compared; None where none has room.
 
-        Nothing is counted before ``sent``.
+        Nothing is counted before ``sent``. The keys are shared with later decisions, and must not be changed.
 
         tried: keys of endpoints that failed for this request
         overfull: a full endpoint is taken too
@@ -76,26 +90,28 @@ class Router:
         if adapter and EXTRA_S not in self.policy.terms:
             found = pick_with_adapter(able, adapter, turn=turn, overfull=overfull)
             return None if found is None else (found[0], Choice(able.index(found[0]), found[1]), [e.key for e in able])
-        loads = [self.load_of(e.key) for e in able]
+        if able != self._compared:  # mostly, they are those of the last decision
+            self._compare(able)
         extra_s = _adapter_s(able, adapter) if adapter else ()
-        choice = self.policy.choose(prompt, loads, self, now_s=now_s, turn=turn, extra_s=extra_s)
-        return able[choice.at], choice, [load.key for load in loads]
+        choice = self.policy.choose(prompt, self._compared_loads, self, now_s=now_s, turn=turn, extra_s=extra_s)
+        return able[choice.at], choice, self._compared_keys
 
     def depth_of(self, prompt: Prompt, key: str) -> int:
         """Return how many of the prompt's leading blocks a replica is known to hold."""
         slot = self.load_of(key).slot
         return self.index.depths(prompt.blocks, slot + 1)[slot] if prompt.blocks else 0
 
-    def sent(self, prompt: Prompt, key: str, *, cached_tokens: int, now_s: float) -> None:
+    def sent(self, prompt: Prompt, key: str, *, cached_tokens: int, now_s: float) -> Trip:
         """Note that a replica got the request. Its blocks are taken to be there, so that a burst does not scatter."""
         load = self.load_of(key)
         self.policy.sent(prompt, load, cached_tokens=cached_tokens, now_s=now_s)
         if prompt.blocks:
             self.index.place(load.slot, prompt.blocks)
-        trip = self._trips[prompt.key] = _Trip(prompt, load, max(0, prompt.num_tokens - cached_tokens))
+        trip = self._trips[prompt.key] = Trip(prompt, load, max(0, prompt.num_tokens - cached_tokens))
         load.requests += 1
         load.prefills += 1
         load.prefill_tokens += trip.uncached
+        return trip
 
     def first_token(self, prompt: Prompt, *, cached_tokens: int | None, now_s: float) -> None:
         """Note that the request's first token came."""
@@ -110,10 +126,8 @@ class Router:
     def progressed(self, prompt: Prompt, output_tokens: int) -> None:
         """Note how many tokens of output the request has so far."""
         trip = self._trips.get(prompt.key)
-        if trip is not None and trip.uncached < 0:
-            tokens = prompt.num_tokens + output_tokens
-            trip.load.decode_tokens += tokens - trip.tokens
-            trip.tokens = tokens
+        if trip is not None:
+            trip.progressed(output_tokens)
 
     def ended(self, prompt: Prompt, *, output_tokens: int, now_s: float) -> None:
         """Note that the request ended, or left its replica."""
@@ -145,9 +159,16 @@ class Router:
             self.policy.left(load)
             self.index.drop(load.slot)
             self._num_slots = max([other.slot + 1 for other in self._loads.values()], default=0)
+            self._compared, self._compared_loads, self._compared_keys = [], [], []
+
+    def _compare(self, endpoints: list[E]) -> None:
+        """Look up what is known of endpoints."""
+        self._compared = endpoints
+        self._compared_loads = [self.load_of(e.key) for e in endpoints]
+        self._compared_keys = [load.key for load in self._compared_loads]
 
     @staticmethod
-    def _end_prefill(trip: _Trip) -> None:
+    def _end_prefill(trip: Trip) -> None:
         trip.load.prefills -= 1
         trip.load.prefill_tokens -= trip.uncached
         trip.uncached = -1
@@ -155,12 +176,15 @@ class Router:
 
 def _able(endpoints: Sequence[E], tried: Container[str], overfull: bool) -> list[E]:
     """Return the endpoints that may have the request; suspect ones only where there are no others."""
-    found = [
-        e
-        for e in endpoints
-        if e.ready and e.key not in tried and (overfull or e.capacity is None or e.outstanding < e.capacity)
-    ]
-    return [e for e in found if not e.suspect] or found
+    found: list[E] = []
+    suspects = False
+    for e in endpoints:
+        if e.ready and (not tried or e.key not in tried):
+            capacity = e.capacity
+            if overfull or capacity is None or e.outstanding < capacity:
+                found.append(e)
+                suspects = suspects or e.suspect
+    return [e for e in found if not e.suspect] or found if suspects else found
 
 
 def _adapter_s(endpoints: Sequence[E], adapter: str) -> list[float]:

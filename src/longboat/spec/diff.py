@@ -9,13 +9,15 @@ from longboat.core.errors import UserInputError
 from longboat.spec.checks.wording import shown
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.fleet import Fleet, ModelSpec
-from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.section import Section
 
 __all__ = ("FleetDiff", "ModelChange", "ValueChange", "diff")
 
 
 Model = ModelSpec | ExternalModelSpec
-HARMLESS = ("update.", "load.", "adapters.entries.")
+HIDDEN = "engine.env."
+"""Parts of a model whose values are not shown: they may be secrets."""
+HARMLESS = ("replicas.", "update.", "load.", "adapters.entries.")
 """Parts of a model whose change replaces no replica."""
 
 
@@ -52,11 +54,12 @@ class FleetDiff:
     removed: tuple[str, ...] = ()
     changed: tuple[ModelChange, ...] = ()
     gateway: tuple[ValueChange, ...] = ()
+    weights: tuple[ValueChange, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.added or self.removed or self.changed or self.gateway)
+        return not (self.added or self.removed or self.changed or self.gateway or self.weights)
 
     def lines(self) -> list[str]:
         """Describe the difference for people, one line a change."""
@@ -65,6 +68,7 @@ class FleetDiff:
             *(f"- {name}" for name in self.removed),
             *(f"~ {model.name}.{change}" for model in self.changed for change in model.changes),
             *(f"~ gateway.{change}" for change in self.gateway),
+            *(f"~ weights.{change}" for change in self.weights),
         ]
 
 
@@ -85,6 +89,7 @@ def diff(old: Fleet, new: Fleet) -> FleetDiff:
         removed=tuple(name for name in before if name not in after),
         changed=tuple(_model_change(one, other) for one, other in pairs if one != other),
         gateway=_value_changes(old.gateway, new.gateway),
+        weights=_value_changes(old.weights, new.weights),
     )
 
 
@@ -96,7 +101,7 @@ def _model_change(old: Model, new: Model) -> ModelChange:
     return ModelChange(name=new.name, changes=_value_changes(old, new))
 
 
-def _value_changes(old: Model | GatewaySpec, new: Model | GatewaySpec) -> tuple[ValueChange, ...]:
+def _value_changes(old: Section, new: Section) -> tuple[ValueChange, ...]:
     return tuple(_changes(old.model_dump(by_alias=True), new.model_dump(by_alias=True), ""))
 
 
@@ -108,7 +113,16 @@ def _changes(old: object, new: object, path: str) -> Iterator[ValueChange]:
         yield ValueChange(path=path, old=_text(old), new=_text(new))
         return
     for key in [*before, *(key for key in after if key not in before)]:
-        yield from _changes(before.get(key), after.get(key), f"{path}.{key}" if path else key)
+        place = f"{path}.{key}" if path else key
+        hidden = place.startswith(HIDDEN) and before.get(key) != after.get(key)
+        if hidden:
+            yield ValueChange(path=place, old=_hidden(key in before, "old"), new=_hidden(key in after, "new"))
+        else:
+            yield from _changes(before.get(key), after.get(key), place)
+
+
+def _hidden(is_set: bool, which: str) -> str:
+    return f"({which} value)" if is_set else "unset"
 
 
 def _parts(value: object) -> dict[str, object] | None:

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from longboat.core.external import Budget, ExternalModel, Overflow, Price
 from longboat.core.policy import (
+    DEFAULT_TENANT,
     AdapterRights,
     AdminCredential,
     Alias,
     CorsPolicy,
     KeyRecord,
     Policy,
+    PreemptionPolicy,
     QueuePolicy,
     ResumePolicy,
     RouteRule,
@@ -19,10 +21,12 @@ from longboat.core.policy import (
     TenantPolicy,
     WeightedPool,
 )
+from longboat.core.sign_in import GroupRights, SignIn
 from longboat.spec.types.adapters import AdapterSpec
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.fleet import ModelSpec
-from longboat.spec.types.gateway import DEFAULT_TENANT, AliasSpec, GatewaySpec, TenantSpec
+from longboat.spec.types.gateway import AliasSpec, GatewaySpec, QueueSpec, TenantSpec
+from longboat.spec.types.sign_in import SignInSpec
 
 __all__ = ("adapter_rights", "policy_of", "tenant_names")
 
@@ -49,6 +53,7 @@ def policy_of(
         tenants=_tenants(gateway),
         keys=tuple(keys),
         admins=tuple(admins),
+        sign_in=None if gateway.sign_in is None else _sign_in(gateway.sign_in),
         aliases=tuple(_alias(alias) for alias in gateway.aliases),
         fallbacks=dict(gateway.fallbacks),
         overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
@@ -57,7 +62,7 @@ def policy_of(
         external=tuple(_external(model) for model in external),
         adapters=adapter_rights(adapters),
         rules=tuple(RouteRule(**rule.model_dump()) for rule in gateway.rules),
-        queue=QueuePolicy(**gateway.queue.model_dump()),
+        queue=_queue(gateway.queue),
         resume=ResumePolicy(**gateway.resume.model_dump()),
         routing=RoutingRules(policy=gateway.routing.policy, sticky=gateway.routing.sticky or ""),
         cors=CorsPolicy(**gateway.cors.model_dump()),
@@ -84,6 +89,16 @@ def _tenants(gateway: GatewaySpec) -> tuple[TenantPolicy, ...]:
 
 def _tenant(tenant: TenantSpec) -> TenantPolicy:
     return TenantPolicy(**{**tenant.model_dump(), "cache_group": tenant.cache_group or ""})
+
+
+def _sign_in(spec: SignInSpec) -> SignIn:
+    groups = tuple(GroupRights(group=g.group, role=g.role or "", tenant=g.tenant or "") for g in spec.groups)
+    return SignIn(**spec.model_dump(exclude={"groups"}), groups=groups)
+
+
+def _queue(spec: QueueSpec) -> QueuePolicy:
+    values = spec.model_dump(exclude={"preemption"})
+    return QueuePolicy(**values, preemption=PreemptionPolicy(**spec.preemption.model_dump()))
 
 
 def _external(spec: ExternalModelSpec) -> ExternalModel:

@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from longboat.core.scaling import Objective
 from longboat.core.wanted import Placement, WantedLoad, WantedModel, WantedRank
 from longboat.spec.types.fleet import Fleet, LoadSpec, ModelSpec, PlacementSpec, SplitSpec
+from longboat.spec.types.replicas import ReplicasSpec
 
 __all__ = ("fleet_with_numbers", "spec_with_numbers", "wanted_model", "wanted_models")
 
@@ -38,7 +40,9 @@ def wanted_model(spec: ModelSpec) -> WantedModel:
         overrides_config=any(word.startswith("--hf-overrides") for word in spec.engine.args),
         environment=spec.engine.environment,
         settings=_settings(spec),
-        replicas=None if spec.replicas == "auto" else spec.replicas,
+        replicas=None if spec.replicas == "auto" else spec.num_replicas,
+        max_replicas=spec.replicas.max if isinstance(spec.replicas, ReplicasSpec) else None,
+        objectives=_objectives(spec),
         tensor=None if parts.tensor == "auto" else parts.tensor,
         pipeline=None if parts.pipeline == "auto" else parts.pipeline,
         data=None if parts.data == "auto" else parts.data,
@@ -68,6 +72,12 @@ def _load(load: LoadSpec) -> WantedLoad:
     )
 
 
+def _objectives(spec: ModelSpec) -> tuple[Objective, ...]:
+    ruled = spec.replicas
+    entries = ruled.slo or () if isinstance(ruled, ReplicasSpec) else ()
+    return tuple(Objective(**entry.model_dump()) for entry in entries)
+
+
 def _settings(spec: ModelSpec) -> str:
     values = spec.model_dump(mode="json", exclude=NOT_SETTINGS)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -86,7 +96,9 @@ def spec_with_numbers(spec: ModelSpec, decided: WantedModel) -> ModelSpec:
     """Return ``spec`` with replicas, split and placement as decided; what is the same is left as it is written."""
     if (written := wanted_model(spec)) == decided:
         return spec
-    update: dict[str, Any] = {"replicas": "auto" if decided.replicas is None else decided.replicas}
+    update: dict[str, Any] = {}
+    if decided.replicas != written.replicas:
+        update["replicas"] = "auto" if decided.replicas is None else decided.replicas
     if _split(written) != _split(decided):
         update["split"] = SplitSpec(
             tensor=decided.tensor or "auto",

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+from longboat_sglang.adapters import name_adapter
 from longboat_sglang.salts import BODY
 from longboat_vllm.resume.carry import CURRENT, FORCED_TOKENS, CarriedRequest
 from longboat_vllm.shapes import expect
@@ -48,6 +49,7 @@ def _generating(generate: Any) -> Any:
     @functools.wraps(generate)
     def generate_and_note(manager: Any, obj: Any, request: Any = None) -> Any:
         _refuse_code(obj)
+        name_adapter(obj)
         current = CURRENT.get()
         _fit(current or CarriedRequest(), obj)
         if (body := BODY.get()) is not None and getattr(obj, "cache_salt", "") is None:

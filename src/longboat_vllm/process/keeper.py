@@ -192,7 +192,7 @@ class _Keeper:  # size: one loop over one rank; what it watches is its state
     """
 
     def __init__(self, lifeline_fd: int, status_fd: int, grace_s: float, run: str | None) -> None:
-        self.began_s = time.time() - 1.0  # the clock of files is coarser, hence the second
+        self.began_s = time.time() - 1.0  # the clock of files is coarser by up to a second
         self.scratch = _Scratch(run)
         self.memory: set[str] = set()
         self.look_every_s = 0.5

@@ -201,6 +201,6 @@ def _has_media(messages: Any) -> bool:
 
 
 def prior_of(params: Any) -> list[int]:
-    """The ids that a request's sampling parameters carry."""
+    """Return the ids that a request's sampling parameters carry."""
     extra_args = getattr(params, "extra_args", None) or {}
     return extra_args.get(PRIOR_TOKENS) or []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from longboat.routing.policies.contract import Choice, RoutingPolicy
-from longboat.routing.prefixes.index import DictIndex
+from longboat.routing.prefixes.index import DictIndex, PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.routing.router import Router
 
@@ -36,8 +36,8 @@ def prompt(key: str, words: str, *, tokens: int | None = None, session: str = ""
 class Fleet:
     """A router and its replicas."""
 
-    def __init__(self, policy: RoutingPolicy, count: int) -> None:
-        self.router = Router(policy, DictIndex())
+    def __init__(self, policy: RoutingPolicy, count: int, index: PrefixIndex | None = None) -> None:
+        self.router = Router(policy, DictIndex() if index is None else index)
         self.endpoints = [Endpoint(f"replica-{number}") for number in range(count)]
         self.turn = 0
         for endpoint in self.endpoints:

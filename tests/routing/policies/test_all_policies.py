@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longboat.core.errors import UserInputError
+from longboat.routing.policies.contract import EngineReport
 from longboat.routing.policies.registry import DEFAULT_POLICY, POLICIES, policy_of
+from longboat.routing.prefixes.overflow import OverflowIndex
+from longboat.routing.prefixes.shared_index import SharedIndex
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -100,3 +103,31 @@ def test_load_is_spread_when_nothing_is_shared(name: str) -> None:
     places = [fleet.send(prompt(f"r{number}", chr(0x100 + number) * 4)) for number in range(40)]
     counts = [places.count(endpoint.key) for endpoint in fleet.endpoints]
     assert max(counts) <= 20 and min(counts) >= 4
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_replicas_beyond_the_slots_of_the_index_get_requests_too(name: str) -> None:
+    left_out: list[str] = []
+    fleet = Fleet(policy_of(name), 70, OverflowIndex(SharedIndex(1 << 20, 64), left_out.append))
+    assert left_out == [f"replica-{number}" for number in range(64, 70)]
+    for endpoint in fleet.endpoints:
+        fleet.router.reported(endpoint.key, EngineReport(taken_s=0.0, running=1, waiting=0), tells=True)
+    got = {fleet.send(prompt(f"r{number}", chr(0x100 + number) * 4)) for number in range(400)}
+    assert got & set(left_out)
+    for endpoint in fleet.endpoints:
+        fleet.router.left(endpoint.key)
+    assert fleet.router.load_of("new").slot < 64
+
+
+def test_prefixes_of_replicas_within_the_slots_are_known_beside_others() -> None:
+    index = OverflowIndex(SharedIndex(1 << 20, 64), lambda key: None)
+    slots = [index.slot_of(f"r{number}") for number in range(66)]
+    names = prompt("a", "abc").blocks
+    for slot in slots:
+        index.place(slot, names)
+    index.remove(slots[0], names[-8:])
+    index.clear(slots[65])
+    assert [index.depths(names, 66)[slots[at]] for at in (0, 1, 64, 65)] == [2, 3, 0, 0]
+    index.drop(slots[64])
+    assert index.slot_of("other") == slots[64]
+    assert index.slot_of("r65") == slots[65]

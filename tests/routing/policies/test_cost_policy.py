@@ -45,20 +45,36 @@ def test_short_requests_pass_by_a_long_prefill() -> None:
 
 def test_the_wait_shrinks_with_the_clock() -> None:
     queue = PrefillQueue()
-    queue.add("a", Work(1000, 1000), 1000, 2.0, now_s=10.0)
-    queue.add("b", Work(1000, 1000), 1000, 1.0, now_s=10.5)
+    queue.add("a", Work(9000, 9000), 9000, 1.5, 0.5, now_s=10.0)
+    queue.add("b", Work(1000, 1000), 1000, 1.0, 0.5, now_s=10.5)
     assert queue.wait_s(11.0) == pytest.approx(2.0)
     queue.done("a", None, 11.5)
-    assert queue.wait_s(11.5) == pytest.approx(1.0)
+    assert queue.wait_s(11.5) == pytest.approx(1.5)
     queue.done("b", None, 12.5)
     assert queue.wait_s(12.5) == 0.0
 
 
 def test_an_overdue_prefill_is_not_expected_at_once() -> None:
     queue = PrefillQueue()
-    queue.add("a", Work(1000, 1000), 1000, 1.0, now_s=0.0)
+    queue.add("a", Work(1000, 1000), 1000, 0.5, 0.5, now_s=0.0)
     assert queue.wait_s(1.0) == pytest.approx(0.0)
     assert queue.wait_s(5.0) == pytest.approx(2.0)
+
+
+def test_prefills_of_one_step_share_what_a_step_takes() -> None:
+    queue = PrefillQueue()
+    queue.add("first", Work(500, 500), 500, 0.1, 1.0, now_s=0.0)
+    for name in ("b", "c", "d"):
+        queue.add(name, Work(500, 500), 500, 0.1, 1.0, now_s=0.5)
+    assert queue.wait_s(0.5) == pytest.approx(0.6 + 0.3)  # they share their step with the one that is sent now
+    queue.done("first", None, 1.1)
+    assert queue.wait_s(1.1) == pytest.approx(1.3)
+    queue.done("b", None, 2.4)
+    sample = queue.done("c", None, 2.4)
+    assert sample is None
+    sample = queue.done("d", None, 2.4)
+    assert sample is not None
+    assert (sample.work.requests, sample.work.tokens) == (2.0, 2000.0)  # two steps
 
 
 def test_other_gateways_prefills_count_once_the_engine_reports_them() -> None:
@@ -104,6 +120,33 @@ def test_gateways_agree_on_the_home_of_a_new_prefix_and_spread_different_ones() 
     homes = [[fleet.choose(each)[0] for each in wanted] for fleet in fleets]
     assert homes[0] == homes[1]
     assert min(homes[0].count(endpoint.key) for endpoint in fleets[0].endpoints) >= 10
+
+
+def test_equal_replicas_get_equal_parts_and_one_that_leaves_moves_only_its_own() -> None:
+    fleet = Fleet(Cost(SEED), 64)
+    wanted = [prompt(f"r{number}", chr(0x100 + number)) for number in range(6400)]
+    homes = [fleet.choose(each)[0] for each in wanted]
+    counts = [homes.count(endpoint.key) for endpoint in fleet.endpoints]
+    assert min(counts) >= 60 and max(counts) <= 150  # 100 each, give or take what chance does
+    gone = fleet.endpoints.pop(17).key
+    after = [fleet.choose(each)[0] for each in wanted]
+    assert all(new == old for new, old in zip(after, homes, strict=True) if old != gone)
+    assert len({new for new, old in zip(after, homes, strict=True) if old == gone}) > 16
+
+
+def test_streams_do_not_crowd_on_a_replica_that_holds_their_little_prompts() -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    for number in range(8):
+        before = prompt(f"b{number}", chr(0x100 + number), tokens=5)
+        fleet.router.sent(before, "replica-0", cached_tokens=0, now_s=0.0)
+        fleet.router.first_token(before, cached_tokens=0, now_s=0.0005)
+        fleet.router.ended(before, output_tokens=1, now_s=0.2)
+    places = []
+    for number in range(8):
+        wanted = prompt(f"r{number}", chr(0x100 + number), tokens=5)
+        places.append(fleet.send(wanted, now_s=10.0 + number))
+        fleet.router.first_token(wanted, cached_tokens=5, now_s=10.0005 + number)
+    assert 2 <= places.count("replica-1") <= 4  # of 8 streams that all run at the same time
 
 
 def test_a_slow_replica_gets_less_once_its_first_tokens_say_so() -> None:
@@ -176,3 +219,12 @@ def test_a_popular_prefix_reaches_idle_replicas_though_a_copy_costs_its_first_re
         places.append(fleet.send(wanted, now_s=now_s))
         fleet.router.first_token(wanted, cached_tokens=None, now_s=now_s + 0.06)
     assert min(places.count(endpoint.key) for endpoint in fleet.endpoints) >= 8
+
+
+@pytest.mark.parametrize(("busy_tokens", "stays"), [(3_000, True), (20_000, False)])
+def test_a_prefix_is_waited_for_a_while_before_another_replica_computes_it_too(busy_tokens: int, stays: bool) -> None:
+    fleet = Fleet(Cost(SEED), 2)
+    home = fleet.serve(prompt("a", "abcd"))
+    busy = prompt("busy", "", tokens=busy_tokens)
+    fleet.router.sent(busy, home, cached_tokens=0, now_s=10.0)
+    assert (fleet.choose(prompt("b", "abcde"), now_s=10.0)[0] == home) is stays

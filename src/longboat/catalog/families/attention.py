@@ -11,7 +11,9 @@ from longboat.catalog.shape.weight import Weight
 
 __all__ = ("Heads", "grouped_attention", "heads_of", "latent_attention", "with_indexer")
 
-KV_HEAD_FIELDS = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num", "num_attention_groups")
+KV_HEAD_FIELDS = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "num_attention_groups")
+HEAD_FIELDS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
+FALCON = ("falcon", "RefinedWeb", "RefinedWebModel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +28,22 @@ class Heads:
 
 def heads_of(fields: Fields) -> Heads:
     """Read the heads of a model whose layers are alike, as in most configs."""
-    num_heads = fields.need("num_attention_heads", "n_head", "n_heads")
+    num_heads = fields.need(*HEAD_FIELDS)
     hidden = fields.need("hidden_size", "n_embd", "d_model")
-    dim = fields.count("head_dim", "attention_head_dim", default=hidden // num_heads)
-    kv_heads = fields.count(*KV_HEAD_FIELDS, default=1 if fields.flag("multi_query") else num_heads)
+    dim = fields.count("head_dim", "attention_head_dim", "kv_channels", default=hidden // num_heads)
+    kv_heads = _kv_heads(fields, num_heads)
     return Heads(
         num_heads=num_heads, num_kv_heads=kv_heads, key_dim=dim, value_dim=fields.count("v_head_dim", default=dim)
     )
+
+
+def _kv_heads(fields: Fields, num_heads: int) -> int:
+    """Return the heads of keys and values; the flags of some families overrule the number that they write."""
+    if fields.word("model_type") in FALCON and not fields.flag("new_decoder_architecture"):
+        return 1 if fields.flag("multi_query") else fields.count("n_head_kv", default=num_heads)
+    if fields.flag("multi_query_attention"):
+        return fields.count("multi_query_group_num", default=1)
+    return fields.count(*KV_HEAD_FIELDS, default=1 if fields.flag("multi_query") else num_heads)
 
 
 def grouped_attention(

@@ -22,10 +22,23 @@ __all__ = ("read_decoder", "read_feed_forward", "shared_width")
 LINEAR_KINDS = ("linear_attention",)
 MAMBA_KINDS = ("mamba", "mamba2")
 WINDOW_KINDS = ("sliding_attention", "chunked_attention")
-FULL_KINDS = ("full_attention", "attention", "global_attention", "deepseek_sparse_attention")
+FULL_KINDS = ("full_attention", "attention", "global_attention", "deepseek_sparse_attention", "indexed_attention")
 # Families whose queries, keys and values have biases, without a field for it in the config.
 ALWAYS_BIASED = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
 QK_NORM_TYPES = ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_5", "hunyuan")
+# Fields that some publishers write as a list, one number for each layer.
+PER_LAYER = (
+    *("intermediate_size", "moe_intermediate_size", "num_experts", "moe_topk", "num_shared_expert"),
+    *("num_experts_per_tok", "num_attention_heads", "num_key_value_heads"),
+)
+# Period of the layers that see all tokens, where the config has a window and neither a list nor a pattern.
+PERIODS = {"cohere2": 4, "cohere2_moe": 4, "olmo3": 4, "exaone4": 4, "cwm": 4, "afmoe": 4, "gemma2": 2, "vaultgemma": 2}
+# Families in which a window without a list of layers covers every layer; vLLM and transformers agree.
+SLIDING = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "phi4mm", "ministral3", "granite_swa")
+WIDTHS = (
+    *("dense_intermediate_size", "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
+    "ff_intermediate_size",
+)
 SPARSE_NAMES = {"mixtral": "block_sparse_moe", "minimax_m2": "block_sparse_moe", "minimax_m3": "block_sparse_moe"}
 
 
@@ -33,10 +46,10 @@ def read_decoder(fields: Fields) -> Stack:
     """Read all layers, each from the fields that concern it."""
     hidden = fields.need("hidden_size", "n_embd", "d_model")
     kinds = layer_kinds(fields)
-    layers = [
-        join(read_mixer(fields, hidden, index, kind), read_feed_forward(fields, hidden, index), 2 * hidden)
-        for index, kind in enumerate(kinds)
-    ]
+    layers = []
+    for index, kind in enumerate(kinds):
+        own = fields.at(index, PER_LAYER)
+        layers.append(join(read_mixer(own, hidden, index, kind), read_feed_forward(own, hidden, index), 2 * hidden))
     return Stack(layers=tuple(layers), mtp=read_mtp(fields, layers), estimate=_doubts(fields, kinds))
 
 
@@ -50,15 +63,25 @@ def layer_kinds(fields: Fields) -> tuple[str, ...]:
         return tuple(
             "full_attention" if (index + 1) % interval == 0 else "linear_attention" for index in range(num_layers)
         )
-    whole = "sliding_attention" if _slides_everywhere(fields) else "full_attention"
-    return (kinds + (whole,) * num_layers)[:num_layers]
+    return (kinds + tuple(_kind_by_window(fields, index) for index in range(len(kinds), num_layers)))[:num_layers]
 
 
-def _slides_everywhere(fields: Fields) -> bool:
-    """Return whether a sliding window without a list of layers covers every layer (Mistral 7B 0.1), as in vLLM."""
-    return bool(fields.count("sliding_window")) and fields.flag(
-        "use_sliding_window", "use_sliding_window" not in fields
-    )
+def _uses_window(fields: Fields) -> bool:
+    return fields.flag("use_sliding_window", not fields.word("model_type").startswith("qwen"))
+
+
+def _kind_by_window(fields: Fields, index: int) -> str:
+    """Return whether a layer slides, in a model whose config lists no kinds of layers."""
+    if not fields.count("sliding_window") or not _uses_window(fields):
+        return "full_attention"
+    if letters := fields.word("sliding_window_pattern"):
+        return "sliding_attention" if letters[index % len(letters)] == "L" else "full_attention"
+    kind = fields.word("model_type")
+    if period := fields.count("sliding_window_pattern", "_sliding_window_pattern", default=PERIODS.get(kind, 0)):
+        return "full_attention" if (index + 1) % period == 0 else "sliding_attention"
+    if fields.flag("use_sliding_window") and "max_window_layers" in fields:
+        return "sliding_attention" if index >= fields.number("max_window_layers") else "full_attention"
+    return "sliding_attention" if kind in SLIDING or fields.flag("use_sliding_window") else "full_attention"
 
 
 def read_mixer(fields: Fields, hidden: int, index: int, kind: str) -> Mixer:
@@ -78,7 +101,7 @@ def read_mixer(fields: Fields, hidden: int, index: int, kind: str) -> Mixer:
         heads,
         window_tokens=window,
         bias=bias,
-        out_gate=fields.flag("attn_output_gate") or model_type == "qwen3_next",
+        out_gate=fields.flag("attn_output_gate") or model_type.startswith(("qwen3_next", "qwen3_5")),
         norm_params=_norm_params(fields, heads.num_heads + heads.num_kv_heads, heads.key_dim),
     )
 
@@ -106,7 +129,8 @@ def _norm_params(fields: Fields, all_heads: int, dim: int) -> int:
 def read_feed_forward(fields: Fields, hidden: int, index: int) -> FeedForward:
     """Read the experts of a sparse layer, or the network of a dense one."""
     if not is_sparse(fields, index):
-        width = fields.count("dense_intermediate_size", "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
+        width = fields.count(*WIDTHS, default=4 * hidden)
+        width = width // 2 if fields.word("model_type") == "qwen" else width  # Qwen 1 counts gate and up together
         return dense(hidden, width, bias=fields.flag("mlp_bias"))
     model_type = fields.word("model_type")
     return experts(
@@ -114,7 +138,8 @@ def read_feed_forward(fields: Fields, hidden: int, index: int) -> FeedForward:
         fields.count("moe_intermediate_size", "expert_intermediate_size", "intermediate_size"),
         num_experts(fields),
         fields.count(
-            "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", default=1
+            *("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k"),
+            default=1,
         ),
         shared_width=shared_width(fields),
         name=SPARSE_NAMES.get(model_type, "mlp"),
@@ -131,7 +156,8 @@ def shared_width(fields: Fields) -> int:
         "shared_intermediate_size",
         "share_expert_dim",
     )
-    return whole or fields.count("n_shared_experts", "num_shared_experts") * fields.count("moe_intermediate_size")
+    number = fields.count("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+    return whole or number * fields.count("moe_intermediate_size", "intermediate_size")
 
 
 def read_mtp(fields: Fields, layers: Iterable[Layer]) -> tuple[Weight, ...]:
@@ -150,4 +176,16 @@ def _doubts(fields: Fields, kinds: tuple[str, ...]) -> tuple[str, ...]:
     doubts = [f"layers of kind {kind} are counted as full attention" for kind in strange]
     if "linear_attention" in kinds and "linear_num_key_heads" not in fields:
         doubts.append("linear attention without linear_num_key_heads is counted as full attention")
+    if not is_sparse(fields, 0) and not fields.at(0, PER_LAYER).count(*WIDTHS):
+        doubts.append("config.json names no width of the feed-forward network: counted as 4 times hidden_size")
+    if "full_attention" in kinds and not fields.words("layer_types") and set(kinds) == {"full_attention"}:
+        doubts += _unused_window(fields)
     return tuple(doubts)
+
+
+def _unused_window(fields: Fields) -> list[str]:
+    window = fields.count("sliding_window", "attention_chunk_size", "window_size")
+    longest = fields.count("max_position_embeddings")
+    if not window or not _uses_window(fields) or window >= longest > 0:
+        return []
+    return [f"config.json has a window of {window} tokens and does not say in which layers: all are counted as full"]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from longboat.catalog.families.architectures.classic import CLASSIC, read_classic
+from longboat.catalog.families.architectures.cross_attention import read_mllama
 from longboat.catalog.families.architectures.deepseek_v4 import read_deepseek_v4
 from longboat.catalog.families.architectures.encoder import ENCODERS, read_encoder
 from longboat.catalog.families.architectures.gemma import read_gemma
 from longboat.catalog.families.architectures.gpt_oss import read_gpt_oss
+from longboat.catalog.families.architectures.hybrids import (
+    read_bamba,
+    read_falcon_h1,
+    read_jamba,
+    read_lfm2,
+    read_mamba,
+    read_minimax,
+    read_zamba2,
+)
 from longboat.catalog.families.architectures.kimi_linear import read_kimi_linear
 from longboat.catalog.families.architectures.llama4 import read_llama4
 from longboat.catalog.families.architectures.mimo_v2 import read_mimo_v2
 from longboat.catalog.families.architectures.minimax_m3 import read_minimax_m3
 from longboat.catalog.families.architectures.nemotron import read_nemotron_h, read_nemotron_nas
+from longboat.catalog.families.checked import CHECKED
 from longboat.catalog.families.decoder import read_decoder
 from longboat.catalog.families.parts import Stack
 from longboat.catalog.formats.config_fields import Fields
@@ -41,28 +53,40 @@ READERS: dict[str, Reader] = {
     "NemotronHForCausalLM": read_nemotron_h,
 }
 
+# Readers by ``model_type``, which names a family more surely than the class where a repository has code of its own.
+BY_TYPE: dict[str, Reader] = {
+    **dict.fromkeys(CLASSIC, read_classic),
+    "bamba": read_bamba,
+    "falcon_h1": read_falcon_h1,
+    "falcon_mamba": read_mamba,
+    "gemma3n_text": read_gemma,
+    "gemma4_text": read_gemma,
+    "gemma3_text": read_gemma,
+    "gemma2": read_gemma,
+    "gemma": read_gemma,
+    "granitemoehybrid": read_bamba,
+    "jamba": read_jamba,
+    "lfm2": read_lfm2,
+    "lfm2_moe": read_lfm2,
+    "llama4_text": read_llama4,
+    "mamba": read_mamba,
+    "mamba2": read_mamba,
+    "minimax": read_minimax,
+    "minimax_m1": read_minimax,
+    "minimax_text_01": read_minimax,
+    "mllama_text_model": read_mllama,
+    "zamba2": read_zamba2,
+}
+
 # Common decoders whose parameter counts were checked against a published figure or the publisher's code.
 COMMON = frozenset(
     {
-        "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM",
         "DeepseekV32ForCausalLM",
-        "Glm4MoeForCausalLM",
         "GlmMoeDsaForCausalLM",
         "KimiK25ForConditionalGeneration",
         "KimiK2ForCausalLM",
-        "LlamaForCausalLM",
         "MiMoForCausalLM",
-        "MiniMaxM2ForCausalLM",
         "Mistral3ForConditionalGeneration",
-        "MistralForCausalLM",
-        "MixtralForCausalLM",
-        "Phi3ForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "Qwen3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
         "Qwen3VLForConditionalGeneration",
         "Qwen3VLMoeForConditionalGeneration",
         "Qwen3_5ForConditionalGeneration",
@@ -72,11 +96,28 @@ COMMON = frozenset(
 )
 
 
-def reader_of(architecture: str) -> Reader:
-    """Return the reader for a class name of ``architectures`` in config.json."""
-    return READERS.get(architecture, read_decoder)
+# Classes with a vision tower that were checked with one sort of language model, by its type: counts are exact with that
+# one, and with any other whose own class was checked.
+TOWERS = {
+    "Cohere2VisionForConditionalGeneration": "cohere2",
+    "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
+    "InternVLForConditionalGeneration": "qwen2",
+    "Lfm2VlForConditionalGeneration": "lfm2",
+    "LlavaForConditionalGeneration": "llama",
+    "PaliGemmaForConditionalGeneration": "gemma",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
+}
 
 
-def is_known(architecture: str) -> bool:
-    """Return whether counts for this architecture are exact."""
-    return architecture in READERS or architecture in COMMON
+def reader_of(architecture: str, model_type: str = "") -> Reader:
+    """Return the reader for a class name of ``architectures`` in config.json, else for its ``model_type``."""
+    return READERS.get(architecture) or BY_TYPE.get(model_type, read_decoder)
+
+
+def is_known(architecture: str, model_type: str = "") -> bool:
+    """Return whether counts for this architecture are exact; by its type where the config names no class."""
+    if not architecture:
+        return model_type in CHECKED.values()
+    if architecture in TOWERS:
+        return model_type == TOWERS[architecture] or model_type in CHECKED.values()
+    return architecture in READERS or architecture in COMMON or architecture in CHECKED

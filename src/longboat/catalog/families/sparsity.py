@@ -18,10 +18,15 @@ def is_sparse(fields: Fields, index: int) -> bool:
         return False
     if kinds := fields.words("mlp_layer_types"):
         return kinds[min(index, len(kinds) - 1)] == "sparse"
+    if (listed := fields.numbers("moe_layers")) and fields.word("model_type").startswith("llama4"):
+        return index in listed
     if (pattern := fields.numbers("moe_layer_freq")) or (pattern := fields.numbers("moe_layers")):
         return pattern[min(index, len(pattern) - 1)] == 1 if len(pattern) > 1 else index >= pattern[0]
     if step := fields.count("interleave_moe_layer_step"):
         return (index + 1) % step == 0
+    if interval := fields.count("moe_layer_interval"):  # ERNIE 4.5
+        last = fields.count("moe_layer_end_index", default=index)
+        return int(fields.number("moe_layer_start_index")) <= index <= last and (index + 1) % interval == 0
     step = fields.count("decoder_sparse_step", "moe_layer_freq", default=1)
     shifted = "decoder_sparse_step" in fields
-    return index >= fields.count("first_k_dense_replace") and (index + shifted) % step == 0
+    return index >= fields.count("first_k_dense_replace", "num_dense_layers") and (index + shifted) % step == 0

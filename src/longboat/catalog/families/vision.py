@@ -19,7 +19,7 @@ def read_vision(fields: Fields, text_hidden: int) -> tuple[Weight, ...]:
     fields: the ``vision_config``; text_hidden: width of the language model
     """
     hidden = fields.count("hidden_size", "vt_hidden_size", "embed_dim")
-    depth = fields.count("depth", "num_hidden_layers", "vt_num_hidden_layers")
+    depth = fields.count("depth", "num_hidden_layers", "vt_num_hidden_layers") + fields.count("num_global_layers")
     if not hidden or not depth:
         return ()
     width = fields.count("intermediate_size", "vt_intermediate_size", "mlp_dim", default=4 * hidden)
@@ -69,6 +69,10 @@ def _patches(fields: Fields, hidden: int) -> int:
     channels = fields.count("in_channels", "num_channels", default=3)
     pixels = patch * patch * channels * fields.count("temporal_patch_size", default=1)
     grid = fields.count("init_pos_emb_height") * fields.count("init_pos_emb_width")
+    if tiles := fields.count("max_num_tiles"):  # Llama 3.2: positions and tiles for each ratio of sides
+        sides = 1 + sum(tiles // wide for wide in range(1, tiles + 1))
+        places = (fields.count("image_size") // patch) ** 2 + 1
+        return hidden * (pixels + places + sides * tiles * (places + 2))
     positions = fields.count("num_position_embeddings", default=grid) or 2 * fields.count("position_embedding_size")
     return hidden * (pixels + (not _is_gated(fields))) + positions * hidden
 
@@ -78,6 +82,8 @@ def _projector(fields: Fields, hidden: int, text_hidden: int) -> int:
     merge = fields.count("spatial_merge_size")
     if not merge and (kernel := fields.numbers("merge_kernel_size")):
         merge = kernel[0]
+    if wide := fields.count("vision_output_dim"):
+        return wide * text_hidden + text_hidden
     if not merge:
         return hidden * fields.count("out_hidden_size", default=text_hidden)
     merged = hidden * merge * merge

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import isfinite
 
 from longboat.core.errors import UserInputError
 
@@ -15,18 +16,43 @@ EXPERT_FIELDS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_loca
 class Fields:
     """The fields of one section of a config. Several names are synonyms: the first that exists counts."""
 
-    __slots__ = ("values",)
+    __slots__ = ("defaults", "seen", "values")
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    def __init__(
+        self, values: Mapping[str, object], defaults: Mapping[str, object] | None = None, seen: set[str] | None = None
+    ) -> None:
         self.values = values
+        self.defaults = defaults or {}  # what the family's config class sets where the config says nothing
+        self.seen = set() if seen is None else seen  # names that were asked for
+
+    def at(self, index: int, names: Iterable[str]) -> Fields:
+        """Return the fields of one layer: of ``names``, lists with an item for each layer count as that item."""
+        lists = {name: value for name in names if isinstance(value := self.values.get(name), list) and value}
+        if not lists:
+            return self
+        self.seen.update(lists)
+        own = {name: value[min(index, len(value) - 1)] for name, value in lists.items()}
+        return Fields({**self.values, **own}, self.defaults, self.seen)
 
     def count(self, *names: str, default: int = 0) -> int:
         """Return a positive whole number."""
-        for name in names:
-            value = self.values.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
+        self.seen.update(names)
+        for values in (self.values, self._unsaid()):
+            for name in names:
+                value = values.get(name)
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
         return default
+
+    def _unsaid(self) -> Mapping[str, object]:
+        """Return the family's defaults of fields that the config does not mention; null is a mention."""
+        if not self.defaults:
+            return self.defaults
+        return {name: value for name, value in self.defaults.items() if name not in self.values}
+
+    def _get(self, name: str) -> object:
+        self.seen.add(name)
+        return self.values[name] if name in self.values else self.defaults.get(name)
 
     def need(self, *names: str) -> int:
         """Return the number as ``count`` does. Raises UserInputError where there is none."""
@@ -38,38 +64,40 @@ class Fields:
         )
 
     def number(self, name: str, default: float = 0.0) -> float:
-        value = self.values.get(name)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+        value = self._get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            return default
+        return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        value = self.values.get(name)
+        value = self._get(name)
         return value if isinstance(value, bool) else default
 
     def word(self, *names: str) -> str:
-        return next((value for name in names if isinstance(value := self.values.get(name), str) and value), "")
+        return next((value for name in names if isinstance(value := self._get(name), str) and value), "")
 
     def words(self, name: str) -> tuple[str, ...]:
-        value = self.values.get(name)
+        value = self._get(name)
         return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        value = self.values.get(name)
+        value = self._get(name)
         return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()
 
     def section(self, *names: str) -> Fields:
         """Return the first of these sections with content; an empty one where there is none."""
         for name in names:
-            value = self.values.get(name)
+            value = self._get(name)
             if isinstance(value, dict) and value:
                 return Fields(value)
         return Fields({})
 
     def sections(self, name: str) -> tuple[Fields, ...]:
-        value = self.values.get(name)
+        value = self._get(name)
         return tuple(Fields(item) for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
 
     def __bool__(self) -> bool:
         return bool(self.values)
 
     def __contains__(self, name: str) -> bool:
-        return self.values.get(name) is not None
+        return self._get(name) is not None

@@ -83,7 +83,7 @@ class _Chooser:
         return weight if form is None else in_form(weight, form)
 
     def concerns(self, weight: Weight) -> bool:
-        if weight.columns == 1:
+        if weight.columns <= 1:
             return False
         return weight.part == "experts" if self.quantization.experts_only else weight.part in QUANTIZABLE
 

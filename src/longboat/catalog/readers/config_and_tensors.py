@@ -8,6 +8,7 @@ from dataclasses import replace
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.from_tensors import shape_from_tensors, with_exact_weights
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.named_size import with_named_size
 from longboat.catalog.shape.tensors import Tensor
 from longboat.core.errors import UserInputError
 
@@ -30,4 +31,4 @@ def shape_from_both(config: Config, quantization: Config | None, name: str, tens
             raise
         guessed = shape_from_tensors(tensors, name=name)
         return replace(guessed, estimate=(*guessed.estimate, error.message))
-    return with_exact_weights(shape, tensors) if tensors else shape
+    return with_exact_weights(shape, tensors) if tensors else with_named_size(shape)

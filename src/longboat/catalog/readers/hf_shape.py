@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from longboat.catalog.families.defaults import class_fields, defaults_of
+from longboat.catalog.families.kinds import refuse_other_kinds
 from longboat.catalog.families.parts import Stack
-from longboat.catalog.families.registry import is_known, reader_of
+from longboat.catalog.families.registry import READERS, is_known, reader_of
+from longboat.catalog.families.unread import unread_fields
 from longboat.catalog.families.vision import image_tokens, read_vision
 from longboat.catalog.formats.config_fields import Fields
 from longboat.catalog.formats.hf_config import facts_from_config, text_section
@@ -21,23 +24,16 @@ __all__ = ("shape_from_config",)
 
 Config = Mapping[str, object]
 
-# Families whose head is the embedding where their config does not say.
-TIED_BY_DEFAULT = ("gemma", "cohere", "granite")
+# Families without a class of transformers whose head is the embedding where their config does not say.
+TIED_BY_DEFAULT = ("gemma", "cohere", "granite", "minicpm", "grok", "RefinedWeb")
+# Sections that some families nest, and the usual names of their fields.
+NESTED = ("attn_config", "ffn_config")
+USUAL = {"kv_n_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size"}
 LAYER_FIELDS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     *("num_nextn_predict_layers", "mtp_num_hidden_layers"),
 )
 PROMISES = ("nvfp4", "mxfp4", "fp8", "awq", "gptq", "int4", "int8", "w4a16", "w8a8", "bnb")
-# Fields about weights or caches that only a family's own reader counts.
-FAMILY_FIELDS = (
-    "block_configs",
-    "compress_ratios",
-    "hybrid_override_pattern",
-    "linear_attn_config",
-    "moe_latent_size",
-    "sparse_attention_config",
-    "ssm_cfg",
-)
 
 
 def shape_from_config(config: Config, *, name: str = "", quantization: Config | None = None) -> ModelShape:
@@ -46,20 +42,47 @@ def shape_from_config(config: Config, *, name: str = "", quantization: Config | 
     quantization: the parsed hf_quant_config.json, where the folder has one
     Raises UserInputError where fields are missing without which nothing can be counted.
     """
-    facts, text = facts_from_config(config), Fields(text_section(config))
+    facts, whole = facts_from_config(config), fields_of(config)
+    text = text_fields(config)
     for field in LAYER_FIELDS:
         if text.count(field) > MAX_LAYERS:
             raise UserInputError(
                 f"config.json has {field} {text.count(field)}, above {MAX_LAYERS}", hint="is it the right file?"
             )
-    stack = reader_of(facts.architecture)(text)
+    if facts.architecture not in READERS:
+        refuse_other_kinds(whole, text)
+    stack = reader_of(facts.architecture, text.word("model_type"))(text)
     scheme = read_quantization(config, quantization)
     if scheme is NOT_QUANTIZED and (word := _promised(name)):
         scheme = Quantization(
             estimate=(f"weights: the name says {word}, but the config has no quantization: counted without",)
         )
-    shape = _assemble(config, facts, stack, name=name, quantization=scheme)
+    shape = _assemble(whole, text, facts, stack, name=name, quantization=scheme)
     return quantize(shape, scheme, prefix=stack.prefix) if scheme.rules else shape
+
+
+def fields_of(config: Config) -> Fields:
+    """Return the fields of a config as a whole, with the defaults of its type."""
+    kind = Fields(config).word("model_type")
+    return Fields(config, defaults_of(kind, inner=False))
+
+
+def text_fields(config: Config) -> Fields:
+    """Return the fields of the language model, those of nested sections under their usual names, with defaults."""
+    section = text_section(config)
+    flat = {
+        USUAL.get(name, name): value
+        for nested in NESTED
+        for name, value in Fields(section).section(nested).values.items()
+        if name != "model_type"
+    }
+    if flat.get("attn_type") == "multiquery_attention":
+        flat["num_key_value_heads"] = 1
+    inner = section is not config
+    values = {**flat, **section}
+    if inner and "model_type" not in values:
+        values["model_type"] = f"{Fields(config).word('model_type')}_text"
+    return Fields(values, defaults_of(Fields(values).word("model_type"), inner=inner))
 
 
 def _promised(name: str) -> str:
@@ -68,17 +91,21 @@ def _promised(name: str) -> str:
     return next((word for word in PROMISES if word in words), "")
 
 
-def _assemble(config: Config, facts: ModelConfig, stack: Stack, *, name: str, quantization: Quantization) -> ModelShape:
-    text = Fields(text_section(config))
-    hidden, vocab = text.need("hidden_size", "n_embd", "d_model"), text.need("vocab_size")
-    vision = read_vision(Fields(config).section("vision_config"), hidden)
-    tied = _tied(config, text)
+def _assemble(
+    whole: Fields, text: Fields, facts: ModelConfig, stack: Stack, *, name: str, quantization: Quantization
+) -> ModelShape:
+    hidden, vocab = text.need("hidden_size", "n_embd", "d_model"), text.need("vocab_size", "padded_vocab_size")
+    vision = read_vision(whole.section("vision_config"), hidden)
+    embedded = text.count("word_embed_proj_dim", default=hidden)
+    estimate = (*stack.estimate, *_doubts(whole, text, facts.architecture), *quantization.estimate)
     return ModelShape(
         name=name,
         architecture=facts.architecture,
         layers=share_equal_layers(stack.layers),
-        embedding=Weight(name="embed_tokens", part="embedding", rows=vocab, columns=hidden, shard="vocab"),
-        head=None if tied else Weight(name="lm_head", part="head", rows=vocab, columns=hidden, shard="vocab"),
+        embedding=Weight(name="embed_tokens", part="embedding", rows=vocab, columns=embedded, shard="vocab"),
+        head=None
+        if _tied(whole, text)
+        else Weight(name="lm_head", part="head", rows=vocab, columns=embedded, shard="vocab"),
         others=(Weight(name="norm", part="norm", rows=hidden), *stack.others, *vision, *stack.mtp),
         hidden_size=hidden,
         vocab_size=vocab,
@@ -86,25 +113,35 @@ def _assemble(config: Config, facts: ModelConfig, stack: Stack, *, name: str, qu
         dtype=facts.dtype or "bfloat16",
         quantization=quantization.name,
         kv_cache_dtype=quantization.kv_cache_dtype,
-        image_tokens=image_tokens(Fields(config)),
-        estimate=(*stack.estimate, *_doubts(config, text, facts.architecture), *quantization.estimate),
+        image_tokens=image_tokens(whole),
+        estimate=estimate,
     )
 
 
-def _tied(config: Config, text: Fields) -> bool:
-    default = text.word("model_type").startswith(TIED_BY_DEFAULT)
-    return Fields(config).flag("tie_word_embeddings", text.flag("tie_word_embeddings", default))
+def _tied(whole: Fields, text: Fields) -> bool:
+    """Return whether the head is the embedding: as published, else by the family's default."""
+    published = ("tie_word_embeddings", "tie_embedding")
+    for fields in (whole, text):
+        for name in published:
+            if isinstance(value := fields.values.get(name), bool):
+                return value
+    kind, outer = text.word("model_type"), whole.word("model_type")
+    if outer != kind and class_fields(outer):
+        return whole.flag("tie_word_embeddings")
+    return text.flag("tie_word_embeddings", kind.startswith(TIED_BY_DEFAULT) and not class_fields(kind))
 
 
-def _doubts(config: Config, text: Fields, architecture: str) -> tuple[str, ...]:
-    doubts = []
-    if not is_known(architecture):
+def _doubts(whole: Fields, text: Fields, architecture: str) -> tuple[str, ...]:
+    doubts, kind = [], text.word("model_type")
+    if not is_known(architecture, kind):
         doubts.append(
             f"architecture {architecture or 'without a name'} is unknown: counted as a common decoder from its fields"
         )
-        doubts += [f"{name} is not understood for this architecture" for name in FAMILY_FIELDS if name in text]
-    if "audio_config" in Fields(config):
+    if unread := unread_fields(text):
+        doubts.append(f"config.json has fields that were not read: {', '.join(unread)}")
+    if "audio_config" in whole:
         doubts.append("weights: the audio tower is left out")
-    if text.values is not config and "vision_config" not in Fields(config) and "vision" not in architecture.lower():
+    multimodal = text_section(whole.values) is not whole.values
+    if multimodal and "vision_config" not in whole and "vision" not in architecture.lower():
         doubts.append("weights: the config has no vision_config: a vision tower, if any, is left out")
     return tuple(doubts)

@@ -93,6 +93,11 @@ class ModelShape:
         return sum(weight.num_params for weight in self.weights() if weight.part not in ("vision", "mtp"))
 
     @property
+    def num_loaded_params(self) -> int:
+        """Parameters that an engine loads: vision tower included, without prediction heads."""
+        return sum(weight.num_params for weight in self.weights() if weight.part != "mtp")
+
+    @property
     def num_active_params(self) -> int:
         """Parameters that one token passes through, embedding and head included."""
         layers = sum(layer.num_active_params for layer in self.layers)
@@ -112,6 +117,16 @@ class ModelShape:
     def kv_bytes_per_token(self, dtype_bytes: float = 2) -> float:
         """Return the bytes that each further token of a long sequence adds to the caches of all layers."""
         return sum(layer.cache.bytes_per_token(dtype_bytes) for layer in self.layers)
+
+    def window_bytes_per_token(self, dtype_bytes: float = 2) -> float:
+        """Return the bytes that a token adds to the caches of layers with a window, until their windows are full."""
+        windows = (layer.cache for layer in self.layers if layer.cache.kind == "window")
+        return sum(cache.entry_bytes(dtype_bytes) for cache in windows)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states that a sequence has at any length."""
+        return sum(layer.cache.state_bytes for layer in self.layers)
 
 
 def share_equal_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from longboat.cli.completion.names import complete_model, complete_tenant
 from longboat.cli.shared.command_list import CommandList
-from longboat.core.errors import UserInputError
 
 __all__ = ("adapters_app",)
 
@@ -19,11 +19,14 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait until
 
 @adapters_app.command()
 def add(
-    model: Annotated[str, typer.Argument(help="The model that it adapts.")],
+    model: Annotated[str, typer.Argument(help="The model that it adapts.", autocompletion=complete_model)],
     source: Annotated[str, typer.Argument(help="The adapter's folder, as the nodes see it.")],
     name: Annotated[str, typer.Option("--name", help="Name for clients.  [default: the folder's name]")] = "",
     tenant: Annotated[
-        list[str] | None, typer.Option("--tenant", "-t", help="Tenant that may use it; repeat it for more.")
+        list[str] | None,
+        typer.Option(
+            "--tenant", "-t", help="Tenant that may use it; repeat it for more.", autocompletion=complete_tenant
+        ),
     ] = None,
     timeout_s: Timeout = 120.0,
 ) -> None:
@@ -31,10 +34,10 @@ def add(
 
     Its files are checked on every node first. Answers that are under way end with the contents they began with.
     """
-    from longboat.cli.adapters.change import add_adapter
     from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cluster.ray.adapter_changes import adapter_entry, add_adapter
 
-    entry = _entry(os.path.abspath(source), name, tenant)
+    entry = adapter_entry(os.path.abspath(source), name, tenant)
     with connect() as session:
         added = add_adapter(session, model, entry, timeout_s)
     print(f"{added.name}: revision {added.revision} is served by every ready replica of {model}")
@@ -50,8 +53,8 @@ def remove(
 
     Answers that are under way end as they began.
     """
-    from longboat.cli.adapters.change import remove_adapter
     from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cluster.ray.adapter_changes import remove_adapter
 
     with connect() as session:
         remove_adapter(session, name, timeout_s)
@@ -62,9 +65,9 @@ def remove(
 @adapters_app.command(name="list")
 def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
     """List the adapters: which model they adapt, and how many replicas serve them and hold them in memory."""
-    from longboat.cli.adapters.change import adapter_rows
     from longboat.cli.shared.cluster_at_hand import connect
-    from longboat.cluster.fleet.adapter_changes import running_fleet
+    from longboat.cluster.fleet.adapters import running_fleet
+    from longboat.cluster.ray.adapter_changes import adapter_rows
     from longboat.core.errors import ClusterError
 
     with connect() as session:
@@ -78,21 +81,6 @@ def list_adapters(as_json: Annotated[bool, typer.Option("--json", help="Print JS
         _print_table(rows)
     else:
         typer.echo("no adapters; longboat adapters add MODEL FOLDER adds one", err=True)
-
-
-def _entry(source: str, name: str, tenants: list[str] | None) -> Any:
-    from pydantic import ValidationError
-
-    from longboat.spec.types.adapters import AdapterSpec
-    from longboat.spec.types.source import name_from_source
-
-    try:
-        return AdapterSpec(
-            name=name or name_from_source(source), source=source, tenants=tuple(tenants) if tenants else None
-        )
-    except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        raise UserInputError(found["msg"], hint=str(found.get("ctx", {}).get("hint", ""))) from None
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

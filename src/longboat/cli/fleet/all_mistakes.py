@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from longboat.cli.file.target import read_target
 from longboat.cli.fleet.fleet_plan import planning_basis, up_options
-from longboat.cli.fleet.target import read_target
 from longboat.cluster.fleet.deployed import controller_values
 from longboat.cluster.preflight.surroundings import checked_plan, this_machine
 from longboat.cluster.ray.session import Session
@@ -22,14 +22,16 @@ __all__ = ("read_whole",)
 
 
 def read_whole(
-    target: str, console: Console, *, replan: bool = False, force: bool = False
+    target: str, console: Console, overlays: Sequence[str] = (), *, replan: bool = False, force: bool = False
 ) -> tuple[Fleet, tuple[AdminCredential, ...]]:
-    """Return the fleet of ``target`` and its admins; replan, force: as ``longboat up`` was given them.
+    """Return the fleet of ``target`` with ``overlays`` merged onto it, and its admins.
+
+    replan, force: as ``longboat up`` was given them.
 
     Raises UserInputError with every mistake. Where the file has some, its sound part is also tried on the machines, so
     that what they cannot do is named at once and not only after the file was mended.
     """
-    reading = read_target(target)
+    reading = read_target(target, overlays)
     admins, problems = _admins(reading.gateway)
     if reading.fleet is not None and not problems:
         return reading.fleet, admins

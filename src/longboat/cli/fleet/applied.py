@@ -26,6 +26,7 @@ class Applied:
     fleet, text: with numbers, once they are decided; asked, asked_text: as the file has it
     plan: how the numbers were found; planned: what the controller gets of it; replan, force: the options of ``up``
     changes: from what ran before, in lines
+    asleep: models that run on as they are, and may have no replica now
     """
 
     fleet: Fleet
@@ -42,6 +43,7 @@ class Applied:
     added: tuple[str, ...] = ()
     action: Action = "unchanged"
     changes: tuple[str, ...] = ()
+    asleep: frozenset[str] = frozenset()
     digests: dict[str, str] = field(default_factory=dict)
     shapes: Mapping[str, GangShape] = field(default_factory=dict)
 
@@ -62,5 +64,5 @@ class Applied:
 
     @property
     def goal(self) -> Goal:
-        wanted = {model.name: model.num_replicas for model in self.fleet.models}
+        wanted = {m.name: 0 if m.name in self.asleep else m.num_replicas for m in self.fleet.models}
         return Goal(document=self.text, wanted=wanted, digests=self.digests, outlives_failure=not self.started_fleet)

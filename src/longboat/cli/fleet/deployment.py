@@ -9,13 +9,15 @@ from rich.console import Console
 
 from longboat.cli.fleet.applied import Applied
 from longboat.cli.fleet.fleet_plan import planned_document, planning_basis, same_wishes, show_plan, up_options
-from longboat.cli.keys.key_store import fleet_key_book
 from longboat.cli.shared.interrupts import interrupt_deferred
 from longboat.cli.shared.spinner import waiting
+from longboat.cluster.counts.by_hand import Hold, read_holds
 from longboat.cluster.fleet.deployed import controller_values
 from longboat.cluster.fleet.rollout_values import with_rollouts
 from longboat.cluster.fleet.serve_config import ShapedModel, digests_in, plain_policy, serve_document
+from longboat.cluster.preflight.knowledge import Basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, checked_plan
+from longboat.cluster.ray.key_changes import fleet_key_book
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import UserInputError
 from longboat.core.plan import GangShape
@@ -25,6 +27,7 @@ from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
 from longboat.spec.types.fleet import Fleet
+from longboat.spec.types.replicas import ReplicasSpec
 
 __all__ = ("current_policy", "deploy", "put_fleet")
 
@@ -34,19 +37,25 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
     with waiting(console, "asking the nodes what is on them"):
         running = _running_fleet(session, applied.fleet)
         told = controller_values(session.apps.all())
-        plan = _plan(session, applied, told, console)
-    _take_plan(applied, plan, console)
+        basis = planning_basis(console)
+        plan = _plan(session, applied, told, basis)
+    _take_plan(applied, plan, basis, console)
     change = diff(running, applied.fleet) if running else None
+    applied.asleep = _may_sleep(change, applied.fleet)
     deployed = session.apps.deployed_models()
     policy = current_policy(session, applied.fleet, applied.admins)
-    is_whole = all(model.name in deployed for model in applied.fleet.models if model.num_replicas)
+    is_whole = all(model.name in deployed for model in applied.fleet.models if model.max_replicas)
     again = told.get("taken_back", {})
     is_whole = is_whole and told.get("policy") == plain_policy(policy) and not again
     is_whole = is_whole and (applied.asked is None or same_wishes(applied.asked, told))
+    holds = read_holds(told)
+    is_whole = is_whole and not holds
     if change is not None and not _show_change(change, is_whole, console):
         applied.digests = {name: app["args"]["digest"] for name, app in deployed.items()}
         applied.text = str(told.get("text", applied.text))  # the same fleet, perhaps written in another order
         return
+    for line in _ended_holds(holds, applied.fleet):
+        console.print(line, highlight=False)
     applied.started_fleet = running is None
     applied.added = change.added if change else ()
     applied.action, applied.changes = ("changed", tuple(change.lines())) if change else ("started", ())
@@ -56,17 +65,34 @@ def deploy(session: Session, applied: Applied, console: Console) -> None:
         session.expect(applied.text)
 
 
-def _plan(session: Session, applied: Applied, told: Mapping[str, Any], console: Console) -> CheckedPlan:
+def _ended_holds(holds: Mapping[str, Hold], fleet: Fleet) -> list[str]:
+    """Say which counts by hand end: from now on, the file decides."""
+    names = {model.name for model in fleet.models}
+    what = {name: "paused" if hold.paused else f"{hold.asked} replicas" for name, hold in holds.items()}
+    return [
+        f"~ {name}: {what[name]} by {hold.by} ends; the file decides" for name, hold in holds.items() if name in names
+    ]
+
+
+def _may_sleep(change: FleetDiff | None, fleet: Fleet) -> frozenset[str]:
+    """Return the models whose replicas are not exchanged, and that may have none now."""
+    if change is None:
+        return frozenset()
+    other = {model.name for model in change.changed if not model.only_replicas} | {*change.added}
+    ruled = {m.name for m in fleet.models if isinstance(m.replicas, ReplicasSpec) and m.replicas.min == 0}
+    return frozenset(ruled - other)
+
+
+def _plan(session: Session, applied: Applied, told: Mapping[str, Any], basis: Basis) -> CheckedPlan:
     options = up_options(applied.fleet, told, replan=applied.replan, force=applied.force)
-    basis = planning_basis(console)
     return checked_plan(applied.fleet, session.nodes(), session.inspect, basis=basis, options=options)
 
 
-def _take_plan(applied: Applied, plan: CheckedPlan, console: Console) -> None:
+def _take_plan(applied: Applied, plan: CheckedPlan, basis: Basis, console: Console) -> None:
     """Take over the plan: from here on the fleet has numbers."""
     show_plan(applied.asked or applied.fleet, plan, console)
     applied.shapes, applied.fleet, applied.text = plan.shapes, plan.fleet, dump_fleet(plan.fleet)
-    applied.plan, applied.planned = plan, planned_document(applied.asked_text, plan)
+    applied.plan, applied.planned = plan, planned_document(applied.asked_text, plan, basis.calibration)
 
 
 def current_policy(session: Session, fleet: Fleet, admins: tuple[AdminCredential, ...]) -> Policy:
@@ -93,7 +119,14 @@ def put_fleet(
     shaped = [ShapedModel(spec=model, shape=shapes[model.name]) for model in wanted.fleet.models]
     others = session.apps.foreign()
     document = serve_document(
-        wanted.fleet, shaped, wanted.text, policy=policy, planned=wanted.planned, deployed=kept, others=others
+        wanted.fleet,
+        shaped,
+        wanted.text,
+        policy=policy,
+        planned=wanted.planned,
+        deployed=kept,
+        in_force=session.apps.counts(),
+        others=others,
     )
     document = with_rollouts(document, told, session.apps.deployed_models(), session.rest.url)
     with interrupt_deferred():  # Serve carries out the document even if interrupted here: undo after it

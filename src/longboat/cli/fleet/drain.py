@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.drains import Drains, read_drains, values_with_drains
+from longboat.cluster.members.drains import Drains, read_drains, values_with_drains
 from longboat.cluster.ray.drain import drain_node
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.states import Phase
@@ -25,10 +25,10 @@ POLL_S = 0.3
 BACK_HINT = "longboat node stop and longboat node start on that machine make it a node again"
 
 
-def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
+def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float, move: bool = False) -> None:
     """Take ``name`` out (or back in), and wait until nothing runs there any more.
 
-    kind: ``replica``, ``node`` or ``gateway``
+    kind: ``replica``, ``node`` or ``gateway``; move: its streams go to other replicas at once
     Raises UserInputError when there is none of that name, ClusterError when it still runs after ``timeout_s``.
     """
     with connect() as session:
@@ -37,9 +37,12 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
             raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
         match kind:
             case "replica":
-                is_empty = _replica(session, _replica_named(report, name), undo)
+                is_empty = _replica(session, _replica_named(report, name), undo, move=move)
             case "node":
-                is_empty = _node(session, _node_named(session, name), undo)
+                is_empty = _node(session, _node_named(session, name), undo, move=move)
+            case "gateway" if move:
+                hint = "longboat drain node HOST --move moves the streams of the replicas on it"
+                raise UserInputError("the requests of a gateway cannot move to another one", hint=hint)
             case "gateway":
                 is_empty = _gateway(session, _node_named(session, name), undo)
             case _:
@@ -50,10 +53,11 @@ def run_drain(kind: str, name: str, *, undo: bool, timeout_s: float) -> None:
         _wait(session, kind, name, is_empty, timeout_s)
 
 
-def _replica(session: Session, replica: str, undo: bool) -> Callable[[FleetReport], bool]:
+def _replica(session: Session, replica: str, undo: bool, *, move: bool) -> Callable[[FleetReport], bool]:
     if undo:
         raise UserInputError("the drain of a replica cannot be undone", hint="another takes its place")
-    _change(session, lambda drains: replace(drains, replicas=drains.replicas | {replica}))
+    own = {replica}
+    _change(session, lambda drains: _at_once(replace(drains, replicas=drains.replicas | own), own, move))
     return lambda report: all(s.replica != replica or _is_over(s.phase) for s in report.replicas)
 
 
@@ -63,7 +67,11 @@ def _gateway(session: Session, node: Node, undo: bool) -> Callable[[FleetReport]
     return lambda report: all(g.node_id != node.node_id or (g.draining and not g.in_flight) for g in report.gateways)
 
 
-def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], bool]:
+def _at_once(drains: Drains, names: set[str], move: bool) -> Drains:
+    return replace(drains, at_once=drains.at_once | names) if move else drains
+
+
+def _node(session: Session, node: Node, undo: bool, *, move: bool) -> Callable[[FleetReport], bool]:
     """Replace the node's replicas by others elsewhere; its gateway takes no new requests."""
     if undo:
         raise UserInputError("the drain of a node cannot be undone", hint=BACK_HINT)
@@ -71,7 +79,8 @@ def _node(session: Session, node: Node, undo: bool) -> Callable[[FleetReport], b
         hint = "longboat drain replica takes out a replica on it, longboat drain gateway its gateway"
         raise UserInputError("the head's node cannot be drained: the cluster depends on it", hint=hint)
     drain_node(session.gcs_address, node.node_id)
-    _change(session, lambda drains: replace(drains, nodes=drains.nodes | {node.node_id}))
+    own = {node.node_id}
+    _change(session, lambda drains: _at_once(replace(drains, nodes=drains.nodes | own), own, move))
     return lambda report: (
         all(
             _is_over(state.phase) or all(rank.node_id != node.node_id for rank in state.ranks)

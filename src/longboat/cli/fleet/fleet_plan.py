@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -13,8 +14,12 @@ from longboat.cli.plan.plan_rows import explain
 from longboat.cluster.preflight.knowledge import Basis, built_in_basis
 from longboat.cluster.preflight.surroundings import CheckedPlan, UpOptions
 from longboat.core.errors import LongboatError
+from longboat.core.scaling import ReplicaSpeed
+from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.number import Number
+from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.forecast_document import planned_values
+from longboat.simulator.plan.planned_replica import planned_engine, speed_of
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
@@ -84,14 +89,24 @@ def same_wishes(asked: Fleet, told: Mapping[str, Any]) -> bool:
     return bool(told.get("text")) and fleet_digest(_asked_before(told)) == fleet_digest(asked)
 
 
-def planned_document(asked_text: str, plan: CheckedPlan) -> dict[str, Any]:
+def planned_document(asked_text: str, plan: CheckedPlan, calibration: Calibration) -> dict[str, Any]:
     """Return what the controller needs: the file as it was asked for, and what is expected of each model."""
     found = [(model, plan.decision.forecasts.get(model.name)) for model in plan.decision.models]
+    known = [(model, one) for model, one in found if one is not None]
     return {
         "asked": asked_text,
-        "models": {model.name: planned_values(one, model.source) for model, one in found if one is not None},
+        "models": {model.name: planned_values(one, model.source) for model, one in known},
+        "speeds": {model.name: asdict(speed) for model, one in known if (speed := _speed(one, calibration))},
         "forced": [str(problem) for problem in plan.overridden],
     }
+
+
+def _speed(forecast: Forecast, calibration: Calibration) -> ReplicaSpeed | None:
+    """Return how fast a replica is foreseen to be; None where the planner cannot say."""
+    try:
+        return speed_of(*planned_engine(forecast, calibration))
+    except LongboatError:
+        return None
 
 
 def show_plan(asked: Fleet, plan: CheckedPlan, console: Console) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
@@ -19,7 +19,6 @@ from longboat.cli.fleet.taken_down import FleetWatch, TakenDownError
 from longboat.cli.fleet.teardown import take_down
 from longboat.cli.fleet.up_document import up_values
 from longboat.cli.shared.console import make_console
-from longboat.cli.shared.error_text import error_values
 from longboat.cli.shared.gateway_choice import gateways_here
 from longboat.cli.shared.gateway_notes import key_note
 from longboat.cli.shared.interrupts import no_interrupt, terminates_as_interrupt
@@ -35,15 +34,23 @@ __all__ = ("hold", "run_up", "up_in_foreground")
 
 
 def run_up(
-    target: str, *, detach: bool, timeout_s: float, replan: bool = False, force: bool = False, as_json: bool = False
+    target: str,
+    overlays: Sequence[str] = (),
+    *,
+    detach: bool,
+    timeout_s: float,
+    replan: bool = False,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run the command. Raises UserInputError (nothing was started), ClusterError or EngineError.
 
+    overlays: files that are merged onto ``target``
     replan: recompute what was decided before; force: start even what is sure not to fit
     as_json: one document on stdout, when all is ready or with the error that it ends with; the rest on stderr
     """
     told, out = False, sys.stderr if as_json else sys.stdout
-    wishes = {"detach": detach, "replan": replan, "force": force}
+    wishes: dict[str, Any] = {"overlays": overlays, "detach": detach, "replan": replan, "force": force}
     try:
         with up_in_foreground(target, timeout_s=timeout_s, console=make_console(stderr=as_json), **wishes) as found:
             if as_json:
@@ -51,9 +58,8 @@ def run_up(
                 told = True
             if not detach:
                 hold(*found, out)
-    except LongboatError as error:
-        if as_json and not told:
-            _print_json({"error": error_values(error)})
+    except Exception as error:
+        vars(error)["after_document"] = told  # of any error: this document is the only one
         raise
 
 
@@ -89,11 +95,11 @@ def _watch(session: Session, applied: Applied) -> FleetWatch:
 
 
 def _is_at(gcs_address: str) -> bool:
-    """Return whether this machine is still a node of the cluster at this address."""
-    from longboat.cluster.host.record import local_cluster
+    """Return whether this machine is still a node of the cluster at this address, or will be again by itself."""
+    from longboat.cluster.host.record import load_record
 
-    record = local_cluster(run_folder())
-    return record is not None and record.gcs_address == gcs_address
+    record = load_record(run_folder())
+    return record is not None and record.gcs_address == gcs_address and not record.is_ended
 
 
 @contextmanager
@@ -101,6 +107,7 @@ def up_in_foreground(
     target: str,
     *,
     timeout_s: float,
+    overlays: Sequence[str] = (),
     detach: bool = False,
     replan: bool = False,
     force: bool = False,
@@ -112,7 +119,7 @@ def up_in_foreground(
     """
     console = console or make_console()
     with terminates_as_interrupt():
-        fleet, admins = read_whole(target, console, replan=replan, force=force)
+        fleet, admins = read_whole(target, console, overlays, replan=replan, force=force)
         text = dump_fleet(fleet)
         applied = Applied(
             fleet=fleet, text=text, asked=fleet, asked_text=text, admins=admins, replan=replan, force=force
@@ -175,9 +182,9 @@ def _connect(applied: Applied, console: Console) -> Session:
             checked_plan(
                 applied.fleet, [this_machine()], basis=planning_basis(console), options=UpOptions(force=applied.force)
             )
-            env = _start_cluster(console)
-            applied.started_cluster = True
-            on_error.callback(_stop_cluster, console)
+            env, applied.started_cluster = _start_cluster(console)
+            if applied.started_cluster:
+                on_error.callback(_stop_cluster, console)
         with waiting(console, "connecting to the cluster"):
             session = Session(env)
         on_error.pop_all()
@@ -201,16 +208,27 @@ def _print_addresses(session: Session, fleet: Fleet, console: Console) -> None:
         console.print(note, highlight=False, soft_wrap=True, markup=False)
 
 
-def _start_cluster(console: Console) -> dict[str, str]:
-    from longboat.cluster.host.ray_node import connect_env, start_local
+def _start_cluster(console: Console) -> tuple[dict[str, str], bool]:
+    """Start the local cluster, or resume the one that this machine is known as.
 
-    console.print("no cluster here: starting a local one …")
+    Return the variables that lead to it, and whether it is new: what this call did not make, it never ends.
+    """
+    from longboat.cluster.host.ray_node import connect_env, start_local
+    from longboat.cluster.host.record import load_record
+    from longboat.cluster.host.resume import resume_node
+
+    is_known = load_record(run_folder()) is not None
+    told = "the local cluster does not run: starting it again" if is_known else "no cluster here: starting a local one"
+    console.print(f"{told} …")
     require_ray()
     try:
         with waiting(console, "starting Ray"):
-            return connect_env(start_local())
+            return connect_env(resume_node() if is_known else start_local()), not is_known
     except KeyboardInterrupt:
-        _stop_cluster(console)
+        if is_known:
+            console.print("the local cluster goes on starting; longboat down ends it")
+        else:
+            _stop_cluster(console)
         raise
 
 

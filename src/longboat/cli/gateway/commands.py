@@ -37,7 +37,8 @@ def run(
         typer.Option(metavar="FILE", help="YAML file with upstreams: and the fleet file's gateway: section."),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ask for API keys: the file that `longboat keys --file` writes.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Ask for API keys: the file that `longboat keys create --file` writes."),
     ] = None,
     auth: Annotated[str | None, typer.Option(metavar="none|keys", help="Whether requests need an API key.")] = None,
     api_key_env: Annotated[

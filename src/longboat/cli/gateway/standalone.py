@@ -11,6 +11,7 @@ from longboat.core.errors import Problem, UserInputError
 from longboat.core.policy import Policy
 from longboat.core.states import Endpoint
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.sign_in.client_secret import why_unready
 from longboat.spec.files.keys_file import KeyBook, load_keys
 from longboat.spec.files.standalone_gateway import AloneSpec, HealthSpec, alone_from, endpoints_of, parse_alone, refusal
 from longboat.spec.policy import policy_of, tenant_names
@@ -100,6 +101,7 @@ def read_wanted(options: AloneOptions, *, salt: str, env: Mapping[str, str] = os
     gateway = spec.gateway
     book, keys_path = _keys(options, gateway)
     admins = admin_credentials(gateway, env)
+    _check_sign_in(gateway)
     policy = policy_of(gateway, book.keys, salt=book.salt or salt, admins=admins, external=spec.models)
     port = gateway.port if options.port is None else options.port
     return Wanted(
@@ -225,6 +227,13 @@ def _redis_url(gateway: GatewaySpec, env: Mapping[str, str]) -> str | None:
     if redis is None or redis.url is not None:
         return redis.url if redis else None
     return read_secret(file=redis.url_file, variable=redis.url_env, where="gateway.redis", env=env)
+
+
+def _check_sign_in(gateway: GatewaySpec) -> None:
+    sign_in = gateway.sign_in
+    if sign_in is not None and (what := why_unready(sign_in.client_secret_file, sign_in.client_secret_env)):
+        hint = "give it to this command, or leave gateway.sign_in out"
+        raise refusal([Problem(where="gateway.sign_in", what=what, hint=hint)], COMMAND)
 
 
 def _fixed(gateway: GatewaySpec, port: int) -> dict[str, object]:

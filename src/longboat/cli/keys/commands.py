@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longboat.cli.completion.names import complete_tenant
 from longboat.cli.shared.command_list import CommandList
-from longboat.core.errors import UserInputError
 
 if TYPE_CHECKING:
     from longboat.cluster.ray.session import Session
     from longboat.core.policy import KeyRecord
     from longboat.spec.files.keys_file import KeyBook
 
-__all__ = ("find_key", "key_rows", "keys_app")
+__all__ = ("key_rows", "keys_app")
 
 DAY_S = 86_400.0
 
@@ -31,7 +31,15 @@ File = Annotated[
 
 @keys_app.command()
 def create(
-    tenant: Annotated[str, typer.Option("--tenant", "-t", help="Tenant of the fleet file that the key belongs to.")],
+    tenant: Annotated[
+        str,
+        typer.Option(
+            "--tenant",
+            "-t",
+            help="Tenant of the fleet file that the key belongs to.",
+            autocompletion=complete_tenant,
+        ),
+    ],
     note: Annotated[str, typer.Option("--note", help="Note to show in the list.")] = "",
     expires_days: Annotated[
         float | None, typer.Option("--expires", min=0.0, help="Days until the key expires.  [default: never]")
@@ -42,12 +50,13 @@ def create(
 
     Gateways take the key as soon as the command returns.
     """
+    from longboat.cluster.ray.key_changes import add_key
     from longboat.gateway.limits.keys import new_key
 
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * DAY_S
     key, record = new_key(tenant, now_s=now_s, expires_s=expires_s, note=_one_line(note))
-    _change(file, lambda book: replace(book, keys=(*book.keys, record)), tenant=tenant)
+    _change(file, lambda book: replace(book, keys=(*book.keys, record)), lambda session: add_key(session, record))
     print(key, flush=True)
     typer.echo(f"key {record.key_id} of {tenant}: it is shown only now", err=True)
 
@@ -60,8 +69,8 @@ def list_keys(
 
     The keys themselves are never shown.
     """
-    from longboat.cli.keys.key_store import read_keys
     from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cluster.ray.key_changes import read_keys
 
     if file is not None:
         keys = _book_in(file).keys
@@ -83,22 +92,10 @@ def revoke(
     file: File = None,
 ) -> None:
     """Revoke a key: gateways refuse it once the command returns."""
+    from longboat.cluster.ray.key_changes import remove_key, without_key
 
-    def without(book: KeyBook) -> KeyBook:
-        gone = find_key(book.keys, key_id)
-        return replace(book, keys=tuple(key for key in book.keys if key != gone))
-
-    _change(file, without)
+    _change(file, lambda book: without_key(book, key_id), lambda session: remove_key(session, key_id))
     typer.echo(f"key {key_id} is revoked", err=True)
-
-
-def find_key(keys: Sequence[KeyRecord], key_id: str) -> KeyRecord:
-    """Find the key of this id. Raises UserInputError where there is none, without repeating a whole key."""
-    for key in keys:
-        if key.key_id == key_id:
-            return key
-    shown = key_id if len(key_id) <= 16 and "-" not in key_id else "that id"
-    raise UserInputError(f"there is no key {shown}", hint="longboat keys list shows the ids")
 
 
 def key_rows(keys: Sequence[KeyRecord], now_s: float) -> list[dict[str, Any]]:
@@ -116,18 +113,16 @@ def key_rows(keys: Sequence[KeyRecord], now_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def _change(file: Path | None, change: Callable[[KeyBook], KeyBook], *, tenant: str | None = None) -> None:
-    from longboat.cli.keys.key_store import change_keys, wait_for_gateways
+def _change(file: Path | None, in_file: Callable[[KeyBook], KeyBook], in_fleet: Callable[[Session], KeyBook]) -> None:
     from longboat.cli.shared.cluster_at_hand import connect
+    from longboat.cluster.ray.key_changes import wait_for_gateways
     from longboat.spec.files.keys_file import save_keys
 
     if file is not None:
-        save_keys(file, change(_book_in(file)))
+        save_keys(file, in_file(_book_in(file)))
         return
     with connect() as session:
-        _check_fleet(session, tenant)
-        book = change_keys(session, change)
-        num_informed, num_all = wait_for_gateways(session, book)
+        num_informed, num_all = wait_for_gateways(session, in_fleet(session))
     if num_informed < num_all or not num_all:
         typer.echo(
             f"{num_informed} of {num_all} gateways know of it yet; the others will as soon as they are heard", err=True
@@ -138,29 +133,6 @@ def _book_in(file: Path) -> KeyBook:
     from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt
 
     return load_keys(file) or KeyBook(salt=new_salt())
-
-
-def _check_fleet(session: Session, tenant: str | None) -> None:
-    """Check that a key would open something; raises UserInputError otherwise. tenant: None checks nothing."""
-    from longboat.cluster.fleet.deployed import controller_values
-    from longboat.spec.checks.wording import near
-    from longboat.spec.files.load import load_fleet
-    from longboat.spec.policy import tenant_names
-
-    values = controller_values(session.apps.all())
-    if tenant is None or not values:
-        return
-    fleet = load_fleet(str(values["text"]), "the running fleet")
-    names = tenant_names(fleet.gateway)
-    if not names:
-        raise UserInputError(
-            f"the fleet {fleet.name} asks for no keys", hint="write auth: keys under gateway:, and longboat up FILE"
-        )
-    if tenant not in names:
-        close = near(tenant, list(names))
-        listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-        hint = f"did you mean {close}?" if close else f"there is: {listed}"
-        raise UserInputError(f"the fleet {fleet.name} has no tenant {tenant!r}", hint=hint)
 
 
 def _one_line(text: str) -> str:

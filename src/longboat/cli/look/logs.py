@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from longboat.cli.shared.cluster_at_hand import connect
-from longboat.cluster.ray.session import Session
+from longboat.cli.shared.cluster_at_hand import connect_quickly
 from longboat.core.errors import ClusterError, UserInputError
+
+if TYPE_CHECKING:
+    from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.ray.session import Session
 
 __all__ = ("Log", "chosen_logs", "run_logs")
 
@@ -30,7 +34,7 @@ def run_logs(model: str, *, rank: int | None, replica: str | None, follow: bool,
 
     Raises UserInputError when no such log exists.
     """
-    with connect() as session:
+    with connect_quickly() as session:
         logs = _find(session, model, rank, replica)
         many = len(logs) > 1
         _print_new(session, model, logs, num_lines, many)
@@ -39,7 +43,7 @@ def run_logs(model: str, *, rank: int | None, replica: str | None, follow: bool,
             _print_new(session, model, logs, num_lines, many)
 
 
-def _find(session: Session, model: str, rank: int | None, replica: str | None) -> list[Log]:
+def _find(session: Session | QuickSession, model: str, rank: int | None, replica: str | None) -> list[Log]:
     found: list[Log] = []
     for node in session.nodes():
         try:
@@ -85,7 +89,7 @@ def _is(log: Log, replica: str) -> bool:
     return log.replica.startswith(replica) or log.replica.endswith(replica)
 
 
-def _print_new(session: Session, model: str, logs: list[Log], num_lines: int, many: bool) -> None:
+def _print_new(session: Session | QuickSession, model: str, logs: list[Log], num_lines: int, many: bool) -> None:
     for log in logs:
         try:
             log.offset, text = session.ask_daemon(

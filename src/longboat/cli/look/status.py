@@ -5,31 +5,39 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from longboat.cli.counts.show import count_lines, decision_table
+from longboat.cli.look.daily_limits import limit_table, limits_today
 from longboat.cli.look.plan_and_actual import forced_lines, keep_pairs, pair_table, pairs_of
-from longboat.cli.shared.cluster_at_hand import connect
+from longboat.cli.shared.cluster_at_hand import connect_quickly
 from longboat.cli.shared.gateway_notes import tenants_document
+from longboat.cluster.fleet.deployed import without_file
 from longboat.cluster.protocol.messages import FleetReport
-from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError
 from longboat.core.tasks import DOES, GENERATE
 from longboat.spec.types.fleet import Fleet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.ray.session import Session
 
 __all__ = ("run_status", "wanted_replicas")
 
 WATCH_EVERY_S = 0.5
 
 
-def run_status(*, watch: bool, as_json: bool) -> None:
+def run_status(*, watch: bool, as_json: bool, why: bool = False) -> None:
     """Print the fleet's state; watched as JSON, one document a line.
 
     Raises ClusterError when there is no cluster or no fleet.
     """
-    with connect() as session:
+    with connect_quickly() as session:
         if not watch:
-            _show(session, as_json)
+            _show(session, as_json, why=why)
         elif as_json:
             for report in _reports(session):
                 print(json.dumps(_document(session, report)), flush=True)
@@ -38,8 +46,9 @@ def run_status(*, watch: bool, as_json: bool) -> None:
 
 
 def wanted_replicas(report: FleetReport) -> dict[str, int]:
-    """Model → replicas that the fleet file asks for."""
-    return {model.name: model.num_replicas for model in _fleet(report).models}
+    """Model → replicas that are wanted: as was decided last, or as the fleet file has it."""
+    counts = report.counts
+    return {m.name: counts[m.name].wanted if m.name in counts else m.num_replicas for m in _fleet(report).models}
 
 
 def _fleet(report: FleetReport) -> Fleet:
@@ -52,27 +61,34 @@ def _engines(report: FleetReport) -> dict[str, str]:
     return {model.name: model.engine.kind for model in _fleet(report).models}
 
 
-def _report(session: Session) -> FleetReport:
+def _report(session: Session | QuickSession) -> FleetReport:
     report = session.report()
     if report is None:
         raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")
     return report
 
 
-def _show(session: Session, as_json: bool) -> None:
+def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
     from longboat.cli.shared.console import make_console
     from longboat.cli.shared.tables import external_table, fleet_view, tenant_view
 
     report = _report(session)
     kept = keep_pairs(report, _engines(report))
     if as_json:
-        print(json.dumps(_document(session, report), indent=2))
+        document = _document(session, report) | _limits_document(session, report)
+        document |= {"scaling": session.scaling_history()} if why else {}
+        print(json.dumps(document, indent=2))
         return
     console = make_console()
     console.print(f"fleet [bold]{report.fleet}[/bold]  {len(session.nodes())} nodes", highlight=False)
     console.print(fleet_view(report, wanted_replicas(report)))
+    for line in count_lines(report, all_of_them=why):
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
+    if why:
+        console.print(decision_table(report))
     if external := _fleet(report).external:
         console.print(external_table(external))
+        _print_limits(console, *_external_limits(session, report))
     console.print(tenant_view(_fleet(report).gateway, report))
     if pairs := pairs_of(report):
         console.print(pair_table(pairs))
@@ -86,7 +102,33 @@ def _show(session: Session, as_json: bool) -> None:
         console.print(words, style="dim", highlight=False, soft_wrap=True)
 
 
-def _watch(session: Session) -> None:
+def _external_limits(
+    session: Session | QuickSession, report: FleetReport
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return what is left today of external models' limits, and by node why its part is missing."""
+    if not any(model.engine.limits.model_dump(exclude_none=True) for model in _fleet(report).external):
+        return [], {}
+    try:
+        limits, silent = limits_today(session, report.gateways)
+    except ClusterError as error:
+        return [], {"": error.message}
+    return [limit for limit in limits if "model" in limit], silent
+
+
+def _limits_document(session: Session | QuickSession, report: FleetReport) -> dict[str, Any]:
+    limits, silent = _external_limits(session, report)
+    return {"limits": limits, "missing_nodes": silent}
+
+
+def _print_limits(console: Console, limits: list[dict[str, Any]], silent: Mapping[str, str]) -> None:
+    if limits:
+        console.print(limit_table(limits), markup=False, highlight=False)
+    for node, why in silent.items():
+        words = f"what is left of today's limits: without node {node}: {why}" if node else f"limits of today: {why}"
+        console.print(words, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _watch(session: Session | QuickSession) -> None:
     from rich.live import Live
 
     from longboat.cli.shared.tables import fleet_view
@@ -96,7 +138,7 @@ def _watch(session: Session) -> None:
             live.update(fleet_view(report, wanted_replicas(report)))
 
 
-def _reports(session: Session) -> Iterator[FleetReport]:
+def _reports(session: Session | QuickSession) -> Iterator[FleetReport]:
     """Reports without end; moments at which the controller is being replaced are left out."""
     yield _report(session)
     while True:
@@ -105,12 +147,14 @@ def _reports(session: Session) -> Iterator[FleetReport]:
             yield report
 
 
-def _document(session: Session, report: FleetReport) -> dict[str, Any]:
+def _document(session: Session | QuickSession, report: FleetReport) -> dict[str, Any]:
     return {
         "fleet": report.fleet,
         "at_s": report.at_s,
         "nodes": [dataclasses.asdict(node) for node in session.nodes()],
         "wanted": wanted_replicas(report),
+        "counts": {model: dataclasses.asdict(count) for model, count in report.counts.items()},
+        "decisions": [dict(decision) for decision in report.decisions],
         "tasks": {model.name: model.task for model in _fleet(report).models},
         "external": {model.name: list(model.engine.urls) for model in _fleet(report).external},
         "replicas": [_plain(state) for state in report.replicas],
@@ -119,7 +163,7 @@ def _document(session: Session, report: FleetReport) -> dict[str, Any]:
         "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
         "problems": list(report.problems),
         "pairs": {model: pair.values() for model, pair in pairs_of(report).items()},
-        "planned": {"models": {}, "forced": [], **report.planned},
+        "planned": {"models": {}, "forced": [], **without_file(report.planned)},
         "updating": dict(report.updating),
         "taken_back": {model: {"digest": digest, "why": why} for model, (digest, why) in report.taken_back.items()},
     }

@@ -6,17 +6,22 @@ import datetime
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from longboat.cli.shared.cluster_at_hand import connect
-from longboat.cli.shared.gateway_replies import ask_gateways
-from longboat.cluster.protocol.messages import FleetReport
-from longboat.cluster.ray.session import Session
-from longboat.core.errors import ClusterError
+from longboat.cli.look.daily_limits import limit_table, usage_query
+from longboat.cli.look.usage_forms import usage_csv, usage_plot
+from longboat.cli.shared.cluster_at_hand import connect_quickly
+from longboat.cli.shared.node_replies import replies_of
+from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.external import NANOS
-from longboat.gateway.admin.node_query import UsageQuery
+from longboat.routing.capacity.daily_rests import with_rests
 
-__all__ = ("added_up", "run_usage")
+if TYPE_CHECKING:
+    from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.protocol.messages import FleetReport
+    from longboat.cluster.ray.session import Session
+
+__all__ = ("added_up", "form_of", "run_usage")
 
 COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 OUTSIDE = ("sent", "cost_nanos")
@@ -24,31 +29,56 @@ OUTSIDE = ("sent", "cost_nanos")
 KEYS = ("day", "tenant", "model")
 
 
-def run_usage(*, num_days: int, as_json: bool) -> None:
-    """Print the last ``num_days`` days of UTC, today included.
+def form_of(**chosen: bool) -> str:
+    """Return the one form that was chosen, or ``table``. Raises UserInputError where there are several."""
+    forms = [name for name, is_chosen in chosen.items() if is_chosen]
+    if len(forms) > 1:
+        raise UserInputError(f"{' and '.join(f'--{name}' for name in forms)} together", hint=f"use --{forms[0]} alone")
+    return forms[0] if forms else "table"
+
+
+def run_usage(*, num_days: int, form: str = "table") -> None:
+    """Print the last ``num_days`` days of UTC, today included. form: ``table``, ``json``, ``csv`` or ``plot``
 
     Raises ClusterError when there is no fleet, or no gateway answers; nodes that do not answer are named on stderr.
     """
-    first = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=num_days - 1)
-    with connect() as session:
+    today = datetime.datetime.now(datetime.UTC).date()
+    first = today - datetime.timedelta(days=num_days - 1)
+    with connect_quickly() as session:
         report = _report(session)
-        replies, silent = ask_gateways(session, report.gateways, UsageQuery(num_days))
+        replies, silent = replies_of(session, report.gateways, usage_query(num_days))
     found = [entry for reply in replies for entry in reply["days"]]
     rows = added_up(found, first.isoformat())
     if any("cost_nanos" in row for row in rows):
         rows = priced(rows, _currencies(report))
-    if as_json:
-        print(json.dumps({"days": rows, "missing_nodes": silent}, indent=2))
-    elif rows:
-        _print_table(rows)
-    else:
-        print(f"no requests since {first.isoformat()} (UTC)")
+    limits = with_rests(replies[0].get("limits", ()) if replies else (), rows, today.isoformat())
+    match form:
+        case "json":
+            print(json.dumps({"days": rows, "limits": limits, "missing_nodes": silent}, indent=2))
+        case "csv":
+            print(usage_csv(rows), end="")
+        case "plot":
+            print(usage_plot(rows, [(first + datetime.timedelta(days=at)).isoformat() for at in range(num_days)]))
+        case _:
+            _print(rows, limits, first.isoformat())
     for node, why in silent.items():
         print(f"warning: without node {node}: {why}", file=sys.stderr, flush=True)
 
 
+def _print(rows: list[dict[str, Any]], limits: list[dict[str, Any]], first_day: str) -> None:
+    from longboat.cli.shared.console import make_console
+
+    if rows:
+        _print_table(rows)
+    else:
+        print(f"no requests since {first_day} (UTC)")
+    if limits:
+        print()
+        make_console().print(limit_table(limits), markup=False, highlight=False)
+
+
 def added_up(entries: Iterable[Mapping[str, Any]], first_day: str) -> list[dict[str, Any]]:
-    """One entry for each day, tenant and model, from ``first_day`` (ISO date) on, the newest day first."""
+    """Return one entry for each day, tenant and model, from ``first_day`` (ISO date) on, the newest day first."""
     sums: dict[tuple[str, ...], dict[str, int]] = {}
     for entry in entries:
         if str(entry["day"]) >= first_day:
@@ -71,7 +101,7 @@ def priced(rows: list[dict[str, Any]], currencies: Mapping[str, str]) -> list[di
     ]
 
 
-def _report(session: Session) -> FleetReport:
+def _report(session: Session | QuickSession) -> FleetReport:
     report = session.report()
     if report is None:
         raise ClusterError("no fleet is up on this cluster", hint="longboat up FILE starts one")

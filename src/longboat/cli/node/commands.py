@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ("node_app",)
 
+_ADOPTION_S = 30.0
+
 node_app = typer.Typer(cls=CommandList, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -43,12 +45,21 @@ def start(
     storage: Annotated[str, typer.Option(help="Folder for the head's durable state, on a disk.")] = "",
     block: Annotated[bool, typer.Option("--block", help="Stay in the foreground; Ctrl-C ends the node.")] = False,
 ) -> None:
-    """Start a cluster with this machine as its head, or join one."""
+    """Start a cluster with this machine as its head, or join one.
+
+    Without options, the machine becomes again what it was: head or worker of the same cluster.
+    """
     from longboat.cluster.host.ray_command import parse_labels
     from longboat.cluster.host.ray_node import NodeRequest, start_node
+    from longboat.cluster.host.resume import resume_node
     from longboat.cluster.ray.session import require_ray
     from longboat.core.errors import UserInputError
 
+    given = (join, head, local, address, port, label, num_cpus, num_gpus, token_file, storage)
+    if all(value in (None, "", False) for value in given):
+        require_ray()
+        _up(resume_node(on_progress=_progress()), block=block)
+        return
     if bool(join) == (head or local):
         raise UserInputError("say which: a new cluster, or one to join", hint="--head, --local, or --join ADDRESS")
     if join and port is not None:
@@ -70,22 +81,42 @@ def start(
         storage=storage,
     )
     require_ray()
-    record = start_node(request, on_progress=_progress())
-    _show(record)
-    if block:
-        _stay(record)
+    _up(start_node(request, on_progress=_progress()), block=block)
 
 
 @node_app.command()
 def stop(
     keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="Keep the head's state, to start the same cluster again.")
+        bool, typer.Option("--keep-state", help="Keep what the node was, to resume it with `node start`.")
     ] = False,
 ) -> None:
     """Stop Ray, engines and the gateway on this machine."""
     from longboat.cluster.host.ray_node import stop_node
+    from longboat.cluster.host.record import load_record
+    from longboat.folders import run_folder
 
-    print("the node is stopped" if stop_node(keep_state=keep_state) else "no node was running here")
+    was_known = load_record(run_folder()) is not None
+    if stop_node(keep_state=keep_state):
+        print("the node is stopped")
+    else:
+        print("the node did not run; it is forgotten" if was_known and not keep_state else "no node was running here")
+
+
+def _up(record: ClusterRecord, *, block: bool) -> None:
+    _show(record)
+    if block:
+        tell_systemd("READY=1")
+        _stay(record)
+
+
+def tell_systemd(state: str) -> None:
+    """Send a state (``READY=1``) to the service manager that started this command; sd_notify(3) has the protocol."""
+    import os
+    import socket
+
+    if address := os.environ.get("NOTIFY_SOCKET", ""):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(state.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)
 
 
 def _progress() -> Callable[[str], None]:
@@ -129,7 +160,7 @@ def _stay(record: ClusterRecord) -> None:
     from pathlib import Path
 
     from longboat.cluster.host.ray_node import stop_node
-    from longboat.cluster.host.record import local_cluster
+    from longboat.cluster.host.record import load_record
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -137,7 +168,12 @@ def _stay(record: ClusterRecord) -> None:
     signal.signal(signal.SIGTERM, leave)
     run = Path(record.run)
     try:
-        while local_cluster(run) is not None:
+        kept_s = time.monotonic()
+        while time.monotonic() - kept_s < _ADOPTION_S:  # another process may have to take the node over
+            now = load_record(run)
+            if now is None or now.is_ended or now.phase == "failed":
+                return
+            kept_s = time.monotonic() if now.is_kept else kept_s
             time.sleep(0.5)
     except KeyboardInterrupt:
         stop_node(run, keep_state=True)

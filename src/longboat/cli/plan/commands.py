@@ -31,12 +31,32 @@ def plan_model(
     chart: Annotated[
         Path | None, typer.Option("--chart", help="Write throughput against latency, and memory, as FILE.svg.")
     ] = None,
+    write: Annotated[Path | None, typer.Option("--write", help="Write a fleet file that check and up take.")] = None,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Print the commands that start the engine without Longboat.")
+    ] = False,
+    must_keep: Annotated[
+        bool, typer.Option("--must-keep", help="Exit with 6 where the best plan misses --slo or --rate.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Plan a model on machines: how to split it, how fast it will be, and why. The word `model` may be left out."""
-    from longboat.cli.plan.plan_command import run_plan
+    from longboat.cli.plan.plan_command import Wanted, run_plan
 
-    run_plan(model, request, as_json=as_json, chart=chart)
+    wanted = Wanted(as_json=as_json, chart=chart, write=write, commands=commands, must_keep=must_keep)
+    run_plan(model, request, wanted)
+
+
+@plan_app.command("list")
+def list_catalog(
+    kind: Annotated[str, typer.Argument(help="models, cards, networks, engines or prices.")],
+    catalog: Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the names that plans take: models, cards, networks, engines, prices."""
+    from longboat.cli.plan.list_command import run_list
+
+    run_list(kind, catalog=tuple(catalog or ()), as_json=as_json)
 
 
 @plan_app.command()
@@ -84,10 +104,25 @@ def calibrate(
     )
 
 
-@options.takes_request("add", "remove", "swap", "net", "os", "tensor", "pipeline", "data", "expert_parallel", "offline")
+@options.takes_request(
+    "add",
+    "remove",
+    "swap",
+    "net",
+    "os",
+    "rate",
+    "burstiness",
+    "tensor",
+    "pipeline",
+    "data",
+    "expert_parallel",
+    "offline",
+)
 def fit(
     request: options.PlanRequest,
-    all_models: Annotated[bool, typer.Option("--all", help="Also models that do not fit, with the reason.")] = False,
+    all_models: Annotated[
+        bool, typer.Option("--all", help="Also models that do not fit or miss --slo, with the reason.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """List which models of the catalog fit on machines, and how well."""

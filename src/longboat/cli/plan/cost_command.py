@@ -12,7 +12,7 @@ from longboat.cli.plan.planning import planner_for
 from longboat.core.errors import UserInputError
 from longboat.planner.cost import Assumptions, cost_of
 
-__all__ = ("Money", "run_cost")
+__all__ = ("Money", "assumptions_of", "run_cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,15 @@ class Money:
 def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -> None:
     """Print what the best plan costs."""
     planner = planner_for(request)
-    assumed = _assumptions(money, planner.library)
+    assumed = assumptions_of(money, planner.library)
     api = planner.library.apis.find(money.api) if money.api else None
-    found = planner.plan(planner.read(model))
+    shape = planner.read(model)
+    planner, _ = planner.at_rate(shape)
+    found = planner.plan(shape)
     cost = cost_of(found.plans[0], found.cluster, found.demand, assumed, api)
     if as_json:
         best = found.plans[0]
-        told = {"plan": best.title, "cluster": found.cluster.title, "estimate": list(best.groups[0].shape.estimate)}
+        told = {"plan": best.title, "cluster": found.cluster.title, "estimate": list(best.estimate)}
         print(json.dumps(told | cost_values(cost), indent=2))
         return
     from longboat.cli.plan.plan_tables import print_cost
@@ -44,7 +46,8 @@ def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -
     print_cost(found, cost)
 
 
-def _assumptions(money: Money, library: Library) -> Assumptions:
+def assumptions_of(money: Money, library: Library) -> Assumptions:
+    """Return what is assumed about prices and use. Raises UserInputError for a number that cannot be."""
     if not 0 < money.utilization <= 1:
         raise UserInputError(
             f"--utilization {money.utilization:g} is not a share", hint="give 0.5 for half of the time"

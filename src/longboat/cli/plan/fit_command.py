@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from longboat.catalog.model_entry import shape_of_entry
+from longboat.cli.plan.cost_command import Money, assumptions_of
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import Planner, planner_for
 from longboat.core.errors import UserInputError
+from longboat.planner.cost import Assumptions, cost_of
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDE = 120
+"""Columns of a screen from which on all figures are shown."""
 __all__ = ("Row", "fitting_rows", "run_fit")
 
 
@@ -27,34 +35,53 @@ class Row:
     ttft_s: float = 0.0
     max_context_tokens: int = 0
     max_sequences: int = 0
+    missed: str = ""  # limits of --slo that the best plan misses, in words
+    usd_per_million: float | None = None  # tokens of prompts and responses, as ``longboat cost`` counts them
 
 
 def run_fit(request: PlanRequest, *, as_json: bool, all_models: bool) -> None:
-    """Print a row for each model that fits; with all_models also for those that do not."""
+    """Print a row for each model that fits and keeps the limits; with all_models also for those that do not."""
     planner = planner_for(request)
     planner.engine  # noqa: B018 - refuses machines that no engine runs on, once and not for each model
-    rows = [row for row in fitting_rows(planner) if row.fits or all_models]
+    rows = fitting_rows(planner)
+    shown = rows if all_models else [row for row in rows if row.fits and not row.missed]
     if as_json:
-        print(json.dumps({"cluster": planner.cluster.title, "models": [asdict(row) for row in rows]}, indent=2))
+        print(json.dumps({"cluster": planner.cluster.title, "models": [asdict(row) for row in shown]}, indent=2))
         return
-    from longboat.cli.plan.plan_tables import console, simple_table
+    from longboat.cli.plan.plan_tables import console
 
-    table = simple_table("MODEL", "PARAMS>", "WEIGHTS", "PLAN", "TOKENS/S>", "TTFT ms>", "ITL ms>", "LONGEST>", "HELD>")
+    out = console()
+    out.print(_table(shown, narrow=out.width < WIDE))
+    if missing := sum(bool(row.missed) for row in rows) if not all_models else 0:
+        out.print(f"{missing} more fit and miss --slo {request.slo}: --all shows them")
+
+
+def _table(rows: list[Row], *, narrow: bool) -> Table:
+    """Return one line a model; a narrow table has fewer columns, and cuts its last one."""
+    from longboat.cli.plan.plan_tables import simple_table
+
+    names = ["MODEL", "PARAMS>", "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>"]
+    names += ["PLAN"] if narrow else ["LONGEST>", "HELD>", "PLAN"]
+    table = simple_table(*names)
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
     for row in rows:
-        figures = (f"{row.tokens_per_s:.0f}", f"{row.ttft_s * 1e3:.0f}", f"{row.itl_s * 1e3:.1f}")
-        last = (str(row.max_context_tokens), str(row.max_sequences))
-        cells = (*figures, *last) if row.fits else ("-",) * 5
-        table.add_row(row.model, f"{row.params / 1e9:.1f}B", row.quantization or "no", row.plan, *cells)
-    console().print(table)
+        figures = [f"{row.tokens_per_s:.0f}", f"{row.ttft_s * 1e3:.0f}", f"{row.itl_s * 1e3:.1f}"]
+        figures += [] if narrow else [str(row.max_context_tokens), str(row.max_sequences)]
+        cells = figures if row.fits else ["-"] * len(figures)
+        plan = f"misses {row.missed}: {row.plan}" if row.missed else row.plan
+        table.add_row(row.model, f"{row.params / 1e9:.1f}B", row.quantization or "no", *cells, plan)
+    return table
 
 
 def fitting_rows(planner: Planner) -> list[Row]:
     """Return models in the order of their size, the largest that fit first."""
-    rows = [_row(planner, name) for name in planner.library.models]
-    return sorted(rows, key=lambda row: (not row.fits, -row.params, row.model))
+    assumed = assumptions_of(Money(), planner.library)
+    rows = [_row(planner, name, assumed) for name in planner.library.models]
+    return sorted(rows, key=lambda row: (not row.fits, bool(row.missed), -row.params, row.model))
 
 
-def _row(planner: Planner, name: str) -> Row:
+def _row(planner: Planner, name: str, assumed: Assumptions) -> Row:
     shape = shape_of_entry(planner.library.models[name])
     try:
         best = planner.brief(shape).plans[0]
@@ -73,4 +100,6 @@ def _row(planner: Planner, name: str) -> Row:
         ttft_s=best.ttft_s,
         max_context_tokens=best.groups[0].fit.max_context_tokens,
         max_sequences=best.max_sequences,
+        missed=best.missed,
+        usd_per_million=cost_of(best, planner.cluster, planner.demand, assumed).usd_per_million,
     )

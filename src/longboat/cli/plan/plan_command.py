@@ -3,42 +3,136 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cli.plan.outputs.engine_commands import engine_commands
+from longboat.cli.plan.outputs.fleet_text import fleet_text, writable_plan, write_fleet
+from longboat.cli.plan.outputs.model_files import files_of
+from longboat.cli.plan.outputs.size_command import LIMIT_MISSED, is_any_of, rate_notes, rate_values, run_size
 from longboat.cli.plan.plan_chart import Point, draw_chart
-from longboat.cli.plan.plan_document import found_values
+from longboat.cli.plan.plan_document import found_values, model_values, refused_values
+from longboat.cli.plan.plan_notes import name_notes, notes_of
 from longboat.cli.plan.plan_options import PlanRequest
-from longboat.cli.plan.planning import Planner, planner_for
-from longboat.core.errors import UserInputError
+from longboat.cli.plan.planning import Planner, check_generates, planner_for
+from longboat.core.errors import LongboatError, UserInputError
+from longboat.planner.compare.sizing import Served, missed_by_waiting
+from longboat.planner.machines.pools import pools_of
 from longboat.planner.search.search import SearchResult, search
 
-__all__ = ("run_plan",)
+__all__ = ("LIMIT_MISSED", "Wanted", "run_plan", "whole_values")
 
 CHART_USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def run_plan(model: str, request: PlanRequest, *, as_json: bool, chart: Path | None) -> None:
-    """Print the plans, and write the chart where one is wanted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a command prints and writes of its plans."""
+
+    as_json: bool = False
+    chart: Path | None = None  # an SVG file to write
+    write: Path | None = None  # a fleet file to write
+    commands: bool = False  # whether the engine's own commands are printed
+    must_keep: bool = False  # exit with ``LIMIT_MISSED`` where the best plan misses a limit of --slo, or --rate
+
+
+def run_plan(model: str, request: PlanRequest, wanted: Wanted) -> None:
+    """Print the plans, and write the files that are wanted."""
+    if is_any_of(request.on):
+        _check_any_of(wanted)
+        run_size(model, request, as_json=wanted.as_json, must_keep=wanted.must_keep)
+        return
     planner = planner_for(request)
-    shape = planner.read(model)
-    found = planner.plan(shape)
+    planner, shape, found, served = _planned(planner, model, request.kv_bits, as_json=wanted.as_json)
+    queue = planner.queue(served)
+    notes = [*name_notes(model, shape), *rate_notes(served, request.rate, queue), *notes_of(shape, request.kv_bits)]
+    commands = _commands(planner, model, shape, found) if wanted.commands else []
     base = planner.before(shape)
-    if as_json:
-        document = {
-            "model": shape.name,
-            "estimate": list(found.plans[0].groups[0].shape.estimate),
-            **found_values(found),
-            "base": None if base is None else found_values(base),
-        }
+    if wanted.as_json:
+        rates = rate_values(served, request.rate, queue)
+        document = whole_values(shape, request, found, rates, notes)
+        document |= {"base": None if base is None else found_values(base), "commands": commands}
         print(json.dumps(document, indent=2))
     else:
         from longboat.cli.plan.plan_tables import print_found
 
-        print_found(found, base)
-    if chart is not None:
-        _write(chart, _chart(planner, found))
+        print_found(found, base, notes=notes)
+        print("".join(f"{line}\n" for line in ("", *commands)) if commands else "", end="")
+    if wanted.chart is not None:
+        _write(wanted.chart, _chart(planner, found))
+    if wanted.write is not None:
+        _write_fleet(wanted.write, planner, model, shape, found)
+    late = served is not None and queue is not None and missed_by_waiting(served.plan, queue.wait_s)
+    if wanted.must_keep and (found.plans[0].missed or late or (served and not served.kept)):
+        raise typer.Exit(LIMIT_MISSED)
+
+
+def whole_values(
+    shape: ModelShape, request: PlanRequest, found: SearchResult, rate: dict[str, Any] | None, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the model, the machines, the demand and the plans, best first."""
+    return {
+        **model_values(shape, request.kv_bits),
+        "estimate": list(found.plans[0].estimate),
+        "notes": list(notes),
+        "fits": True,
+        "keeps_slo": not found.plans[0].missed,
+        "rate": rate,
+        **found_values(found),
+    }
+
+
+def _check_any_of(wanted: Wanted) -> None:
+    if wanted.chart or wanted.write or wanted.commands:
+        raise UserInputError(
+            "--chart, --write and --commands are of one plan, and several kinds of machines are compared",
+            hint="plan for the kind that you choose: --on '2x(8xH100), net=25GbE'",
+        )
+
+
+def _commands(planner: Planner, model: str, shape: ModelShape, found: SearchResult) -> list[str]:
+    """Return the lines of the commands of each group of the best plan."""
+    pools = pools_of(found.cluster)
+    lines: list[str] = []
+    for group in found.plans[0].groups:
+        files = files_of(model, shape, group, planner.library, any_gguf=True)
+        cards = {place.card for place in group.layout.places}
+        per_node = min(pool.cards_per_node for pool in pools if pool.card in cards)
+        lines += engine_commands(group, files, per_node)
+    return lines
+
+
+def _write_fleet(path: Path, planner: Planner, model: str, shape: ModelShape, found: SearchResult) -> None:
+    plan = writable_plan(found.plans)
+    (group,) = plan.groups
+    write_fleet(path, fleet_text(found, group, files_of(model, shape, group, planner.library)))
+    told = "" if plan is found.plans[0] else ", not the best plan: a model of a fleet file has equal replicas"
+    print(f"{path}: {plan.title}{told}", file=sys.stderr)
+
+
+def _planned(
+    planner: Planner, model: str, kv_bits: int, *, as_json: bool
+) -> tuple[Planner, ModelShape, SearchResult, Served | None]:
+    """Return the planner at the rate that is asked for, the model, its plans, and what is served of the rate.
+
+    Raises LongboatError after the document of the refusal, where JSON is wanted.
+    """
+    shape = None
+    try:
+        shape = planner.read(model)
+        check_generates(shape)
+        planner, served = planner.at_rate(shape)
+        return planner, shape, planner.plan(shape), served
+    except LongboatError as error:
+        if as_json:
+            print(json.dumps(refused_values(error, shape, kv_bits), indent=2))
+        raise
 
 
 def _chart(planner: Planner, found: SearchResult) -> str:

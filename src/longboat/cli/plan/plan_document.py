@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cli.plan.plan_notes import notes_of
+from longboat.cli.shared.error_text import error_values
+from longboat.core.errors import LongboatError
 from longboat.planner.cost import Cost
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
@@ -15,7 +19,31 @@ from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import settings_of
 from longboat.planner.search.search import SearchResult
 
-__all__ = ("cost_values", "found_values", "plan_values")
+__all__ = ("cost_values", "demand_values", "found_values", "model_values", "plan_values", "refused_values")
+
+
+def model_values(shape: ModelShape, kv_bits: int) -> dict[str, Any]:
+    """Return what the model is, for the top of a document.
+
+    kv_bytes_per_token: what each further token of a sequence longer than every window adds to the caches of all layers
+    window_kv_bytes_per_token: what a token adds besides while the sequence is within the windows
+    """
+    numbers = {
+        "parameters": shape.num_loaded_params,
+        "active_parameters": shape.num_active_params,
+        "kv_bytes_per_token": round(shape.kv_bytes_per_token(kv_bits / 8)),
+        "window_kv_bytes_per_token": round(shape.window_bytes_per_token(kv_bits / 8)),
+        "state_bytes_per_sequence": shape.state_bytes,
+    }
+    told = {"estimate": list(shape.estimate), "notes": list(notes_of(shape, kv_bits))}
+    return {"model": shape.name, "architecture": shape.architecture, **numbers, **told}
+
+
+def refused_values(error: LongboatError, shape: ModelShape | None, kv_bits: int) -> dict[str, Any]:
+    """Return the document of a model that is not planned: the numbers that are known, and the reason."""
+    unread: dict[str, Any] = {"model": None, "parameters": None, "kv_bytes_per_token": None, "estimate": []}
+    told = model_values(shape, kv_bits) if shape else unread
+    return {**told, "fits": False, "error": error_values(error), "plans": []}
 
 
 def found_values(found: SearchResult) -> dict[str, Any]:
@@ -28,13 +56,14 @@ def found_values(found: SearchResult) -> dict[str, Any]:
             "accelerators": cluster.num_cards,
             "notes": list(system_notes(cluster)),
         },
-        "demand": _demand(found.demand),
+        "demand": demand_values(found.demand),
         "plans": [plan_values(plan) for plan in found.plans],
         "rejected": [{"what": one.what, "why": one.why, "hint": one.hint} for one in found.rejected],
     }
 
 
-def _demand(demand: Demand) -> dict[str, Any]:
+def demand_values(demand: Demand) -> dict[str, Any]:
+    """Return the load and the limits."""
     values = asdict(demand) | {"context_tokens": demand.context, "kv_bits": demand.settings.kv_bits}
     return {name: value for name, value in values.items() if name != "settings"}
 
@@ -51,9 +80,10 @@ def plan_values(plan: Plan) -> dict[str, Any]:
             "max_sequences": plan.max_sequences,
         },
         "missed": plan.missed,
+        "changed_format": plan.changed_format,
         "idle": list(plan.idle),
         "reasons": list(plan.reasons),
-        "estimate": list(plan.groups[0].shape.estimate),
+        "estimate": list(plan.estimate),
         "groups": [_group(group) for group in plan.groups],
     }
 

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from longboat.cli.shared.command_list import CommandList
+from longboat.core.errors import UserInputError
 
 if TYPE_CHECKING:
     from longboat.planner.machines.cluster_edits import Edits
     from longboat.planner.memory.split_shape import AskedSplit
 
-__all__ = ("Json", "ModelGroup", "ModelName", "PlanRequest", "takes_request")
+__all__ = ("Json", "ModelGroup", "ModelName", "PlanRequest", "check_numbers", "takes_request")
+
+MAX_DEGREE = 64
+MAX_BURSTINESS = 1000.0
+MAX_RATE = 1e6
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name of the catalog or the hub, a folder, config.json or GGUF file.")
@@ -33,7 +38,13 @@ def _option(name: str, text: str, *more: str, shown: bool = False) -> Any:
 class PlanRequest:
     """The machines, the load and the split that a command plans for, as they were given."""
 
-    on: Annotated[str, _option("--on", 'Machines: "4x(2xRTX4090), net=10GbE", a cluster file, or live.')] = ""
+    on: Annotated[
+        str,
+        _option(
+            "--on",
+            'Machines: "4x(2xRTX4090), net=10GbE", a cluster file, or live; for plan also "any of: 8xH100, 4xL40S".',
+        ),
+    ] = ""
     add: Annotated[list[str] | None, _option("--add", 'More nodes: "1x(2xRTX4090)". May be repeated.')] = None
     remove: Annotated[
         list[str] | None, _option("--remove", 'A node\'s number, "1x(2xRTX4090)" or A4000. May be repeated.')
@@ -46,8 +57,16 @@ class PlanRequest:
     engine: Annotated[str, _option("--engine", "Another engine: vllm, sglang or llamacpp.")] = ""
     context: Annotated[int, _option("--context", "Longest request in tokens; else prompt and output.")] = 0
     concurrency: Annotated[int, _option("--concurrency", "Requests under way at once.", shown=True)] = 8
+    rate: Annotated[float, _option("--rate", "Requests a second, instead of --concurrency.")] = 0.0
+    burstiness: Annotated[
+        float,
+        _option("--burstiness", "How uneven arrivals are: 0 even, 1 independent, more: bursts.", shown=True),
+    ] = 1.0
     prompt_tokens: Annotated[int, _option("--prompt-tokens", "Tokens of a prompt.", shown=True)] = 1024
     output_tokens: Annotated[int, _option("--output-tokens", "Tokens of a response.", shown=True)] = 256
+    prefix_share: Annotated[
+        float, _option("--prefix-share", "Share of the prompts' tokens that the prefix cache has: 0.6.")
+    ] = 0.0
     slo: Annotated[str, _option("--slo", "Limits: ttft=500ms,itl=50ms.")] = ""
     quantization: Annotated[
         str, _option("--quantization", "Formats to choose from: q4, fp8, awq; else as stored.", "-q")
@@ -133,3 +152,35 @@ class ModelGroup(CommandList):
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
+
+
+def check_numbers(request: PlanRequest) -> None:
+    """Raise UserInputError for the first number that cannot be planned, with its limit."""
+    for name in ("concurrency", "prompt_tokens", "output_tokens"):
+        option, value = f"--{name.replace('_', '-')}", getattr(request, name)
+        if value < 1:
+            raise UserInputError(f"{option} {value} is less than 1", hint=f"{option} 1 is the least")
+    if not 0 <= request.rate < MAX_RATE:
+        raise UserInputError(f"--rate {request.rate:g} is not between 0 and {MAX_RATE:g}", hint="--rate 5")
+    if not 0 <= request.burstiness <= MAX_BURSTINESS:
+        raise UserInputError(
+            f"--burstiness {request.burstiness:g} is not between 0 and {MAX_BURSTINESS:g}", hint="--burstiness 4"
+        )
+    if not 0 <= request.prefix_share < 1:
+        raise UserInputError(
+            f"--prefix-share {request.prefix_share:g} is not a share between 0 and 1", hint="--prefix-share 0.6"
+        )
+    tokens = request.prompt_tokens + request.output_tokens
+    if request.context and request.context < tokens:
+        raise UserInputError(
+            f"--context {request.context} is shorter than a request of --prompt-tokens {request.prompt_tokens} and "
+            f"--output-tokens {request.output_tokens}",
+            hint=f"--context {tokens}, or fewer --prompt-tokens",
+        )
+    for name, degree in (("tensor", request.tensor), ("pipeline", request.pipeline), ("data", request.data)):
+        if not 0 <= degree <= MAX_DEGREE:
+            raise UserInputError(
+                f"--{name} {degree} is not between 1 and {MAX_DEGREE}", hint=f"--{name} 2, or leave it out"
+            )
+    if request.kv_bits not in (8, 16):
+        raise UserInputError(f"--kv-bits {request.kv_bits} cannot be planned", hint="--kv-bits 16 or 8")

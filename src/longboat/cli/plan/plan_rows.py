@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from longboat.core.plan import GangShape
 from longboat.planner.fleet.resources import describe, shape_amount
 from longboat.spec.types.fleet import EngineSpec, Fleet, ModelSpec
+from longboat.spec.types.replicas import ReplicasSpec
 
 __all__ = ("PlanRow", "explain")
 
@@ -35,13 +36,18 @@ def _row(model: ModelSpec, shape: GangShape) -> PlanRow:
     return PlanRow(
         model=model.name,
         source=model.source,
-        replicas=str(model.replicas),
+        replicas=_replicas(model),
         engine=_engine(model.engine),
         split=_split(shape),
         nodes=f"up to {shape.num_nodes}" if shape.shares_nodes else str(shape.num_nodes),
         per_node=describe(shape_amount(shape)),
         reason=shape.reason,
     )
+
+
+def _replicas(model: ModelSpec) -> str:
+    ruled = model.replicas
+    return f"{ruled.first} ({ruled.min} to {ruled.max})" if isinstance(ruled, ReplicasSpec) else str(ruled)
 
 
 def _engine(engine: EngineSpec) -> str:

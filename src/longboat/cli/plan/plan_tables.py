@@ -38,10 +38,21 @@ def simple_table(*columns: str) -> Table:
     return table
 
 
-def print_found(found: SearchResult, base: SearchResult | None, *, num_plans: int = SHOWN_PLANS) -> None:
-    """Print the best plan in full, the others in a row each, what was refused, and the difference to ``base``."""
+def print_found(
+    found: SearchResult, base: SearchResult | None, *, notes: Sequence[str] = (), num_plans: int = SHOWN_PLANS
+) -> None:
+    """Print the best plan in full, the others in a row each, what was refused, and the difference to ``base``.
+
+    What makes the figures doubtful stands first: a limit that is missed, and reasons for an estimate.
+    """
     best, out = found.plans[0], console()
     out.print(Text(f"{best.groups[0].shape.name} on {found.cluster.title}", style="bold"))
+    if best.missed:
+        out.print(Text(f"no plan keeps the limit; the best misses it: {best.missed}", style="bold red"))
+    for doubt in best.estimate:
+        out.print(Text(f"estimate: {doubt}", style="bold yellow"))
+    for note in notes:
+        out.print(Text(note))
     for note in (*_stored(best), *system_notes(found.cluster)):
         out.print(Text(note, style="yellow"))
     out.print(_totals(found, best))
@@ -53,7 +64,8 @@ def print_found(found: SearchResult, base: SearchResult | None, *, num_plans: in
         out.print(Text(f"settings: {' '.join(settings_of(group))}", style="cyan"))
     out.print()
     for reason in best.reasons:
-        out.print(Text(f"· {reason}"))
+        if reason != best.changed_format:
+            out.print(Text(f"· {reason}"))
     if len(found.plans) > 1:
         out.print()
         out.print(_others(found.plans[:num_plans]))
@@ -67,7 +79,7 @@ def print_found(found: SearchResult, base: SearchResult | None, *, num_plans: in
 
 def _stored(plan: Plan) -> Iterator[str]:
     shape = plan.groups[0].shape
-    yield f"weights in {shape.quantization or shape.dtype}, {shape.weight_bytes / GIB:.1f} GiB"
+    yield plan.changed_format or f"weights in {plan.format}, {shape.weight_bytes / GIB:.1f} GiB"
 
 
 def _totals(found: SearchResult, plan: Plan) -> Text:
@@ -126,11 +138,11 @@ def _alike(ranks: Iterable[RankBytes]) -> Iterator[tuple[str, RankBytes]]:
 
 
 def _others(plans: Sequence[Plan]) -> Table:
-    table = simple_table("PLAN", "TOKENS/S>", "TTFT ms>", "ITL ms>", "HELD>", "WHY NOT")
+    table = simple_table("PLAN", "WEIGHTS", "TOKENS/S>", "TTFT ms>", "ITL ms>", "HELD>", "WHY NOT")
     for index, plan in enumerate(plans):
         why = "the best" if not index else "; ".join(plan.reasons)
         cells = (f"{plan.tokens_per_s:.0f}", f"{plan.ttft_s * 1e3:.0f}", f"{plan.itl_s * 1e3:.1f}")
-        table.add_row(plan.title, *cells, str(plan.max_sequences), why)
+        table.add_row(plan.title, plan.format, *cells, str(plan.max_sequences), why)
     return table
 
 

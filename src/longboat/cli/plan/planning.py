@@ -8,45 +8,43 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from longboat.builtin import describe, is_builtin
+from longboat.catalog.families.fitness import fitness_for
 from longboat.catalog.library import Library
-from longboat.catalog.names import nearest_names
-from longboat.catalog.quantization.requantize import QUANTIZATIONS, requantized
+from longboat.catalog.names import find_name, nearest_names
 from longboat.catalog.read_model import read_model
 from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.catalog.shape.model_shape import ModelShape
-from longboat.cli.plan.plan_options import PlanRequest
+from longboat.cli.plan.plan_options import PlanRequest, check_numbers
 from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import UserInputError
 from longboat.core.plan import EngineMemory
 from longboat.folders import home_folder
+from longboat.planner.compare.arrivals import Arrivals, Queue, queue_of
+from longboat.planner.compare.choices import format_reason
+from longboat.planner.compare.comparison import Comparison
+from longboat.planner.compare.sizing import Served, served_at
 from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.cluster_edits import edited
 from longboat.planner.machines.cluster_text import parse_cluster
 from longboat.planner.machines.engine_choice import engine_for
-from longboat.planner.machines.pools import pools_of
-from longboat.planner.memory.formats import as_computed, lacks_kernels
+from longboat.planner.memory.formats import as_computed
 from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration, read_calibration
 from longboat.planner.predict.constants import Calibration
-from longboat.planner.search.advice import Advisor, constraint_of, quantizations_below
+from longboat.planner.search.advice import Advisor, constraint_of
 from longboat.planner.search.demand import Demand, parse_slo
+from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import explained
-from longboat.planner.search.search import SearchResult, search
+from longboat.planner.search.search import SearchResult
 
-__all__ = ("Planner", "machines_of", "own_calibration", "planner_for", "read_shape")
+__all__ = ("Planner", "check_generates", "machines_of", "own_calibration", "planner_for", "read_shape")
 
+GENERATING_MODELS = ("LMHeadModel", "ChatModel", "GLMModel", "DoubleHeadsModel")
+"""Endings of classes that generate text although they end in Model."""
 LIVE = "live"
 HUB_PREFIX = "hf:"
-MAX_DEGREE = 64
 OFFLINE = "HF_HUB_OFFLINE"
 DEFAULT_ON = "give machines: --on '4x(2xRTX4090), net=10GbE', --on cluster.yaml or --on live"
-# Words that mean another format with each engine.
-BITS = {
-    "q4": {"vllm": "awq", "sglang": "awq", "llama.cpp": "q4_k_m"},
-    "q8": {"vllm": "fp8", "sglang": "fp8", "llama.cpp": "q8_0"},
-}
-BIT_WORDS = {"4bit": "q4", "4-bit": "q4", "int4": "q4", "8bit": "q8", "8-bit": "q8", "int8": "q8"}
-AS_STORED = ("stored", "as-stored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +57,8 @@ class Planner:
     base: Cluster | None  # machines before the changes; None: no changes
     demand: Demand
     quantization: str = ""
+    rate: float = 0.0  # requests a second that the machines are to serve; 0: ``demand`` says how many at once
+    burstiness: float = 1.0  # of the arrivals (``Arrivals``)
     offline: bool = False
 
     @property
@@ -70,42 +70,79 @@ class Planner:
         return _shape_of(source, self.library, offline=self.offline)
 
     def plan(self, shape: ModelShape, *, fewer_bits: bool = True) -> SearchResult:
-        """Return plans, in the quantizations that are asked for; else as stored, or in fewer bits where only that fits.
+        """Return plans, in the quantizations that are asked for; else as stored, or in fewer bits where that is better.
 
         Raises UserInputError with the constraint and the nearest changes where nothing fits.
         """
-        engine = self.engine
-        shapes = self._allowed(shape, engine)
-        found = self._search(shapes, engine)
-        if not found.plans and not self.quantization and fewer_bits:
-            for fewer in quantizations_below(shape, engine, self.cluster):
-                tried = self._search([fewer], engine)
-                if tried.plans:
-                    return self._explained(tried, engine)
+        comparison = self.comparison(shape)
+        found = comparison.best(self.cluster, fewer_bits=fewer_bits)
         if not found.plans:
-            raise self._refusal(shapes[0], found, engine, fixed=bool(self.quantization) or not fewer_bits)
-        return self._explained(found, engine)
+            engine, first = self.engine, comparison.stored(self.cluster)
+            stored = comparison.formats(engine)
+            raise self._refusal(stored[0], first, engine, fixed=bool(self.quantization) or not fewer_bits)
+        return self._explained(found, shape)
 
-    def _explained(self, found: SearchResult, engine: EngineKind) -> SearchResult:
-        """Return the plans with reasons; where limits are missed also with what would keep them."""
+    def at_rate(self, shape: ModelShape) -> tuple[Planner, Served | None]:
+        """Return the planner for as many requests at once as the rate brings, and what is served; None: nothing fits.
+
+        Without a rate, the planner itself is returned.
+        """
+        if not self.rate:
+            return self, None
+        served = served_at(lambda users: self.best_for(shape, self.cluster, users), self.rate)
+        return (replace(self, demand=replace(self.demand, users=served.users)) if served else self), served
+
+    def queue(self, served: Served | None) -> Queue | None:
+        """Return the queue before the replicas that serve the rate; None without a rate, or where it is not served."""
+        if served is None or not served.kept:
+            return None
+        return queue_of(served.plan, Arrivals(rate=self.rate, burstiness=self.burstiness), self.calibration)
+
+    def best_for(self, shape: ModelShape, cluster: Cluster, users: int) -> Plan | None:
+        """Return the best plan on machines for a number of requests at once; None where nothing fits."""
+        comparison = self.comparison(shape, replace(self.demand, users=users))
+        return comparison.best(cluster, fewer_bits=True).best
+
+    def comparison(self, shape: ModelShape, demand: Demand | None = None) -> Comparison:
+        """Return searches for the model under the command's demand, or another."""
+        return Comparison(
+            shape=shape,
+            library=self.library,
+            calibration=self.calibration,
+            demand=demand or self.demand,
+            quantization=self.quantization,
+        )
+
+    def _explained(self, found: SearchResult, shape: ModelShape) -> SearchResult:
+        """Return the plans with reasons: the format first; where limits are missed also what would keep them."""
         best, *others = explained(found).plans
+        if not self.quantization and (told := self._format_told(best, others, shape)):
+            stored = as_computed(shape, self.library.engines.find(best.groups[0].engine))
+            changed = best.groups[0].shape.quantization != stored.quantization
+            best = replace(best, reasons=(told, *best.reasons), changed_format=told if changed else "")
         if best.missed:
+            engine = best.groups[0].engine
             changes = Advisor(best.groups[0].shape, found, engine, self.calibration).changes_that_meet()
             best = replace(best, reasons=(*best.reasons, f"what would keep the limit: {'; '.join(changes)}"))
         return replace(found, plans=(best, *others))
 
+    def _format_told(self, best: Plan, others: Sequence[Plan], shape: ModelShape) -> str:
+        """Return what to say of the format of the weights; nothing where the model's own was the only one."""
+        entry = self.library.engines.find(best.groups[0].engine)
+        stored = as_computed(shape, entry)
+        own = best.groups[0].shape.quantization
+        others = [plan for plan in others if not plan.idle or plan.idle == best.idle]  # others are of a part only
+        other = next((plan for plan in others if plan.groups[0].shape.quantization != own), None)
+        name = find_name(shape.name, self.library.models.known)
+        return format_reason(best, stored, other, self.library.models[name].hub if name else shape.name)
+
     def brief(self, shape: ModelShape) -> SearchResult:
         """Return what ``plan`` does, without reasons, and without looking for changes where nothing fits."""
-        engine = self.engine
-        shapes = self._allowed(shape, engine)
-        found = self._search(shapes, engine)
-        fewer = () if self.quantization else quantizations_below(shape, engine, self.cluster)
-        for one in fewer:
-            if found.plans:
-                break
-            found = replace(self._search([one], engine), rejected=found.rejected)
+        comparison = self.comparison(shape)
+        found = comparison.best(self.cluster, fewer_bits=True)
         if not found.plans:
-            what = f"{shape.name} does not fit: {constraint_of(shapes[0], found)}"
+            stored, first = comparison.formats(self.engine), comparison.stored(self.cluster)
+            what = f"{shape.name} does not fit: {constraint_of(stored[0], first)}"
             raise UserInputError(what, hint="longboat plan names changes that would make it fit")
         return found
 
@@ -118,27 +155,6 @@ class Planner:
         except UserInputError:
             return None
 
-    def _search(self, shapes: Sequence[ModelShape], engine: EngineKind) -> SearchResult:
-        return search(shapes, self.cluster, self.demand, engine, self.calibration)
-
-    def _allowed(self, shape: ModelShape, engine: EngineKind) -> list[ModelShape]:
-        words = [word.strip().lower() for word in self.quantization.split(",") if word.strip()]
-        entry = self.library.engines.find(engine)
-        shapes = [_in(shape, word, engine) for word in words] or [as_computed(shape, entry)]
-        if engine != "llama.cpp":
-            self._check_kernels(shapes, engine)
-        return shapes
-
-    def _check_kernels(self, shapes: Sequence[ModelShape], engine: EngineKind) -> None:
-        for shape in shapes:
-            for pool in pools_of(self.cluster):
-                if why := lacks_kernels(pool.entry, shape.quantization):
-                    able = next(quantizations_below(requantized(shape, "bf16"), engine, self.cluster), None)
-                    raise UserInputError(
-                        f"{shape.name} in {shape.quantization}: {why}",
-                        hint=f"--quantization {able.quantization if able else 'bf16'}",
-                    )
-
     def _refusal(self, shape: ModelShape, found: SearchResult, engine: EngineKind, *, fixed: bool) -> UserInputError:
         changes = Advisor(shape, found, engine, self.calibration).changes_that_fit(fixed_quantization=fixed)
         stored = f" in {shape.quantization}" if shape.quantization else ""
@@ -147,42 +163,19 @@ class Planner:
         return UserInputError(what, hint=hint)
 
 
-def _in(shape: ModelShape, word: str, engine: EngineKind) -> ModelShape:
-    if word in AS_STORED:
-        return shape
-    bits = BITS.get(BIT_WORDS.get(word, word))
-    name = bits[engine] if bits else word
-    if name != shape.quantization and not bits:
-        _check_engine(shape, name, engine)
-    return shape if name == shape.quantization else requantized(shape, name)
-
-
-def _check_engine(shape: ModelShape, name: str, engine: EngineKind) -> None:
-    """Refuse GGUF mixes with engines other than llama.cpp, and the other formats with it."""
-    if name not in QUANTIZATIONS:
-        return
-    mixed = name.startswith(("q", "iq"))
-    if mixed != (engine == "llama.cpp") and name not in ("bf16", "fp16", "mxfp4"):
-        size = requantized(shape, name).weight_bytes
-        other = "q4" if "4" in name or name == "awq" else "q8"
-        raise UserInputError(
-            f"{engine} does not compute weights in {name} well, {size / 1024**3:.1f} GiB of {shape.name}",
-            hint=f"--quantization {BITS[other][engine]}, or --engine {'llamacpp' if mixed else 'vllm'}",
-        )
-
-
 def planner_for(request: PlanRequest) -> Planner:
     """Return the planner of a command.
 
     Raises UserInputError for every mistake in the options; ClusterError where ``--on live`` finds no cluster.
     """
-    _check_numbers(request)
+    check_numbers(request)
     library = read_library(request.catalog or ())
     base, edits = machines_of(request.on, library), request.edits
     demand = Demand(
         users=request.concurrency,
         prompt_tokens=request.prompt_tokens,
         output_tokens=request.output_tokens,
+        prefix_share=request.prefix_share,
         context_tokens=request.context,
         settings=EngineMemory(kv_bits=request.kv_bits),
         slo=parse_slo(request.slo),
@@ -196,29 +189,10 @@ def planner_for(request: PlanRequest) -> Planner:
         base=base if edits else None,
         demand=demand,
         quantization=request.quantization,
+        rate=request.rate,
+        burstiness=request.burstiness,
         offline=request.offline or bool(os.environ.get(OFFLINE)),
     )
-
-
-def _check_numbers(request: PlanRequest) -> None:
-    for name in ("concurrency", "prompt_tokens", "output_tokens"):
-        option, value = f"--{name.replace('_', '-')}", getattr(request, name)
-        if value < 1:
-            raise UserInputError(f"{option} {value} is less than 1", hint=f"{option} 1 is the least")
-    tokens = request.prompt_tokens + request.output_tokens
-    if request.context and request.context < tokens:
-        raise UserInputError(
-            f"--context {request.context} is shorter than a request of --prompt-tokens {request.prompt_tokens} and "
-            f"--output-tokens {request.output_tokens}",
-            hint=f"--context {tokens}, or fewer --prompt-tokens",
-        )
-    for name, degree in (("tensor", request.tensor), ("pipeline", request.pipeline), ("data", request.data)):
-        if not 0 <= degree <= MAX_DEGREE:
-            raise UserInputError(
-                f"--{name} {degree} is not between 1 and {MAX_DEGREE}", hint=f"--{name} 2, or leave it out"
-            )
-    if request.kv_bits not in (8, 16):
-        raise UserInputError(f"--kv-bits {request.kv_bits} cannot be planned", hint="--kv-bits 16 or 8")
 
 
 def machines_of(on: str, library: Library) -> Cluster:
@@ -242,11 +216,11 @@ def _of_file(path: Path, on: str, library: Library) -> Cluster:
 
 
 def _live(library: Library) -> Cluster:
-    """Return the nodes of the running cluster; Ray is loaded only here."""
-    from longboat.cli.shared.cluster_at_hand import connect
+    """Return the nodes of the running cluster; Ray is loaded only where no node daemon answers."""
+    from longboat.cli.shared.cluster_at_hand import connect_quickly
     from longboat.planner.machines.cluster_live import cluster_of_nodes
 
-    with connect() as session:
+    with connect_quickly() as session:
         return cluster_of_nodes(session.nodes(), library)
 
 
@@ -257,6 +231,18 @@ def _text(path: Path) -> str:
         near = nearest_names(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         hint = f"did you mean {near[0]}?" if near else "is the path right? docs/concepts/planning.md shows a file"
         raise UserInputError(f"{path} cannot be read: {error}", hint=hint) from None
+
+
+def check_generates(shape: ModelShape) -> None:
+    """Refuse models that generate no text, by what they are."""
+    fitness = fitness_for(shape.architecture, "generate")
+    if fitness.problem:
+        raise UserInputError(fitness.problem, hint=f"in a fleet file {fitness.hint}")
+    if shape.architecture.endswith("Model") and not shape.architecture.endswith(GENERATING_MODELS):
+        raise UserInputError(
+            f"{shape.architecture} has no head for text: it is a model for embeddings",
+            hint="in a fleet file write task: embed",
+        )
 
 
 def read_shape(source: str) -> ModelShape:

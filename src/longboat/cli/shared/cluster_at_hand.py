@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from longboat.cluster.host.cluster_token import TOKEN_VARIABLES
-from longboat.cluster.ray.session import Session
+from longboat.cluster.host.standing import Standing, standing_here
 from longboat.core.errors import ClusterError
 from longboat.folders import run_folder
 
-__all__ = ("cluster_env", "connect", "word_of_ray")
+if TYPE_CHECKING:
+    from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.ray.session import Session
+
+__all__ = ("cluster_env", "connect", "connect_quickly", "quick_session", "word_of_ray")
 
 RAY_WORD = Path("/tmp/ray/ray_current_cluster")  # noqa: S108
 """Where ``ray start`` writes the address of the cluster it started or joined, when no other folder was chosen."""
 
 
 def cluster_env() -> dict[str, str] | None:
-    """Variables that lead to the cluster; None where this node belongs to none."""
+    """Variables that lead to the cluster; None where this machine belongs to none, or to one that ``up`` can resume.
+
+    Raises ClusterError where this machine is a node that does not run: another cluster here would be a second one.
+    """
     if address := os.environ.get("RAY_ADDRESS"):
         return _with_token(address)
-    from longboat.cluster.host.ray_node import connect_env, local_cluster
+    from longboat.cluster.host.record import connect_env
 
-    if record := local_cluster(run_folder()):
-        return connect_env(record)
+    if (here := standing_here(run_folder())) is not None:
+        if not here.runs and not here.record.started_by_up:
+            raise ClusterError(here.what, hint=here.hint)
+        return connect_env(here.record) if here.runs else None
     return _with_token(address) if (address := word_of_ray(RAY_WORD, os.getuid())) else None
 
 
@@ -48,15 +59,56 @@ def word_of_ray(word: Path, uid: int) -> str:
         return ""
 
 
+def connect_quickly() -> Session | QuickSession:
+    """Connect to the cluster at hand through this node's daemon where there is one, without loading Ray.
+
+    Raises ClusterError when there is no cluster.
+    """
+    return quick_session() or connect()
+
+
+def quick_session() -> QuickSession | None:
+    """Return a session through this node's daemon; None where there is none.
+
+    Raises ClusterError where this machine is a node that does not run.
+    """
+    from longboat.cli.shared.quick_session import QuickSession
+
+    env = cluster_env()
+    if env is not None:
+        with contextlib.suppress(ClusterError):
+            return QuickSession(run_folder(), env, connect)
+    return None
+
+
 def connect() -> Session:
     """Connect to the cluster at hand.
 
     Raises ClusterError when there is none.
     """
+    from longboat.cluster.ray.session import Session
+
     env = cluster_env()
+    here = None if os.environ.get("RAY_ADDRESS") else standing_here(run_folder())
     if env is None:
+        if here is not None:
+            raise ClusterError(here.what, hint=here.hint)
         raise ClusterError(
             "this machine belongs to no cluster",
             hint="longboat up FILE starts one here; longboat node start --join ADDRESS joins one",
         )
-    return Session(env)
+    try:
+        return Session(env)
+    except ClusterError as error:
+        here = None if os.environ.get("RAY_ADDRESS") else standing_here(run_folder())
+        raise error if here is None else _told_by(here, error) from error
+
+
+def _told_by(here: Standing, error: ClusterError) -> ClusterError:
+    """Say why the cluster of this node does not answer, as far as that can be seen on this machine."""
+    if here.trouble:
+        return ClusterError(here.what, hint=here.hint)
+    hint = "its head is away: this node joins again by itself when the head is back"
+    if here.record.role == "head":
+        hint = "if it has just been killed, it comes back by itself within seconds"
+    return ClusterError(f"{here.what}, and the cluster does not answer: {error.message}", hint=hint)

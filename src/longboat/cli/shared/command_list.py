@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from typer.core import TyperGroup
 
+from longboat.cli.shared.interrupts import exit_code
+
 __all__ = ("CommandList", "CommandPanels")
 
 NO_LIMIT = 1000
@@ -31,9 +33,17 @@ class CommandList(TyperGroup):
 class CommandPanels(CommandList):
     """The commands of ``longboat`` itself."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; one that a signal ended exits as the shell expects of that signal."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise SystemExit(exit_code(interrupt)) from None
+
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Run": ("demo", "up", "chat", "drain", "down"),
-        "Look": ("status", "routes", "why", "logs", "usage"),
-        "Plan": ("check", "plan", "fit", "cost", "simulate", "schema"),
-        "Set up": ("node", "engines", "adapters", "keys", "gateway", "version"),
+        "Run": ("demo", "up", "chat", "scale", "pause", "resume", "drain", "down"),
+        "Look": ("status", "console", "routes", "why", "logs", "usage", "dashboards"),
+        "Plan": ("init", "check", "plan", "fit", "cost", "simulate", "schema"),
+        "Set up": ("cluster", "bundle", "node", "engines", "weights", "adapters", "keys", "gateway"),
+        "Keep": ("backup", "restore", "version"),
     }

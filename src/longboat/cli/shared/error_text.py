@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
 from typing import Any
 
 from longboat.core.errors import LongboatError, UserInputError
 
-__all__ = ("error_values", "print_error")
+__all__ = ("error_values", "print_error", "print_error_document")
 
 
 def print_error(error: LongboatError) -> None:
@@ -27,6 +28,11 @@ def print_error(error: LongboatError) -> None:
         print(f"  | {line}", file=out)
     if error.hint:
         print(f"  → {error.hint}", file=out)
+
+
+def print_error_document(error: LongboatError) -> None:
+    """Error on stdout, as the one document that a command with ``--json`` prints."""
+    print(json.dumps({"error": error_values(error)}, indent=2), flush=True)
 
 
 def error_values(error: LongboatError) -> dict[str, Any]:

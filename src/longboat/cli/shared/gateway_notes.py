@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from longboat.cluster.protocol.messages import FleetReport
+from longboat.core.policy import DEFAULT_TENANT
 from longboat.routing.capacity.quota import share_of
 from longboat.spec.policy import tenant_names
 from longboat.spec.types.fleet import Fleet
-from longboat.spec.types.gateway import DEFAULT_TENANT, GatewaySpec, TenantSpec
+from longboat.spec.types.gateway import GatewaySpec, TenantSpec
 from longboat.spec.types.section import is_loopback
 
 __all__ = ("auth_line", "key_note", "limits_line", "tenant_rows", "tenants_document")

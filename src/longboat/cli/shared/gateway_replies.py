@@ -11,13 +11,14 @@ import msgspec
 
 from longboat.cli.shared.cluster_at_hand import connect
 from longboat.cli.shared.gateway_client import gateway_client
+from longboat.cli.shared.node_replies import replies_of
 from longboat.cluster.protocol.messages import GatewayReport
 from longboat.cluster.ray.session import Session
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.gateway.admin.node_query import NodeQuery, TimelineQuery
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 
-__all__ = ("Asked", "ask_gateways", "asked_gateways")
+__all__ = ("Asked", "ask_gateways", "asked_gateways", "base_of")
 
 _TIMEOUT_S = 10.0
 _KEY_HINT = "put an admin key (gateway.admin in the fleet file) into the environment variable LONGBOAT_API_KEY"
@@ -35,7 +36,7 @@ class Asked(Protocol):
 def asked_gateways(url: str | None) -> Iterator[Asked]:
     """Give the gateway at ``url``, or those of the fleet where there is none."""
     if url is not None:
-        base = _base_of(url)
+        base = base_of(url)
         with gateway_client([base], _TIMEOUT_S) as client:
             yield _Addressed(client, base)
     else:
@@ -46,20 +47,8 @@ def asked_gateways(url: str | None) -> Iterator[Asked]:
 def ask_gateways(
     session: Session, gateways: Sequence[GatewayReport], query: NodeQuery
 ) -> tuple[list[Reply], dict[str, str]]:
-    """Return the replies of the gateways, and by node why those that are missing are.
-
-    Raises ClusterError where there are gateways, and none replies.
-    """
-    replies: list[Reply] = []
-    silent: dict[str, str] = {}
-    for gateway in gateways:
-        try:
-            replies.append(session.ask_daemon(gateway.node_id, "ask_gateway", msgspec.json.encode(query)))
-        except ClusterError as error:
-            silent[gateway.hostname or gateway.node_id[:8]] = error.message
-    if silent and not replies:
-        raise ClusterError(f"no gateway replies: {next(iter(silent.values()))}", hint="longboat status")
-    return replies, silent
+    """Ask gateways as ``replies_of`` does."""
+    return replies_of(session, gateways, msgspec.json.encode(query))
 
 
 class _OfFleet:
@@ -110,7 +99,8 @@ def _place_of(query: NodeQuery) -> tuple[str, dict[str, str]]:
     raise TypeError(f"{type(query).__name__} has no path in the admin API")
 
 
-def _base_of(url: str) -> str:
+def base_of(url: str) -> str:
+    """Return a gateway's address without what clients append. Raise UserInputError where it is none."""
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise UserInputError(f"--url {url!r} is not an address", hint="write it like http://127.0.0.1:8000")

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ("interrupt_deferred", "no_interrupt", "terminates_as_interrupt")
+__all__ = ("exit_code", "interrupt_deferred", "no_interrupt", "terminates_as_interrupt")
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[int, object], None]
@@ -16,14 +16,20 @@ Handler = Callable[[int, object], None]
 
 @contextmanager
 def terminates_as_interrupt() -> Iterator[None]:
-    """SIGTERM, and the end of the terminal, raise KeyboardInterrupt, as Ctrl-C does."""
+    """SIGTERM, and the end of the terminal, raise KeyboardInterrupt, as Ctrl-C does; ``exit_code`` tells them apart."""
 
     def interrupt(number: int, _: object) -> None:
         _leave_terminal(number)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(number)
 
     with _handled((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
+
+
+def exit_code(interrupt: KeyboardInterrupt) -> int:
+    """Return what a command exits with that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 129 for a hang-up."""
+    number = next((arg for arg in interrupt.args if isinstance(arg, int)), int(signal.SIGINT))
+    return 128 + number
 
 
 @contextmanager
@@ -45,7 +51,7 @@ def interrupt_deferred() -> Iterator[None]:
     with _handled(ENDING, note):
         yield
     if caught:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(caught[0])
 
 
 @contextmanager

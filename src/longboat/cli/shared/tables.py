@@ -58,7 +58,7 @@ def external_table(models: Iterable[ExternalModelSpec]) -> Table:
 
 
 def replica_table(replicas: Iterable[ReplicaState], wanted: Mapping[str, int], at_s: float) -> Table:
-    """One row per rank, grouped by replica; models without any replica get a row of their own.
+    """Make one row per rank, grouped by replica; models without any replica get a row of their own.
 
     at_s: when the replicas were looked at, on the clock of their ``announced_at_s``
     """
@@ -107,7 +107,7 @@ def phase_times(state: ReplicaState, at_s: float) -> str:
 
 
 def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
-    """One row per node."""
+    """Make one row per node."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("GATEWAY", "NODE", "PID", "IN FLIGHT", "REQUESTS"):
         table.add_column(column, no_wrap=True)

@@ -7,6 +7,7 @@ import random
 from dataclasses import fields, replace
 from pathlib import Path
 
+from longboat.cli.file.target import read_target
 from longboat.cli.plan.planning import Planner, machines_of, own_calibration, read_shape
 from longboat.cli.shared.catalog_files import read_library
 from longboat.cli.simulate.simulate_options import SimulateRequest, parse_event
@@ -26,7 +27,6 @@ from longboat.simulator.engine.engine import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.fleet.fleet import Fleet, even_fleet
 from longboat.simulator.plan.planned_replica import planned_engine
-from longboat.spec.files.load import read_fleet
 from longboat.spec.types.fleet import ModelSpec
 from longboat.spec.wanted import wanted_model
 
@@ -67,11 +67,9 @@ def seed_of(fleet: Fleet) -> PrefillSeed:
 
 def _model(request: SimulateRequest) -> ModelSpec:
     path = Path(request.fleet)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserInputError(f"{path} cannot be read: {error}", hint="give a fleet file: --fleet fleet.yaml") from None
-    models = read_fleet(text, request.fleet).whole().models
+    if not path.is_file():
+        raise UserInputError(f"{path} cannot be read: there is nothing", hint="give a fleet file: --fleet fleet.yaml")
+    models = read_target(request.fleet).whole().models
     names = ", ".join(model.name for model in models)
     if request.model is None and len(models) != 1:
         raise UserInputError(f"{path} has {len(models)} models: {names}", hint=f"--model {models[0].name}")

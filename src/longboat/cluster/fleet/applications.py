@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longboat.cluster.fleet.deployed import controller_values, document_with
-from longboat.cluster.fleet.serve_config import is_ours
+from longboat.cluster.fleet.deployed import controller_values, counts_in_force, document_with, is_ours
 from longboat.cluster.fleet.serve_rest import ServeRest
 from longboat.cluster.protocol.names import CONTROLLER_APP, MODEL_APP_PREFIX
 from longboat.core.errors import ClusterError
@@ -15,6 +14,8 @@ from longboat.core.errors import ClusterError
 __all__ = ("CONTROLLER_HINT", "ControllerFailedError", "ServeApplications")
 
 GIVEN_UP_EVERY_S = 3.0
+GONE_EVERY_S = 0.2
+UNPLACED_FIRST_S, UNPLACED_EVERY_S = 0.5, 1.0
 CONTROLLER_HINT = (
     "ray status shows the cluster; the controller's log is in logs/serve of Ray's session folder on the head; "
     "longboat down ends the fleet in any case"
@@ -46,6 +47,10 @@ class ServeApplications:
                 found[name.removeprefix(MODEL_APP_PREFIX)] = app["deployed_app_config"]
         return found
 
+    def counts(self) -> dict[str, int]:
+        """Return model → the number of replicas that Serve is to keep."""
+        return counts_in_force(self.all())
+
     def foreign(self) -> list[dict[str, Any]]:
         """Return the declared configuration of applications that are not Longboat's."""
         apps = self.all()
@@ -76,26 +81,35 @@ class ServeApplications:
             if name.startswith(MODEL_APP_PREFIX) and app.get("status") == "DEPLOY_FAILED"
         }
 
-    def end_models(self, others: list[dict[str, Any]], timeout_s: float = 90.0) -> None:
-        """End the applications of all models, and wait until they are gone; the controller stays."""
+    def end_models(
+        self, others: list[dict[str, Any]], end_unplaced: Callable[[], None], timeout_s: float = 90.0
+    ) -> None:
+        """End the applications of all models, and wait until they are gone; the controller stays.
+
+        end_unplaced: ends replicas that never had a place, for which Serve waits
+        """
         apps = self.all()
         kept = [*others, *_controller_that_ends(apps)]
         self._rest.put({"proxy_location": "Disabled", "applications": kept})
-        self._wait_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX))
+        self._wait_gone(timeout_s, lambda name: name.startswith(MODEL_APP_PREFIX), end_unplaced)
 
-    def wait_gone(self, timeout_s: float = 90.0) -> None:
+    def wait_gone(self, end_unplaced: Callable[[], None], timeout_s: float = 90.0) -> None:
         """Wait until nothing of Longboat is deployed."""
-        self._wait_gone(timeout_s, is_ours)
+        self._wait_gone(timeout_s, is_ours, end_unplaced)
 
-    def _wait_gone(self, timeout_s: float, is_meant: Callable[[str], bool]) -> None:
-        deadline_s = time.monotonic() + timeout_s
+    def _wait_gone(self, timeout_s: float, is_meant: Callable[[str], bool], end_unplaced: Callable[[], None]) -> None:
+        begin_s = time.monotonic()
+        deadline_s, next_s = begin_s + timeout_s, begin_s + UNPLACED_FIRST_S
         while left := [name for name in self.all() if is_meant(name)]:
             if time.monotonic() > deadline_s:
                 raise ClusterError(
                     f"{', '.join(left)} did not end in {timeout_s:.0f} s",
                     hint="longboat node stop on their nodes ends them",
                 )
-            time.sleep(0.1)
+            if time.monotonic() > next_s:
+                next_s += UNPLACED_EVERY_S
+                end_unplaced()
+            time.sleep(GONE_EVERY_S)
 
 
 def _controller_that_ends(apps: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

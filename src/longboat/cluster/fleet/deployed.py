@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.protocol.names import CONTROLLER_APP, CONTROLLER_DEPLOYMENT
+from longboat.cluster.protocol.names import (
+    CONTROLLER_APP,
+    CONTROLLER_DEPLOYMENT,
+    MODEL_APP_PREFIX,
+    SUPERVISOR_DEPLOYMENT,
+)
 from longboat.core.errors import ClusterError
-from longboat.spec.files.keys_file import KeyBook, key_book_from, key_book_values
 
-__all__ = ("Applications", "controller_values", "document_with", "key_book_in", "values_with_keys")
+if TYPE_CHECKING:
+    from longboat.core.policy import Policy
+    from longboat.spec.files.keys_file import KeyBook
 
+__all__ = (
+    "SCALED_FROM_OUTSIDE",
+    "Applications",
+    "bundles_in_force",
+    "controller_values",
+    "counts_in_force",
+    "document_with",
+    "is_ours",
+    "key_book_in",
+    "plain_policy",
+    "values_with_keys",
+    "without_file",
+)
+
+SCALED_FROM_OUTSIDE = {"external_scaler_enabled": True}
+"""Part of a model's application: its number of replicas may be changed without a document (``ServeRest.scale``)."""
 Applications = Mapping[str, Mapping[str, Any]]
 """Serve's applications by name, as its REST API lists them."""
+
+
+def is_ours(app_name: str) -> bool:
+    """Return whether a Serve application belongs to Longboat."""
+    return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
 
 
 def controller_values(apps: Applications) -> dict[str, Any]:
@@ -24,6 +53,25 @@ def controller_values(apps: Applications) -> dict[str, Any]:
     deployments = (app.get("deployed_app_config") or {}).get("deployments") or ()
     found = [entry.get("user_config") for entry in deployments if entry.get("name") == CONTROLLER_DEPLOYMENT]
     return dict(found[0] or {}) if found else {}
+
+
+def counts_in_force(apps: Applications) -> dict[str, int]:
+    """Return model → the number of replicas that Serve is to keep; without models that it is removing or building."""
+    found = {}
+    for name, app in apps.items():
+        deployment = (app.get("deployments") or {}).get(SUPERVISOR_DEPLOYMENT)
+        if name.startswith(MODEL_APP_PREFIX) and app.get("status") != "DELETING" and deployment:
+            found[name.removeprefix(MODEL_APP_PREFIX)] = int(deployment["target_num_replicas"])
+    return found
+
+
+def bundles_in_force(apps: Applications) -> dict[str, list[dict[str, float]]]:
+    """Return model → what one replica takes of each of its nodes."""
+    found = {name: (app.get("deployed_app_config") or {}).get("args", {}).get("bundles") for name, app in apps.items()}
+    prefix = MODEL_APP_PREFIX
+    return {
+        name.removeprefix(prefix): bundles for name, bundles in found.items() if name.startswith(prefix) and bundles
+    }
 
 
 def document_with(
@@ -43,19 +91,39 @@ def document_with(
         "deployments": [{"name": CONTROLLER_DEPLOYMENT, "user_config": dict(values)}],
     }
     others = [
-        changed.get(name, app["deployed_app_config"])
+        _scalable(name, changed.get(name, app["deployed_app_config"]))
         for name, app in apps.items()
         if name != CONTROLLER_APP and app.get("deployed_app_config") and app.get("status") != "DELETING"
     ]
     return {"proxy_location": "Disabled", "applications": [*others, controller]}
 
 
+def _scalable(name: str, app: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an application whose number of replicas may be changed, where it is a model's: old ones lack that."""
+    return {**app, **SCALED_FROM_OUTSIDE} if name.startswith(MODEL_APP_PREFIX) else app
+
+
+def plain_policy(policy: Policy) -> dict[str, Any]:
+    """Return the policy as values of JSON, as they come back from Serve."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(policy)))
+    return values
+
+
 def key_book_in(values: Mapping[str, Any]) -> KeyBook | None:
     """Return the controller's keys; None where it has no policy."""
+    from longboat.spec.files.keys_file import key_book_from
+
     policy = values.get("policy")
     return key_book_from(policy) if policy and policy.get("salt") else None
 
 
 def values_with_keys(values: Mapping[str, Any], book: KeyBook) -> dict[str, Any]:
     """Return the controller's values with other keys."""
+    from longboat.spec.files.keys_file import key_book_values
+
     return {**values, "policy": {**values.get("policy", {}), **key_book_values(book)}}
+
+
+def without_file(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the plan says, for people, without the text of the fleet file: engines' variables may be secret."""
+    return {name: value for name, value in planned.items() if name != "asked"}

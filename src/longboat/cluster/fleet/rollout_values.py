@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from longboat.cluster.fleet.deployed import Applications, controller_values, document_with
+from longboat.cluster.fleet.deployed import Applications, controller_values, counts_in_force, document_with
 from longboat.cluster.fleet.rollouts import Step, StepKind
 from longboat.cluster.fleet.serve_config import digests_in
 from longboat.cluster.protocol.names import CONTROLLER_APP, SUPERVISOR_DEPLOYMENT, model_app_name
@@ -50,7 +50,7 @@ def document_after(apps: Applications, step: Step) -> dict[str, Any] | None:
     if entry is None or entry["digest"] != step.digest:
         return None
     name = model_app_name(step.model)
-    app = apps[name]["deployed_app_config"]
+    app = _as_in_force(apps[name]["deployed_app_config"], counts_in_force(apps).get(step.model, 0))
     if step.kind is StepKind.ONE_BY_ONE:
         if _is_starting(apps[name]):
             return None
@@ -76,6 +76,13 @@ def _is_starting(app: Mapping[str, Any]) -> bool:
     """Return whether a replica has a place already but was not heard yet."""
     replicas = [r for d in (app.get("deployments") or {}).values() for r in d.get("replicas") or ()]
     return any(replica.get("state") == "STARTING" and replica.get("node_id") for replica in replicas)
+
+
+def _as_in_force(app: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return an application with the number of replicas that it has now: its document may tell an older one."""
+    more = {"num_replicas": count} if count else {}
+    overrides = [{**o, **more} if o.get("name") == SUPERVISOR_DEPLOYMENT else o for o in app["deployments"]]
+    return {**app, "deployments": overrides}
 
 
 def _without_surge(override: Mapping[str, Any]) -> dict[str, Any]:

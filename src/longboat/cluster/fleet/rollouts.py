@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from longboat.cluster.protocol.messages import Announcement
@@ -89,10 +90,16 @@ class Rollouts:
         if state.phase is Phase.FAILED:
             seen.failed[state.replica] = _why(announcement)
 
-    def steps(self, states: Iterable[ReplicaState], now_s: float) -> list[Step]:
-        """Return what is to be done now. states: all replicas of the fleet"""
+    def steps(
+        self, states: Iterable[ReplicaState], now_s: float, wanted: Mapping[str, int] = MappingProxyType({})
+    ) -> list[Step]:
+        """Return what is to be done now.
+
+        states: all replicas of the fleet; wanted: model → replicas, where that is not as when the update began
+        """
         states = tuple(states)
-        found = (self._step(rollout, states, now_s) for rollout in self._rollouts)
+        rollouts = [replace(one, replicas=wanted.get(one.model, one.replicas)) for one in self._rollouts]
+        found = (self._step(rollout, states, now_s) for rollout in rollouts)
         return [step for step in found if step is not None]
 
     def _step(self, rollout: Rollout, states: Iterable[ReplicaState], now_s: float) -> Step | None:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from longboat.cluster.fleet.adapters import adapter_values, room_values
+from longboat.cluster.fleet.deployed import SCALED_FROM_OUTSIDE, plain_policy
 from longboat.cluster.protocol.names import (
     CONTROLLER_APP,
     CONTROLLER_DEPLOYMENT,
@@ -22,6 +23,7 @@ from longboat.cluster.protocol.names import (
     SUPERVISOR_DEPLOYMENT,
     model_app_name,
 )
+from longboat.cluster.weights.orders import weights_values
 from longboat.core.plan import GangShape
 from longboat.core.policy import Policy
 from longboat.engines.model_arguments import arguments_of
@@ -29,6 +31,8 @@ from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.place import bundles, strategy
 from longboat.spec.types.fleet import Fleet, ModelSpec
 from longboat.spec.types.gateway import GatewaySpec
+from longboat.spec.types.replicas import ReplicasSpec
+from longboat.spec.types.source import is_fetched
 
 __all__ = (
     "ShapedModel",
@@ -36,7 +40,6 @@ __all__ = (
     "controller_document",
     "digests_in",
     "gateway_settings",
-    "is_ours",
     "plain_policy",
     "serve_document",
 )
@@ -62,6 +65,7 @@ def serve_document(
     policy: Policy = Policy(),  # noqa: B008 (frozen)
     planned: Mapping[str, Any] = MappingProxyType({}),
     deployed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    in_force: Mapping[str, int] = MappingProxyType({}),
     others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Make the document of everything that Serve is to run.
@@ -69,9 +73,10 @@ def serve_document(
     planned: the values of the plan, for a later comparison with the measured ones
     deployed: model → the application as it was deployed, for models that keep running whatever shape they would get
     today; only their replica count is taken from the file
+    in_force: model → the number of replicas that it has now; one that follows the load keeps it
     others: applications on this cluster that are not Longboat's, left as they are
     """
-    running = [entry for entry in shaped if entry.spec.num_replicas > 0]
+    running = [entry for entry in shaped if entry.spec.max_replicas > 0]
     return {
         "proxy_location": "Disabled",
         "applications": [
@@ -82,7 +87,10 @@ def serve_document(
                     {"name": CONTROLLER_DEPLOYMENT, "user_config": controller_document(fleet, text, policy, planned)}
                 ]
             },
-            *(_model_application(fleet.name, entry, deployed.get(entry.spec.name)) for entry in running),
+            *(
+                _model_application(fleet.name, entry, deployed.get(entry.spec.name), in_force.get(entry.spec.name, 0))
+                for entry in running
+            ),
         ],
     }
 
@@ -95,7 +103,7 @@ def controller_document(
 ) -> dict[str, Any]:
     """Make the fleet controller's values (see ``FleetController.reconfigure``)."""
     warm = {
-        (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:"))
+        (m.engine.kind, m.engine.version, m.engine.environment, not m.source.startswith("hf:") or is_fetched(m.source))
         for m in fleet.models
         if m.engine.startup != "plain" and adapter_for(m.engine.kind).overlay is not None
     }
@@ -104,12 +112,13 @@ def controller_document(
         "text": text,
         "models": [model.name for model in fleet.models],
         "updates": {
-            m.name: {"replicas": m.num_replicas, **m.update.model_dump()} for m in fleet.models if m.num_replicas
+            m.name: {"replicas": m.num_replicas, **m.update.model_dump()} for m in fleet.models if m.max_replicas
         },
         "gateway": gateway_settings(fleet.gateway),
         "policy": plain_policy(policy),
         "planned": dict(planned),
         "adapters": adapter_values(fleet),
+        "weights": weights_values(fleet),
         "warm": [{"kind": k, "version": v, "path": p, "offline": o} for k, v, p, o in sorted(warm, key=str)],
     }
 
@@ -134,12 +143,6 @@ def gateway_settings(gateway: GatewaySpec) -> dict[str, Any]:
     }
 
 
-def plain_policy(policy: Policy) -> dict[str, Any]:
-    """Return the policy as values of JSON, as they come back from Serve."""
-    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(policy)))
-    return values
-
-
 def digests_in(document: Mapping[str, Any]) -> dict[str, str]:
     """Return model → digest of what its replicas are started with."""
     return {
@@ -155,20 +158,17 @@ def bundle_labels(args: Mapping[str, Any]) -> list[dict[str, str]]:
     return labels if any(labels) else []
 
 
-def is_ours(app_name: str) -> bool:
-    """Return whether a Serve application belongs to Longboat."""
-    return app_name == CONTROLLER_APP or app_name.startswith(MODEL_APP_PREFIX)
-
-
-def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, Any] | None) -> dict[str, Any]:
+def _model_application(
+    fleet: str, entry: ShapedModel, deployed: Mapping[str, Any] | None, in_force: int
+) -> dict[str, Any]:
     spec = entry.spec
     override = {
         "name": SUPERVISOR_DEPLOYMENT,
-        "num_replicas": spec.num_replicas,
+        "num_replicas": _declared(spec, in_force),
         "max_surge_percent": ONE_MORE if spec.update.surge else 0,
     }
     if deployed is not None:
-        return {**deployed, "deployments": [override]}
+        return {**deployed, **SCALED_FROM_OUTSIDE, "deployments": [override]}
     args = {
         "fleet": fleet,
         "model": _static_part(spec),
@@ -181,8 +181,17 @@ def _model_application(fleet: str, entry: ShapedModel, deployed: Mapping[str, An
         args["stages"] = [dict(labels) for labels in entry.shape.stages]
     args["digest"] = hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:16]
     return _application(model_app_name(spec.name), "model_app", args, SUPERVISOR_DEPLOYMENT) | {
-        "deployments": [override]
+        **SCALED_FROM_OUTSIDE,
+        "deployments": [override],
     }
+
+
+def _declared(spec: ModelSpec, in_force: int) -> int:
+    """Return the number of replicas for Serve's document, which knows no zero: the controller goes on from there."""
+    if not isinstance(spec.replicas, ReplicasSpec):
+        return spec.num_replicas
+    kept = min(max(in_force, spec.replicas.min), spec.max_replicas) if in_force else spec.num_replicas
+    return max(1, kept)
 
 
 def _static_part(spec: ModelSpec) -> dict[str, Any]:
@@ -191,6 +200,8 @@ def _static_part(spec: ModelSpec) -> dict[str, Any]:
         document["adapters"] = room_values(spec.adapters)
     document["engine"]["options"] = spec.engine.given_options
     document["engine"]["args"] = list(arguments_of(spec))
+    if not spec.engine.env:
+        del document["engine"]["env"]
     return document
 
 

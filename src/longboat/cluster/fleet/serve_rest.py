@@ -1,32 +1,44 @@
-"""Serve's declarative REST API on the cluster's dashboard: read what runs, put what should."""
+"""Serve's declarative REST API on the cluster's dashboard: read what runs, put what should. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import json
+import threading
+from http.client import HTTPConnection, HTTPException
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-import httpx
-
+from longboat.cluster.protocol.names import SUPERVISOR_DEPLOYMENT, model_app_name
 from longboat.core.errors import ClusterError
 
-__all__ = ("ServeRest",)
+__all__ = ("WRITING", "ServeRest")
 
 PATH = "/api/serve/applications/"
+SCALE_PATH = "/api/v1/applications/{app}/deployments/{deployment}/scale"
+_REFUSED = (401, 403)
+_FIRST_ERROR = 400
+
+WRITING = threading.Lock()
+"""Held by a thread from reading Serve's applications until it has read back what it wrote, and never for a longer wait.
+
+A document is written whole: without the lock, one change would put back what another one has just replaced.
+"""
 
 
 class ServeRest:
     """token: Ray's cluster token; empty on a cluster without authentication."""
 
     def __init__(self, dashboard_url: str, token: str, timeout_s: float = 30.0) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = dashboard_url
-        self._client = httpx.Client(base_url=dashboard_url, headers=headers, timeout=timeout_s, trust_env=False)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._timeout_s = timeout_s
 
     def details(self) -> dict[str, Any]:
         """Serve's view of all applications, deployments and replicas.
 
         Raises ClusterError when the dashboard does not answer.
         """
-        answer: dict[str, Any] = self._call("GET").json()
+        answer: dict[str, Any] = json.loads(self._call("GET", PATH))
         return answer
 
     def put(self, document: dict[str, Any]) -> None:
@@ -34,21 +46,39 @@ class ServeRest:
 
         Raises ClusterError when Serve refuses it.
         """
-        self._call("PUT", document)
+        self._call("PUT", PATH, document)
 
-    def _call(self, method: str, document: dict[str, Any] | None = None) -> httpx.Response:
+    def scale(self, model: str, replicas: int) -> None:
+        """Give a model another number of replicas, and change nothing else; a document that is put later keeps it.
+
+        Raises ClusterError when Serve refuses it.
+        """
+        path = SCALE_PATH.format(app=quote(model_app_name(model), safe=""), deployment=SUPERVISOR_DEPLOYMENT)
+        self._call("POST", path, {"target_num_replicas": replicas})
+
+    def _call(self, method: str, path: str, document: dict[str, Any] | None = None) -> bytes:
+        """Return the body of the reply. Each call has its own connection: the threads of a loop share this object."""
+        place = urlsplit(self.url)
+        connection = HTTPConnection(place.hostname or "", place.port or 80, timeout=self._timeout_s)
+        body = json.dumps(document) if document is not None else None
+        headers = {**self._headers, "Content-Type": "application/json"} if body else self._headers
         try:
-            response = self._client.request(method, PATH, json=document)
-        except httpx.HTTPError as error:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            read, status = response.read(), response.status
+        except (OSError, HTTPException) as error:
             raise ClusterError(
-                f"the cluster's dashboard at {self._client.base_url} does not answer: {error}",
+                f"the cluster's dashboard at {self.url} does not answer: {error}",
                 hint="the node that runs the head must be up, with Ray's dashboard on it",
             ) from error
-        if response.status_code in (401, 403):
+        finally:
+            connection.close()
+        if status in _REFUSED:
             raise ClusterError(
                 "the cluster's dashboard did not accept the token",
                 hint="copy the head's token file to ~/.ray/auth_token, or name it in RAY_AUTH_TOKEN_PATH",
             )
-        if response.is_error:
-            raise ClusterError(f"Serve answered {response.status_code}: {response.text[-500:]}", hint="longboat status")
-        return response
+        if status >= _FIRST_ERROR:
+            told = read.decode(errors="replace")[-500:]
+            raise ClusterError(f"Serve answered {status}: {told}", hint="longboat status")
+        return read

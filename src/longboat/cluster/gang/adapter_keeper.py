@@ -60,6 +60,7 @@ class AdapterKeeper:
         self._wanted: tuple[WantedAdapter, ...] | None = None
         self._entries: dict[tuple[str, str], float] = {}
         self._paths: dict[tuple[str, str], str] = {}
+        self._pinned: set[str] = set()  # revisions that some node of the gang may have pinned
         self._failed: dict[tuple[str, str], tuple[float, str]] = {}  # copies: when to try again, and what was wrong
         self._changed = asyncio.Event()
         self._told_once = asyncio.Event()
@@ -88,7 +89,6 @@ class AdapterKeeper:
     async def _tell(self, wanted: tuple[WantedAdapter, ...]) -> None:
         self._entries = entries_for(wanted, self._entries, time.monotonic())
         problems = await self._stage(wanted)
-        self._paths = {key: path for key, path in self._paths.items() if key in self._entries}
         told = [
             {"name": n, "revision": r, "path": self._paths[n, r]} for n, r in self._entries if (n, r) in self._paths
         ]
@@ -96,6 +96,8 @@ class AdapterKeeper:
             self._learn(wanted, await self._ask({"adapters": told}), problems)
         except (OSError, ValueError, KeyError, TypeError) as error:  # the next turn tries again
             log.warning("the engine does not take its adapters: %r", error)
+        else:
+            await self._unpin({revision for _, revision in self._entries})
 
     async def _stage(self, wanted: tuple[WantedAdapter, ...]) -> dict[str, str]:
         """Put the files of new adapters on all nodes of the gang. Return name → why that failed."""
@@ -105,6 +107,7 @@ class AdapterKeeper:
             if key in self._paths or time.monotonic() < again_s:
                 continue
             self._failed.pop(key, None)
+            self._pinned.add(adapter.revision)  # a node may have its copy although another one fails
             try:
                 self._paths[key] = await self._gang.stage(adapter.source, adapter.revision)
             except Exception as error:  # Ray wraps errors of other nodes in classes of its own
@@ -113,6 +116,18 @@ class AdapterKeeper:
                 self._failed[key] = (time.monotonic() + AGAIN_S, why)
         keys = [(adapter.name, adapter.revision) for adapter in wanted]
         return {name: self._failed[name, revision][1] for name, revision in keys if (name, revision) in self._failed}
+
+    async def _unpin(self, needed: set[str]) -> None:
+        """Let the nodes remove the copies of revisions that the engine does not know any more."""
+        if not self._pinned - needed:
+            return
+        self._paths = {key: path for key, path in self._paths.items() if key[1] in needed}
+        try:
+            await self._gang.keep_adapters(tuple(sorted(self._pinned & needed)))
+        except Exception as error:  # the next turn tries again; the locks of an agent that is lost end with it
+            log.warning("copies of adapters stay pinned: %r", error)
+        else:
+            self._pinned &= needed
 
     async def _ask(self, document: dict[str, Any]) -> dict[str, Any]:
         plan = self._gang.plan

@@ -18,19 +18,20 @@ from longboat.cluster.gang.rank_ports import RankPorts
 from longboat.cluster.gang.revision import revision_of
 from longboat.cluster.host.launch import reap_rank
 from longboat.cluster.host.nic import interface_of, route_source
-from longboat.cluster.host.proc_usage import group_usage
-from longboat.cluster.host.rank_memory import rank_memory_bytes
 from longboat.cluster.protocol.messages import AgentFacts, RankHealth, RankLoss
 from longboat.cluster.protocol.model import ServedModel
+from longboat.cluster.usage.proc_usage import group_usage
+from longboat.cluster.usage.rank_memory import rank_memory_bytes
+from longboat.cluster.weights.adapter_copies import AdapterCopies
 from longboat.core.errors import EngineError
 from longboat.core.plan import GangPlan
 from longboat.core.states import Phase, RankState
-from longboat.engines.launch.adapter_store import stage_adapter
 from longboat.engines.registry import adapter_for
 from longboat.folders import home_folder, log_path, run_folder
 
 if TYPE_CHECKING:
     from longboat.engines.launch.process import RankProcess
+    from longboat.weights.fetch.node_weights import HeldWeights
 
 __all__ = ("LEASE_S", "NodeAgent", "read_tail")
 
@@ -67,7 +68,22 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._ports = RankPorts()
         self._heartbeat = RankHeartbeat(node_rank)
         self._marks: dict[str, str] = {}
+        self._is_stopped = False
+        self._weights: HeldWeights | None = None  # pinned for as long as this agent lives
+        self._adapters = AdapterCopies(home_folder())
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def fetch(self) -> None:
+        """Fetch the model to this node where it is not here. Raises TransferError or ClusterError."""
+        from longboat.cluster.weights.here import hold_weights
+
+        source, home, run = self._model.source, home_folder(), run_folder()
+        self._weights = await asyncio.to_thread(hold_weights, source, home, run, self._go_on)
+
+    def _go_on(self, _progress: object) -> None:
+        """Let a fetch continue. Raises EngineError where the replica was stopped: what was fetched stays."""
+        if self._is_stopped:
+            raise EngineError("the replica was stopped while its weights were fetched")
 
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
         """Say where this rank runs and find what it needs: free ports, the model's folder, the engine.
@@ -81,7 +97,11 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
 
         context = ray.get_runtime_context()
         address = route_source(peer) if peer else node_address()
-        model_path = await asyncio.to_thread(model_folder, self._model.source, home_folder(), self._model.engine.kind)
+        model_path = (
+            str(self._weights.path)
+            if self._weights is not None
+            else await asyncio.to_thread(model_folder, self._model.source, home_folder(), self._model.engine.kind)
+        )
         engine = await asyncio.to_thread(engine_title, self._model.engine)
         return AgentFacts(
             node_id=context.get_node_id(),
@@ -106,7 +126,7 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
         self._lost = asyncio.get_running_loop().create_future()
         rank = self._rank = await self._start_rank(plan, run, self._log)
         self._renewed_at_s = time.monotonic()  # the lease starts here: the wait for a zygote does not count as silence
-        await self._heartbeat.open(rank, plan.api_key)
+        await self._heartbeat.open(rank, plan)
         self._spawn(self._watch_exit())
         self._spawn(self._renew_keeper())
         if self._lease_s is not None:
@@ -117,7 +137,11 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
 
     async def stage(self, source: str, revision: str) -> str:
         """Put an adapter's contents on this node and return their folder. Raises UserInputError where it cannot."""
-        return await asyncio.to_thread(stage_adapter, Path(source), revision, home_folder())
+        return await asyncio.to_thread(self._adapters.use, source, revision)
+
+    async def keep_adapters(self, revisions: tuple[str, ...]) -> None:
+        """Let other revisions of adapters be removed from this node when their room is needed."""
+        await asyncio.to_thread(self._adapters.keep, revisions)
 
     async def renew(self) -> RankHealth:
         """Note that the supervisor is alive, and say how the rank is."""
@@ -139,6 +163,7 @@ class NodeAgent:  # size: one method for each order of the supervisor, and one f
 
     async def stop(self, grace_s: float) -> None:
         """End the rank: politely, and by force after ``grace_s`` seconds. Returns when no process of it is left."""
+        self._is_stopped = True
         rank, self._rank = self._rank, None
         if rank is None:
             return

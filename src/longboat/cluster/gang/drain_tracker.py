@@ -39,13 +39,15 @@ class Leaving:
         self._began_s: dict[str, float] = {}
         self._moved_s: dict[str, float] = {}
 
-    def look(self, states: Iterable[ReplicaState], rules: Callable[[str], LeaveRules], now_s: float) -> dict[str, Stay]:
-        """Return draining replica → how it stays. states: all replicas of the fleet; rules: of a model."""
+    def look(
+        self, states: Iterable[ReplicaState], rules: Callable[[ReplicaState], LeaveRules], now_s: float
+    ) -> dict[str, Stay]:
+        """Return draining replica → how it stays. states: all replicas of the fleet; rules: of one of them."""
         states = tuple(states)
         leaving = {state.replica: state for state in states if state.phase is Phase.DRAINING}
         self._began_s = {replica: self._began_s.get(replica, now_s) for replica in leaving}
         self._moved_s = {replica: at_s for replica, at_s in self._moved_s.items() if replica in leaving}
-        return {replica: self._stay(state, states, rules(state.model), now_s) for replica, state in leaving.items()}
+        return {replica: self._stay(state, states, rules(state), now_s) for replica, state in leaving.items()}
 
     def _stay(self, state: ReplicaState, states: Iterable[ReplicaState], rules: LeaveRules, now_s: float) -> Stay:
         waited_s = now_s - self._began_s[state.replica]

@@ -15,6 +15,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.plan import GangPlan, GangShape, RankPlan
 from longboat.core.states import RankState
 from longboat.engines.contract import EngineAdapter
+from longboat.spec.types.source import is_fetched
 
 __all__ = ("AGENT_SILENCE_S", "Gang")
 
@@ -48,6 +49,10 @@ class Gang:
         """host:port where heartbeats are heard; empty: nowhere."""
         return self._pulse.address if self._pulse else ""
 
+    async def fetch(self) -> None:
+        """Have every node fetch the model at once: they share its pieces."""
+        await asyncio.gather(*(agent.fetch() for agent in self._agents))
+
     async def prepare(self, model: ServedModel, shape: GangShape, identity: GangIdentity) -> GangPlan:
         """Ask every node for its address, ports and files, and make the plan of it.
 
@@ -66,6 +71,7 @@ class Gang:
                     for agent, wanted in zip(self._agents[1:], purposes[1:], strict=True)
                 )
             )
+        _check_paths(model.source, (head, *others))
         self.plan, self.revision = _plan(model, shape, identity, (head, *others)), head.revision
         self._pulse = GangPulse.of(self.plan)
         return self.plan
@@ -97,6 +103,10 @@ class Gang:
             what = f"the nodes keep {source} in different folders: {', '.join(sorted(folders))}"
             raise UserInputError(what, hint="set LONGBOAT_HOME to the same folder on every node")
         return folders.pop()
+
+    async def keep_adapters(self, revisions: tuple[str, ...]) -> None:
+        """Let all nodes remove the copies of other revisions when they need the room."""
+        await asyncio.gather(*(agent.keep_adapters(revisions) for agent in self._agents))
 
     async def first_loss(self) -> RankLoss:
         """Return as soon as any rank, agent or link of the gang is lost."""
@@ -157,6 +167,16 @@ class Gang:
                 if self.ranks and not health.alive:
                     return RankLoss(node_rank=node_rank, reason="it is not alive any more")
             await asyncio.sleep(RENEW_EVERY_S)
+
+
+def _check_paths(source: str, facts: Sequence[AgentFacts]) -> None:
+    """Refuse fetched weights that nodes keep at different paths: all ranks get the head's path."""
+    paths = sorted({fact.model_path for fact in facts})
+    if is_fetched(source) and len(paths) > 1:
+        raise UserInputError(
+            f"the nodes have different weights of {source}: {', '.join(paths)}",
+            hint="finish its upload, let every node see the same files, and use the same LONGBOAT_HOME everywhere",
+        )
 
 
 def _plan(model: ServedModel, shape: GangShape, identity: GangIdentity, facts: Sequence[AgentFacts]) -> GangPlan:

@@ -11,8 +11,9 @@ import time
 from longboat.cluster.protocol.messages import RankLoss
 from longboat.core.plan import GangPlan
 from longboat.gateway.http.message import ask
+from longboat.heartbeat.line_server import door_socket
 from longboat.heartbeat.listener import listen
-from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import BEAT_EVERY_S, door_word
 from longboat.routing.health.liveness import Beat, Health, Life, Liveness, LivenessLimits, RankBeat, Silence
 from longboat.telemetry import logger
@@ -24,10 +25,12 @@ log = logger("supervisor")
 DOOR = "beats"
 """Purpose of the agent's port that publishes its rank's heartbeats."""
 
-LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, hang_s=60.0)
+LIMITS = LivenessLimits(unreached_s=2.5, stopped_beats=8, unacked_s=3.0, hang_s=60.0)
 """Gateways send streams elsewhere sooner: a gang that comes back gets new ones, one that was ended must start again."""
 
-STEPS_EVERY_S = 0.5
+STEPS_EVERY_S, STEPS_IDLE_S = 0.5, 2.0
+"""An engine with no request in it makes no steps, so that it is asked less often."""
+
 STEPS_PATH = "/longboat/v1/steps"
 NO_STEPS_S = 10.0
 _ASK_S = 2.0
@@ -91,7 +94,7 @@ class GangPulse:
             with contextlib.suppress(OSError, ValueError):
                 answer = await ask(self._url, STEPS_PATH, api_key=self._api_key, timeout_s=_ASK_S)
                 self._steps = _steps(answer.body) if answer.status == 200 else (None, None)
-                pause_s = STEPS_EVERY_S if answer.status == 200 else NO_STEPS_S
+                pause_s = _pause_s(answer.status == 200, self._steps[1])
             await asyncio.sleep(pause_s)
 
 
@@ -122,6 +125,13 @@ class _RankEar:
         if not self._was_heard:
             return self._last
         return dataclasses.replace(self._last, silent_s=silent_s, unreached_s=unreached_s)
+
+
+def _pause_s(has_steps: bool, num_running: int | None) -> float:
+    """Return how long not to ask an engine that answered."""
+    if not has_steps:
+        return NO_STEPS_S
+    return STEPS_IDLE_S if num_running == 0 else STEPS_EVERY_S
 
 
 def _steps(text: bytes) -> tuple[int | None, int | None]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 
-from longboat.cluster.host.rank_life import RankLife
+from longboat.cluster.usage.rank_life import RankLife
+from longboat.cluster.usage.rank_links import RankLinks
+from longboat.core.plan import GangPlan
 from longboat.engines.launch.process import RankProcess
-from longboat.heartbeat.server import BeatDoor, door_socket
+from longboat.heartbeat.line_server import door_socket
+from longboat.heartbeat.server import BeatDoor
 from longboat.heartbeat.wire import door_word
 from longboat.routing.health.liveness import Beat, Life, RankBeat
 
@@ -21,6 +24,7 @@ class RankHeartbeat:
         self._socket: socket.socket | None = None
         self._rank: RankProcess | None = None
         self._life: RankLife | None = None
+        self._links: RankLinks | None = None
         self._door: BeatDoor | None = None
 
     def listen(self, address: str) -> int:
@@ -29,11 +33,12 @@ class RankHeartbeat:
         port: int = self._socket.getsockname()[1]
         return port
 
-    async def open(self, rank: RankProcess, api_key: str) -> None:
-        """Answer with the state of ``rank`` from now on."""
+    async def open(self, rank: RankProcess, plan: GangPlan) -> None:
+        """Answer with the state of ``rank`` from now on, and of its links to the other hosts of its gang."""
         if self._socket is not None:
-            self._rank, self._life = rank, RankLife(rank.pid)
-            self._door = BeatDoor(self._socket, door_word(api_key), self._beat)
+            peers = {other.address for other in plan.ranks} - {plan.ranks[self._node_rank].address}
+            self._rank, self._life, self._links = rank, RankLife(rank.pid), RankLinks(rank.pid, peers)
+            self._door = BeatDoor(self._socket, door_word(plan.api_key), self._beat)
             await self._door.open()
 
     def end(self) -> None:
@@ -41,6 +46,10 @@ class RankHeartbeat:
         self._rank = None
 
     def _beat(self) -> Beat:
-        ended = self._rank is None or self._life is None or self._rank.ended
-        life, cpu_s = (Life.ENDED, 0.0) if ended or self._life is None else self._life.read()
-        return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=life, cpu_s=cpu_s),))
+        if self._rank is None or self._life is None or self._links is None or self._rank.ended:
+            return Beat(ranks=(RankBeat(node_rank=self._node_rank, life=Life.ENDED),))
+        (life, cpu_s), link = self._life.read(), self._links.read()
+        beat = RankBeat(
+            node_rank=self._node_rank, life=life, cpu_s=cpu_s, unacked_s=link.unacked_s, unacked_by=link.peer
+        )
+        return Beat(ranks=(beat,))

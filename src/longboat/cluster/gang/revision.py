@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from longboat.catalog.read_model import gguf_parts
 from longboat.cluster.protocol.model import ServedModel
 from longboat.core.tasks import GENERATE
 from longboat.engines.registry import adapter_for
@@ -35,6 +34,7 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
         *((model.task,) if model.task != GENERATE else ()),
         *([f"adapters up to rank {model.adapters.rank}"] if model.adapters is not None else []),
         *_flags(model.engine.args, adapter_for(model.engine.kind).harmless_flags()),
+        *(f"env {name}={value}" for name, value in sorted(model.engine.env.items())),
     ):
         digest.update(part.encode() + b"\0")
     folder = Path(model_path)
@@ -42,6 +42,8 @@ def revision_of(model: ServedModel, model_path: str, engine: str) -> str:
         for path in _files(folder):
             _add_file(digest, str(path.relative_to(folder)), path)
     elif folder.is_file():
+        from longboat.catalog.read_model import gguf_parts  # takes a tenth of a second, which most starts can save
+
         for path in gguf_parts(folder):
             _add_file(digest, path.name, path)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import time
@@ -17,8 +16,9 @@ from longboat.cluster.gang.engine_metrics import EngineMetrics
 from longboat.cluster.gang.gang import Gang
 from longboat.cluster.gang.phases import PhaseClock
 from longboat.cluster.gang.probe import wait_for_token
-from longboat.cluster.gang.resume_prover import ResumeProver
-from longboat.cluster.protocol.messages import Announcement, RankLoss
+from longboat.cluster.gang.resume_prover import ProofMemory, ResumeProver
+from longboat.cluster.protocol.announcer import Announcer
+from longboat.cluster.protocol.messages import Announcement, RankLoss, Verdict
 from longboat.cluster.protocol.model import GangIdentity, ServedModel
 from longboat.cluster.protocol.ports import AgentPort, ControllerPort
 from longboat.core.errors import EngineError, LongboatError
@@ -27,14 +27,14 @@ from longboat.core.states import Phase, ReplicaState
 from longboat.core.tasks import GENERATE
 from longboat.engines.contract import Probe
 from longboat.engines.registry import adapter_for
-from longboat.folders import run_folder
+from longboat.folders import home_folder, run_folder
+from longboat.spec.types.source import is_fetched
 from longboat.telemetry import logger
 
 __all__ = ("EngineSupervisor", "GangRunner")
 
 log = logger("supervisor")
 
-ANNOUNCE_EVERY_S = 1.0
 STOP_GRACE_S = 5.0
 
 
@@ -53,7 +53,9 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         agents: Sequence[AgentPort],
         controller: ControllerPort,
         die: Callable[[str], None],
+        proofs: ProofMemory | None = None,
     ) -> None:
+        """proofs: what earlier replicas of this node proved; None: nothing is remembered"""
         self._model = model
         self._shape = shape
         self._slot = slot
@@ -71,16 +73,16 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         self._clock = PhaseClock()
         self._detail = ""
         self._log_tail: tuple[str, ...] = ()
-        self._changed = asyncio.Event()
-        self._proof = ResumeProver(self._changed.set)
+        self._announcer = Announcer(self._announce)
+        self._proof = ResumeProver(self._announcer.change, proofs)
         self._metrics = EngineMetrics(self._gang, self._adapter)
-        self._adapters = AdapterKeeper(self._gang, self._changed.set) if model.adapters is not None else None
+        self._adapters = AdapterKeeper(self._gang, self._announcer.change) if model.adapters is not None else None
         self._starting: asyncio.Task[asyncio.Task[RankLoss]] | None = None
         self._leaving = False
         self._leave_by_s = 0.0
         self._left: asyncio.Task[None] | None = None
         self._ordered: asyncio.Task[None] | None = None
-        self._tasks = [asyncio.create_task(self._announce_always())]
+        self._tasks = [asyncio.create_task(self._announcer.run())]
 
     @property
     def phase(self) -> Phase:
@@ -110,6 +112,8 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
 
     async def _bring_up(self) -> asyncio.Task[RankLoss]:
         """Start the gang, in its turn where it shares a card; return the task that waits for the loss of a rank."""
+        if is_fetched(self._model.source):
+            await self._fetch()
         plan = await self._gang.prepare(self._model, self._shape, self._identity)
         shared = plan.head.gpu_ids if plan.shape.resources.num_gpus < 1 else ()
         if shared:
@@ -123,6 +127,14 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
                     await self._gang.stop(0.0)
                 raise
 
+    async def _fetch(self) -> None:
+        """Fetch the model to the gang's nodes, and say how far this one is."""
+        from longboat.cluster.weights.here import followed
+
+        self._enter(Phase.FETCHING)
+        await followed(self._gang.fetch(), self._model.source, home_folder(), self._note)
+        self._note("")
+
     async def _start(self, plan: GangPlan) -> asyncio.Task[RankLoss]:
         """Start every rank; return the task that waits for the loss of one, once a token has come."""
         self._enter(Phase.STARTING)
@@ -133,7 +145,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             loss = asyncio.create_task(self._gang.first_loss())
             probe = self._adapter.probe(plan)
             ready = asyncio.create_task(self._wait_ready(probe, plan.api_key))
-            watches += [ready, loss]
+            watches += [ready, loss, asyncio.create_task(self._proof.prepare())]
             await asyncio.wait({loss, ready}, return_when=asyncio.FIRST_COMPLETED)
             if loss.done():
                 raise _lost(loss.result())
@@ -155,7 +167,9 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
         if self._model.task != GENERATE:
             self._proof.leave_out(f"{self._model.task}: nothing is streamed, another replica repeats a lost request")
             return
-        self._tasks.append(asyncio.create_task(self._proof.run(url, api_key, self._model.name)))
+        self._proof.remember(self._gang.revision)
+        proof = self._proof.run(url, api_key, self._model.name, self._gang.revision)
+        self._tasks.append(asyncio.create_task(proof))
         await self._proof.wait_first()
 
     def _note(self, detail: str) -> None:
@@ -228,23 +242,15 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
 
     def _enter(self, phase: Phase) -> None:
         self._clock.enter(phase)
-        self._changed.set()
+        self._announcer.change()
 
-    async def _announce_always(self) -> None:
-        while True:
-            self._changed.clear()
-            await self._announce()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ANNOUNCE_EVERY_S):
-                    await self._changed.wait()
-
-    async def _announce(self) -> None:
+    async def _announce(self) -> Verdict | None:
         """Report to the controller. Never raises: the gang serves on while the controller, or the head, is away."""
         try:
             verdict = await self._controller.announce(self._announcement())
         except Exception as error:
             log.debug("the controller did not take the announcement: %r", error)
-            return
+            return None
         if verdict.adapters is not None and self._adapters is not None:
             self._adapters.take(verdict.adapters)
         if verdict.patience_s is not None:
@@ -255,6 +261,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             self._detail = verdict.reason
             await self._gang.stop(0.0)
             self._die(verdict.reason)
+        return verdict
 
     def _announcement(self) -> Announcement:
         known = self._adapters.known if self._adapters is not None else KnownAdapters()
@@ -287,6 +294,7 @@ class GangRunner:  # size: the life of a gang from its start to its end; its sta
             beats=self._gang.beats,
             api_key=self._identity.api_key,
             log_tail=self._log_tail,
+            every_s=self._announcer.every_s,
         )
 
 
@@ -317,6 +325,7 @@ class EngineSupervisor:
             agents=create_agents(model, shape),
             controller=ServeController(CONTROLLER_APP),
             die=_exit_process,
+            proofs=ProofMemory(run_folder()),
         )
         await self._runner.bring_up()
 

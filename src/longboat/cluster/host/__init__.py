@@ -1,1 +1,1 @@
-"""One machine: its network cards, its record, its Ray processes and the memory of its ranks. It imports no Ray."""
+"""One machine: its network cards, its record, its Ray processes and who keeps them running. It imports no Ray."""

@@ -15,7 +15,7 @@ from longboat.cluster.host.cluster_token import default_token_file
 from longboat.cluster.host.nic import head_address, route_source
 from longboat.cluster.host.ray_command import RayOptions
 from longboat.core.errors import ClusterError, UserInputError
-from longboat.folders import home_folder
+from longboat.folders import home_folder, node_folder
 
 __all__ = ("DEFAULT_PORT", "NodeRequest", "decide", "taken_ports", "token_path")
 
@@ -32,7 +32,7 @@ class NodeRequest:
 
     join: ``ADDRESS[:PORT]`` of a cluster to join; empty: this node is the head of a new one
     is_local: a head that only this machine can reach
-    storage: folder for the head's durable state
+    storage: folder for the head's durable state; empty: in the home folder
     """
 
     join: str = ""
@@ -60,7 +60,7 @@ def decide(request: NodeRequest, run: Path) -> RayOptions:
     role, address, gcs_address = _addresses(request)
     token = token_path(request.token_file) if request.token_file or not request.is_local else run / "token"
     _ensure_token(token, may_make=role == "head")
-    storage = (Path(request.storage) if request.storage else run / "gcs") / gcs_address.replace(":", "_")
+    storage = (Path(request.storage) if request.storage else node_folder(run) / "gcs") / gcs_address.replace(":", "_")
     purposes = (
         ("metrics", "dashboard_agent", "dashboard", "client") if role == "head" else ("metrics", "dashboard_agent")
     )

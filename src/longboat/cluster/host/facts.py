@@ -8,7 +8,7 @@ from pathlib import Path
 from longboat.cluster.protocol.model import EngineSettings
 from longboat.core.errors import ClusterError
 
-__all__ = ("engine_title", "model_folder", "node_address", "visible_gpus")
+__all__ = ("engine_title", "model_folder", "node_address", "node_labels", "visible_gpus")
 
 
 def model_folder(source: str, home: Path, engine: str) -> str:
@@ -54,3 +54,11 @@ def node_address() -> str:
 
     node_id = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == node_id)
+
+
+def node_labels() -> dict[str, str]:
+    """Return the labels that Ray knows of this node."""
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    return next((dict(node.get("Labels") or {}) for node in ray.nodes() if node["NodeID"] == node_id), {})

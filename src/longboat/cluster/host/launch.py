@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from longboat.cluster.protocol.messages import WarmEnvironment
@@ -37,7 +38,8 @@ def rank_command(model: ServedModel, plan: GangPlan, node_rank: int) -> tuple[Ra
     """Make the command of one rank on this node, with the environment it runs in."""
     environment = engine_environment(model.engine)
     overlay = overlay_folder(environment) if environment else ""
-    return adapter_for(model.engine.kind).command(plan, node_rank, environment, overlay), environment
+    command = adapter_for(model.engine.kind).command(plan, node_rank, environment, overlay)
+    return replace(command, env={**command.env, **model.engine.env}), environment
 
 
 def overlay_folder(environment: EngineEnvironment) -> str:
@@ -77,7 +79,8 @@ async def zygote_for(
     """
     if environment is None or preload_env is None or engine.startup == "plain":
         return None
-    if engine.startup == "auto" and environment.platform != "cpu":
+    # Variables of the fleet file are set before the engine is imported, unless the file asks for a zygote.
+    if engine.startup == "auto" and (environment.platform != "cpu" or engine.env):
         return None
     overlay = overlay_folder(environment)
     return await ensure_zygote(environment, overlay, preload_env, run, lifeline_pid=os.getppid(), wait_s=ZYGOTE_WAIT_S)

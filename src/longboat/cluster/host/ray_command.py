@@ -27,6 +27,12 @@ _HEALTH = {
 }
 """A killed node counts as dead after about 3 s, one that is cut off after about 6 s (Ray's defaults: 15 and 65 s)."""
 
+_QUIET = {
+    "RAY_task_events_report_interval_ms": "0",  # a history of every call, which is kept for Ray's own state API only
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
+}
+"""An idle cluster takes less of a core. Serve looks at what it runs four times a second (Ray's default: ten times)."""
+
 _LABEL_KEY = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 _LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$")
 
@@ -81,6 +87,8 @@ def ray_argv(options: RayOptions) -> list[str]:
         "--metrics-export-port": str(options.ports["metrics"]),
         "--dashboard-agent-listen-port": str(options.ports["dashboard_agent"]),
         "--object-store-memory": str(options.object_store_bytes),
+        # It would read all logs again and again, and send them to drivers, none of which asks for them.
+        "--include-log-monitor": "false",
     }
     argv = [sys.executable, "-m", "longboat.cluster.host.ray_start", "--block", "--disable-usage-stats", *role]
     argv += [word for pair in flags.items() for word in pair]
@@ -113,6 +121,7 @@ def ray_env(options: RayOptions) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": options.token_file,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **_QUIET,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(_RECONNECT_S),
         "RAY_worker_niceness": "0",  # workers start the engines, which are not background work
         "RAY_preload_python_modules": "longboat.cluster.ray.calm_imports",

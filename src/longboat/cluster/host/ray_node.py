@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from longboat import __version__
 from longboat.cluster.host.choices import NodeRequest, decide, taken_ports, token_path
 from longboat.cluster.host.nic import interface_of
 from longboat.cluster.host.ray_command import NODE_MARK, RayOptions, ray_argv, ray_env
 from longboat.cluster.host.ray_processes import end_processes_of_ray
-from longboat.cluster.host.record import ClusterRecord, connect_env, load_record, local_cluster, save_record
-from longboat.core.errors import ClusterError
+from longboat.cluster.host.record import (
+    ClusterRecord,
+    boot_id,
+    connect_env,
+    forget_record,
+    load_record,
+    local_cluster,
+    save_record,
+)
+from longboat.core.errors import ClusterError, LongboatError
 from longboat.engines.launch.process import keeper_path
 from longboat.folders import run_folder
 
@@ -27,15 +38,18 @@ __all__ = (
     "NodeRequest",
     "connect_env",
     "local_cluster",
+    "start_again",
     "start_local",
     "start_node",
     "stop_node",
     "token_path",
+    "wait_until_kept",
 )
 
 _START_DEADLINE_S = 300.0
 _STOP_DEADLINE_S = 30.0
 _REAP_DEADLINE_S = 30.0
+_IN_USE = "address already in use"
 _PORT_TRIES = 3
 
 
@@ -51,6 +65,23 @@ def start_node(
     """
     run = run or run_folder()
     _refuse_second(run)
+    return _start_on_free_ports(request, run, on_progress)
+
+
+def start_again(record: ClusterRecord, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
+    """Start the node of ``record`` as it was. Its gateway, where it still runs, is kept; engines that run are ended.
+
+    Raises UserInputError and ClusterError; the record stays then, so that it can be tried again.
+    """
+    run = Path(record.run)
+    try:
+        return _start_on_free_ports(request, run, on_progress)
+    except LongboatError as error:
+        save_record(replace(record, phase="stopped", detail=f"the last start failed: {error}"))
+        raise
+
+
+def _start_on_free_ports(request: NodeRequest, run: Path, on_progress: Callable[[str], None]) -> ClusterRecord:
     left = _PORT_TRIES
     while True:
         options = decide(request, run)
@@ -58,19 +89,23 @@ def start_node(
         try:
             return _start(options, run, request, on_progress)
         except ClusterError as error:
-            if not (taken := taken_ports(options)):
+            taken = taken_ports(options)
+            if not taken and _IN_USE not in error.message.lower():
                 raise
             left -= 1
             if not left:
-                told = f"{error.message} (another process listens on {options.address}:{taken[0]})"
+                where = f"{options.address}:{taken[0]}" if taken else "one of its ports"
+                told = f"{error.message} (another process listens on {where})"
                 raise ClusterError(told, hint="run it again when that one is up; ss -ltnp shows who it is") from error
         if options.role == "head" and is_new:
             shutil.rmtree(options.storage, ignore_errors=True)
-        on_progress(f"another process took port {', '.join(map(str, taken))}: trying again with others")
+        which = f"port {', '.join(map(str, taken))}" if taken else "a port for a moment"
+        on_progress(f"another process took {which}: trying again with others")
 
 
 def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Callable[[str], None]) -> ClusterRecord:
     """Start Ray. Raises ClusterError, and leaves nothing, where it does not come up."""
+    before = load_record(run)
     record = ClusterRecord(
         role=options.role,
         address=options.address,
@@ -83,9 +118,21 @@ def _start(options: RayOptions, run: Path, request: NodeRequest, on_progress: Ca
         dashboard=f"{options.address}:{options.ports['dashboard']}" if options.role == "head" else "",
         metrics_port=options.ports["metrics"],
         started_by_up=request.started_by_up,
+        request=asdict(request),
+        argv=tuple(ray_argv(options)),
+        env=ray_env(options),
+        session=before.session if before is not None else 0,
+        boot=boot_id(),
+        versions=_versions(),
     )
-    runner = _spawn_runner(options, record)
+    runner = _spawn_runner(record)
     return _wait_until_up(run, runner, on_progress)
+
+
+def _versions() -> dict[str, str]:
+    with contextlib.suppress(PackageNotFoundError):
+        return {"longboat": __version__, "ray": version("ray"), "python": platform.python_version()}
+    return {"longboat": __version__, "python": platform.python_version()}
 
 
 def start_local(run: Path | None = None, on_progress: Callable[[str], None] = lambda _text: None) -> ClusterRecord:
@@ -96,26 +143,35 @@ def start_local(run: Path | None = None, on_progress: Callable[[str], None] = la
 def stop_node(run: Path | None = None, *, keep_state: bool = False) -> bool:
     """End the runner, Ray, and everything that was started on behalf of this node. False: there was nothing to end.
 
-    keep_state: a head's durable state stays, so that starting it again takes up the same cluster
+    keep_state: the node's record, and a head's durable state, stay: ``longboat node start`` resumes the node
     Raises ClusterError when something cannot be ended.
     """
     run = run or run_folder()
     record = load_record(run)
     was_kept = record is not None and record.is_kept
-    killed = _end_all(run)
-    if record is not None and record.role == "head" and not keep_state:
-        shutil.rmtree(record.storage, ignore_errors=True)
+    killed = _end_all(run, gently=keep_state or (record is not None and record.role == "worker"))
+    if record is not None and keep_state:
+        save_record(replace(record, phase="stopped", detail="", runner_pid=0))
+    elif record is not None:
+        if record.storage:
+            shutil.rmtree(record.storage, ignore_errors=True)
+        forget_record(run)
     return was_kept or bool(killed)
 
 
-def _end_all(run: Path) -> list[int]:
-    """Leave no process of this node; pids of those that did not end when they were asked to."""
+def _end_all(run: Path, *, gently: bool = True) -> list[int]:
+    """Leave no process of this node; pids of those that did not end when they were asked to.
+
+    gently: Ray gets the time to write what it knows, and a worker's to leave its cluster
+    """
     record = load_record(run)
-    if record is not None and record.is_kept:
-        _end_runner(record)
-    killed = end_processes_of_ray(record.temp_dir, record.runner_pid) if record is not None else []
+    if record is not None:
+        save_record(replace(record, phase="stopping"))  # nothing adopts the node now
+        if record.is_kept:
+            _end_runner(record, signal.SIGTERM if gently else signal.SIGKILL)
+    killed = end_processes_of_ray(record.temp_dir, record.session) if record is not None else []
     killed += _reap({NODE_MARK: str(run)})
-    (run / "node.json").unlink(missing_ok=True)
+    forget_record(run)
     return killed
 
 
@@ -125,31 +181,41 @@ def _refuse_second(run: Path) -> None:
             f"this machine is already a node of the cluster at {record.gcs_address}", hint="longboat node stop ends it"
         )
     if pids := _marked(str(run)):
-        raise ClusterError(
-            f"an earlier node left processes here: {', '.join(map(str, pids[:8]))}", hint="longboat node stop ends them"
-        )
+        hint = "longboat node start resumes that node; longboat node stop ends it"
+        raise ClusterError(f"an earlier node left processes here: {', '.join(map(str, pids[:8]))}", hint=hint)
 
 
-def _spawn_runner(options: RayOptions, record: ClusterRecord) -> subprocess.Popen[bytes]:
+def _spawn_runner(record: ClusterRecord) -> subprocess.Popen[bytes]:
     log = _log(Path(record.run))
     log.parent.mkdir(parents=True, exist_ok=True)
     save_record(record)
-    order = json.dumps({"argv": ray_argv(options), "env": ray_env(options)})
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     with log.open("ab") as output:
         runner = subprocess.Popen(
             [sys.executable, "-m", "longboat.cluster.host.runner", record.run],
             env={**env, NODE_MARK: record.run},
             cwd="/",
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-    assert runner.stdin is not None
-    runner.stdin.write(order.encode())
-    runner.stdin.close()
+    save_record(record.with_runner(runner.pid))  # at once: another command must not start a second runner
     return runner
+
+
+def wait_until_kept(run: Path, on_progress: Callable[[str], None]) -> ClusterRecord:
+    """Wait until a runner that another process started has the node up. Raises ClusterError where it does not."""
+    begin_s = time.monotonic()
+    while (waited_s := time.monotonic() - begin_s) < _START_DEADLINE_S:
+        record = load_record(run)
+        if record is None or record.phase == "failed":
+            raise ClusterError(f"the node did not come up: {record.detail if record else ''}", hint=f"see {_log(run)}")
+        if record.phase == "up" and record.is_kept:
+            return record
+        on_progress(f"the node is being started: {waited_s:.0f} s")
+        time.sleep(0.1)
+    raise ClusterError(f"the node was not up within {_START_DEADLINE_S:.0f} s", hint=f"its output is in {_log(run)}")
 
 
 def _wait_until_up(run: Path, runner: subprocess.Popen[bytes], on_progress: Callable[[str], None]) -> ClusterRecord:
@@ -181,10 +247,10 @@ def _log(run: Path) -> Path:
     return run / "logs" / "node.log"
 
 
-def _end_runner(record: ClusterRecord) -> None:
+def _end_runner(record: ClusterRecord, how: signal.Signals) -> None:
     end_s = time.monotonic() + _STOP_DEADLINE_S
     with contextlib.suppress(ProcessLookupError):
-        os.kill(record.runner_pid, signal.SIGTERM)
+        os.kill(record.runner_pid, how)
         while record.is_kept and time.monotonic() < end_s:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(record.runner_pid, os.WNOHANG)

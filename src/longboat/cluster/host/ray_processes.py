@@ -20,26 +20,26 @@ def all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
-def processes_of_ray(temp_dir: str, runner_pid: int) -> list[int]:
+def processes_of_ray(temp_dir: str, session: int) -> list[int]:
     """Return raylet, workers, agents and the rest: their command lines name Ray's folder, or they write to it.
 
-    runner_pid: the node's runner, which leads the (POSIX) session that all of them are in. Programs of users, such as
-    ``longboat up``, write to Ray's folder as well, but are in other sessions.
+    session: the (POSIX) session that all of them are in, which the node's runner led when it started them. Programs of
+    users, such as ``longboat up``, write to Ray's folder as well, but are in other sessions.
     What Ray's workers start (daemons, gateways, zygotes) inherits none of their files and keeps logs of its own.
     Environment marks cannot be used: Ray's processes write their titles over the environment that /proc shows.
     """
     prefix = f"{temp_dir}/session_"
-    return [pid for pid in all_pids() if pid != os.getpid() and _is_of_node(pid, prefix, runner_pid)]
+    return [pid for pid in all_pids() if pid != os.getpid() and _is_of_node(pid, prefix, session)]
 
 
-def _is_of_node(pid: int, prefix: str, runner_pid: int) -> bool:
+def _is_of_node(pid: int, prefix: str, session: int) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
         if prefix.encode() in (folder / "cmdline").read_bytes():
             return True
         opened = [path for path in map(_target, (folder / "fd").iterdir()) if path.startswith(prefix)]
         is_driver = any(_DRIVER_LOG in path for path in opened)
-        return bool(opened) and (not is_driver or os.getsid(pid) == runner_pid)
+        return bool(opened) and (not is_driver or os.getsid(pid) == session)
     except OSError:
         return False
 
@@ -50,11 +50,11 @@ def _target(opened: Path) -> str:
     return ""
 
 
-def end_processes_of_ray(temp_dir: str, runner_pid: int) -> list[int]:
+def end_processes_of_ray(temp_dir: str, session: int) -> list[int]:
     """Kill all of Ray's processes of this node; return their pids. Raises ClusterError when some do not die."""
     ended: set[int] = set()
     end_s = time.monotonic() + _END_DEADLINE_S
-    while found := processes_of_ray(temp_dir, runner_pid):
+    while found := processes_of_ray(temp_dir, session):
         if time.monotonic() > end_s:
             raise ClusterError(f"processes of Ray do not die: {found}", hint="look for them with ps")
         ended.update(found)

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from longboat.cluster.host.adopted import watch_parent
 from longboat.cluster.host.ray_processes import child_named
 
 __all__ = ("NextStart", "can_connect", "main", "patient")
@@ -122,6 +124,7 @@ class NextStart:
 
 def main() -> None:
     """Be ``ray start`` with the words of the command line."""
+    given = dict(os.environ)  # before Ray adds to it
     from ray._private import services
     from ray.scripts import scripts
 
@@ -132,6 +135,8 @@ def main() -> None:
         del words[0]
         if not sys.stdin.readline():
             return
+    if run := given.get("LONGBOAT_RUN"):
+        watch_parent(Path(run), given)
     sys.argv = ["ray", "start", *words]
     scripts.main()
 

@@ -1,15 +1,31 @@
-"""The node's own record of the cluster it belongs to, in its run folder, and what commands on the node make of it."""
+"""The node's own record of the cluster it belongs to, and what commands on the node make of it.
+
+It is written twice: in the run folder, and in the home folder, where it outlives a reboot.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from longboat.cluster.host.ray_command import LOOPBACK_ENV
+from longboat.folders import node_folder
 
-__all__ = ("ClusterRecord", "born_ticks", "connect_env", "load_record", "local_cluster", "save_record")
+__all__ = (
+    "ClusterRecord",
+    "boot_id",
+    "born_ticks",
+    "connect_env",
+    "forget_record",
+    "load_record",
+    "local_cluster",
+    "save_record",
+)
 
 _NAME = "node.json"
 
@@ -20,9 +36,13 @@ class ClusterRecord:
 
     role: ``head`` | ``worker``; address, interface: by which the others reach this node
     gcs_address: ``ADDRESS:PORT`` of the cluster; dashboard: ``ADDRESS:PORT`` (head only)
-    phase: ``starting`` | ``up`` | ``rejoining`` | ``failed``; detail: why
+    phase: ``starting`` | ``up`` | ``rejoining`` | ``failed`` | ``stopping`` | ``stopped``; detail: why
     runner_pid, runner_born: process that keeps the node, and its start time in the kernel's ticks
+    session: POSIX session in which Ray's processes run
     started_by_up: a cluster of this machine only, which ``longboat up`` started and ``longboat down`` ends
+    request: what a person asked for when the node was started (``NodeRequest``)
+    argv, env: how Ray is started, without secrets
+    boot: names the machine's boot; versions: of Longboat, Ray and Python
     """
 
     role: str
@@ -40,11 +60,22 @@ class ClusterRecord:
     detail: str = ""
     runner_pid: int = 0
     runner_born: int = 0
+    session: int = 0
+    request: Mapping[str, Any] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    boot: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_kept(self) -> bool:
         """Whether the runner lives."""
-        return self.runner_pid > 0 and born_ticks(self.runner_pid) == self.runner_born
+        return self.runner_pid > 0 and born_ticks(self.runner_pid) == self.runner_born > 0
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the node was stopped on purpose, so that nothing brings it back by itself."""
+        return self.phase in ("stopping", "stopped")
 
     def with_runner(self, pid: int) -> ClusterRecord:
         return replace(self, runner_pid=pid, runner_born=born_ticks(pid))
@@ -59,20 +90,54 @@ def born_ticks(pid: int) -> int:
     return 0 if stat[0] == "Z" else int(stat[19])
 
 
+def boot_id() -> str:
+    """Return the name of this boot of the machine; empty where the kernel has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def save_record(record: ClusterRecord) -> None:
     """Write the record whole or not at all."""
-    path = Path(record.run) / _NAME
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(asdict(record), indent=1))
-    draft.replace(path)
+    text = json.dumps(asdict(record), indent=1)
+    _write(Path(record.run), text)
+    with contextlib.suppress(OSError):  # a home folder that cannot be written to stops no node
+        _write(node_folder(Path(record.run)), text)
+
+
+def _write(folder: Path, text: str) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = folder / f"node.{os.getpid()}"
+    draft.write_text(text)
+    draft.replace(folder / _NAME)
+
+
+def forget_record(run: Path) -> None:
+    """Remove what says that this machine was a node; the head's state, where there is any, stays."""
+    (run / _NAME).unlink(missing_ok=True)
+    home = node_folder(run)
+    with contextlib.suppress(OSError):
+        (home / _NAME).unlink(missing_ok=True)
+    for folder in (home / "gcs", home):
+        with contextlib.suppress(OSError):  # it holds a state, or was never made
+            folder.rmdir()
 
 
 def load_record(run: Path) -> ClusterRecord | None:
-    """Read the record in ``run``, whether or not the node still runs. None: there is none, or of another version."""
+    """Read the record of the node with this run folder, whether or not it still runs.
+
+    None: there is none, or it is of another version.
+    """
+    return _read(run / _NAME) or _read(node_folder(run) / _NAME)
+
+
+def _read(path: Path) -> ClusterRecord | None:
     try:
-        found = json.loads((run / _NAME).read_text())
+        found = json.loads(path.read_text())
         known = {field.name for field in fields(ClusterRecord)}
-        return ClusterRecord(**{name: value for name, value in found.items() if name in known})
+        record = ClusterRecord(**{name: value for name, value in found.items() if name in known})
+        return replace(record, argv=tuple(record.argv))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -1,6 +1,8 @@
 """Keeps a node in its cluster: runs Ray in the foreground, and starts it again when it ended by itself.
 
-usage: python -m longboat.cluster.host.runner RUN_FOLDER   (with ``{"argv": […], "env": {…}}`` on its input)
+usage: python -m longboat.cluster.host.runner RUN_FOLDER [--adopt]
+
+The node's record says how Ray is started. With ``--adopt`` Ray may run already: its runner was killed.
 
 Ray ends a node that was cut off when its link returns, since the cluster has declared it dead. What engines are left on
 the node then belong to no runner: they are ended before the node joins again.
@@ -9,7 +11,7 @@ the node then belong to no runner: they are ended before the node joins again.
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import re
 import signal
@@ -18,10 +20,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
+from longboat.cluster.host.adopted import AdoptedRay, environment_of, ray_here
 from longboat.cluster.host.ray_processes import all_pids, child_named, end_processes_of_ray
 from longboat.cluster.host.ray_start import NextStart, can_connect
 from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
@@ -68,6 +72,30 @@ class _Run:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=200))
     is_up: threading.Event = field(default_factory=threading.Event)
 
+    def begin(self) -> None:
+        """Follow Ray's output in a thread."""
+        threading.Thread(target=self.read, daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def raylet(self) -> int:
+        """Its pid; 0: not found."""
+        return child_named(self.process.pid, "raylet") or 0
+
+    def end(self, *, gently: bool) -> None:
+        """End ``ray start`` and with it the processes of Ray."""
+        if gently and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE_S)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        time.sleep(_POLL_S)  # the reader takes in the last lines
+
     def read(self) -> None:
         """Copy Ray's output to the runner's own until it ends."""
         assert self.process.stdout is not None
@@ -78,10 +106,40 @@ class _Run:
                 self.is_up.set()
 
 
+class _AdoptedRun:
+    """The rest of a life that another runner began."""
+
+    def __init__(self, ray: AdoptedRay) -> None:
+        self._ray = ray
+        self.lines: deque[str] = deque()
+        self.is_up = threading.Event()
+        self.is_up.set()
+
+    def begin(self) -> None:
+        """Ray's output was the other runner's: what it still prints is lost."""
+
+    @property
+    def is_over(self) -> bool:
+        return not self._ray.is_whole
+
+    @property
+    def raylet(self) -> int:
+        return self._ray.raylet
+
+    def end(self, *, gently: bool) -> None:
+        """End ``ray start``, where it is left; the caller ends what is left of Ray."""
+        pid, end_s = self._ray.starter, time.monotonic() + _GRACE_S
+        while born_ticks(pid) == self._ray.pids[pid] and time.monotonic() < end_s:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if gently else signal.SIGKILL)
+            time.sleep(_POLL_S)
+
+
 class _Runner:
-    def __init__(self, record: ClusterRecord, argv: list[str], env: Mapping[str, str]) -> None:
+    def __init__(self, record: ClusterRecord, adopted: AdoptedRay | None) -> None:
         self._record = record
-        self._next = NextStart(argv, env, record.gcs_address if record.role == "worker" else "")
+        self._adopted = adopted
+        self._next = NextStart(record.argv, record.env, record.gcs_address if record.role == "worker" else "")
         self._is_stopping = False
 
     def stop(self, *_: object) -> None:
@@ -93,9 +151,11 @@ class _Runner:
     def work(self) -> int:
         """Keep the node until a signal stops it. Returns 1 where Ray never came up."""
         was_up, num_failures = False, 0
+        run: _Run | _AdoptedRun
         while not self._is_stopping:
             begin_s = time.monotonic()
-            run = self._live()
+            run = self._begin()
+            self._live(run)
             if run.is_up.is_set():
                 was_up = True
             if self._asked_to_stop():
@@ -106,29 +166,33 @@ class _Runner:
                 self._tell("failed", words)
                 return 1
             self._tell("rejoining" if was_up else "starting", words)
-            self._end_leftovers()
+            self.end_leftovers()
             self._rest(backoff_s(num_failures))
             self._wait_for_cluster()
         self._next.end()
         return 0
 
-    def _live(self) -> _Run:
-        """Start Ray, follow it to its end, and leave nothing of it."""
-        process = self._next.take()
-        run = _Run(process)
-        threading.Thread(target=run.read, daemon=True).start()
+    def _begin(self) -> _Run | _AdoptedRun:
+        """Take over Ray where it runs, else start it."""
+        adopted, self._adopted = self._adopted, None
+        if adopted is not None:
+            return _AdoptedRun(adopted)
+        self._record = replace(self._record, session=os.getpid())
+        return _Run(self._next.take())
+
+    def _live(self, run: _Run | _AdoptedRun) -> None:
+        """Follow Ray to its end, and leave nothing of it."""
+        run.begin()
         raylet: int | None = None
-        while process.poll() is None and not self._is_stopping:
+        lost = False
+        while not run.is_over and not lost and not self._is_stopping:
             if run.is_up.is_set() and raylet is None:
-                raylet = child_named(process.pid, "raylet") or 0
+                raylet = run.raylet
                 self._tell("up", "")
-            if raylet is not None and not born_ticks(raylet):
-                process.kill()  # there is nothing left to end gently, and Ray takes its time
+            lost = raylet is not None and not born_ticks(raylet)
             self._next.look()
             time.sleep(_POLL_S)
-        _end(process)
-        time.sleep(_POLL_S)  # the reader takes in the last lines
-        return run
+        run.end(gently=not lost)  # without a raylet there is nothing left to end gently, and Ray takes its time
 
     def _tell(self, phase: str, detail: str) -> None:
         print(f"longboat: node {phase} {detail}", flush=True)
@@ -147,10 +211,10 @@ class _Runner:
                 return
             time.sleep(1.0)
 
-    def _end_leftovers(self) -> None:
+    def end_leftovers(self) -> None:
         """End Ray's own processes and engines that lost their agents. This node's gateway keeps running."""
         with contextlib.suppress(ClusterError):
-            end_processes_of_ray(self._record.temp_dir, os.getpid())
+            end_processes_of_ray(self._record.temp_dir, self._record.session)
         for gang in _gangs_here(self._record.run):
             argv = [sys.executable, "-I", "-S", keeper_path(), "--reap", f"LONGBOAT_GANG={gang}"]
             argv.append(f"LONGBOAT_RUN={self._record.run}")
@@ -158,45 +222,49 @@ class _Runner:
                 subprocess.run(argv, timeout=_REAP_DEADLINE_S, check=False)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End ``ray start`` and with it the processes of Ray: gently, then not."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-
-
-def _environment(pid: int) -> dict[bytes, bytes]:
-    try:
-        rows = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return {}
-    return dict(row.split(b"=", 1) for row in rows if b"=" in row)
-
-
 def _gangs_here(run: str) -> set[str]:
     """Gangs that have processes on this node."""
-    environments = map(_environment, all_pids())
-    here = (env for env in environments if env.get(b"LONGBOAT_RUN") == run.encode())
-    return {env[b"LONGBOAT_GANG"].decode() for env in here if b"LONGBOAT_GANG" in env}
+    environments = map(environment_of, all_pids())
+    here = (env for env in environments if env.get("LONGBOAT_RUN") == run)
+    return {env["LONGBOAT_GANG"] for env in here if "LONGBOAT_GANG" in env}
 
 
 def main() -> int:
-    run = Path(sys.argv[1])
-    order = json.loads(sys.stdin.buffer.read())
+    run, adopts = Path(sys.argv[1]), "--adopt" in sys.argv[2:]
+    if os.getsid(0) != os.getpid():
+        os.setsid()  # Ray's processes are found by their session
     record = load_record(run)
-    if record is None:
-        print(f"longboat: there is no node record in {run}", file=sys.stderr)
+    if record is None or (adopts and record.is_ended):
+        print(f"longboat: there is no node to keep in {run}", file=sys.stderr)
         return 1
-    record = record.with_runner(os.getpid())
+    with (run / "runner.lock").open("w") as lock:
+        if not _is_first(lock, 0.0 if adopts else _GRACE_S):
+            print("longboat: another process keeps this node", file=sys.stderr)
+            return 0 if adopts else 1
+        return _keep(record.with_runner(os.getpid()), ray_here(record) if adopts else None)
+
+
+def _keep(record: ClusterRecord, adopted: AdoptedRay | None) -> int:
     save_record(record)
-    runner = _Runner(record, order["argv"], order["env"])
+    runner = _Runner(record, adopted)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, runner.stop)
+    if adopted is None:
+        runner.end_leftovers()
     return runner.work()
+
+
+def _is_first(lock: IO[str], patience_s: float) -> bool:
+    """Take the lock that one runner of a node holds; return whether that worked within ``patience_s``."""
+    end_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > end_s:
+                return False
+        time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.host.record import born_ticks
+from longboat.cluster.node.door_client import door_path
 from longboat.cluster.node.gateway_record import GatewayRecord, RecordFile
 from longboat.cluster.protocol.messages import GatewayReport, GatewaySettings, NodeOrder
 from longboat.core.errors import ClusterError, LongboatError
-from longboat.folders import home_folder
+from longboat.core.table_changes import TableKeeper
+from longboat.folders import home_folder, owner_name
 from longboat.spec.secrets import read_secret
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ DETACH = 'exec 3<&0; "$@" <&3 3<&- & '
 """The shell leaves the gateway behind without a parent: neither this actor's end nor Ray's clean-up takes it along."""
 
 
-class GatewayProcess:
+class GatewayProcess:  # size: one process from its start to its end, and what is sent to it
     """The gateway of one node. The record file lets the next daemon find and adopt it."""
 
     def __init__(self, folder: Path, node_id: str, address: str) -> None:
@@ -48,12 +50,15 @@ class GatewayProcess:
         self._address = address
         self._record = RecordFile(folder)
         self._silent_since_s: float | None = None
+        self.tables = TableKeeper()  # this node's table, as ordered
 
     async def ensure(self, order: NodeOrder) -> GatewayReport:
         """See to it that a gateway with the ordered settings runs and has the ordered policy and table.
 
         Raises LongboatError when it cannot be started, for instance because its port is taken.
         """
+        if not order.table_is_old:
+            self.tables.take(order.update)
         record = self._record.read()
         state = await self._state(record) if record else None
         if record and state is None and not self._is_gone(record):
@@ -71,6 +76,7 @@ class GatewayProcess:
             state = await self._state(record) or {}
         assert record is not None
         await self._feed(record, state, order, with_table=not (order.table_is_old and runs_already))
+        record = await self._steer(record, order)
         state = await self._state(record) or {}
         self._note_pid(record, state)
         return self._report(order, state, str(trouble or ""))
@@ -111,15 +117,45 @@ class GatewayProcess:
         reply: dict[str, Any] = await self._control(record).ask(decode_query(query))
         return reply
 
+    async def wakes(self) -> list[str]:
+        """Return the sleeping models that requests asked for, as soon as there is one; none after some seconds.
+
+        Raises ClusterError where there is no gateway, or it does not reply.
+        """
+        if (record := self._record.read()) is None:
+            raise ClusterError(f"node {socket.gethostname()} has no gateway", hint="longboat status")
+        models: list[str] = await self._control(record).wakes()
+        return models
+
     async def _feed(self, record: GatewayRecord, state: dict[str, Any], order: NodeOrder, *, with_table: bool) -> None:
         """Send the policy before the table, so that no model is served by the rules of an older policy."""
         if state.get("policy_digest") != order.policy_digest:
             await self._control(record).put_policy(order.policy)
         if with_table:
-            await self._control(record).put_table(order.epoch, order.table)
-        if bool(state.get("draining")) != order.drained:
-            control = self._control(record)
-            await (control.drain() if order.drained else control.undrain())
+            await self._feed_table(record, state, order)
+        if order.view and not order.table_is_old:
+            with contextlib.suppress(ClusterError):  # what people look at must not hold up what serves
+                await self._control(record).put_view(order.view)
+
+    async def _steer(self, record: GatewayRecord, order: NodeOrder) -> GatewayRecord:
+        """Begin or end the drain where the order changed: an operator may have steered this gateway in between."""
+        if record.drained == order.drained:
+            return record
+        control = self._control(record)
+        await (control.drain() if order.drained else control.undrain())
+        record = replace(record, drained=order.drained)
+        self._record.write(record)
+        return record
+
+    async def _feed_table(self, record: GatewayRecord, state: dict[str, Any], order: NodeOrder) -> None:
+        """Send what changed, or the whole table to a gateway that has an older one or none."""
+        whole, step = self.tables.whole(), order.update
+        has = state.get("number", 0) if state.get("epoch") == self.tables.epoch else 0
+        if whole is None or (has and has == whole.number):
+            return
+        if has and (step.base, step.number) == (has, whole.number) and await self._control(record).put_update(step):
+            return
+        await self._control(record).put_update(whole)
 
     async def stop(self) -> None:
         """End the gateway, if there is one."""
@@ -196,14 +232,14 @@ class GatewayProcess:
             tracing_endpoint=settings.tracing_endpoint,
             tracing_sample_ratio=settings.tracing_sample_ratio,
             redis_url=redis_url,
+            daemon_socket=str(door_path(self._folder.parent)),
             state_folder=str(self._state_folder(order.fleet)),
             policy=msgspec.json.decode(order.policy, type=Policy),
         )
 
     def _state_folder(self, fleet: str) -> Path:
         """Return a folder that outlives a boot, and that is this node's own where nodes share their home folder."""
-        run = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
-        folder = home_folder() / "gateway" / f"{fleet}-{socket.gethostname()}-{run}"
+        folder = home_folder() / "gateway" / f"{fleet}-{owner_name(self._folder)}"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -231,6 +267,7 @@ class GatewayProcess:
             url=_url(order.gateway, self._address),
             pid=state.get("pid"),
             table_version=state.get("version", 0),
+            table_number=self.tables.known_in(order.epoch),
             epoch=state.get("epoch", ""),
             in_flight=state.get("in_flight", 0),
             requests_total=state.get("requests_total", 0),
@@ -238,6 +275,8 @@ class GatewayProcess:
             demands=state.get("demands", {}),
             tenant_demands=state.get("tenant_demands", {}),
             draining=bool(state.get("draining")),
+            watched=bool(state.get("watched")),
+            model_counts=state.get("model_counts", {}),
             problem=trouble if state else "its control socket does not answer",
         )
 

@@ -20,6 +20,7 @@ class GatewayRecord:
     port: int
     pid: int = 0  # 0: not known yet
     born: int = 0  # start time of the process in ticks, which tells reused pids apart
+    drained: bool = False  # what the last order that was carried out said of its drain
 
 
 class RecordFile:

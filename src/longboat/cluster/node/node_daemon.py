@@ -6,14 +6,20 @@ import asyncio
 import dataclasses
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
-from longboat.cluster.gang.agent import read_tail
+from longboat.cluster.node.answers import FORWARDED, Answers
+from longboat.cluster.node.door import CommandDoor
 from longboat.cluster.node.gateway_process import GatewayProcess
-from longboat.cluster.protocol.messages import GatewayReport, NodeOrder, NodeReport, WarmEnvironment
+from longboat.cluster.node.log_bounds import CHECK_EVERY_S, bound_logs
+from longboat.cluster.node.node_relay import NodeRelay
+from longboat.cluster.node.rank_logs import list_logs, read_log
+from longboat.cluster.protocol.messages import GatewayReport, NodeOrder, NodeReport, WarmEnvironment, WeightsReport
+from longboat.cluster.weights.member import WeightsMember
 from longboat.core.errors import ClusterError, LongboatError
-from longboat.folders import run_folder
+from longboat.folders import home_folder, run_folder
 from longboat.telemetry import logger
 
 __all__ = ("NodeDaemon",)
@@ -23,36 +29,61 @@ log = logger("daemon")
 HOLD_EVERY_S = 2.0
 
 
-class NodeDaemon:
+class NodeDaemon:  # size: one method for each order and question, and what a node keeps running
     """The daemon of one node. It outlives its controller; the next daemon adopts its gateway and zygotes."""
 
     def __init__(self) -> None:
         import ray
 
-        from longboat.cluster.host.facts import node_address
+        from longboat.cluster.host.facts import node_address, node_labels
 
         self._node_id: str = ray.get_runtime_context().get_node_id()
         self._address: str = node_address()
         self._run = run_folder()
         self._gateway = GatewayProcess(self._run / "gateway", self._node_id, self._address)
+        self._relay = NodeRelay(self._address)
+        self._weights = WeightsMember(home_folder(), self._run, self._address, node_labels())
         self._warming: dict[WarmEnvironment, asyncio.Task[str]] = {}
+        self._answers = Answers(self._node_id, {name: getattr(self, name) for name in FORWARDED})
+        self._door = CommandDoor(self._run, self._answers.all)
         self._lock = asyncio.Lock()
         self._order: NodeOrder | None = None
+        self._ordered_s = 0.0
         self._past_epochs: set[str] = set()
         self._holding: asyncio.Task[None] | None = None
+        self._bounding: asyncio.Task[None] | None = None
 
     async def order(self, order: NodeOrder) -> NodeReport:
         """Make this node what the controller wants; never raises for a fault of this node alone."""
         async with self._lock:
             self._refuse_past(order.epoch)
-            self._order = order
+            self._order, self._ordered_s = order, time.monotonic()
+            self._answers.take(order)
+            await self._door.open()
             self._holding = self._holding or asyncio.create_task(self._hold())
+            self._bounding = self._bounding or asyncio.create_task(_keep_bounds(self._run))
             self._keep_warm(order.warm)
             try:
                 gateway = await self._gateway.ensure(order)
             except LongboatError as error:
                 gateway = self._report(order, str(error))
-            return NodeReport(gateway=gateway, zygotes=self._warm_names())
+            await self._relay.follow(self._gateway.tables.table)
+            return NodeReport(
+                gateway=gateway,
+                zygotes=self._warm_names(),
+                weights=await self._share(order),
+                relay=self._relay.address,
+                relay_key=self._relay.key,
+                unwell=self._relay.unwell,
+            )
+
+    async def _share(self, order: NodeOrder) -> WeightsReport | None:
+        """Take this node's place in the swarm of weights; a node that cannot share still serves."""
+        try:
+            return await self._weights.follow(order.weights)
+        except (LongboatError, OSError) as error:
+            log.warning("this node cannot share weights: %s", error)
+            return None
 
     def _refuse_past(self, epoch: str) -> None:
         """Refuse the orders of an older controller that comes back from a partition."""
@@ -66,7 +97,7 @@ class NodeDaemon:
         while True:
             await asyncio.sleep(HOLD_EVERY_S)
             async with self._lock:
-                if self._order is None:
+                if self._order is None or time.monotonic() - self._ordered_s < HOLD_EVERY_S:
                     continue
                 try:
                     await self._gateway.ensure(dataclasses.replace(self._order, table_is_old=True))
@@ -75,54 +106,40 @@ class NodeDaemon:
 
     async def shutdown(self) -> None:
         """Stop the gateway and the zygotes of this node."""
-        if self._holding:
-            self._holding.cancel()
+        self._door.close()
+        for loop in (self._holding, self._bounding):
+            if loop:
+                loop.cancel()
         async with self._lock:
             self._order = None
             for task in self._warming.values():
                 task.cancel()
+            self._relay.close()
+            await self._weights.stop()
             await self._gateway.stop()
             await asyncio.to_thread(_stop_zygotes, self._run)
 
-    async def ask_gateway(self, query: bytes) -> dict[str, Any]:
+    async def ask_gateway(self, query: bytes | str) -> dict[str, Any]:
         """Ask this node's gateway (see ``GatewayProcess.ask``)."""
-        return await self._gateway.ask(query)
+        return await self._gateway.ask(query.encode() if isinstance(query, str) else query)
+
+    async def wakes(self) -> list[str]:
+        """Wait for requests of sleeping models at this node's gateway (see ``GatewayProcess.wakes``)."""
+        return await self._gateway.wakes()
 
     async def read_log(
         self, model: str, replica: str, node_rank: int, offset: int | None, num_lines: int
     ) -> tuple[int, str]:
-        """Read a rank's log from byte ``offset`` on (None: the last ``num_lines``); return text and next offset.
-
-        Raises ClusterError when there is no such log on this node.
-        """
-        path = self._log_file(model, replica, node_rank)
-        if offset is None:
-            return path.stat().st_size, "\n".join(read_tail(path, num_lines))
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(1 << 20)
-        return offset + len(data), data.decode(errors="replace")
+        """Read a rank's log, as ``rank_logs.read_log`` does."""
+        return read_log(self._run, model, replica, node_rank, offset, num_lines)
 
     async def list_logs(self, model: str) -> tuple[tuple[str, int, float], ...]:
-        """(replica, node rank, time of last change) of every log of ``model`` on this node, newest first."""
-        folder = self._log_folder(model)
-        found = [
-            (p.parent.name, int(p.stem.removeprefix("rank")), p.stat().st_mtime) for p in folder.glob("*/rank*.log")
-        ]
-        return tuple(sorted(found, key=lambda entry: -entry[2]))
+        """List the logs of ``model`` on this node, as ``rank_logs.list_logs`` does."""
+        return list_logs(self._run, model)
 
-    def _log_folder(self, model: str) -> Path:
-        if "/" in model or model.startswith("."):
-            raise ClusterError(f"{model!r} is not the name of a model", hint="longboat status lists the models")
-        return self._run / "logs" / model
-
-    def _log_file(self, model: str, replica: str, node_rank: int) -> Path:
-        if "/" in replica or replica.startswith("."):
-            raise ClusterError(f"{replica!r} is not the name of a replica", hint="longboat status lists the replicas")
-        path = self._log_folder(model) / replica / f"rank{node_rank}.log"
-        if not path.is_file():
-            raise ClusterError(f"node {socket.gethostname()} has no log of {model}/{replica} rank {node_rank}")
-        return path
+    async def list_weights(self) -> list[dict[str, Any]]:
+        """List the weights in this node's home folder, as ``longboat weights list`` does."""
+        return await asyncio.to_thread(_stored_weights)
 
     def _keep_warm(self, wanted: tuple[WarmEnvironment, ...]) -> None:
         for environment in wanted:
@@ -151,9 +168,29 @@ class NodeDaemon:
             hostname=socket.gethostname(),
             url="",
             pid=None,
-            table_version=order.table.version,
+            table_version=order.update.table.version,
+            table_number=self._gateway.tables.known_in(order.epoch),
             problem=problem,
         )
+
+
+async def _keep_bounds(run: Path) -> None:
+    """Keep the logs of this node within their bounds."""
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        try:
+            await asyncio.to_thread(bound_logs, run, time.time())
+        except OSError as error:  # a task root: the next look may succeed
+            log.warning("the logs in %s cannot be kept within their bounds: %s", run, error)
+
+
+def _stored_weights() -> list[dict[str, Any]]:
+    import msgspec
+
+    from longboat.weights.store.store import Store
+
+    found: list[dict[str, Any]] = msgspec.to_builtins(Store(home_folder()).list())
+    return found
 
 
 def _stop_zygotes(run: Path) -> None:

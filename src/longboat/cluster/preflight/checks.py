@@ -17,10 +17,12 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cluster.host.hardware import accelerator_name, node_memory_bytes
 from longboat.cluster.preflight.adapters import AdapterFinding, find_adapter
 from longboat.cluster.protocol.model import EngineSettings
-from longboat.core.errors import LongboatError, UserInputError
+from longboat.core.errors import LongboatError, TransferError, UserInputError
 from longboat.engines.registry import adapter_for
+from longboat.gateway.sign_in.client_secret import why_unready
 from longboat.spec.secrets import read_secret
 from longboat.spec.types.source import is_gguf
+from longboat.spec.types.weights import WeightsSpec
 
 __all__ = ("EngineFinding", "NodeFindings", "PathFinding", "PreflightRequest", "inspect_node")
 
@@ -39,7 +41,10 @@ class PreflightRequest:
     gateway: tuple[str, int] | None
     tls: tuple[str, str] | None = None
     redis_url: tuple[str | None, str | None] | None = None
+    sign_in: tuple[str | None, str | None] | None = None  # (file, environment variable) of the client's secret
     adapters: tuple[str, ...] = ()  # folders of LoRA adapters
+    fetched: tuple[str, ...] = ()  # sources that nodes fetch into their store of weights
+    weights: WeightsSpec = field(default_factory=WeightsSpec)  # how they are fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,7 @@ class PathFinding:
     config: str = ""  # text of the folder's config.json
     shape: ModelShape | None = None  # of a GGUF file
     detail: str = ""  # why no model can be read from it
+    hint: str = ""  # what to do about that, where it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,7 @@ class NodeFindings:
     port_problem: str = ""
     tls_problem: str = ""
     redis_problem: str = ""
+    sign_in_problem: str = ""  # why it could not sign people in through the provider
     memory_bytes: int = 0
     accelerator: str = ""
     adapters: Mapping[str, AdapterFinding] = field(default_factory=dict)  # by folder
@@ -89,12 +96,16 @@ def inspect_node(request: PreflightRequest) -> NodeFindings:
     host_problem, port_problem = _listening_problems(*request.gateway) if request.gateway else ("", "")
     return NodeFindings(
         hostname=socket.gethostname(),
-        paths={path: _path(path) for path in request.paths},
+        paths={
+            **{path: _path(path) for path in request.paths},
+            **{source: _in_storage(source, request.weights) for source in request.fetched},
+        },
         engines={model: _engine(engine) for model, engine in request.engines.items()},
         host_problem=host_problem,
         port_problem=port_problem,
         tls_problem=_tls_problem(*request.tls) if request.tls else "",
         redis_problem=_redis_problem(*request.redis_url) if request.redis_url else "",
+        sign_in_problem=why_unready(*request.sign_in) if request.sign_in else "",
         memory_bytes=node_memory_bytes(),
         accelerator=accelerator_name(),
         adapters={path: find_adapter(path) for path in request.adapters},
@@ -142,6 +153,43 @@ def _path(path: str) -> PathFinding:
     except UserInputError as error:
         return PathFinding(exists=True, detail=error.message)
     return PathFinding(exists=True, config=config)
+
+
+def _in_storage(source: str, spec: WeightsSpec) -> PathFinding:
+    """Ask the storage with this node's keys. Of a GGUF file only its presence is known before it is fetched.
+
+    Where the storage cannot be asked, the weights that this node has are taken, as a fetch does.
+    """
+    from longboat.weights.fetch.options_from import options_from
+    from longboat.weights.sources.storage import Storage
+
+    storage = Storage(source, options_from(spec).storage)
+    try:
+        if is_gguf(source):
+            storage.manifest()
+            return PathFinding(exists=True)
+        config = storage.read_small("config.json").decode()
+        read_config(config, "config.json")
+    except TransferError as error:
+        return _in_store(source) or PathFinding(exists=True, detail=error.message, hint=error.hint)
+    except LongboatError as error:
+        return PathFinding(exists=True, detail=error.message, hint=error.hint)
+    except UnicodeDecodeError as error:
+        return PathFinding(exists=True, detail=f"config.json is not UTF-8 text: {error}")
+    return PathFinding(exists=True, config=config)
+
+
+def _in_store(source: str) -> PathFinding | None:
+    """Return what this node has of a source; None where it has no whole model of it."""
+    from longboat.folders import home_folder
+    from longboat.weights.store.store import Store
+
+    store = Store(home_folder())
+    key = store.latest(source)
+    if key is None or is_gguf(source):
+        return PathFinding(exists=True) if key else None
+    found = _path(str(store.engine_path(key)))
+    return found if found.config else None
 
 
 def _gguf(path: Path) -> PathFinding:

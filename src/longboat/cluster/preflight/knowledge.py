@@ -23,11 +23,13 @@ from longboat.planner.predict.calibration.calibration_file import built_in_calib
 from longboat.planner.predict.constants import Calibration
 from longboat.spec.types.adapters import DEFAULT_RANK
 from longboat.spec.types.fleet import Fleet, ModelSpec
-from longboat.spec.types.source import is_gguf, is_local_path
+from longboat.spec.types.source import is_fetched, is_gguf, is_local_path
 
 __all__ = ("Basis", "built_in_basis", "shape_of", "shape_of_file", "with_knowledge")
 
 HUB = "hf:"
+SPECULATION = "--speculative-config"
+"""The flag behind ``speculative``. Its memory is known where the proposing model's shape is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +59,17 @@ def with_knowledge(
     shapes: dict[str, ModelShape] = {}
     unknown: dict[str, str] = {}
     memory: dict[str, EngineMemory] = {}
+    drafts: dict[str, ModelShape] = {}
     for model in fleet.models:
         platform = inputs.platforms.get(model.name, "cpu")
         told = planned_memory(adapter_for(model.engine.kind), arguments_of(model), platform, model.resources.gpus)
         if told is None:
             continue
         memory[model.name] = replace(told, adapters=_room(model))
+        if draft := _draft_shape(model, findings, basis):
+            drafts[model.name] = draft
+            unknown_flags = tuple(flag for flag in told.unknown if flag != SPECULATION)
+            memory[model.name] = replace(memory[model.name], unknown=unknown_flags)
         try:
             shapes[model.name] = shape_of(model, findings, basis)
         except LongboatError as error:
@@ -72,6 +79,7 @@ def with_knowledge(
         library=basis.library,
         calibration=basis.calibration,
         shapes=shapes,
+        drafts=drafts,
         unknown=unknown,
         memory=memory,
         memory_bytes={node: found.memory_bytes for node, found in findings.items() if found.memory_bytes},
@@ -84,12 +92,28 @@ def _room(model: ModelSpec) -> AdapterRoom | None:
     return AdapterRoom(slots=spec.slots, held=spec.num_held, rank=spec.rank or DEFAULT_RANK) if spec else None
 
 
+def _draft_shape(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape | None:
+    """Return the shape of the model that proposes tokens; None where there is none, or it is not known.
+
+    A head of EAGLE shares matrices with its model, so its file does not tell what it takes.
+    """
+    told = model.speculative
+    if told is None or told.model is None or told.method != "draft":
+        return None
+    try:
+        return shape_of(model.model_copy(update={"source": told.model}), findings, basis)
+    except LongboatError:
+        return None
+
+
 def shape_of(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape:
     """Find the model's shape. Raises LongboatError where it cannot be found out."""
     if is_builtin(model.source):
         told = describe(model.source)
         return shape_from_config(told.config, name=told.name)
-    if is_local_path(model.source):
+    if is_fetched(model.source) and is_gguf(model.source):
+        raise UserInputError(f"{model.source} is read when it was fetched, and not before")
+    if is_local_path(model.source) or is_fetched(model.source):
         return shape_of_file(model.source, findings) or _shape_of_folder(model.source, findings)
     return _shape_of_hub(model, basis)
 

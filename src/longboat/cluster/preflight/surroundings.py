@@ -26,7 +26,7 @@ from longboat.planner.fleet.inputs import PathReport, PlannerInputs, PortReport
 from longboat.planner.fleet.resources import matches
 from longboat.planner.search.tasks import task_reason
 from longboat.spec.types.fleet import Fleet, ModelSpec
-from longboat.spec.types.source import is_local_path
+from longboat.spec.types.source import is_fetched, is_local_path
 from longboat.spec.wanted import fleet_with_numbers, wanted_model, wanted_models
 
 __all__ = ("CheckedPlan", "UpOptions", "checked_plan", "this_machine")
@@ -91,14 +91,17 @@ def checked_plan(
 
     Raises UserInputError with every problem found, ClusterError when a node cannot be asked. Starts nothing.
     """
-    tls, redis = fleet.gateway.tls, fleet.gateway.redis
+    tls, redis, sign_in = fleet.gateway.tls, fleet.gateway.redis, fleet.gateway.sign_in
     request = PreflightRequest(
         paths=_paths(fleet),
-        engines={m.name: read_engine(m.engine.model_dump(exclude={"options"})) for m in fleet.models},
+        engines={m.name: read_engine(m.engine.model_dump(exclude={"options", "env"})) for m in fleet.models},
         gateway=(fleet.gateway.host, fleet.gateway.port),
         tls=(tls.certificate, tls.key) if tls else None,
         redis_url=(redis.url_file, redis.url_env) if redis and redis.url is None else None,
+        sign_in=(sign_in.client_secret_file, sign_in.client_secret_env) if sign_in else None,
         adapters=adapter_paths(fleet),
+        fetched=tuple(dict.fromkeys(model.source for model in fleet.models if is_fetched(model.source))),
+        weights=fleet.weights,
     )
     findings = _answers(nodes, inspect([node.node_id for node in nodes], request))
     adapters = _adapter_findings(nodes, findings)
@@ -183,7 +186,7 @@ def _inputs(fleet: Fleet, nodes: Sequence[Node], findings: Mapping[str, NodeFind
 
 def _folder_reports(findings: Mapping[str, NodeFindings]) -> list[PathReport]:
     return [
-        PathReport(node_id=node_id, path=path, exists=finding.exists, detail=finding.detail)
+        PathReport(node_id=node_id, path=path, exists=finding.exists, detail=finding.detail, hint=finding.hint)
         for node_id, found in findings.items()
         for path, finding in found.paths.items()
     ]
@@ -292,6 +295,7 @@ def _secret_problems(findings: Mapping[str, NodeFindings]) -> list[Problem]:
     named = {
         "gateway.tls": [f"node {f.hostname}: {f.tls_problem}" for f in findings.values() if f.tls_problem],
         "gateway.redis": [f"node {f.hostname}: {f.redis_problem}" for f in findings.values() if f.redis_problem],
+        "gateway.sign_in": [f"node {f.hostname}: {f.sign_in_problem}" for f in findings.values() if f.sign_in_problem],
     }
     hint = "put it on every node, readable by the user who runs the cluster"
     return [Problem(where=where, what="; ".join(found), hint=hint) for where, found in named.items() if found]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longboat.cluster.protocol.model import WantedAdapter
-from longboat.core.states import EndpointTable, ReplicaState
+from longboat.core.states import ReplicaState
+from longboat.core.table_changes import TableUpdate
 
 __all__ = (
     "AgentFacts",
@@ -16,12 +17,15 @@ __all__ = (
     "FleetReport",
     "GatewayReport",
     "GatewaySettings",
+    "ModelCount",
     "NodeOrder",
     "NodeReport",
     "RankHealth",
     "RankLoss",
     "Verdict",
     "WarmEnvironment",
+    "WeightsOrder",
+    "WeightsReport",
     "policy_digest",
 )
 
@@ -74,6 +78,7 @@ class Announcement:
     beats: str = ""  # host:port that publishes the gang's heartbeats; empty: none
     api_key: str = field(default="", repr=False)  # of the engine
     log_tail: tuple[str, ...] = ()
+    every_s: float = 1.0  # seconds until the supervisor announces its gang again, where nothing changes before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ class Verdict:
     leave: bool = False  # finish the running requests, then end
     patience_s: float | None = None  # longest wait for them from now; None: as before
     adapters: tuple[WantedAdapter, ...] | None = None  # that the engine is to know; None: as before
+    again_s: float = 1.0  # announce the gang again after this time, where nothing changes before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,18 +123,35 @@ class WarmEnvironment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOrder:
+    """How a node fetches weights and shares them."""
+
+    spec: Mapping[str, Any]  # section ``weights`` of the fleet file
+    sources: tuple[str, ...]  # that nodes fetch
+    trackers: tuple[str, ...]  # HOST:PORT of nodes that may be the tracker, in the same order for all nodes
+    token: str = field(repr=False)  # with which nodes prove to each other that they belong together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrder:
     """The controller's order to a node daemon."""
 
     fleet: str
-    epoch: str  # names one life of the controller; table versions are compared within it
-    table: EndpointTable
+    update: TableUpdate  # of this node's endpoint table
     # the daemon repeats an order that no controller renewed: only a gateway that it starts takes the table
     table_is_old: bool
     gateway: GatewaySettings
     warm: tuple[WarmEnvironment, ...]
     policy: bytes = field(default=b"{}", repr=False)  # the core's Policy as JSON, with secrets; needs no restart
     drained: bool = False  # whether the gateway tells load balancers that it takes nothing new
+    weights: WeightsOrder | None = None  # None: no model of the fleet is fetched by nodes
+    dashboard: str = ""  # where Serve is steered, for commands on the node
+    view: bytes = b""  # the fleet as consoles show it (``protocol.console_view``); empty: no page of the node is open
+
+    @property
+    def epoch(self) -> str:
+        """The name of one life of the controller; table versions are compared within it."""
+        return self.update.epoch
 
     @property
     def policy_digest(self) -> str:
@@ -149,12 +172,25 @@ class GatewayReport:
     epoch: str = ""  # of that table
     in_flight: int = 0
     requests_total: int = 0
+    table_number: int = 0  # of the node's table, by which its changes are numbered; 0: it has none of this epoch
     problem: str = ""  # why it does not run, or not as ordered; empty: it does
     policy_digest: str = ""
     demands: Mapping[str, int] = field(default_factory=dict)  # endpoint → its requests that run or wait here
     # model → tenant → its weight, and the numbers of its requests that run and that wait here
     tenant_demands: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     draining: bool = False  # whether it tells load balancers that it takes nothing new
+    watched: bool = False  # whether a page of its console shows the fleet
+    # process → model → what it counted since it started (``gateway.records.model_counts``); empty where no model
+    # follows the load
+    model_counts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsReport:
+    """A node's place in the swarm of weights, and what it has."""
+
+    member: str  # HOST:PORT at which it gives pieces
+    sources: tuple[str, ...] = ()  # whose weights it has whole: a replica starts there without a fetch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +200,28 @@ class NodeReport:
     gateway: GatewayReport
     zygotes: tuple[str, ...] = ()
     problem: str = ""
+    weights: WeightsReport | None = None  # None: it has no place in the swarm of weights
+    relay: str = ""  # HOST:PORT of the node's relay of heartbeats; empty: it has none
+    relay_key: str = field(default="", repr=False)
+    unwell: tuple[str, ...] = ()  # keys of endpoints that take nothing new by the judgement of this relay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCount:
+    """The number of replicas that a model is to have, and why."""
+
+    wanted: int
+    by: str  # who decided it: ``file``, ``scaling``, or a user of a machine (``root@head``)
+    since_s: float  # Unix seconds at which this number was decided
+    seen_s: float = 0.0  # Unix seconds of the newest look, which confirmed it
+    held_s: float = 0.0  # when an operator ordered it, by the clock of that command; 0: no order holds
+    why: str = ""  # the reason, in words
+    minimum: int = 0  # the bounds of the fleet file
+    maximum: int = 0
+    paused: bool = False  # an operator paused it: no request wakes it
+    cold_start_s: float | None = None  # measured seconds from the order to the first token; None: not measured yet
+    unplaced: int = 0  # wanted replicas that no node has room for
+    problem: str = ""  # why the number cannot be reached now; empty: it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +243,9 @@ class FleetReport:
     # model → digest of an update that failed and was rolled back, and why
     taken_back: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     partial: bool = False  # whether the controller has just started, so that more may exist than it knows
-    planned: Mapping[str, Any] = field(default_factory=dict)  # the file and the forecast, as ``up`` wrote them
+    planned: Mapping[str, Any] = field(default_factory=dict)  # the forecast, as ``up`` wrote it, without the file
+    counts: Mapping[str, ModelCount] = field(default_factory=dict)  # model → its number of replicas
+    decisions: tuple[Mapping[str, Any], ...] = ()  # the newest changes of these numbers, oldest first
 
 
 def policy_digest(document: bytes) -> str:

@@ -23,6 +23,8 @@ class EngineSettings:
     environment: str | None = None  # folder of the user's own Python environment
     startup: str = "auto"  # "auto", "zygote" or "plain"
     args: tuple[str, ...] = ()  # further arguments of the engine's command line
+    # variables of its processes; they may hold secrets
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, int | float] = field(default_factory=dict)  # settings of the fake engine
 
 

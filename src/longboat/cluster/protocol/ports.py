@@ -15,9 +15,11 @@ __all__ = ("AgentPort", "ControllerPort", "RayAgent", "ServeController")
 class AgentPort(Protocol):
     """One agent of the gang. Every call may raise when the agent or its node is gone."""
 
+    async def fetch(self) -> None: ...
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts: ...
     async def start(self, plan: GangPlan) -> RankState: ...
     async def stage(self, source: str, revision: str) -> str: ...
+    async def keep_adapters(self, revisions: tuple[str, ...]) -> None: ...
     async def renew(self) -> RankHealth: ...
     async def wait_lost(self) -> RankLoss: ...
     async def stop(self, grace_s: float) -> None: ...
@@ -36,6 +38,9 @@ class RayAgent:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
+    async def fetch(self) -> None:
+        await self._handle.fetch.remote()
+
     async def prepare(self, *, purposes: tuple[str, ...], peer: str | None) -> AgentFacts:
         facts: AgentFacts = await self._handle.prepare.remote(purposes=purposes, peer=peer)
         return facts
@@ -47,6 +52,9 @@ class RayAgent:
     async def stage(self, source: str, revision: str) -> str:
         path: str = await self._handle.stage.remote(source, revision)
         return path
+
+    async def keep_adapters(self, revisions: tuple[str, ...]) -> None:
+        await self._handle.keep_adapters.remote(revisions)
 
     async def renew(self) -> RankHealth:
         health: RankHealth = await self._handle.renew.remote()

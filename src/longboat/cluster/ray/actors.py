@@ -10,7 +10,6 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from longboat.cluster.gang.agent import NodeAgent
-from longboat.cluster.node.node_daemon import NodeDaemon
 from longboat.cluster.protocol.model import ServedModel
 from longboat.cluster.protocol.names import NAMESPACE, daemon_name
 from longboat.cluster.protocol.ports import AgentPort, RayAgent
@@ -41,6 +40,8 @@ def create_agents(model: ServedModel, shape: GangShape) -> list[AgentPort]:
 
 def daemon_of(node_id: str) -> Any:
     """Return a node's daemon actor, made where there is none. It outlives its creator, and restarts by itself."""
+    from longboat.cluster.node.node_daemon import NodeDaemon  # a supervisor, which starts in a hurry, needs none of it
+
     return (
         ray.remote(NodeDaemon)
         .options(

@@ -13,6 +13,7 @@ from longboat.cluster.gang.supervisor import EngineSupervisor
 from longboat.cluster.protocol.model import read_model, read_shape
 from longboat.cluster.protocol.names import CONTROLLER_DEPLOYMENT, SUPERVISOR_DEPLOYMENT
 from longboat.cluster.ray.actors import create_agents, daemon_of, end_daemon
+from longboat.cluster.ray.fleet_orders import carry_out
 
 __all__ = ("controller_app", "model_app")
 
@@ -54,4 +55,4 @@ def controller_app(args: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=20.0,
     )
-    return deployment.bind(daemon_of, end_daemon)
+    return deployment.bind(daemon_of, end_daemon, carry_out)

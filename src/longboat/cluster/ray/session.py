@@ -9,16 +9,19 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from longboat.cluster.fleet.applications import CONTROLLER_HINT, ControllerFailedError, ServeApplications
-from longboat.cluster.fleet.serve_rest import ServeRest
+from longboat.cluster.fleet.applications import CONTROLLER_HINT
 from longboat.cluster.host.cluster_token import cluster_token, gcs_refuses, token_mode
-from longboat.cluster.preflight.checks import PreflightRequest, inspect_node
-from longboat.cluster.protocol.messages import FleetReport
 from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
+from longboat.cluster.protocol.node_entry import read_node
+from longboat.cluster.ray.fleet_view import FleetView
 from longboat.core.errors import ClusterError
-from longboat.core.topology import Node
+
+if TYPE_CHECKING:
+    from longboat.cluster.preflight.checks import PreflightRequest
+    from longboat.cluster.protocol.messages import FleetReport
+    from longboat.core.topology import Node
 
 __all__ = ("Session", "require_ray")
 
@@ -62,8 +65,8 @@ def _dashboard(info: Mapping[str, Any]) -> str:
     return f"http://{info['webui_url']}"
 
 
-class Session:
-    """Use as a context manager; leaving it ends nothing on the cluster."""
+class Session(FleetView):
+    """A connection through Ray, which can run work on nodes."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """``env``: what ``cluster.ray_node.connect_env`` gives: address of the cluster and where its token is.
@@ -89,20 +92,16 @@ class Session:
                 f"no cluster answers at {env['RAY_ADDRESS']}: {str(error).splitlines()[0]}", hint=NO_CLUSTER_HINT
             ) from error
         self._ray = ray
-        self.gcs_address = str(context.address_info["gcs_address"])
-        self.rest = ServeRest(_dashboard(context.address_info), cluster_token(env, Path.home()))
-        self.apps = ServeApplications(self.rest)
+        info = context.address_info
+        super().__init__(str(info["gcs_address"]), _dashboard(info), cluster_token(env, Path.home()))
         self._controller: Any = None
-
-    def __enter__(self) -> Session:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()
 
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes that are alive."""
-        return tuple(_node(entry) for entry in self._ray.nodes() if entry["Alive"])
+        return tuple(read_node(entry) for entry in self._ray.nodes() if entry["Alive"])
 
     def report(self) -> FleetReport | None:
         """Return the controller's report; None when no fleet is up.
@@ -110,7 +109,7 @@ class Session:
         Raises ClusterError when a fleet is up but its controller does not answer; ControllerFailedError, which is
         one, when Serve has given the controller up.
         """
-        if self._controller is None:  # asked only then, for it is dear: Serve collects all its details
+        if self._controller is None:  # asked only then, because it is expensive: Serve collects all its details
             if not self.apps.has_fleet():
                 return None
             self.apps.check_controller()
@@ -123,6 +122,24 @@ class Session:
                 f"the fleet's controller does not answer ({type(error).__name__})",
                 hint=f"it restarts by itself within seconds; if it does not: {CONTROLLER_HINT}",
             ) from error
+
+    def scaling_history(self) -> dict[str, Any]:
+        """Return what the controller's scaler saw and decided lately.
+
+        Raises ClusterError when the controller does not answer.
+        """
+        try:
+            handle = self._controller_handle()
+            history: dict[str, Any] = handle.scaling_history.remote().result(timeout_s=CALL_TIMEOUT_S)
+            return history
+        except Exception as error:
+            raise ClusterError(f"the fleet's controller does not answer ({type(error).__name__})") from error
+
+    def end_unplaced(self) -> None:
+        """End replicas that Serve stops and that never had a place: it would wait for each of them."""
+        from longboat.cluster.fleet.unplaced import end_actors, unplaced_actors
+
+        end_actors(unplaced_actors(self.apps.all()))
 
     def end_nodes(self) -> None:
         """Have the controller end gateways, zygotes and daemons.
@@ -154,37 +171,10 @@ class Session:
         except ValueError:
             return None
 
-    def try_report(self) -> FleetReport | None:
-        """Return the controller's report, or None while it cannot be had."""
-        try:
-            return self.report()
-        except ClusterError:
-            return None
-
-    def expect(self, document: str, timeout_s: float = 180.0) -> None:
-        """Wait until the controller has taken over ``document``.
-
-        Raises ClusterError when it has not after ``timeout_s``, ControllerFailedError as soon as it never will.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            try:
-                report = self.report()
-            except ControllerFailedError:
-                raise
-            except ClusterError:
-                report = None
-            if report is not None and report.document == document:
-                return
-            time.sleep(0.1)
-        raise ClusterError(f"the fleet's controller did not come up in {timeout_s:.0f} s", hint=CONTROLLER_HINT)
-
-    def given_up(self) -> dict[str, str]:
-        """Return model → why Serve stopped trying to start it."""
-        return self.apps.given_up()
-
     def inspect(self, node_ids: Sequence[str], request: PreflightRequest) -> Mapping[str, Any]:
         """Ask nodes what is on them (see ``preflight.inspect_node``)."""
+        from longboat.cluster.preflight.checks import inspect_node
+
         return self.on_nodes(node_ids, inspect_node, request)
 
     def on_nodes(self, node_ids: Sequence[str], work: Callable[..., Any], *args: object) -> dict[str, Any]:
@@ -192,22 +182,9 @@ class Session:
 
         Work that does not start within the deadline counts as an exception too.
         """
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from longboat.cluster.preflight.on_nodes import on_nodes
 
-        remote = self._ray.remote(work)
-        refs = {
-            node_id: remote.options(
-                num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
-            ).remote(*args)
-            for node_id in node_ids
-        }
-        answers: dict[str, Any] = {}
-        for node_id, ref in refs.items():
-            try:
-                answers[node_id] = self._ray.get(ref, timeout=60.0)
-            except Exception as error:
-                answers[node_id] = error
-        return answers
+        return on_nodes(node_ids, work, *args)
 
     def ask_daemon(self, node_id: str, method: str, *args: object) -> Any:
         """Call the daemon of a node. Raises ClusterError when it has none or does not answer."""
@@ -227,17 +204,3 @@ class Session:
             logging.getLogger("ray.serve").setLevel(logging.ERROR)  # its import sets it to INFO, on stderr
             self._controller = serve.get_app_handle(CONTROLLER_APP)
         return self._controller
-
-
-def _node(entry: Mapping[str, Any]) -> Node:
-    resources = entry["Resources"]
-    return Node(
-        node_id=entry["NodeID"],
-        address=entry["NodeManagerAddress"],
-        hostname=entry.get("NodeManagerHostname", ""),
-        num_cpus=resources.get("CPU", 0.0),
-        num_gpus=resources.get("GPU", 0.0),
-        memory_bytes=int(resources.get("memory", 0)),
-        labels=dict(entry.get("Labels") or {}),
-        is_head="node:__internal_head__" in resources,
-    )

@@ -12,7 +12,12 @@ from longboat.catalog.read_adapter import adapter_revision
 from longboat.catalog.readers.adapter import ADAPTER_FILES
 from longboat.core.errors import UserInputError
 
-__all__ = ("stage_adapter",)
+__all__ = ("adapters_folder", "stage_adapter")
+
+
+def adapters_folder(home: Path) -> Path:
+    """Return the folder of the node's copies, each below its revision."""
+    return home / "adapters"
 
 
 def stage_adapter(source: Path, revision: str, home: Path) -> str:
@@ -20,7 +25,7 @@ def stage_adapter(source: Path, revision: str, home: Path) -> str:
 
     Raises UserInputError where ``source`` holds something else, or cannot be read.
     """
-    kept = home / "adapters" / revision
+    kept = adapters_folder(home) / revision
     if kept.is_dir():
         return str(kept)
     kept.parent.mkdir(parents=True, exist_ok=True)

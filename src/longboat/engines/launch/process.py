@@ -90,7 +90,7 @@ class RankProcess:
         self._command(f"L {lease_s:.3f} ".encode())
 
     def close(self) -> None:
-        """Let go of the rank: its keeper kills it. Returns at once; may be called again."""
+        """Release the rank: its keeper kills it. Returns at once; may be called again."""
         fd, self._lifeline_fd = self._lifeline_fd, None
         if fd is not None:
             os.close(fd)

@@ -23,6 +23,7 @@ from longboat.engines.contract import (
     RankCommand,
     ZygoteRequest,
 )
+from longboat.engines.sglang.adapters import adapter_arguments
 from longboat.engines.sglang.counters import LOAD_METRICS, of_first_stage, read_counters
 from longboat.engines.sglang.flags import ARGUMENTS, HARMLESS_FLAGS, number_given
 from longboat.engines.sglang.memory import CPU_MEMORY, CPU_REQUESTS, CPU_TOKENS, memory_of
@@ -49,6 +50,11 @@ _CPU_DEFAULTS: tuple[tuple[str, ...], ...] = (
     ("--max-total-tokens", str(CPU_TOKENS)),  # otherwise the cache takes all memory
     ("--max-running-requests", str(CPU_REQUESTS)),
     ("--watchdog-timeout", "3600"),  # Longboat watches the engine; a machine with many engines may be slow
+)
+_EMBED_DEFAULTS: tuple[tuple[str, ...], ...] = (
+    # Encoders look at a text as a whole: with a cached or separate beginning, they would give another vector.
+    ("--disable-radix-cache",),
+    ("--chunked-prefill-size", "-1"),
 )
 _MODEL_DEFAULTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "builtin:tiny": (
@@ -78,7 +84,7 @@ class SglangAdapter(EngineAdapter):
 
     kind = "sglang"
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "embed")
+        ("tensor", "pipeline", "data", "expert", "nodes", "layers", "stages", "hub", "embed", "adapters")
     )
     unable_on = _UNABLE_ON
     recipe = RECIPE
@@ -147,11 +153,12 @@ def _arguments(plan: GangPlan, rank: RankPlan, on_cpu: bool) -> list[str]:
     # Further ranks serve a page about their health, on any free port.
     args += ["--host", rank.address, "--port", str(rank.ports["api"] if rank.node_rank == 0 else 0)]
     args += _split_arguments(plan, rank)
+    args += adapter_arguments(plan.adapters, on_cpu)
     args += ["--is-embedding"] if plan.task == "embed" else []
     defaults: list[tuple[str, ...]] = list(_DEFAULTS)
     defaults += [("--context-length", str(plan.context_tokens))] if plan.context_tokens else ()
     defaults += _CPU_DEFAULTS if on_cpu else ()
-    defaults += _MODEL_DEFAULTS.get(plan.source, ()) if plan.task == GENERATE else ()
+    defaults += _MODEL_DEFAULTS.get(plan.source, ()) if plan.task == GENERATE else _EMBED_DEFAULTS
     return [*args, *ARGUMENTS.without_given(defaults, plan.extra_args), *plan.extra_args]
 
 

@@ -16,6 +16,7 @@ _DATA = "set the model's split.data instead, or the number of replicas"
 _TLS = "leave it out: the gateway speaks plain HTTP to engines"
 _CODE = "leave it out: with it, each client could run its own code in the engine"
 _ROLES = "leave it out: each replica computes prompts and responses"
+_ADAPTERS = "write adapters: in the model's entry instead"
 _NO_CUSTOM = "leave it out: Longboat's plugin does its work in SGLang's own Python server"
 
 OWNED_FLAGS: dict[str, str] = {
@@ -50,6 +51,12 @@ OWNED_FLAGS: dict[str, str] = {
     "--disaggregation-mode": _ROLES,
     "--enable-custom-logit-processor": _CODE,
     "--incremental-streaming-output": "leave it out: the gateway reads SGLang's usual output",
+    "--enable-lora": _ADAPTERS,
+    "--lora-paths": _ADAPTERS,
+    "--max-loras-per-batch": _ADAPTERS,
+    "--max-loaded-loras": _ADAPTERS,
+    "--max-lora-rank": _ADAPTERS,
+    "--lora-target-modules": _ADAPTERS,
     "--is-embedding": "set the model's task instead: task: embed",
     "--skip-tokenizer-init": "leave it out: the gateway's requests are text",
 }

@@ -24,7 +24,6 @@ UNKNOWN = (
     "--json-model-override-args",
     "--load-format",
     "--speculative-algorithm",
-    "--enable-lora",
     "--enable-hierarchical-cache",
 )
 """Flags with which SGLang takes more or less memory than the model's files say."""

@@ -5,27 +5,44 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs, unquote
 
+import msgspec
+
 from longboat.core.errors import ClusterError
+from longboat.gateway.admin.adapter_changes import MAX_WAIT_S, add_adapter, remove_adapter
+from longboat.gateway.admin.count_changes import VERBS, change_count
+from longboat.gateway.admin.local_clients import is_here
 from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.node_view import Node
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
+from longboat.gateway.admin.scrape_targets import KINDS, engine_targets, fleet_gateways, gateway_targets, own_target
 from longboat.gateway.api.paths import unknown_path
+from longboat.gateway.config import GatewayConfig
 from longboat.gateway.http.error_responses import method_not_allowed, unknown_model
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.limits.keys import presented_key
 from longboat.gateway.limits.policy_view import LivePolicy
+from longboat.gateway.records.host_gauges import host_gauges
 from longboat.gateway.records.metrics_text import CONTENT_TYPE, render
+from longboat.gateway.records.usage_store import day_of
+from longboat.gateway.sign_in.desk import SignInDesk, looks_like_token
+from longboat.gateway.sign_in.problems import ProviderSilentError, RefusedError
 from longboat.gateway.upstreams.table import LiveTable
+from longboat.routing.capacity.daily_rests import with_rests
+from longboat.telemetry import logger
 
-__all__ = ("AdminAnswer", "AdminState", "answer", "is_admin_path")
+log = logger("gateway")
+
+__all__ = ("ROLES", "AdminAnswer", "AdminState", "adapter_rows", "answer", "is_admin_path", "may_steer")
 
 _MAX_LIMIT = 1000
 _REQUEST_PATH = re.compile(r"requests/[^/]{1,400}")
-_ROLES = {"viewer": 1, "operator": 2}
+_ADAPTER_PATH = re.compile(r"adapters/[^/]{1,400}")
+_COUNT_PATH = re.compile(rf"models/([^/]{{1,400}})/({'|'.join(VERBS)})")
+ROLES = {"viewer": 1, "operator": 2}
+_READ: Final = ("state", "usage", "requests", "adapters", "routes", "trace", "prometheus-targets")
 
 
 class AdminAnswer(NamedTuple):
@@ -41,17 +58,21 @@ class AdminState(Protocol):
     """The parts of the gateway that the admin API needs: policy, keys, endpoints, and the view of the node."""
 
     @property
+    def config(self) -> GatewayConfig: ...
+    @property
     def live(self) -> LivePolicy: ...
     @property
     def node(self) -> Node: ...
     @property
     def table(self) -> LiveTable: ...
+    @property
+    def sign_in(self) -> SignInDesk: ...
 
 
 class _Caller(NamedTuple):
     """The rights of a client."""
 
-    # the role by its number in _ROLES; 0: without a role
+    # the role by its number in ROLES; 0: without a role
     rank: int = 0
     # without a role: the tenant whose records may be read
     tenant: str | None = None
@@ -67,6 +88,8 @@ class _Call(NamedTuple):
     state: AdminState
     caller: _Caller
     query: Mapping[str, str]
+    body: bytes
+    host: str  # as the client named this gateway
 
     @property
     def node(self) -> Node:
@@ -78,23 +101,31 @@ class _Call(NamedTuple):
         return self.caller.tenant if not self.caller.rank else None
 
 
+def may_steer(rank: int) -> bool:
+    """Return whether a role may change something, and not only read. rank: its number in ROLES"""
+    return rank >= ROLES["operator"]
+
+
 def is_admin_path(path: str) -> bool:
-    """Return whether :func:`answer` handles this path."""
-    return path in ("/metrics", "/load", "/admin") or path.startswith("/admin/")
+    """Return whether the admin side handles this path: :func:`answer`, or the console."""
+    return path in ("/metrics", "/load", "/admin", "/console") or path.startswith(("/admin/", "/console/"))
 
 
 async def answer(
-    state: AdminState, method: str, path: str, query: str, noted: Mapping[bytes, bytes], peer: str
+    state: AdminState, method: str, path: str, query: str, noted: Mapping[bytes, bytes], peer: str, body: bytes = b""
 ) -> Refusal | AdminAnswer:
-    """Serve one request. Raises nothing, and ends within about three seconds.
+    """Serve one request. Raises nothing, and ends within about three seconds; a change of adapters, or a token that the
+    provider must be asked about, takes longer.
 
     noted: the request's headers by lower-case name; those with a key, ``x-forwarded-for`` and
-        ``forwarded`` are read
+        ``forwarded`` are read; body: of a change
     query: as sent, without ``?``; peer: the client's IP address
     """
-    caller = _caller(state.live, noted, peer)
+    caller = await _bearer(state, presented_key(noted)) or _caller(state.live, noted, peer)
+    if isinstance(caller, Refusal):
+        return caller
     given = {name: values[-1] for name, values in parse_qs(query[:2000]).items()}
-    call = _Call(state, caller, given)
+    call = _Call(state, caller, given, body, noted.get(b"host", b"").decode("latin-1"))
     try:
         if path == "/metrics":
             return await _metrics(call, method)
@@ -111,7 +142,9 @@ async def _metrics(call: _Call, method: str) -> Refusal | AdminAnswer:
         return method_not_allowed(method, "GET, HEAD")
     if not (call.caller.scrapes or call.caller.rank):
         return _not_allowed(call.caller, "the metrics", "viewer")
-    return AdminAnswer(200, render(await call.node.ask(MetricsQuery())), CONTENT_TYPE)
+    snapshot = await call.node.ask(MetricsQuery())
+    node = host_gauges(call.state.config.state_folder)
+    return AdminAnswer(200, render({**snapshot, "node": node}), CONTENT_TYPE)
 
 
 async def _load(call: _Call, method: str) -> Refusal | AdminAnswer:
@@ -127,12 +160,14 @@ async def _admin(call: _Call, method: str, path: str) -> Refusal | AdminAnswer:
     if not (call.caller.rank or call.caller.tenant is not None):
         return _not_allowed(call.caller, "the admin API", "viewer")
     name = path.removeprefix("/admin/v1/")
-    if name in ("drain", "undrain"):
-        return await _steer(call, method, name)
-    if name not in ("state", "usage", "requests", "adapters", "routes", "trace") and not _REQUEST_PATH.fullmatch(name):
+    if change := _change_of(method, name):
+        if not may_steer(call.caller.rank):
+            return _not_allowed(call.caller, change, "operator")
+        return await _change(call, method, name)
+    if name not in _READ and not _REQUEST_PATH.fullmatch(name):
         return unknown_path(path)
     if method not in ("GET", "HEAD"):
-        return method_not_allowed(method, "GET, HEAD")
+        return method_not_allowed(method, "GET, HEAD, POST" if name == "adapters" else "GET, HEAD")
     return await _read(call, name)
 
 
@@ -145,9 +180,11 @@ async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
         case "adapters":
             if not call.caller.rank:
                 return _not_allowed(call.caller, "the list of adapters", "viewer")
-            return AdminAnswer(200, {"adapters": _adapters(call.state)})
+            return AdminAnswer(200, {"adapters": adapter_rows(call.state)})
         case "routes" | "trace":
             return await _routing(call, name)
+        case "prometheus-targets":
+            return await _targets(call)
         case "usage":
             return await _usage(call)
         case "requests":
@@ -155,7 +192,7 @@ async def _read(call: _Call, name: str) -> Refusal | AdminAnswer:
     return await _request(call, unquote(name.removeprefix("requests/")))
 
 
-def _adapters(state: AdminState) -> list[dict[str, Any]]:
+def adapter_rows(state: AdminState) -> list[dict[str, Any]]:
     """Return each adapter with the replicas that serve it, by the revision of what they serve."""
     rows = []
     for adapter in state.live.policy.adapters:
@@ -188,6 +225,27 @@ async def _routing(call: _Call, name: str) -> Refusal | AdminAnswer:
     return AdminAnswer(200, document)
 
 
+async def _targets(call: _Call) -> Refusal | AdminAnswer:
+    """Answer Prometheus' HTTP service discovery, which takes a list."""
+    if not call.caller.rank:
+        return _not_allowed(call.caller, "the targets", "viewer")
+    if (kind := call.query.get("of", KINDS[0])) not in KINDS:
+        return Refusal(status=400, message=f"'of' must be one of {', '.join(KINDS)}.", code="bad_query", param="of")
+    config = call.state.config
+    groups: list[dict[str, Any]] | Refusal
+    if kind == "engines":
+        table = call.state.table.table
+        groups = engine_targets(table.endpoints if table is not None else (), config.fleet)
+    elif config.daemon_socket is None:
+        groups = own_target(call.host, tls=config.tls_certificate is not None, fleet=config.fleet) if call.host else []
+    else:
+        found = await fleet_gateways(config.daemon_socket)
+        if isinstance(found, Refusal):
+            return found
+        groups = gateway_targets(found, config.fleet)
+    return groups if isinstance(groups, Refusal) else AdminAnswer(200, msgspec.json.encode(groups))
+
+
 async def _requests(call: _Call) -> Refusal | AdminAnswer:
     limit = _whole_number(call.query.get("limit", "50"), _MAX_LIMIT)
     if limit is None:
@@ -204,19 +262,74 @@ async def _usage(call: _Call) -> Refusal | AdminAnswer:
         return _bad_query("days", 366)
     document = await call.node.ask(UsageQuery(days))
     rows = [row for row in document["days"] if call.only in (None, row["tenant"])]
-    return AdminAnswer(200, {"days": rows, "missing": document["missing"]})
+    limits = [limit for limit in document["limits"] if call.only in (None, limit.get("tenant"))]
+    rests = with_rests(limits, rows, day_of(time.time()))
+    return AdminAnswer(200, {"days": rows, "limits": rests, "missing": document["missing"]})
+
+
+def _change_of(method: str, name: str) -> str:
+    """Return what a request would change, in words, which needs an operator; empty where it only reads."""
+    if name in ("drain", "undrain"):
+        return name
+    if (name == "adapters" and method == "POST") or _ADAPTER_PATH.fullmatch(name):
+        return "changes of adapters"
+    return "numbers of replicas" if _COUNT_PATH.fullmatch(name) else ""
+
+
+async def _change(call: _Call, method: str, name: str) -> Refusal | AdminAnswer:
+    if name in ("drain", "undrain"):
+        return await _steer(call, method, name)
+    if found := _COUNT_PATH.fullmatch(name):
+        return await _change_count(call, method, unquote(found[1]), found[2])
+    return await _change_adapters(call, method, name)
 
 
 async def _steer(call: _Call, method: str, verb: str) -> Refusal | AdminAnswer:
-    if call.caller.rank < _ROLES["operator"]:
-        return _not_allowed(call.caller, verb, "operator")
     if method != "POST":
         return method_not_allowed(method, "POST")
     await (call.node.drain() if verb == "drain" else call.node.undrain())
     return AdminAnswer(200, {"draining": verb == "drain"})
 
 
+async def _change_adapters(call: _Call, method: str, name: str) -> Refusal | AdminAnswer:
+    if method not in ("POST", "DELETE") or (method == "POST") != (name == "adapters"):
+        return method_not_allowed(method, "DELETE")
+    wait_s = _whole_number(call.query.get("timeout_s", "60"), MAX_WAIT_S)
+    if wait_s is None:
+        return _bad_query("timeout_s", MAX_WAIT_S)
+    daemon = call.state.config.daemon_socket
+    if method == "POST":
+        found = await add_adapter(daemon, call.body, wait_s)
+    else:
+        found = await remove_adapter(daemon, unquote(name.removeprefix("adapters/")), wait_s)
+    return found if isinstance(found, Refusal) else AdminAnswer(200, found)
+
+
+async def _change_count(call: _Call, method: str, model: str, verb: str) -> Refusal | AdminAnswer:
+    if method != "POST":
+        return method_not_allowed(method, "POST")
+    found = await change_count(call.state.config.daemon_socket, model, verb, call.body, "admin API")
+    return found if isinstance(found, Refusal) else AdminAnswer(200, found)
+
+
 # the client's rights
+
+
+async def _bearer(state: AdminState, presented: bytes) -> _Caller | Refusal | None:
+    """Return the rights of a provider's token; None where the client sent none, or a key."""
+    sign_in = state.live.policy.sign_in
+    if sign_in is None or not looks_like_token(presented):
+        return None
+    try:
+        grant = await state.sign_in.bearer(sign_in, presented)
+    except RefusedError as error:
+        status = 403 if error.code == "not_allowed" else 401
+        return Refusal(status=status, message=f"The token is refused: {error}.", code=error.code)
+    except ProviderSilentError as error:
+        log.warning("a token cannot be checked: %s", error)
+        message = "The token cannot be checked: the sign-in provider does not answer. Try again in a moment."
+        return Refusal(status=503, message=message, code="provider_silent", retry_after_s=5)
+    return _Caller(rank=ROLES.get(grant.role, 0), tenant=grant.tenant or None, known=True)
 
 
 def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> _Caller:
@@ -225,29 +338,17 @@ def _caller(live: LivePolicy, noted: Mapping[bytes, bytes], peer: str) -> _Calle
     Without a key, a client on this machine may read the metrics. Where the policy has no keys at all, it may read
     everything else too, and the metrics are open to every client.
     """
-    here = _is_here(noted, peer)
-    keyless = not live.keys.asks and not live.policy.admins
+    here = is_here(noted, peer)
+    keyless = live.is_keyless
     presented = presented_key(noted)
     if presented:
         if (admin := live.keys.admin_of(presented)) is not None:
-            return _Caller(rank=_ROLES.get(admin.role, 0), known=True)
+            return _Caller(rank=ROLES.get(admin.role, 0), known=True)
         if live.keys.asks and (tenant := live.keys.tenant_of(presented, time.time())) is not None:
             return _Caller(tenant=tenant.name, known=True)
         if not keyless:
             return _Caller()  # a wrong key is refused, wherever it comes from
-    return _Caller(rank=_ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
-
-
-def _is_here(noted: Mapping[bytes, bytes], peer: str) -> bool:
-    """Whether the client itself is on this machine, rather than a proxy for it."""
-    if b"x-forwarded-for" in noted or b"forwarded" in noted:
-        return False
-    try:
-        address = ip_address(peer.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
+    return _Caller(rank=ROLES["viewer"] if keyless and here else 0, scrapes=keyless or here)
 
 
 def _not_allowed(caller: _Caller, what: str, role: str) -> Refusal:

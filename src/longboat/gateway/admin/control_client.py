@@ -11,9 +11,10 @@ import orjson
 from longboat.core.errors import ClusterError
 from longboat.core.policy import Policy
 from longboat.core.states import EndpointTable
+from longboat.core.table_changes import TableUpdate
 from longboat.gateway.config import GatewayConfig, encode_config
 from longboat.gateway.http.message import ask
-from longboat.gateway.upstreams.table_document import encode_table
+from longboat.gateway.upstreams.table_document import encode_table, encode_update
 
 if TYPE_CHECKING:
     from longboat.gateway.admin.node_query import NodeQuery
@@ -56,10 +57,19 @@ class GatewayControl:
         answer = await self._call("PUT", "table", encode_table(epoch, table))
         return bool(answer["accepted"])
 
+    async def put_update(self, update: TableUpdate) -> bool:
+        """Send a table or its change. Return False where the gateway needs the whole table, or has a newer one."""
+        answer = await self._call("PUT", "table", encode_update(update))
+        return bool(answer["accepted"])
+
     async def put_policy(self, policy: Policy | bytes) -> bool:
         """Replace the policy. bytes: a policy as JSON; the state then holds its digest."""
         document = policy if isinstance(policy, bytes) else encode_policy(policy)
         return bool((await self._call("PUT", "policy", document))["accepted"])
+
+    async def put_view(self, view: bytes) -> None:
+        """Replace the controller's view of the fleet, a JSON document that the console shows."""
+        await self._call("PUT", "view", view)
 
     async def state(self) -> dict[str, Any]:
         """Return pid, version, epoch, host, port, in_flight, requests_total, fleet, uptime_s, processes, and more."""
@@ -68,6 +78,10 @@ class GatewayControl:
     async def ask(self, query: NodeQuery) -> dict[str, Any]:
         """Reply for all processes of the node; ``missing`` names those that did not reply in time."""
         return await self._call("POST", "query", msgspec.json.encode(query))
+
+    async def wakes(self) -> list[str]:
+        """Return the sleeping models that requests asked for, as soon as there is one; none after five seconds."""
+        return [str(model) for model in (await self._call("POST", "wakes"))["models"]]
 
     async def leases(self, document: bytes = b"{}") -> dict[str, Any]:
         """Give a worker new shares of the limits, and return its claims; or have the parent divide the limits now."""

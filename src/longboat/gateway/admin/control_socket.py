@@ -13,16 +13,19 @@ import orjson
 
 from longboat.core.errors import UserInputError
 from longboat.core.states import EndpointTable
+from longboat.core.table_changes import TableKeeper, TableUpdate
 from longboat.gateway.admin.node_query import decode_query
 from longboat.gateway.admin.node_view import Answers
 from longboat.gateway.http.message import Message, read_request
 from longboat.gateway.http.responses import error_document, json_answer
-from longboat.gateway.upstreams.table_document import decode_table
+from longboat.gateway.upstreams.table_document import decode_update
 
 __all__ = ("ControlServer", "Steered")
 
 _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 _CALL_TIMEOUT_S = 20.0
+WAKES_S = 5.0
+"""Seconds after which a call that waits for requests of sleeping models is answered anyway."""
 
 
 class Steered(Protocol):
@@ -34,8 +37,10 @@ class Steered(Protocol):
 
     async def offer_table(self, epoch: str, table: EndpointTable) -> bool: ...
     async def offer_policy(self, document: bytes) -> bool: ...
+    async def offer_view(self, document: bytes) -> None: ...
     async def report(self) -> dict[str, Any]: ...
     async def leases(self, document: bytes) -> Mapping[str, Any]: ...
+    async def wakes(self, timeout_s: float) -> list[str]: ...
     async def drain(self) -> None: ...
     async def undrain(self) -> None: ...
     def stop(self, deadline_s: float | None = None) -> None: ...
@@ -59,6 +64,7 @@ class ControlServer:
         self._path = path
         self._authorization = f"Bearer {token}".encode()
         self._server: asyncio.Server | None = None
+        self._tables = TableKeeper()  # as sent, to which changes apply
 
     async def start(self) -> None:
         """Listen. Raise UserInputError where the path cannot be used, or another gateway answers on it."""
@@ -104,12 +110,17 @@ class ControlServer:
     async def _act(self, method: str, path: str, body: bytes) -> Mapping[str, Any]:
         match method, path:
             case "PUT", "/control/v1/table":
-                epoch, table = decode_table(body)
-                return {"accepted": await self._steered.offer_table(epoch, table)}
+                return {"accepted": await self._take_table(decode_update(body))}
             case "GET", "/control/v1/state":
-                return await self._steered.report()
+                report = await self._steered.report()
+                return {**report, "number": self._tables.known_in(report["epoch"] or "")}
             case "PUT", "/control/v1/policy":
                 return {"accepted": await self._steered.offer_policy(body)}
+            case "PUT", "/control/v1/view":
+                await self._steered.offer_view(body)
+                return {"accepted": True}
+            case "POST", "/control/v1/wakes":
+                return {"models": await self._steered.wakes(WAKES_S)}
             case "POST", "/control/v1/leases":
                 return await self._steered.leases(body)
             case "POST", "/control/v1/drain":
@@ -124,6 +135,17 @@ class ControlServer:
             case "POST", "/control/v1/query":
                 return await self._steered.answers.ask(decode_query(body))
         raise _CallError(404, f"there is no {method} {path} on the control socket", "unknown_call")
+
+    async def _take_table(self, update: TableUpdate) -> bool:
+        """Take a table or its change. Where the gateway does not take it, the next one must be whole."""
+        tables = TableKeeper()
+        tables.epoch, tables.number, tables.table = self._tables.epoch, self._tables.number, self._tables.table
+        if not tables.take(update) or tables.table is None:
+            return False
+        if not await self._steered.offer_table(update.epoch, tables.table):
+            return False
+        self._tables = tables
+        return True
 
 
 async def _request(reader: asyncio.StreamReader) -> Message:

@@ -13,6 +13,7 @@ from longboat.gateway.admin.query import ObservedState, Query, Reply
 from longboat.gateway.admin.routing_queries import RoutesQuery, TraceQuery
 from longboat.gateway.records.metrics import merge
 from longboat.gateway.records.recent import summary, timeline
+from longboat.routing.capacity.daily_rests import daily_limits
 
 __all__ = (
     "USAGE_DAYS",
@@ -38,6 +39,8 @@ class MetricsQuery(Query, frozen=True, tag="metrics"):
     def local(self, state: ObservedState) -> Reply:
         snapshot = state.metrics.snapshot(state.table.upstreams(), state)
         snapshot["events"].update(_losses(state))
+        table = state.table.table
+        snapshot["scaling"] = dict(table.scaling) if table is not None else {}
         return snapshot
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
@@ -76,13 +79,15 @@ class RecentQuery(Query, frozen=True, tag="recent"):
 
 
 class UsageQuery(Query, frozen=True, tag="usage"):
-    """Asks for ``{"days": [UsageRow's fields …], "shared": whether all processes keep one file}``."""
+    """Asks for ``{"days": [UsageRow's fields …], "limits": of a day, "shared": whether processes keep one file}``."""
 
     days: _Count = USAGE_DAYS
 
     def local(self, state: ObservedState) -> Reply:
         rows = state.usage.report(self.days, state.clock.unix_s())
-        return {"days": [dataclasses.asdict(row) for row in rows], "shared": state.config.state_folder is not None}
+        shared = state.config.state_folder is not None
+        days = [dataclasses.asdict(row) for row in rows]
+        return {"days": days, "limits": daily_limits(state.live.policy), "shared": shared}
 
     def joined(self, replies: Sequence[Reply]) -> Reply:
         """Take the largest count of a shared file, which lacks only what others added in the last second; else add."""
@@ -91,7 +96,8 @@ class UsageQuery(Query, frozen=True, tag="usage"):
         for row in (row for reply in replies for row in reply["days"]):
             key = tuple(row[name] for name in _USAGE_KEYS)
             rows[key] = _joined_row(rows[key], row, shared=shared) if key in rows else row
-        return {"days": [rows[key] for key in sorted(rows)], "shared": shared}
+        limits = replies[0]["limits"] if replies else []
+        return {"days": [rows[key] for key in sorted(rows)], "limits": limits, "shared": shared}
 
 
 class OwnerQuery(Query, frozen=True, tag="owner"):

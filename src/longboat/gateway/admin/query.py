@@ -9,6 +9,7 @@ import msgspec
 
 from longboat.core.clock import Clock
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.access_log import AccessLog
 from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
@@ -48,6 +49,8 @@ class ObservedState(Protocol):
     connections: set[Any]
     held_bytes: int
 
+    @property
+    def live(self) -> LivePolicy: ...
     @property
     def accounting(self) -> _Accounting: ...
 

@@ -7,8 +7,8 @@ Spliced places of requests (everything else is forwarded byte for byte):
    ``usage.py`` takes the extra event out of the answer again.
 3. ``cache_salt``: the tenant's own, where the engine's request has that field.
 
-A new member is put before the first one. Where a member's value changes, the members are written again in their order
-and every other value keeps its bytes; only white space between members goes.
+A new member is put before the first one, and every other value keeps its bytes. Where a value changes in a body that
+was decoded, the members are written again in their order: only white space between them goes.
 """
 
 from __future__ import annotations
@@ -122,11 +122,12 @@ def _scanned(body: bytes, kind: BodyKind, *, keyed: bool) -> Facts | None:
     facts = Facts()
     (
         facts.model, facts.stream, facts.wants_usage, facts.num_prompt_tokens_estimate, facts.prompt_chars,
-        facts.max_tokens, facts.n, facts.user, spliceable,
+        facts.max_tokens, facts.n, facts.user, spliceable, model_at, model_end,
     ) = found  # fmt: skip
     facts.usage_addable = facts.stream and not facts.wants_usage
     if facts.usage_addable and not spliceable:
         return None  # what its options hold already must be known
+    facts.model_at, facts.model_end = (model_at, model_end) if spliceable else (0, 0)
     facts.document = {}
     facts.form = None
     facts.kind = kind
@@ -178,6 +179,7 @@ def read_facts(
     facts.document = document
     facts.form = None
     facts.kind = kind
+    facts.model_at = facts.model_end = 0
     facts.model = _model(document)
     facts.user = _user(document)
     facts.prompt_chars = chars = rules.chars(document)
@@ -196,11 +198,12 @@ def splice(body: bytes, facts: Facts, *, model: str | None, add_usage: bool, cac
     model: the engine's name for the model; None keeps the client's
     add_usage: ask for usage where ``facts.usage_addable``; elsewhere this has no effect
     cache_salt: replaces the client's value, where requests of this kind have the field; None keeps it. vLLM takes 1 to
-    128
-    characters, none of them ``@``, ``/``, backslash or NUL.
+    128 characters, none of them ``@``, ``/``, backslash or NUL.
     """
     if facts.form is not None:
         return splice_form(body, facts, model=model, add_usage=add_usage)
+    if facts.model_at:
+        return _spliced_in_place(body, facts, model, add_usage=add_usage, cache_salt=cache_salt)
     new: dict[str, msgspec.Raw] = {}
     document = facts.document
     if model is not None and model != facts.model:
@@ -214,7 +217,22 @@ def splice(body: bytes, facts: Facts, *, model: str | None, add_usage: bool, cac
     if "model" not in new and document.keys().isdisjoint(new):
         first = body.index(b"{") + 1
         return b"".join((msgspec.json.encode(new)[:-1], b",", body[first:]))
-    return msgspec.json.encode(_MEMBERS.decode(body) | new)
+    members = _MEMBERS.decode(body)
+    return msgspec.json.encode({name: value for name, value in new.items() if name not in members} | members | new)
+
+
+def _spliced_in_place(
+    body: bytes, facts: Facts, model: str | None, *, add_usage: bool, cache_salt: str | None
+) -> bytes:
+    """Do what ``splice`` does with a body that was not decoded and has neither field, without decoding it."""
+    usage = b'"stream_options":{"include_usage":true},' if add_usage and facts.usage_addable else b""
+    # Both kinds of bodies that are scanned have the field.
+    salt = b'"cache_salt":%b,' % orjson.dumps(cache_salt) if cache_salt is not None else b""
+    first = 1 if body[:1] == b"{" else body.index(b"{") + 1
+    if model is not None and model != facts.model:
+        before, after = body[first : facts.model_at - 1], body[facts.model_end + 1 :]
+        return b"".join((b"{", usage, salt, before, orjson.dumps(model), after))
+    return b"".join((b"{", usage, salt, body[first:])) if usage or salt else body
 
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])

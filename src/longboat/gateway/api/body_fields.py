@@ -70,7 +70,7 @@ class Form:
     def __init__(self, boundary: bytes) -> None:
         self.boundary = boundary
         self.fields: dict[str, str] = {}  # text fields by name
-        self.file_bytes = 0  # size of all files together
+        self.file_bytes: list[int] = []  # size of each file
         self.spans: dict[str, tuple[int, int]] = {}  # where the value of each text field is in the body
 
 
@@ -83,6 +83,8 @@ class Facts:
         "kind",
         "max_tokens",
         "model",
+        "model_at",
+        "model_end",
         "n",
         "num_prompt_tokens_estimate",
         "prompt_chars",
@@ -105,6 +107,10 @@ class Facts:
     wants_usage: bool  # the client itself asked for usage in its stream
     # ``splice(add_usage=True)`` adds ``include_usage``, and the reader of the response must take that event out.
     usage_addable: bool
+    # Where the model's name stands, between its quotes, in a body that was not decoded and has nothing yet of what
+    # ``splice`` adds; 0: unknown.
+    model_at: int
+    model_end: int
     user: str  # the body's ``user`` (``metadata.user_id`` of messages), or empty
 
     @property

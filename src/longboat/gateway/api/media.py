@@ -13,7 +13,7 @@ from typing import Any
 from longboat.core.media import MediaRules
 from longboat.gateway.http.responses import Refusal
 
-__all__ = ("holds_media", "media_refusal")
+__all__ = ("form_refusal", "holds_media", "media_refusal")
 
 _ADDRESS = re.compile(r"https?://(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][\x21-\x5b\x5d-\x7e]*)?")
 _DATA = re.compile(r"data:(?P<kind>image|audio|video)/[\w.+-]{1,60}(;[\w.+=-]{1,60})*;base64,", re.IGNORECASE)
@@ -44,12 +44,20 @@ def media_refusal(document: Any, rules: MediaRules) -> Refusal | None:
     """Return why a request may not be sent to an engine with these rules; None where it may."""
     items = list(_items(document))
     if len(items) > rules.max_items:
-        message = f"The request has {len(items)} images, sounds and videos; this model takes {rules.max_items}."
-        return _refusal(message, "too_many_media")
+        return _count_refusal(len(items), rules)
     for kind, text, is_data in items:
         found = _data_refusal(text, kind, rules) if is_data else _url_refusal(text, kind, rules)
         if found is not None:
             return found
+    return None
+
+
+def form_refusal(file_bytes: Sequence[int], rules: MediaRules) -> Refusal | None:
+    """Return why a form with files of these sizes may not be sent to an engine with these rules; None where it may."""
+    if len(file_bytes) > rules.max_items:
+        return _count_refusal(len(file_bytes), rules, param="file")
+    if (largest := max(file_bytes, default=0)) > rules.max_bytes:
+        return _size_refusal(f"The file has {largest} bytes", rules, param="file")
     return None
 
 
@@ -116,8 +124,17 @@ def _data_refusal(data: str, kind: str, rules: MediaRules) -> Refusal | None:
     num_bytes = len(data) * 3 // 4
     if num_bytes <= rules.max_bytes:
         return None
-    message = f"The {kind or 'file'} has about {num_bytes} bytes; this model takes {rules.max_bytes}."
-    return _refusal(message, "media_too_large", status=413)
+    return _size_refusal(f"The {kind or 'file'} has about {num_bytes} bytes", rules)
+
+
+def _count_refusal(count: int, rules: MediaRules, *, param: str = "messages") -> Refusal:
+    message = f"The request has {count} images, sounds and videos; this model takes {rules.max_items}."
+    return _refusal(message, "too_many_media", param=param)
+
+
+def _size_refusal(what: str, rules: MediaRules, *, param: str = "messages") -> Refusal:
+    message = f"{what}; this model takes {rules.max_bytes}."
+    return _refusal(message, "media_too_large", status=413, param=param)
 
 
 def _is_allowed(host: str, domains: Sequence[str]) -> bool:
@@ -137,5 +154,5 @@ def _shown(url: str) -> str:
     return repr(url if len(url) <= _SHOWN_CHARS else f"{url[:_SHOWN_CHARS]}...")
 
 
-def _refusal(message: str, code: str, *, status: int = 400) -> Refusal:
-    return Refusal(status=status, message=message, code=code, param="messages")
+def _refusal(message: str, code: str, *, status: int = 400, param: str = "messages") -> Refusal:
+    return Refusal(status=status, message=message, code=code, param=param)

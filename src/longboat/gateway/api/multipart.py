@@ -135,7 +135,7 @@ def _read_part(form: Form, body: bytes, start: int, end: int, names: set[str]) -
     names.add(name)
     content = head_end + 4
     if is_file:
-        form.file_bytes += end - content
+        form.file_bytes.append(end - content)
         return
     if end - content > _MAX_TEXT_BYTES:
         raise _bad(f"the field {name[:100]!r} is longer than {_MAX_TEXT_BYTES} bytes")
@@ -180,6 +180,7 @@ def _refuse_fleet_fields(names: set[str], allowed: Collection[str]) -> None:
 
 def _facts(form: Form) -> Facts:
     fields, facts = form.fields, Facts()
+    facts.model_at = facts.model_end = 0
     facts.form = form
     facts.document = {}
     facts.kind = BodyKind.FORM
@@ -193,7 +194,7 @@ def _facts(form: Form) -> Facts:
     facts.n = 1
     facts.max_tokens = _limit(fields)
     facts.prompt_chars = len(fields.get("prompt", ""))
-    facts.num_prompt_tokens_estimate = facts.prompt_chars // 4 + (_FILE_TOKENS if form.file_bytes else 0)
+    facts.num_prompt_tokens_estimate = facts.prompt_chars // 4 + (_FILE_TOKENS if any(form.file_bytes) else 0)
     return facts
 
 

@@ -16,7 +16,7 @@ from longboat.routing.prefixes.prompt import NO_ENDS
 
 __all__ = ("NO_BLOCKS", "prompt_blocks")
 
-_TEMPLATE = (b"chat_template", b"chat_template_kwargs", b"reasoning_effort", b"documents")
+_TEMPLATE: Final = (b"chat_template", b"chat_template_kwargs", b"reasoning_effort", b"documents")
 _FIELDS: Final = {
     BodyKind.CHAT: (*_TEMPLATE, b"tools", b"messages"),
     BodyKind.COMPLETIONS: (b"prompt",),

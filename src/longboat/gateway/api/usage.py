@@ -13,11 +13,12 @@ import enum
 from typing import Final, NamedTuple
 
 from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
+from longboat.gateway.native.leaf_work import counts_at, named, take_usage
 
-__all__ = ("AnswerKind", "Usage", "UsageReader", "without_usage_event")
+__all__ = ("AnswerKind", "Usage", "UsageReader", "take_usage_event", "usage_of_document")
 
-_MAX_HELD_BYTES = 1024 * 1024
-_TAIL_BYTES = 16 * 1024
+_MAX_HELD_BYTES: Final = 1024 * 1024
+_TAIL_BYTES: Final = 16 * 1024
 
 
 class AnswerKind(enum.Enum):
@@ -69,7 +70,12 @@ class UsageReader:
         if b'"usage"' not in block or (b'"usage":{' not in block and b'"usage": {' not in block):
             return block
         if self._added:
-            return self._without_usage_event(block)
+            taken = take_usage_event(block)
+            if taken is None:
+                return self._without_usage_event(block)
+            self.num_events -= 1
+            block, self._result = taken
+            return block
         self._last = block
         if not self._first:
             self._first = block
@@ -83,7 +89,8 @@ class UsageReader:
 
     def _read(self) -> Usage:
         if self._is_json:
-            return _usage_of_document(b"".join(self._held), whole=self._held_bytes <= _MAX_HELD_BYTES)
+            held = b"".join(self._held)
+            return usage_of_document(held) if self._held_bytes <= _MAX_HELD_BYTES else _shape(_usage_in_tail(held))
         if self._kind is AnswerKind.ANTHROPIC_EVENTS:
             return _usage_of_messages(self._first, self._last)
         return _shape(_last_usage(self._last))
@@ -100,7 +107,7 @@ class UsageReader:
         kept = []
         for event in block.split(separator):
             if b'"usage"' in event and _is_usage_event(event):
-                self._last = event
+                self._last, self._result = event, None
                 self.num_events -= 1
             else:
                 kept.append(event)
@@ -110,18 +117,17 @@ class UsageReader:
 _UNKNOWN: Final = Usage()
 
 
-def without_usage_event(block: bytes) -> bytes:
-    """Return whole events without the one that reports only usage."""
-    at = block.rfind(b'"usage":{')
-    start, end = block.rfind(b"\n\n", 0, at) + 2, block.find(b"\n\n", at) + 2
-    if at >= 0 and start > 1 and end > 1 and block.find(b'"usage"', 0, start) < 0 and block.find(b'"usage"', end) < 0:
-        return block[:start] + block[end:] if _is_usage_event(block[start:end]) else block
-    return UsageReader(AnswerKind.OPENAI_EVENTS, added=True).feed(block, True)
+def take_usage_event(block: bytes) -> tuple[bytes, Usage] | None:
+    """Return whole events without the one that reports only usage, and that usage; None where it is not plain."""
+    found = take_usage(block)
+    return None if found is None else (found[0], named(Usage, found[1:]))
 
 
-def _usage_of_document(body: bytes, *, whole: bool) -> Usage:
-    if not whole:
-        return _shape(_usage_in_tail(body))
+def usage_of_document(body: bytes) -> Usage:
+    """Return the usage of a whole response that is not a stream."""
+    found = counts_at(body, 0)
+    if found is not None and found[0] == len(body):
+        return named(Usage, found[2:])
     if b'"usage"' not in body:
         return _UNKNOWN
     try:
@@ -209,4 +215,4 @@ def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
     if apart and prompt is not None:
         prompt += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     completion = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
-    return tuple.__new__(Usage, (prompt, completion, cached))  # as Usage(…), which is a function in Python
+    return named(Usage, (prompt, completion, cached))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.usage import Usage
 from longboat.gateway.calls.lease import Lease
 from longboat.gateway.http.error_responses import quota_refused
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.native.leaf_work import named
 from longboat.gateway.records.access_log import access_line
 from longboat.gateway.records.recent import Record
 
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ("FAILED", "Accounting")
 
-FAILED = frozenset(("refused", "expired", "engine_error", "client_error"))
+FAILED: Final = frozenset(("refused", "expired", "engine_error", "client_error"))
 """Outcomes for which no tenant pays tokens: no engine did the work that was asked for."""
 
-_UNKNOWN = Usage()
+_UNKNOWN: Final = Usage()
 _MAX_ENDED = 64
 
 
@@ -108,12 +109,13 @@ class Accounting:
         if not self._ended:
             return
         ended, self._ended = self._ended, []
-        clocks_s = time.time() - time.monotonic()
+        now_s = time.time()
+        clocks_s = now_s - time.monotonic()
         log, lines = self.access_log, []
         for call, ended_s, status, outcome, code in ended:
             try:
                 record = _record(call, ended_s, clocks_s, status=status, outcome=outcome, code=code)
-                self._write_down(call, record)
+                self._write_down(call, record, now_s)
                 if log is not None:
                     lines.append(access_line(record))
             except Exception as error:  # a defect must not lose the others
@@ -164,7 +166,7 @@ class Accounting:
             call.span = self.tracer.start(noted.get(b"traceparent"), noted.get(b"tracestate"))
         return None
 
-    def _write_down(self, call: Call, record: Record) -> None:
+    def _write_down(self, call: Call, record: Record, now_s: float) -> None:
         used = call.used_tokens(failed=record.outcome in FAILED or not record.attempts)
         if call.lease is not None:
             call.lease.settle(used_tokens=used, served=record.first_byte_s is not None)
@@ -173,7 +175,7 @@ class Accounting:
             reserved_tokens=call.cost_tokens,
             used_tokens=call.cost_tokens if used is None else used,
             reserved_s=call.reserved_unix_s,
-            now_s=time.time(),
+            now_s=now_s,
         )
         self._count(call, record)
         if call.routed is not None:
@@ -212,15 +214,18 @@ class Accounting:
     def _count(self, call: Call, record: Record) -> None:
         assert call.series is not None
         prompt, completion, cached = record.prompt_tokens, record.completion_tokens, record.cached_tokens
+        # A property of a named tuple runs in the interpreter: these two are made of the call.
+        queued_s, ended_s, retries = call.queued_s, record.ended_s, len(call.attempts) - 1
+        left_queue_s = ended_s + call.request.received_s if call.granted_s is None else call.granted_s
         call.series.done(
             record.outcome,
             record.first_byte_s,
-            record.ended_s,
-            record.queue_s,
+            ended_s,
+            0.0 if queued_s is None else left_queue_s - queued_s,
             prompt,
             completion,
             cached,
-            record.retries,
+            retries if retries > 0 else 0,
         )
         self.usage.add(
             record.tenant,
@@ -264,4 +269,4 @@ def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome
         call.decisions,
         call.routed,
     )
-    return tuple.__new__(Record, fields)  # as Record(*fields), which is a function in Python
+    return named(Record, fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.paths import is_coded, not_relayed, unknown_path
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ("HeadPlan", "KnownHead", "KnownHeads", "plan_head", "tenant_of")
 
-_RESPONSE_PATH = b"/v1/responses/"
-_TOKENIZER_PATH = b"/tokenizer_info"
-_MAX_UPSTREAMS = 1024
-_MAX_HEADS = 4096
-_MAX_HEAD_BYTES = 8192
-_OF_ONE_REQUEST = frozenset(
+_RESPONSE_PATH: Final = b"/v1/responses/"
+_TOKENIZER_PATH: Final = b"/tokenizer_info"
+_MAX_UPSTREAMS: Final = 1024
+_MAX_HEADS: Final = 4096
+_MAX_HEAD_BYTES: Final = 8192
+_OF_ONE_REQUEST: Final = frozenset(
     b"x-request-id traceparent tracestate x-request-deadline last-event-id x-longboat-resume"
     b" transfer-encoding expect upgrade content-encoding".split()
 )

@@ -23,7 +23,19 @@ class Lease:
     The accounting opens it and closes it; closing gives everything back, once, whatever is held at that moment.
     """
 
-    __slots__ = ("_counters", "_stream", "_tenant", "_waits", "is_open", "pool", "series", "ticket", "trip", "upstream")
+    __slots__ = (
+        "_counters",
+        "_is_paused",
+        "_stream",
+        "_tenant",
+        "_waits",
+        "is_open",
+        "pool",
+        "series",
+        "ticket",
+        "trip",
+        "upstream",
+    )
 
     def __init__(self, counters: LocalCounters | RedisCounters, tenant: TenantPolicy, series: Series) -> None:
         """counters: those that let the request in"""
@@ -31,6 +43,7 @@ class Lease:
         self._tenant = tenant
         self._stream: MovableStream | None = None
         self._waits = False  # in the queue of ``pool``
+        self._is_paused = False  # it waits with its answer begun
         self.is_open = True
         self.series = series
         self.pool: Pool | None = None  # whose slot, or place in the queue, it has or had last
@@ -53,11 +66,29 @@ class Lease:
         self.pool, self.ticket, self._waits = pool, ticket, True
         self.series.waiting += 1
 
+    def pause(self, pool: Pool, now_s: float) -> None:
+        """Give back the slot, and hold a place in the queue again, with the answer begun."""
+        assert self.ticket is not None
+        pool.pause(self.ticket, now_s)
+        self.wait(pool, self.ticket)
+        self._is_paused = True
+        self.series.preempted += 1
+        self.series.preemptions += 1
+
     def granted(self) -> None:
         """Note that the place in the queue became a slot."""
         if self._waits:
             self._waits = False
             self.series.waiting -= 1
+        if self._is_paused:
+            self._is_paused = False
+            self.series.preempted -= 1
+
+    def leave_queue(self) -> None:
+        """Give back a place in the queue, and keep the ticket."""
+        if self._waits and self.pool is not None and self.ticket is not None:
+            self.granted()
+            self.pool.cancel(self.ticket)
 
     def expired(self) -> None:
         """Forget the ticket that the queue has dropped."""
@@ -77,13 +108,13 @@ class Lease:
         self.upstream, self._stream = upstream, stream
         upstream.streams.add(stream)
 
-    def leave_engine(self) -> None:
+    def leave_engine(self, now_s: float) -> None:
         """Stop counting as one of the engine's streams."""
         if self.upstream is not None and self._stream is not None:
             self.upstream.streams.discard(self._stream)
             self.upstream = self._stream = None
         if self.trip is not None:
-            self.trip.end()
+            self.trip.end(now_s)
             self.trip = None
 
     def close(self, now_s: float) -> None:
@@ -91,7 +122,7 @@ class Lease:
         if not self.is_open:
             return
         self.is_open = False
-        self.leave_engine()
+        self.leave_engine(now_s)
         self._release_slot(now_s)
         self.series.in_flight -= 1
         self._counters.release(self._tenant)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.body_fields import Facts
-from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader
+from longboat.gateway.api.usage import AnswerKind, Usage, UsageReader, take_usage_event, usage_of_document
 
 if TYPE_CHECKING:
     from longboat.core.policy import TenantPolicy
@@ -52,6 +52,7 @@ class Call:
     attempts: tuple[Attempt, ...] = ()  # one for each engine that was asked
     decisions: tuple[Decision, ...] = ()  # what was done beyond the ordinary, and why
     usage: UsageReader | None = None  # reads the tokens out of the answer
+    told: Usage | None = None  # by an answer that came whole, where it was read on its way to the client
     whole_answer: bytes | None = None  # a body that came at once; its usage is read later
     answer_kind: AnswerKind = _JSON  # shape of ``whole_answer``
     series: Series | None = None  # metrics of its model and tenant
@@ -128,22 +129,34 @@ class Call:
         self.request.pieces.clear()
 
     def measured(self) -> Usage | None:
-        """What is known of the tokens, of a stream that was broken off by its events; None where nothing is yet."""
-        if self.usage is None:
-            if self.whole_answer is None:
-                return None
-            self.usage = UsageReader(self.answer_kind, added=self.adds_usage and self.answer_kind is not _JSON)
-            self.usage.feed(self.whole_answer, True)
-        usage = self.usage.result()
-        if usage.completion_tokens is None:
-            return self._broken_off(usage, self.usage.num_events)
-        if self.comes_back is None:
+        """Return what is known of the tokens, by its events where a stream was broken off; None: nothing is yet."""
+        usage = self.told
+        if usage is None and self.whole_answer is not None and self.answer_kind is _JSON:
+            usage = self.told = usage_of_document(self.whole_answer)
+        if usage is None:
+            if self.usage is None:
+                if self.whole_answer is None:
+                    return None
+                self.usage = UsageReader(self.answer_kind, added=self.adds_usage)
+                self.usage.feed(self.whole_answer, True)
+            usage = self.usage.result()
+            if usage.completion_tokens is None:
+                return self._broken_off(usage, self.usage.num_events)
+        if self.comes_back is None or usage.completion_tokens is None:
             return usage
         had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
         return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
 
+    def without_usage_event(self, events: bytes) -> bytes:
+        """Return a whole stream without the event of usage that the gateway asked for, and note what it says."""
+        taken = take_usage_event(events)
+        if taken is None:
+            return UsageReader(self.answer_kind, added=True).feed(events, True)
+        events, self.told = taken
+        return events
+
     def _broken_off(self, usage: Usage, num_events: int) -> Usage:
-        """A stream that ended before its engine told: about a token an event."""
+        """Estimate the tokens of a stream that ended before its engine told: about one an event."""
         if not num_events or self.facts is None:
             return usage
         prompt = self.facts.num_prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens

@@ -16,6 +16,7 @@ from longboat.gateway.calls.accounting import Accounting
 from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.calls.trip import Trips
 from longboat.gateway.config import GatewayConfig
+from longboat.gateway.console.console import Console
 from longboat.gateway.limits.counters import LocalCounters
 from longboat.gateway.limits.policy_view import LivePolicy, decode_policy, digest_of_policy
 from longboat.gateway.prefixes.feed import FeedState
@@ -24,9 +25,11 @@ from longboat.gateway.records.metrics import Metrics
 from longboat.gateway.records.recent import RecentRequests
 from longboat.gateway.records.trace_recorder import TraceRecorder
 from longboat.gateway.records.usage_store import UsageStore
+from longboat.gateway.sign_in.desk import SignInDesk
 from longboat.gateway.upstreams.crash_blame import CrashBlame, until_answers
 from longboat.gateway.upstreams.response_affinity import ResponseAffinity
 from longboat.gateway.upstreams.table import LiveTable
+from longboat.routing.prefixes.overflow import OverflowIndex
 from longboat.routing.prefixes.shared_index import SharedIndex
 from longboat.telemetry import logger
 
@@ -78,6 +81,8 @@ class GatewayState:  # size: what one process shares; every field belongs to one
             LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config), self.recorder
         )
         self.accounting.trips = self.trips
+        self.console = Console(config)
+        self.sign_in = SignInDesk(config, clock)
         self.node: Node  # answers for the node; set by the maker of this state
         self.connections: set[SweptConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -151,13 +156,23 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         return "" if self.table.has_ready() else "no ready endpoint of any model"
 
 
-def _index_of(config: GatewayConfig) -> SharedIndex:
+def _index_of(config: GatewayConfig) -> OverflowIndex:
     """Return the index of prefixes: in memory of this process alone where the shared file finds no room on the disk."""
     try:
-        return SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
+        table = SharedIndex(config.prefix_index_bytes, MAX_SLOTS, config.prefix_index_path)
     except OSError as error:
         log.warning("this process keeps an index of prefixes of its own: %s", error)
-        return SharedIndex(config.prefix_index_bytes, MAX_SLOTS)
+        table = SharedIndex(config.prefix_index_bytes, MAX_SLOTS)
+    return OverflowIndex(table, _left_out)
+
+
+def _left_out(key: str) -> None:
+    log.warning(
+        "the index of prefixes can tell %d replicas apart, and they are all taken: "
+        "requests go to %s by its load alone, whatever prompts it holds",
+        MAX_SLOTS,
+        key,
+    )
 
 
 def _access_log(config: GatewayConfig) -> AccessLog | None:

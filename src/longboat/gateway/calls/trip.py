@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from longboat.gateway.upstreams.table import LiveTable
     from longboat.gateway.upstreams.upstream import Upstream
     from longboat.routing.policies.contract import EngineReport
-    from longboat.routing.prefixes.shared_index import SharedIndex
+    from longboat.routing.prefixes.overflow import OverflowIndex
     from longboat.routing.router import Router
 
 __all__ = ("Trip", "Trips")
@@ -30,14 +30,14 @@ class Trip:
 
     __slots__ = ("_cached_tokens", "_routed", "_tag", "num_output_tokens")
 
-    def __init__(self, routed: Routed, tag: int = 0) -> None:
+    def __init__(self, routed: Routed, now_s: float, tag: int = 0) -> None:
         """tag: by which the engine tells about it; 0: it does not"""
         self._routed = routed
         self._tag = tag
         self._cached_tokens: int | None = None  # of the estimated prompt; None: the engine has not told
         self.num_output_tokens = 0
         cached = routed.expected_cached_tokens
-        routed.router.sent(routed.prompt, routed.key, cached_tokens=cached, now_s=time.monotonic())
+        routed.router.sent(routed.prompt, routed.key, cached_tokens=cached, now_s=now_s)
 
     def header(self) -> bytes:
         """Return the header line that names its blocks to the engine; empty where that tells nothing about them."""
@@ -66,16 +66,16 @@ class Trip:
             self.num_output_tokens = output_tokens
             self._routed.router.progressed(self._routed.prompt, output_tokens)
 
-    def end(self) -> None:
+    def end(self, now_s: float) -> None:
         """Note that the request ended there."""
         routed = self._routed
-        routed.router.ended(routed.prompt, output_tokens=self.num_output_tokens, now_s=time.monotonic())
+        routed.router.ended(routed.prompt, output_tokens=self.num_output_tokens, now_s=now_s)
 
 
 class Trips:
     """The trips that engines may still tell about, and where what they tell goes (a ``prefixes.feed.FeedTaker``)."""
 
-    def __init__(self, index: SharedIndex) -> None:
+    def __init__(self, index: OverflowIndex) -> None:
         self.feeds: dict[str, FeedState] = {}  # by the replica's key
         self.table: LiveTable | None = None  # set once it is made
         self._index = index
@@ -83,18 +83,21 @@ class Trips:
         self._told: OrderedDict[int, Trip] = OrderedDict()  # by tag
         self._tag = int.from_bytes(os.urandom(4)) << 32  # those of other processes begin elsewhere
 
-    def begin(self, routed: Routed) -> Trip:
+    def begin(self, routed: Routed, now_s: float) -> Trip:
         """Count a request at its replica."""
         prompt, feed = routed.prompt, self.feeds.get(routed.key)
         is_told = feed is not None and feed.is_live
         if not prompt.blocks or (is_told and prompt.num_blocks > MAX_NAMED_BLOCKS):
-            return Trip(routed)
+            return Trip(routed, now_s)
         if not is_told:
-            trip = Trip(routed)
-            self._give_up(routed, self._placed.setdefault(routed.key, PlacedPrompts()).sent(prompt))
+            trip = Trip(routed, now_s)
+            placed = self._placed.get(routed.key)
+            if placed is None:
+                placed = self._placed[routed.key] = PlacedPrompts()
+            self._give_up(routed, placed.sent(prompt))
             return trip
         self._tag += 1
-        trip = self._told[self._tag] = Trip(routed, self._tag)
+        trip = self._told[self._tag] = Trip(routed, now_s, self._tag)
         if len(self._told) > _MAX_TOLD:
             self._told.popitem(last=False)
         return trip

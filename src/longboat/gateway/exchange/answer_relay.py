@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from longboat.gateway.api.body import Facts
-from longboat.gateway.api.usage import AnswerKind, UsageReader, without_usage_event
+from longboat.gateway.api.usage import AnswerKind, UsageReader
 from longboat.gateway.exchange.upstream_request import has_usage, pool_lines
 from longboat.gateway.http.response_framing import Relay, last_chunk
 from longboat.gateway.http.response_head import ResponseHead, parse_response_head
@@ -27,7 +27,7 @@ _CHUNKED: Final = Framing.CHUNKED
 _CLOSE: Final = Framing.CLOSE
 _JSON: Final = AnswerKind.JSON
 _MAX_WHOLE_BYTES = 65536  # of an answer that is kept until its usage is read
-_WAITING = b": waiting\n\n"
+_WAITING: Final = b": waiting\n\n"
 _EVENT_STREAM = parse_response_head(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
 
 
@@ -42,10 +42,10 @@ class ClientSide(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def chunk_writer(self) -> Callable[[bytes], object] | None:
-        """What takes bytes for the client without a detour; None where it has gone."""
+        """Return what takes bytes for the client without a detour; None where it has gone."""
 
     def exchange_done(self, *, keep: bool) -> None:
-        """The answer is complete (keep) or can only be ended by closing the connection (not keep)."""
+        """Note that the answer is complete (keep) or can only be ended by closing the connection (not keep)."""
 
 
 class AnswerRelay:
@@ -96,7 +96,7 @@ class AnswerRelay:
             call.usage = UsageReader(kind, added=events and call.adds_usage)
 
     def takes_whole(self, head: ResponseHead, length: int, body: bytes) -> bool:
-        """Whether an answer that came at once may be given by ``give_whole``. length: -1 where the head tells none"""
+        """Return whether ``give_whole`` may give an answer that came at once. length: -1 where the head tells none"""
         call = self.call
         if head.status >= 400 or call.api.remembers_owner or call.facts is None or head.journaled:
             return False
@@ -119,7 +119,7 @@ class AnswerRelay:
         if not sized:
             call.answer_kind = call.api.events
             if call.adds_usage:
-                body = without_usage_event(body)
+                body = call.without_usage_event(body)
         call.bytes_out = len(body)
         self.client.write(lines + body if sized else lines + last_chunk(body))
 

@@ -94,10 +94,12 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
 
     def step(self, event: Event) -> Action:
         """Do what this event makes of the request."""
-        now_s = 0.0 if event.is_answer else time.monotonic()
+        return self._step_at(event, 0.0 if event.is_answer else time.monotonic())
+
+    def _step_at(self, event: Event, now_s: float) -> Action:
         self._life, action = step(self._life, event, self._view, now_s)
         if action is not life.NOTHING:
-            self._carry_out(action)
+            self._carry_out(action, now_s)
         return action
 
     def guard(self, work: Callable[[], object]) -> None:
@@ -142,7 +144,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
     def _payments(self) -> Payments:
         return Payments(self._state, self._call, self)
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Action, now_s: float) -> None:
+        """now_s: 0.0 where an engine's answer led to the action, which then asks no engine"""
         if action is life.OVERFLOW:
             if self._task is None or self._task.done():  # else a payment is under way
                 self._payments.overflow()
@@ -152,9 +155,9 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         if not isinstance(action, life.Park):
             self._waits.unpark()
         if isinstance(action, life.Send):
-            self._send(action)
+            self._send(action, now_s)
         elif action is life.OFFER:
-            self.step(self._waits.offer())
+            self._step_at(self._waits.offer(now_s), now_s)
         elif action is life.FINISH:
             self._finish()
         elif action is life.STREAM:
@@ -166,24 +169,30 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             self._fall_back(action)
         elif isinstance(action, life.Park):
             self._park()
+        elif isinstance(action, life.Pause):
+            self._pause()
         elif isinstance(action, life.Refuse):
             self._refuse(action)
         elif action is life.LEFT:
             self._close(status=499, outcome="client_left")
 
-    def _send(self, action: life.Send) -> None:
+    def _send(self, action: life.Send, now_s: float) -> None:
         if self._call.outside is None or self._payments.pay_for(action):
-            self.visit_engine(action)
+            self._visit_engine(action, now_s)
 
     def visit_engine(self, action: life.Send) -> None:
-        """Send the request to the engine of ``action``."""
+        """Send the request to the engine of ``action``, which was paid for."""
+        self._visit_engine(action, time.monotonic())
+
+    def _visit_engine(self, action: life.Send, now_s: float) -> None:
         upstream: Upstream = action.engine  # type: ignore[assignment]
         visit = self._visit = Visit(self, self._answer, self._session, upstream, action.reason)
         lease = self._call.lease
         assert lease is not None
-        lease.trip = self._view.begin_trip()
+        lease.leave_queue()
+        lease.trip = self._view.begin_trip(now_s)
         lease.take_engine(upstream, visit)
-        visit.begin()
+        visit.begin(now_s)
 
     def _fall_back(self, action: life.FallBack) -> None:
         call = self._call
@@ -199,6 +208,8 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         call = self._call
         self._answer.waits_since(time.monotonic())
         self._waits.leave_turn()
+        if call.lease is not None and call.first_byte_s is not None:
+            call.lease.leave_queue()
         if call.first_byte_s is None:
             self._waits.leave_pool()
             if call.bill is not None:
@@ -206,6 +217,11 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
             if call.at_pool:
                 call.at_pool, call.sent_body, call.prompt = 0, None, None
         self._waits.park()
+
+    def _pause(self) -> None:
+        self._answer.waits_since(time.monotonic())
+        self._waits.leave_turn()
+        self.step(self._waits.rejoin())
 
     def _finish(self) -> None:
         if self._blame is not None:
@@ -218,7 +234,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
     def _refuse(self, action: life.Refuse) -> None:
         call, refusal, answer = self._call, action.refusal, self._answer
         if self._visit is not None:
-            self._visit.end()
+            self._visit.end(time.monotonic())
         self._session.count("failed", answer.last_block_s)
         if refusal.code == "poison_request" and self._blame is not None:
             self._state.metrics.event("poison_request")
@@ -234,7 +250,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         call, now_s, lease = self._call, time.monotonic(), self._call.lease
         visit, self._visit = self._visit, None
         if visit is not None:
-            visit.end()
+            visit.end(now_s)
         self._drop_task()
         self._waits.end()
         if self._answer.relay is not None:
@@ -255,7 +271,7 @@ class Exchange(Host):  # size: five methods for each of its two callers, and one
         call = self._call
         if len(call.decisions) < _MAX_DECISIONS:
             at_s = time.monotonic() - call.request.received_s
-            call.decisions = (*call.decisions, Decision(at_s, action.name, action.reason))
+            call.decisions = (*call.decisions, Decision(at_s, action.name, str(action.reason)))
 
 
 class _View(Selection):
@@ -273,6 +289,14 @@ class _View(Selection):
     def ready_s(self, model: str) -> float:
         pool = self._state.table.pool(model)
         return 0.0 if pool is None or pool.outside is not None else pool.ready_s
+
+    def sleep_of(self, model: str) -> life.Sleep | None:
+        pool = self._state.table.pool(model)
+        if pool is None or pool.asleep is None:
+            return None
+        rules, asleep = self._state.live.policy.wake, pool.asleep
+        ready_in_s = asleep.ready_in_s(time.time())
+        return life.Sleep(asleep.paused, ready_in_s, len(pool.parked) < rules.max_waiting, rules.wait_s)
 
     def is_poison(self) -> bool:
         call, deaths = self._call, self._state.deaths

@@ -13,13 +13,14 @@ from longboat.routing.decisions import EndpointView
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
+    from longboat.routing.policies.contract import Reason
     from longboat.routing.route_rules import Overflowing
 
 __all__ = (
     "ASK_TURN", "CLIENT_GONE", "COMPLETE", "CONTENT", "FINISH", "GRANTED", "JUDGE", "LEFT", "MOVE", "NOTHING",
-    "NO_PAST", "OFFER", "OVERFLOW", "RELAY", "START", "STAY", "STREAM", "TICK", "TURN", "Action", "Ended",
+    "NO_PAST", "OFFER", "OVERFLOW", "PREEMPTED", "RELAY", "START", "STAY", "STREAM", "TICK", "TURN", "Action", "Ended",
     "Engine", "Event", "Failed", "FallBack", "Has", "Head", "Judged", "Leave", "Life", "Lost", "NoRoom", "Park",
-    "Past", "Phase", "Refuse", "Send", "Sign", "Terms", "View", "begin",
+    "Past", "Pause", "Phase", "Refuse", "Send", "Sign", "Sleep", "Terms", "View", "begin",
 )  # fmt: skip
 
 
@@ -51,11 +52,22 @@ class Engine(EndpointView, Protocol):
 
     @property
     def resume(self) -> ResumeLevel: ...
+    @property
+    def drains(self) -> bool: ...  # it works, and the table has it as one that takes nothing new
     def revision_of(self, model: str) -> str:
         """Return the revision of what answers there by this name."""
 
     def holds(self, adapter: str) -> bool:
         """Return whether it has the adapter in memory."""
+
+
+class Sleep(NamedTuple):
+    """A model that has no replica, as its requests see it."""
+
+    paused: bool  # no request wakes it
+    ready_in_s: float | None  # seconds until a replica should be ready; None: no start was measured
+    has_room: bool  # one request more may wait
+    wait_s: float  # longest wait of a request
 
 
 class View(Protocol):
@@ -67,9 +79,12 @@ class View(Protocol):
     def ready_s(self, model: str) -> float:
         """Return when an endpoint of the model was last ready, on the clock of ``step``."""
 
+    def sleep_of(self, model: str) -> Sleep | None:
+        """Return how a model sleeps; None where it is awake."""
+
     def choose(
         self, model: str, engines: Sequence[Engine], tried: frozenset[str], *, adapter: str, overfull: bool
-    ) -> tuple[Engine, str] | None:
+    ) -> tuple[Engine, Reason] | None:
         """Return one of the engines and why; None where none that was not tried has room.
 
         adapter: that the request needs; empty: none
@@ -147,6 +162,8 @@ class Past(NamedTuple):
 
 
 NO_PAST: Final = Past()
+
+PREEMPTED: Final = "preempted"  # the reason of a loss: another request gets the slot
 
 
 class Life:
@@ -253,9 +270,9 @@ class Action:
 
     __slots__ = ("name", "reason")
 
-    def __init__(self, name: str, reason: str = "") -> None:
+    def __init__(self, name: str, reason: Reason = "") -> None:
         self.name = name
-        self.reason = reason  # in words; empty where it goes without saying
+        self.reason = reason  # empty where it goes without saying
 
 
 class Ended(Action):
@@ -280,7 +297,7 @@ class Send(Action):
 
     __slots__ = ("engine",)
 
-    def __init__(self, engine: Engine, reason: str) -> None:
+    def __init__(self, engine: Engine, reason: Reason) -> None:
         super().__init__("send", reason)
         self.engine = engine
 
@@ -312,6 +329,15 @@ class Park(Action):
 
     def __init__(self, reason: str) -> None:
         super().__init__("park", reason)
+
+
+class Pause(Action):
+    """Wait for a slot again: the client has the beginning of the answer, and the slot is another request's."""
+
+    __slots__ = ()
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("pause", reason)
 
 
 class Refuse(Ended):

@@ -17,11 +17,14 @@ from longboat.gateway.http.responses import Refusal
 
 if TYPE_CHECKING:
     from longboat.core.policy import ResumePolicy
+    from longboat.routing.policies.contract import Reason
 
 __all__ = ("step",)
 
 MAX_ERROR_ANSWERS = 3  # engines' answers of 500 and above; the last of them is the client's
-_SAME_AGAIN: Final = frozenset(("crossed", "again"))  # the same engine can answer if it is asked otherwise
+_SAME_AGAIN: Final = frozenset(
+    ("crossed", "again", life.PREEMPTED)
+)  # the same engine can answer if it is asked otherwise
 _TOO_MANY: Final = 429
 _NOT_THERE: Final = frozenset(("model_not_ready", "engine_unreachable", "engine_lost"))  # waiting may help
 _NONE: Final[frozenset[str]] = frozenset()
@@ -46,6 +49,7 @@ def step(request: Life, event: Event, view: View, now_s: float) -> tuple[Life, A
         or deadline(request, now_s)
         or overflow(request, event, now_s)
         or waited_in_vain(request, now_s)
+        or paused(request, event, view)
         or occupied(request, event, view)
         or unresumable(request, event, view)
         or suspected(event)
@@ -53,6 +57,7 @@ def step(request: Life, event: Event, view: View, now_s: float) -> tuple[Life, A
         or resume(request, event, view)
         or retry(request, view)
         or fall_back(request, view)
+        or wake(request, view, now_s)
         or park(request, view, now_s)
         or life.Refuse(_refusal(request, view))
     )
@@ -113,6 +118,9 @@ def _after(request: Life, action: Action, view: View, now_s: float) -> Life:
         phase = _ASKING
     elif action is life.OFFER:
         phase = _QUEUED
+    elif isinstance(action, life.Pause):
+        phase, has_slot = _QUEUED, False
+        past = past._replace(wait_until_s=0.0)
     elif isinstance(action, life.Ended):
         has_slot = False
     elif action is life.ASK_TURN:
@@ -207,6 +215,14 @@ def waited_in_vain(request: Life, now_s: float) -> Action | None:
     return life.Refuse(error_responses.none_came(request.model, past.failure, rest=request.terms.revision is not None))
 
 
+def paused(request: Life, event: Event, view: View) -> Action | None:
+    """Refuse a request that waits for a model which an operator has paused since."""
+    if event is not life.TICK or request.phase is not Phase.PARKED or request.has_content:
+        return None
+    sleep = view.sleep_of(request.model)
+    return life.Refuse(error_responses.model_paused(request.model)) if sleep is not None and sleep.paused else None
+
+
 def occupied(request: Life, event: Event, view: View) -> Action | None:
     """Do nothing where the request waits for something else than this event."""
     phase = request.phase
@@ -214,6 +230,8 @@ def occupied(request: Life, event: Event, view: View) -> Action | None:
         return None if phase is Phase.RESUMING else life.NOTHING
     if event is not life.TICK:
         return None
+    if phase is _QUEUED and request.has_content:  # it was paused
+        return None if _is_cut_off(request, view) else life.NOTHING
     return None if phase is Phase.PARKED and _is_worth_trying(request, view) else life.NOTHING
 
 
@@ -252,10 +270,20 @@ def resume(request: Life, event: Event, view: View) -> Action | None:
     endpoints = view.endpoints(request.model)
     if endpoints is None:
         return life.Refuse(error_responses.answer_lost("its model has left the fleet"))
+    if request.terms.needs_slot and (not request.has_slot or _is_preempted(event)):
+        return _paused_or_saved(request, event, view)
     if event is not life.TURN:
         return life.ASK_TURN
     found = _chosen(request, view, _able(request, endpoints), overfull=True)
     return life.Send(found[0], "it is of the same revision and goes on") if found is not None else None
+
+
+def _paused_or_saved(request: Life, event: Event, view: View) -> Action | None:
+    """Let a stream without a slot wait for one; where the last replica of its revision leaves, it ends there."""
+    if _is_preempted(event) or _any_able(request, view):
+        return life.Pause(request.past.failure)
+    leaving = _leaving(request, view)
+    return life.Send(leaving[0], "the last replica of its revision leaves, and it ends there") if leaving else None
 
 
 def retry(request: Life, view: View) -> Action | None:
@@ -288,6 +316,24 @@ def fall_back(request: Life, view: View) -> Action | None:
     return life.FallBack(at_pool, _refusal(request, view).message)
 
 
+def wake(request: Life, view: View, now_s: float) -> Action | None:
+    """Wait for a model that sleeps, unless its start would take longer than the request can wait."""
+    if request.has_content or not request.terms.may_move or _refusal(request, view).code not in _NOT_THERE:
+        return None
+    model = request.terms.pools[0]
+    sleep = view.sleep_of(model)
+    if sleep is None:
+        return None
+    if sleep.paused:
+        return life.Refuse(error_responses.model_paused(model))
+    wait_s = _wait_until_s(request, view, now_s) - now_s
+    if sleep.ready_in_s is not None and sleep.ready_in_s > wait_s:
+        return life.Refuse(error_responses.starts_too_slowly(model, sleep.ready_in_s, wait_s))
+    if not sleep.has_room:
+        return life.Refuse(error_responses.too_many_wait(model, sleep.ready_in_s))
+    return life.Park(f"{model} has no replica; the request wakes it") if wait_s > 0 else None
+
+
 def park(request: Life, view: View, now_s: float) -> Action | None:
     """Wait for an engine, where the model had one not long ago."""
     policy, terms, past = view.policy, request.terms, request.past
@@ -307,7 +353,9 @@ def park(request: Life, view: View, now_s: float) -> Action | None:
 # what the rules ask
 
 
-def _chosen(request: Life, view: View, able: Sequence[Engine], *, overfull: bool = False) -> tuple[Engine, str] | None:
+def _chosen(
+    request: Life, view: View, able: Sequence[Engine], *, overfull: bool = False
+) -> tuple[Engine, Reason] | None:
     """Return the engine that the request goes to, and why this one; empty where it goes without saying."""
     adapter = request.model if request.model in request.terms.adapters else ""
     return view.choose(request.model, able, request.past.tried, adapter=adapter, overfull=overfull) if able else None
@@ -322,6 +370,28 @@ def _able(request: Life, endpoints: Sequence[Engine]) -> Sequence[Engine]:
     if revision is None and not request.has_content:
         return endpoints
     return [e for e in endpoints if e.resume is not _NO_RESUME and e.revision_of(request.model) == revision]
+
+
+def _any_able(request: Life, view: View) -> bool:
+    return any([e.ready for e in _able(request, view.endpoints(request.model) or ())])
+
+
+def _leaving(request: Life, view: View) -> Sequence[Engine]:
+    """Return the engines where a stream without a slot may end: they leave, and give no slot any more."""
+    able = _able(request, view.endpoints(request.model) or ())
+    return [e for e in able if e.drains and e.key not in request.past.tried]
+
+
+def _is_cut_off(request: Life, view: View) -> bool:
+    """Return whether no engine will give a paused stream a slot. One that is only lost may come back."""
+    able = _able(request, view.endpoints(request.model) or ())
+    if any([e.ready for e in able]):
+        return False
+    return bool(_leaving(request, view)) or all([e.drains for e in able])
+
+
+def _is_preempted(event: Event) -> bool:
+    return isinstance(event, life.Lost) and event.reason == life.PREEMPTED
 
 
 def _has_other(request: Life, key: str, view: View) -> bool:
@@ -354,7 +424,10 @@ def _wait_until_s(request: Life, view: View, now_s: float) -> float:
     deadline_s = request.terms.deadline_s
     if deadline_s is not None and deadline_s > now_s:
         return deadline_s
-    return now_s + _longest_wait_s(request, view.policy)
+    sleep = None if request.has_content else view.sleep_of(request.terms.pools[0])
+    if sleep is None:
+        return now_s + _longest_wait_s(request, view.policy)
+    return now_s + (sleep.wait_s if request.terms.streams else min(sleep.wait_s, view.policy.whole_wait_s))
 
 
 def _refusal(request: Life, view: View) -> Refusal:

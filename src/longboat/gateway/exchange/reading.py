@@ -281,5 +281,5 @@ class Reading:
     def _leave_soon(self, action: Leave) -> None:
         """Leave the engine after its head was read, and ignore the remainder of its answer."""
         self._is_left = True
-        leave = functools.partial(self._visit.leave, action.cause, action.reason)
+        leave = functools.partial(self._visit.leave, action.cause, str(action.reason))
         asyncio.get_running_loop().call_soon(self._host.guard, leave)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from longboat.core.states import ResumeLevel
 from longboat.gateway.exchange.life import Has
 from longboat.gateway.http.request import request_digest
 from longboat.gateway.resume.resume_state import ResumeState, resume_state_of
@@ -82,6 +83,16 @@ class ResumeSession:
         """Whether another engine could continue what the client has."""
         return self.resume_state is not None and self.resume_state.can_go_on
 
+    @property
+    def can_pause(self) -> bool:
+        """Whether the client gets news of an answer that another engine would continue token for token."""
+        resume_state, policy = self.resume_state, self._state.live.policy.resume
+        if resume_state is None or self._call.first_byte_s is None:
+            return False
+        if not (policy.enabled and policy.seeds and policy.wait_s > 0):  # without a wait, its next turn could be lost
+            return False
+        return not resume_state.fault_s and resume_state.level is ResumeLevel.CARRIED and resume_state.is_known_so_far
+
     def hold(self, body: bytes, *, last: bool) -> bytes | None:
         """Hold back an answer that is not streamed until it is complete, so that another engine may still give it.
 
@@ -120,6 +131,7 @@ class ResumeSession:
         self.count("resumed", last_block_s)
         if self.resume_state is not None:
             self.resume_state.fault_s = 0.0
+            self.resume_state.resumed_s = time.monotonic()
 
     def count(self, result: str, last_block_s: float) -> None:
         """Count how an interruption ended. last_block_s: when the client got its last words before it"""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.state import GatewayState
     from longboat.gateway.calls.trip import Trip
+    from longboat.routing.policies.contract import Reason
     from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.router import Router
 
@@ -37,7 +38,7 @@ class Selection:
 
     def choose(
         self, model: str, engines: Sequence[Engine], tried: frozenset[str], *, adapter: str, overfull: bool
-    ) -> tuple[Engine, str] | None:
+    ) -> tuple[Engine, Reason] | None:
         """Return one of the engines and why; None where none that was not tried has room."""
         call, turn = self._call, self._state.next_turn()
         call.routed = None
@@ -46,10 +47,7 @@ class Selection:
             hashed = router is None or router.policy.reads_prefixes
             call.prompt = prompt_of(call, self._state.new_request_id(), hashed=hashed)
         if router is not None and call.prompt is not None:
-            try:
-                return self._routed(router, call.prompt, engines, turn, tried, adapter=adapter, overfull=overfull)
-            except IndexError:  # there are more replicas than the index has slots
-                self._state.metrics.event("prefix_index_full")
+            return self._routed(router, call.prompt, engines, turn, tried, adapter=adapter, overfull=overfull)
         if adapter:
             return pick_with_adapter(engines, adapter, turn=turn, tried=tried, overfull=overfull)
         engine = pick(engines, turn=turn, tried=tried, overfull=overfull)
@@ -58,7 +56,7 @@ class Selection:
     def _routed(
         self, router: Router, prompt: Prompt, engines: Sequence[Engine], turn: int, tried: frozenset[str], *,
         adapter: str, overfull: bool,
-    ) -> tuple[Engine, str] | None:  # fmt: skip
+    ) -> tuple[Engine, Reason] | None:  # fmt: skip
         call, now_s = self._call, time.monotonic()
         sticky = call.plan.sticky if call.plan is not None else ""
         found = router.choose(
@@ -68,12 +66,12 @@ class Selection:
             return None
         engine, choice, keys = found
         call.routed = Routed(choice, keys, router, prompt)
-        return engine, choice.reason
+        return engine, choice
 
-    def begin_trip(self) -> Trip | None:
+    def begin_trip(self, now_s: float) -> Trip | None:
         """Count the request at the engine that was chosen; None where there was nothing to choose."""
         routed = self._call.routed
-        return None if routed is None else self._state.trips.begin(routed)
+        return None if routed is None else self._state.trips.begin(routed, now_s)
 
     def _router(self, model: str) -> Router | None:
         call = self._call

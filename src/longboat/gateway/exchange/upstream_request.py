@@ -25,7 +25,7 @@ def body_for(call: Call) -> bytes:
 
 
 def has_usage(call: Call) -> bool:
-    """Whether the answer's tokens are to be read."""
+    """Return whether the answer's tokens are to be read."""
     return call.facts is not None
 
 

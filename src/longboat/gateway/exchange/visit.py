@@ -6,19 +6,22 @@ import asyncio
 import functools
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from longboat.core.states import ResumeLevel
 from longboat.gateway.api.body import BodyError
 from longboat.gateway.config import SWEEP_S
-from longboat.gateway.exchange.life import JUDGE, Failed, Has, Judged, Lost
+from longboat.gateway.exchange.life import JUDGE, PREEMPTED, Failed, Has, Judged, Lost
 from longboat.gateway.exchange.reading import Place, Reading
 from longboat.gateway.exchange.upstream_request import body_for
 from longboat.gateway.http import error_responses
+from longboat.gateway.native.leaf_work import named
 from longboat.gateway.records.recent import Attempt
 from longboat.gateway.records.spans import passed_on
 from longboat.gateway.upstreams.crash_blame import is_dead
 from longboat.gateway.upstreams.upstream import request_end
 from longboat.routing.health.poison import Admitted
+from longboat.routing.queue.queue_entry import RUNNING
 
 if TYPE_CHECKING:
     from longboat.gateway.exchange.answer_relay import AnswerRelay
@@ -27,15 +30,18 @@ if TYPE_CHECKING:
     from longboat.gateway.upstreams.connection import EngineConnection
     from longboat.gateway.upstreams.stream_watchdog import Told
     from longboat.gateway.upstreams.upstream import Upstream
+    from longboat.routing.policies.contract import Reason
+    from longboat.routing.queue.fair_queue import Ticket
 
 __all__ = ("Visit",)
 
-_MAX_ATTEMPTS = 64
-_MIN_WORK_S = 0.03  # an engine that is lost sooner was dead when it got the request
-_SILENT_TOO_S = 1.0
-_QUARANTINE_S = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
-_BLAMELESS = frozenset(
-    ("moved", "refused", "error", "declined", "differs", "crossed", "gone", "again")
+_MAX_ATTEMPTS: Final = 64
+_MIN_WORK_S: Final = 0.03  # an engine that is lost sooner was dead when it got the request
+_SILENT_TOO_S: Final = 1.0
+_CARRIED: Final = ResumeLevel.CARRIED
+_QUARANTINE_S: Final = 0.3  # what was lost with it is beyond its first steps elsewhere by then, so that blame is clear
+_BLAMELESS: Final = frozenset(
+    (PREEMPTED, "moved", "refused", "error", "declined", "differs", "crossed", "gone", "again")
 )  # nothing bad of the engine
 
 
@@ -45,7 +51,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
     __slots__ = ("_host", "_is_over", "_reason", "_sent_s")
 
     def __init__(
-        self, host: Host, answer: AnswerRelay, session: ResumeSession, upstream: Upstream, reason: str
+        self, host: Host, answer: AnswerRelay, session: ResumeSession, upstream: Upstream, reason: Reason
     ) -> None:
         """reason: why this engine was chosen"""
         super().__init__(answer, session, upstream)
@@ -56,14 +62,14 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
 
     # the way there
 
-    def begin(self) -> None:
+    def begin(self, now_s: float) -> None:
         """Send the request on a kept connection, or on a new one."""
         upstream = self.upstream
         if not upstream.breaker.closed:
-            upstream.breaker.used(time.monotonic())
+            upstream.breaker.used(now_s)
         connection = upstream.connections.take()
         if connection is not None:
-            self._send(connection)
+            self._send(connection, now_s)
         else:
             self._host.run(self._connect())
 
@@ -78,12 +84,12 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             detail = str(error) or f"no connection within {upstream.limits.connect_timeout_s:g} s"
             has = Has.NOTHING if self.answer.call.first_byte_s is None else Has.BEGINNING
             self._is_over = True
-            self._release()
+            self._release(now_s)
             self._host.guard(functools.partial(self._host.left, self._loss("unreachable", detail, has=has)))
             return
-        self._host.guard(functools.partial(self._send, connection))
+        self._host.guard(functools.partial(self._send, connection, time.monotonic()))
 
-    def _send(self, connection: EngineConnection) -> None:
+    def _send(self, connection: EngineConnection, now_s: float) -> None:
         answer, upstream = self.answer, self.upstream
         call = answer.call
         self.connection = connection
@@ -94,14 +100,14 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             except BodyError as error:
                 self._host.step(Failed(error_responses.bad_body(error)))
                 return
-        sent_s = self._sent_s = time.monotonic()
+        self._sent_s = now_s
         answer.forget_unsent()
-        lines, body = self.session.prepare(upstream, body, sent_s)
+        lines, body = self.session.prepare(upstream, body, now_s)
         if call.lease is not None and call.lease.trip is not None:
             lines += call.lease.trip.header()
         if call.pool != upstream.model:
             lines += upstream.use_adapter(call.pool)
-        trace = self._note_attempt(sent_s)
+        trace = self._note_attempt(now_s)
         if upstream.address is None:
             lines += trace
         elif call.bill is not None:
@@ -120,7 +126,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         """Note the attempt. Return the header lines by which the engine joins the trace."""
         call = self.answer.call
         at_s = now_s - call.request.received_s
-        attempt = tuple.__new__(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
+        attempt = named(Attempt, (self.upstream.replica, at_s, "", None, self._reason))
         attempts = call.attempts
         if len(attempts) > _MAX_ATTEMPTS:
             attempts = attempts[: _MAX_ATTEMPTS // 2] + attempts[_MAX_ATTEMPTS // 2 + 1 :]
@@ -205,6 +211,36 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         else:
             self.leave("silent", verdict)
 
+    # making room
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """The ticket of its slot; None where it has none, or could not be continued token for token."""
+        lease, upstream = self.answer.call.lease, self.upstream
+        if lease is None or lease.pool is None or not self.has_head or self._is_over:
+            return None
+        able = upstream.resume is _CARRIED and upstream.ready and self.session.can_pause
+        ticket = lease.ticket if able else None
+        return ticket if ticket is not None and ticket.place is RUNNING else None
+
+    @property
+    def news_s(self) -> float:
+        resume_state = self.session.resume_state
+        resumed_s = 0.0 if resume_state is None else resume_state.resumed_s
+        return max(self.answer.call.first_byte_s or 0.0, resumed_s)
+
+    @property
+    def context_tokens(self) -> int:
+        resume_state, facts = self.session.resume_state, self.answer.call.facts
+        prompt = facts.num_prompt_tokens_estimate if facts is not None else 0
+        return prompt + (0 if resume_state is None else resume_state.num_tokens)
+
+    def make_room(self, priority: int) -> None:
+        """Leave the engine for a request of class ``priority``, unless the answer could not be continued."""
+        relay = self.answer.relay
+        if self.session.can_go_on and relay is not None and relay.is_whole:
+            self.leave(PREEMPTED, f"a request of class {priority} gets its slot")
+
     # leaving
 
     def replica_lost(self, detail: str, reason: str) -> None:
@@ -220,7 +256,7 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         died = died and now_s - (self._sent_s or now_s) > _MIN_WORK_S and upstream.address is None
         suspect = died and deaths.suspect(upstream, now_s, sure=not stale) is self
         silent_s = 0.0 if self.connection is None else self.silent_s
-        self.end()
+        self.end(now_s)
         if not stale and reason not in _BLAMELESS:
             upstream.breaker.failed(now_s)
         relay = self.answer.relay
@@ -236,7 +272,9 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
         call, resume_state = self.answer.call, self.session.resume_state
         if call.attempts:
             at_s = time.monotonic() - call.request.received_s
-            call.attempts = (*call.attempts[:-1], call.attempts[-1]._replace(failure=detail, failed_s=at_s))
+            last = call.attempts[-1]
+            failed = last._replace(failure=detail, failed_s=at_s, reason=str(last.reason))
+            call.attempts = (*call.attempts[:-1], failed)
         revision = resume_state.revision if resume_state is not None and has is Has.BEGINNING else None
         return Lost(reason, detail, self.upstream.key, has=has, revision=revision, stale=stale, suspect=suspect)
 
@@ -249,16 +287,16 @@ class Visit(Place):  # size: three callers: the request, the engine, the reader 
             await asyncio.sleep(_QUARANTINE_S)
         self._host.guard(functools.partial(self._host.left, Judged(upstream.key, dead=dead)))
 
-    def end(self) -> None:
+    def end(self, now_s: float) -> None:
         """Give up what the engine still does for this request."""
         self._is_over = True
         connection, self.connection = self.connection, None
         if connection is not None:
             self.answer.take_counts(connection.path)
             connection.abort()
-        self._release()
+        self._release(now_s)
 
-    def _release(self) -> None:
+    def _release(self, now_s: float) -> None:
         lease = self.answer.call.lease
         if lease is not None:
-            lease.leave_engine()
+            lease.leave_engine(now_s)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ("Waits",)
 
 
-class Waits:
+class Waits:  # size: three kinds of waiting (for a slot, an engine, a turn), each begun, left and ended
     """What the request waits for. Pools see it as ``pool.Waiting``, and not the request itself."""
 
     __slots__ = ("_call", "_host", "_parked_in", "_state", "_turn_in")
@@ -39,12 +39,11 @@ class Waits:
         queued_in = lease.waits_in if lease is not None else None
         return self._parked_in is not None or (queued_in is not None and not queued_in.any_ready)
 
-    def offer(self) -> Event:
+    def offer(self, now_s: float) -> Event:
         """Ask the model that is being tried for a slot. Return the event that follows at once; a tick means to wait."""
         call, tenant, lease = self._call, self._call.tenant, self._call.lease
         pool = self._state.table.pool(call.pool)
         assert lease is not None
-        now_s = time.monotonic()
         outside = call.outside = pool.outside if pool is not None else None
         if pool is not None and outside is not None:
             is_last = call.at_pool + 1 == len(call.pools)
@@ -53,6 +52,8 @@ class Waits:
                 return NoRoom(refusal)
         ticket = Ticket(tenant.name, tenant.weight, tenant.priority, call.cost_tokens, now_s, call.deadline_s)
         verdict = pool.offer(ticket) if pool is not None else None
+        if pool is not None and verdict is None:
+            pool.ask_wake()
         if pool is None or verdict is None:
             return NoRoom(error_responses.no_ready_endpoint(call.pool))
         if verdict is GRANTED_SLOT:
@@ -63,6 +64,15 @@ class Waits:
         ticket.payload = self
         lease.wait(pool, ticket)
         call.queued_s, call.granted_s = now_s, None
+        return TICK
+
+    def rejoin(self) -> Event:
+        """Wait for a slot again, with the answer begun. Return the event that follows at once; a tick means to wait."""
+        lease, pool = self._call.lease, self._state.table.pool(self._call.pool)
+        if lease is None or lease.ticket is None or pool is None:
+            return NoRoom(error_responses.no_ready_endpoint(self._call.pool))
+        lease.ticket.payload = self
+        lease.pause(pool, time.monotonic())
         return TICK
 
     def leave_pool(self) -> None:
@@ -106,12 +116,18 @@ class Waits:
     # what pools call
 
     def granted(self) -> None:
-        self._call.granted_s = time.monotonic()
+        if self._call.first_byte_s is None:
+            self._call.granted_s = time.monotonic()
         lease = self._call.lease
         if lease is not None and lease.ticket is not None:
             lease.granted()
             lease.ticket.payload = None  # or neither would be freed without the collector
         self._tell(GRANTED)
+
+    def found_no_room(self) -> None:
+        lease = self._call.lease
+        if lease is not None:
+            lease.series.preemptions_denied += 1
 
     def timed_out(self) -> None:
         pool, call = None, self._call

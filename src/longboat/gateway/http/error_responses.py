@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 
 from longboat.gateway.http.responses import Refusal
@@ -28,6 +29,7 @@ __all__ = (
     "method_not_allowed",
     "model_missing",
     "model_not_allowed",
+    "model_paused",
     "name_a_model",
     "no_key",
     "no_ready_endpoint",
@@ -39,7 +41,9 @@ __all__ = (
     "poison",
     "quota_refused",
     "response_gone",
+    "starts_too_slowly",
     "stopping",
+    "too_many_wait",
     "too_slow",
     "unknown_model",
     "unknown_response",
@@ -134,6 +138,29 @@ def no_table() -> Refusal:
 def no_ready_endpoint(model: str) -> Refusal:
     message = f"No replica of {model!r} is ready. Try again soon; `longboat status` shows how far the replicas are."
     return Refusal(status=503, message=message, code="model_not_ready", param="model", retry_after_s=2)
+
+
+def model_paused(model: str) -> Refusal:
+    message = f"{model!r} is paused: its operator took all replicas out of use. `longboat resume {model}` starts them."
+    return Refusal(status=503, message=message, code="model_paused", param="model", retry_after_s=60)
+
+
+def starts_too_slowly(model: str, ready_in_s: float, wait_s: float) -> Refusal:
+    """Return the refusal for a request that cannot wait until a replica has started."""
+    message = (
+        f"No replica of {model!r} runs. One starts now and should be ready in {ready_in_s:.0f} s; this request can "
+        f"wait {max(0.0, wait_s):.0f} s. Try again then, or stream the response: a stream waits longer."
+    )
+    return Refusal(
+        status=503, message=message, code="model_starting", param="model", retry_after_s=max(1, math.ceil(ready_in_s))
+    )
+
+
+def too_many_wait(model: str, ready_in_s: float | None) -> Refusal:
+    """Return the refusal for a request where as many wait for the model's first replica as may."""
+    message = f"No replica of {model!r} is ready, and the queue for its start is full. Try again when it is ready."
+    after_s = 5 if ready_in_s is None else max(1, math.ceil(ready_in_s))
+    return Refusal(status=503, message=message, code="model_starting", param="model", retry_after_s=after_s)
 
 
 def engines_unreachable(model: str, detail: str, *, reached: bool) -> Refusal:

@@ -9,9 +9,9 @@ from longboat.gateway.http.wire import Framing
 
 __all__ = ("Relay", "last_chunk")
 
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _CHUNKED: Final = Framing.CHUNKED
-_MAX_TAIL_BYTES = 1024 * 1024
+_MAX_TAIL_BYTES: Final = 1024 * 1024
 
 
 class Relay:
@@ -71,6 +71,11 @@ class Relay:
     def holds_tail(self) -> bool:
         """Whether half of an event waits for its rest."""
         return bool(self._tail)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the client has whole events only."""
+        return not self._torn
 
     def comment(self, text: bytes) -> bytes:
         """Frame a whole comment between two events, with the head where it was not sent yet."""

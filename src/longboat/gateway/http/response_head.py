@@ -9,7 +9,7 @@ from longboat.gateway.http.wire import Framing, end_to_end_lines
 
 __all__ = ("ResponseHead", "ResponseHeadError", "parse_response_head")
 
-_MAX_KNOWN = 1024
+_MAX_KNOWN: Final = 1024
 _CHUNKED: Final = Framing.CHUNKED
 
 
@@ -75,7 +75,7 @@ class ResponseHead:
         return b"".join((self._lines, own, extra, coding, end))
 
 
-_known: dict[tuple[object, ...], ResponseHead] = {}
+_known: Final[dict[tuple[object, ...], ResponseHead]] = {}
 
 
 def parse_response_head(status: int, headers: list[tuple[bytes, bytes]]) -> ResponseHead:

@@ -17,14 +17,14 @@ def correct(counts: Counts, change: int, reserved_s: float) -> None:
 
     Where that minute is out of the windows, use beyond the reservation counts now: a long response is not free.
     """
-    minute = reserved_s // MINUTE_S
-    if minute >= counts.minute:
+    began_s = counts.minute * MINUTE_S
+    if reserved_s >= began_s:
         counts.tokens += change
-    elif minute == counts.minute - 1:
+    elif reserved_s >= began_s - MINUTE_S:
         counts.previous_tokens += change
     elif change > 0:
         counts.tokens += change
-    if reserved_s // DAY_S >= counts.day:
+    if reserved_s >= counts.day * DAY_S:
         counts.tokens_today += change
 
 
@@ -65,8 +65,7 @@ class LocalCounters:
         if account.tenant is not tenant or account.num_gateways != self.num_gateways:
             self._learn(account, tenant)
         counts = account.counts
-        if now_s >= (counts.minute + 1) * MINUTE_S:  # a day begins with a minute
-            counts.roll(now_s)
+        counts.roll(now_s)
         limits = account.limits
         if limits is not None and not (
             counts.running < account.most_running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import secrets
 import string
@@ -97,6 +98,11 @@ class KeyRing:
         """Tell an expired key from an unknown one, for the error message."""
         found = self._by_digest.get(hashlib.sha256(presented).hexdigest())
         return found is not None and found[1] is not None and now_s >= found[1]
+
+    def record_of(self, presented: bytes, policy: Policy) -> KeyRecord | None:
+        """Return the record of a tenant's key in ``policy``, or None."""
+        digest = hashlib.sha256(presented).hexdigest()
+        return next((record for record in policy.keys if hmac.compare_digest(record.sha256, digest)), None)
 
     def admin_of(self, presented: bytes) -> AdminCredential | None:
         """Return the admin with this key, or None."""

@@ -52,6 +52,12 @@ class LivePolicy:
         """Return the same policy for a new list of models."""
         return LivePolicy(self.policy, models, self.digest)
 
+    @property
+    def is_keyless(self) -> bool:
+        """Whether the policy has neither keys nor a provider, so that clients on this machine need none."""
+        policy = self.policy
+        return not self.keys.asks and not policy.admins and policy.sign_in is None
+
     def cache_salt(self, tenant: TenantPolicy) -> str | None:
         """Return the salt that keeps a tenant's prefix cache apart; None where there are no tenants."""
         if not self.keys.asks:

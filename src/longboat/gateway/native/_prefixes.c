@@ -9,7 +9,6 @@
 #include <Python.h>
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -25,6 +24,7 @@ enum {
     MEDIA_BYTES = 1024,         /* the least length of a text that counts as media */
     MEDIA_WEIGHT = 4000,        /* bytes of text that an image, a sound or a file stands for */
     NAME_BYTES = 8,
+    KEPT_BLOCKS = 4096, /* for which there is room from one prompt to the next */
 };
 
 /* ---- the hash: wyhash's mixing, with the parent's name in the last step ------------------------------------------ */
@@ -152,29 +152,15 @@ static inline const uint8_t *after_space(const uint8_t *p) {
     return p;
 }
 
-/* The first quote or backslash from p on, or the end. */
-static const uint8_t *special_at(const uint8_t *p, const uint8_t *end) {
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    const uint64_t ones = 0x0101010101010101u;
-    for (; end - p >= 8; p += 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        uint64_t quotes = word ^ ones * '"', slashes = word ^ ones * '\\';
-        /* The high bit of a byte is set where it is zero; a borrow sets it wrongly only above such a byte. */
-        uint64_t found = (((quotes - ones) & ~quotes) | ((slashes - ones) & ~slashes)) & ones * 0x80;
-        if (found) return p + (__builtin_ctzll(found) >> 3);
-    }
-#endif
-    while (p < end && *p != '"' && *p != '\\') p++;
-    return p;
-}
-
 /* The quote that ends the string whose content begins at p; NULL where there is none. */
 static const uint8_t *string_end(const uint8_t *p, const uint8_t *end) {
+    const uint8_t *quote = NULL;
     while (p < end) {
-        p = special_at(p, end);
-        if (p < end && *p == '"') return p;
-        p += 2; /* an escape */
+        if (quote == NULL || quote < p) quote = memchr(p, '"', (size_t)(end - p));
+        if (quote == NULL) return NULL;
+        const uint8_t *slash = memchr(p, '\\', (size_t)(quote - p));
+        if (slash == NULL) return quote;
+        p = slash + 2; /* an escape */
     }
     return NULL;
 }
@@ -305,7 +291,12 @@ static bool read_fields(PyObject *names, Field *fields) {
 static PyObject *result_of(Sink *s) {
     PyObject *names = PyBytes_FromStringAndSize((const char *)s->names, (Py_ssize_t)(s->num * NAME_BYTES));
     PyObject *ends = PyBytes_FromStringAndSize((const char *)s->ends, (Py_ssize_t)(s->num * sizeof *s->ends));
-    if (names != NULL && ends != NULL) return Py_BuildValue("NN", names, ends);
+    PyObject *result = names != NULL && ends != NULL ? PyTuple_New(2) : NULL;
+    if (result != NULL) {
+        PyTuple_SET_ITEM(result, 0, names);
+        PyTuple_SET_ITEM(result, 1, ends);
+        return result;
+    }
     Py_XDECREF(names);
     Py_XDECREF(ends);
     return NULL;
@@ -324,18 +315,23 @@ static PyObject *prefix_names(PyObject *module, PyObject *const *args, Py_ssize_
     if (!read_fields(args[1], fields)) return NULL;
     const uint8_t *body = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = body + PyBytes_GET_SIZE(args[0]);
     if (!find_fields(body, end, fields, num)) Py_RETURN_NONE;
-    Sink *s = PyMem_Malloc(sizeof *s);
-    if (s == NULL) return PyErr_NoMemory();
-    memset(s, 0, offsetof(Sink, block));
+    static Sink only; /* the lock of the interpreter is held throughout */
+    Sink *s = &only;
+    s->bytes = s->weight = 0;
+    s->fill = s->num = 0;
     s->size = BLOCK_BYTES;
     s->parent = hash_bytes((const uint8_t *)PyBytes_AS_STRING(args[2]), (size_t)PyBytes_GET_SIZE(args[2]), 0);
     bool done = true;
     for (Py_ssize_t i = 0; done && i < num; i++) done = put_field(s, &fields[i]);
     if (done && s->fill > 0) done = end_block(s);
     PyObject *result = done ? result_of(s) : Py_NewRef(Py_None);
-    PyMem_Free(s->names);
-    PyMem_Free(s->ends);
-    PyMem_Free(s);
+    if (s->room > KEPT_BLOCKS) {
+        PyMem_Free(s->names);
+        PyMem_Free(s->ends);
+        s->names = NULL;
+        s->ends = NULL;
+        s->room = 0;
+    }
     return result;
 }
 

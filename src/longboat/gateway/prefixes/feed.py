@@ -41,7 +41,8 @@ log = logger("prefixes")
 _LOOK_EVERY_S = 0.1
 _SILENT_S = 3.0  # a feed says something once a second
 _RETRY_S = 0.5
-_MISSING_RETRY_S = 30.0  # an engine without the plugin
+_MISSING_RETRY_S = 30.0  # an engine without the plugin; twice as long after each further try
+_MISSING_RETRY_MOST_S = 480.0
 _CONNECT_S = 2.0
 _HEAL_PAUSE_S = 30.0  # between two snapshots because expectations did not come true
 _READ_BYTES = 256 * 1024
@@ -131,13 +132,14 @@ class _Follow:
         self._clock = clock
 
     async def run(self) -> None:
-        state = self._state
+        state, missing_s = self._state, _MISSING_RETRY_S
         while True:
             pause_s = _RETRY_S
             try:
                 await self._read()
             except _NotThereError:
-                state.has_feed, pause_s = False, _MISSING_RETRY_S
+                state.has_feed, pause_s = False, missing_s
+                missing_s = min(2.0 * missing_s, _MISSING_RETRY_MOST_S)
             except (OSError, ValueError, TimeoutError, httptools.HttpParserError) as error:
                 if state.is_live:
                     log.info("the prefix feed of %s broke off: %s", state.upstream.key, error or type(error).__name__)

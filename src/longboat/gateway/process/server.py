@@ -21,6 +21,7 @@ from longboat.gateway.limits.lease_document import decode_shares
 from longboat.gateway.limits.leased_counters import LeasedCounters
 from longboat.gateway.process.listener_certificate import ListenerCertificate
 from longboat.gateway.process.services import Services
+from longboat.gateway.records.model_counts import counts_by_model
 from longboat.gateway.requests.connection import ClientConnection
 from longboat.routing.capacity.shares import written_demands
 
@@ -37,7 +38,7 @@ _SOCKET = (  # the listener's options, which Linux copies to every connection th
 )
 
 
-class Gateway:
+class Gateway:  # size: the calls of the control socket, and the life of the process
     """Serves clients in this process. Answers the control socket through the ``Steered`` methods."""
 
     def __init__(self, config: GatewayConfig, clock: Clock = WALL) -> None:
@@ -49,6 +50,7 @@ class Gateway:
         self.port = config.port
         self.stopped = asyncio.Event()
         self._certificate = ListenerCertificate(config, clock)
+        self._base_models: dict[str, str] = {}  # adapter → its model, removed ones included
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._stopper: asyncio.Task[None] | None = None
@@ -89,6 +91,9 @@ class Gateway:
     async def offer_policy(self, document: bytes) -> bool:
         return self.state.offer_policy(document)
 
+    async def offer_view(self, document: bytes) -> None:
+        self.state.console.offer_view(document, self._clock.monotonic_s())
+
     async def report(self) -> dict[str, Any]:
         state = self.state
         return {
@@ -110,11 +115,37 @@ class Gateway:
             "policy_digest": state.live.digest,
             "waiting": sum(pool.num_waiting for pool in state.table.pools()),
             "demands": state.table.demands(),
+            "ready": sum(upstream.ready for upstream in state.table.upstreams()),
             "lost": {upstream.key: upstream.lost for upstream in state.table.upstreams() if upstream.lost},
             "tenant_demands": written_demands(state.table.tenant_demands()),
+            "model_counts": self._model_counts(),
             "log_lines_dropped": state.accounting.access_log.num_dropped if state.accounting.access_log else 0,
             "processes": [os.getpid()],
+            "watched": state.console.is_watched(self._clock.monotonic_s()),
         }
+
+    def _model_counts(self) -> dict[str, dict[str, Any]]:
+        """Return what this process counted, by its number; nothing where no model follows the load."""
+        state, table = self.state, self.state.table.table
+        if table is None or not table.follows_load:
+            return {}
+        state.accounting.flush()
+        parked = {pool.model: len(pool.parked) for pool in state.table.pools() if pool.parked}
+        priorities = {tenant.name: tenant.priority for tenant in state.live.policy.tenants}
+        found = counts_by_model(state.metrics.series_counts(), parked, priorities, self._model_of)
+        return {str(os.getpid()): found}
+
+    def _model_of(self, name: str) -> str:
+        """Return the model whose replicas serve a name, also where the name is of an adapter that was removed."""
+        if base := self.state.table.adapted_by(name):
+            self._base_models[name] = base
+        elif name in self.state.table.models:
+            return name
+        return self._base_models.get(name, name)
+
+    async def wakes(self, timeout_s: float) -> list[str]:
+        """Return the sleeping models that requests asked for, as soon as there is one."""
+        return await self.state.table.wakes.wait(timeout_s)
 
     async def leases(self, document: bytes) -> Mapping[str, Any]:
         """Take new shares of the limits; report what is counted and wanted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from longboat.core.states import EndpointTable
-from longboat.routing.capacity.shares import TenantDemands, divided_table, read_demands
+from longboat.routing.capacity.shares import Divider, TenantDemands, read_demands
 
 __all__ = ("WorkerShares",)
 
@@ -15,6 +15,7 @@ class WorkerShares:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._demands: dict[str, TenantDemands] = {name: {} for name in names}
+        self._divider = Divider()
         self._table: EndpointTable | None = None
         self._parts: dict[str, EndpointTable] = {}
 
@@ -30,7 +31,7 @@ class WorkerShares:
     def divide(self) -> None:
         """Compute the workers' tables again."""
         if self._table is not None:
-            tables = divided_table(self._table, list(self._demands.values()))
+            tables = self._divider.tables(self._table, list(self._demands.values()))
             self._parts = dict(zip(self._demands, tables, strict=True))
 
     def table_of(self, name: str) -> EndpointTable | None:

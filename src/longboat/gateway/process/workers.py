@@ -66,12 +66,18 @@ class WorkerReports:
         total: dict[str, Any] = {name: sum(report.get(name, 0) for report in reports) for name in _SUMMED}
         total["requests_total"] += self._finished_total
         demands: Counter[str] = Counter()
+        lost: dict[str, str] = {}
         for report in reports:
             demands.update(report.get("demands", {}))
+            lost.update(report.get("lost", {}))
         return {
             **total,
             "demands": dict(demands),
+            "ready": min([report.get("ready", 0) for report in reports], default=0),  # endpoints that all may use
+            "lost": lost,
             "tenant_demands": written_demands(read_demands(*(r.get("tenant_demands", {}) for r in reports))),
+            "model_counts": {pid: counts for r in reports for pid, counts in r.get("model_counts", {}).items()},
+            "watched": any(report.get("watched") for report in reports),
             "missing": missing,
             "processes": [worker.pid for worker in self._workers if worker.pid is not None],
         }
@@ -82,7 +88,7 @@ class WorkerReports:
         self._feed.shares.set_demands(worker.name, {})
 
 
-class WorkerParent:
+class WorkerParent:  # size: the control socket asks it for all workers, which it starts, feeds and replaces
     """Owns the workers. Answers the control socket for all of them."""
 
     def __init__(self, config: GatewayConfig, port: int, clock: Clock = WALL) -> None:
@@ -98,6 +104,8 @@ class WorkerParent:
         # when the gateway started, and when its owner last called
         self._started_s = self._contact_s = clock.monotonic_s()
         self._tasks: list[asyncio.Task[None]] = []
+        # worker → the call that waits for what its requests wake
+        self._waking: dict[str, asyncio.Future[list[str]]] = {}
         self._stop_task: asyncio.Task[None] | None = None
         self.stopped = asyncio.Event()
 
@@ -129,6 +137,9 @@ class WorkerParent:
         await self._feed.feed_all()
         return True
 
+    async def offer_view(self, document: bytes) -> None:
+        await asyncio.gather(*(worker.asked.put_view(document) for worker in self._workers), return_exceptions=True)
+
     async def report(self) -> dict[str, Any]:
         summary = await self._reports.summary()
         rules = self._feed.rules
@@ -147,6 +158,18 @@ class WorkerParent:
             "policy_digest": self._feed.policy_digest,
             **summary,
         }
+
+    async def wakes(self, timeout_s: float) -> list[str]:
+        """Return the sleeping models that requests asked for, as soon as one worker has one.
+
+        The calls to the other workers stay, so that what they return is not lost.
+        """
+        for worker in self._workers:
+            if worker.name not in self._waking:
+                self._waking[worker.name] = asyncio.ensure_future(worker.control.wakes())
+        done, _ = await asyncio.wait(self._waking.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        self._waking = {name: call for name, call in self._waking.items() if call not in done}
+        return sorted({model for call in done if call.exception() is None for model in call.result()})
 
     async def leases(self, document: bytes) -> Mapping[str, Any]:
         """Divide the limits now: a worker lacks room."""

@@ -9,16 +9,18 @@ import queue
 import stat
 import threading
 from contextlib import suppress
+from typing import Final
 
 import orjson
 
+from longboat.gateway.records.access_fields import AccessFields, encode_fields
 from longboat.gateway.records.recent import Record
 
-__all__ = ("AccessLog", "RotatingFile", "access_line", "access_record")
+__all__ = ("AccessLog", "RotatingFile", "access_line")
 
-_FLUSH_BYTES = 64 * 1024
-_MAX_PENDING_BYTES = 8 * 1024 * 1024
-_CLOSE_TIMEOUT_S = 2.0
+_FLUSH_BYTES: Final = 64 * 1024
+_MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
+_CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class RotatingFile:
@@ -159,38 +161,33 @@ class AccessLog:
 
 
 def access_line(record: Record) -> bytes:
-    """Write the line of a finished request."""
-    return orjson.dumps(access_record(record), option=orjson.OPT_APPEND_NEWLINE)
-
-
-def access_record(record: Record) -> dict[str, object]:
-    """Return the fields of the line. The record is unpacked at once, because every request pays for this."""
+    """Write the line of a finished request. The record is unpacked at once, because every request pays for this."""
     (
         request_id, tenant, path, model, pool, _, received_unix_s, _, queued_s, granted_s, attempts, first_byte_s,
         ended_s, status, outcome, code, bytes_out, prompt_tokens, completion_tokens, cached_tokens, _, _,
     ) = record  # fmt: skip
-    line: dict[str, object] = {
-        "time": int((received_unix_s + ended_s) * 1e3) / 1e3,
-        "id": request_id,
-        "tenant": tenant,
-        "path": path,
-        "model": model,
-        "pool": pool,
-        "replica": attempts[-1].replica if attempts else "",
-        "status": status,
-        "outcome": outcome,
-        "bytes": bytes_out,
-        "ttft_ms": None if first_byte_s is None else int(first_byte_s * 1e5) / 100,
-        "queue_ms": 0 if queued_s is None else int(((granted_s or ended_s) - queued_s) * 1e5) / 100,
-        "total_ms": int(ended_s * 1e5) / 100,
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "cached_tokens": cached_tokens,
-        "retries": len(attempts) - 1 if attempts else 0,
-    }
+    line = AccessFields(
+        int((received_unix_s + ended_s) * 1e3) / 1e3,
+        request_id,
+        tenant,
+        path,
+        model,
+        pool,
+        attempts[-1].replica if attempts else "",
+        status,
+        outcome,
+        bytes_out,
+        None if first_byte_s is None else int(first_byte_s * 1e5) / 100,
+        0 if queued_s is None else int(((granted_s or ended_s) - queued_s) * 1e5) / 100,
+        int(ended_s * 1e5) / 100,
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens,
+        len(attempts) - 1 if attempts else 0,
+    )
     if code:
-        line["error"] = code
-    return line
+        line.error = code
+    return encode_fields(line) + b"\n"
 
 
 def _open(path: str) -> int:

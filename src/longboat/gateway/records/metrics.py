@@ -20,6 +20,7 @@ __all__ = (
     "ProcessGauges",
     "Series",
     "UpstreamView",
+    "add_counts",
     "merge",
 )
 
@@ -74,7 +75,8 @@ class Series:  # size: a plain record of counters
 
     __slots__ = (
         "cached_tokens", "completion_tokens", "e2e", "expected_tokens", "found_tokens", "held_tokens", "in_flight",
-        "itl", "outcomes", "prompt_tokens", "queue", "retries", "ttft", "waiting",
+        "itl", "outcomes", "preempted", "preemptions", "preemptions_denied", "prompt_tokens", "queue", "retries",
+        "ttft", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -82,6 +84,10 @@ class Series:  # size: a plain record of counters
         self.in_flight = 0
         # those of them that wait in a queue
         self.waiting = 0
+        # those of them that were paused for a better class
+        self.preempted = 0
+        # pauses of streams, and requests for which no stream of a worse class could be paused
+        self.preemptions = self.preemptions_denied = 0
         self.retries = 0
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         # of requests for which a replica was chosen: cached tokens as the choice expected them, as engines counted
@@ -139,6 +145,9 @@ class Series:  # size: a plain record of counters
             "found_tokens": self.found_tokens,
             "in_flight": self.in_flight,
             "waiting": self.waiting,
+            "preempted": self.preempted,
+            "preemptions": self.preemptions,
+            "preemptions_denied": self.preemptions_denied,
             "retries": self.retries,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -169,7 +178,11 @@ class _Labels:
 
 
 class Metrics:
-    """All counters of one process. Labels beyond ``max_label_values`` models or tenants become ``other``."""
+    """All counters of one process.
+
+    Tenants beyond ``max_label_values`` get the label ``other``; so do models, except in the counters of requests, from
+    which numbers of replicas follow.
+    """
 
     def __init__(self, *, max_label_values: int = 200, process: str = "gateway") -> None:
         self._process = process
@@ -184,6 +197,7 @@ class Metrics:
         self._pairs: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
         self._events: dict[str, int] = {}
         self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
+        self._pause = Histogram(REQUEST_BOUNDS_S)
         self.lag = LoopLag()
 
     def series(self, model: str, tenant: str) -> Series:
@@ -217,6 +231,9 @@ class Metrics:
         gap_s: how long the client received nothing; detection_s: how long the engine was silent before
         """
         self._count_pair("resumes", reason, result)
+        if reason == "preempted":
+            self._pause.observe(gap_s)
+            return
         self._gap.observe(gap_s)
         self._detection.observe(detection_s)
 
@@ -226,22 +243,30 @@ class Metrics:
 
     def snapshot(self, upstreams: Iterable[UpstreamView] = (), gauges: ProcessGauges | None = None) -> dict[str, Any]:
         """Return everything as one JSON document, for ``merge`` and ``render``."""
-        shown = self._shown.items()
         return {
-            "series": [{"model": m, "tenant": t, **series.snapshot()} for (m, t), series in shown],
+            "series": self.series_counts(),
             **{name: _rows(counts) for name, counts in self._pairs.items()},
             "events": dict(self._events),
-            "resume_times": {"gap": self._gap.counts(), "detection": self._detection.counts()},
+            "resume_times": {
+                "gap": self._gap.counts(),
+                "detection": self._detection.counts(),
+                "pause": self._pause.counts(),
+            },
             "upstreams": [_upstream(u) for u in upstreams],
             "processes": [{**process_gauges(self._process, gauges), **self.lag.snapshot()}],
+            "scaling": {},
         }
+
+    def series_counts(self) -> list[dict[str, Any]]:
+        """Return the counters of each model and tenant."""
+        return [{"model": m, "tenant": t, **series.snapshot()} for (m, t), series in self._shown.items()]
 
     def _count_pair(self, name: str, one: str, two: str, times: int = 1) -> None:
         counts = self._pairs[name]
         counts[one, two] = counts.get((one, two), 0) + times
 
     def _new_series(self, model: str, tenant: str) -> Series:
-        labels = (self._models.of(model), self._tenants.of(tenant))
+        labels = (model, self._tenants.of(tenant))
         if labels not in self._shown and len(self._shown) >= _MAX_SERIES:
             labels = (labels[0], OTHER)
         series = self._shown.setdefault(labels, Series())
@@ -287,27 +312,29 @@ def merge(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     upstreams: dict[tuple[str, str], dict[str, Any]] = {}
     counts: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
     events: Counter[str] = Counter()
-    times: dict[tuple[str, str], dict[str, Any]] = {}
+    times: dict[str, Any] = {}
     processes: list[Any] = []
+    scaling: dict[str, Any] = {}
     for snapshot in snapshots:
+        scaling.update(snapshot.get("scaling", {}))  # each process has the same table
         for item in snapshot["series"]:
-            _add_into(series, (item["model"], item["tenant"]), item)
+            add_counts(series.setdefault((item["model"], item["tenant"]), {}), item)
         for item in snapshot["upstreams"]:
-            _add_into(upstreams, (item["model"], item["replica"]), item)
+            add_counts(upstreams.setdefault((item["model"], item["replica"]), {}), item)
         for name, total in counts.items():
             for one, two, count in snapshot[name]:
                 total[one, two] = total.get((one, two), 0) + count
         events.update(snapshot["events"])
-        if snapshot["resume_times"]:
-            _add_into(times, ("", ""), snapshot["resume_times"])
+        add_counts(times, snapshot["resume_times"])
         processes.extend(snapshot["processes"])
     return {
         "series": list(series.values()),
         **{name: _rows(total) for name, total in counts.items()},
         "events": dict(events),
-        "resume_times": times.get(("", ""), {}),
+        "resume_times": times,
         "upstreams": list(upstreams.values()),
         "processes": processes,
+        "scaling": scaling,
     }
 
 
@@ -346,20 +373,15 @@ def _upstream(view: UpstreamView) -> dict[str, Any]:
     }
 
 
-def _add_into(total: dict[tuple[str, str], dict[str, Any]], key: tuple[str, str], item: Mapping[str, Any]) -> None:
+def add_counts(total: dict[str, Any], item: Mapping[str, Any]) -> None:
     """Add numbers, and lists and mappings of numbers element by element; keep texts."""
-    old = total.get(key)
-    if old is None:
-        total[key] = {name: _copy(value) for name, value in item.items()}
-        return
     for name, value in item.items():
-        if isinstance(value, list):
-            old[name] = [a + b for a, b in zip(old[name], value, strict=True)]
-        elif isinstance(value, dict):
-            old[name] = {k: old[name].get(k, 0) + value.get(k, 0) for k in {**old[name], **value}}
+        old = total.get(name)
+        if isinstance(value, dict):
+            add_counts(total.setdefault(name, {}), value)
+        elif old is None:
+            total[name] = value.copy() if isinstance(value, list) else value
+        elif isinstance(value, list):
+            total[name] = [one + two for one, two in zip(old, value, strict=True)]
         elif not isinstance(value, str):
-            old[name] += value
-
-
-def _copy(value: Any) -> Any:
-    return value.copy() if isinstance(value, list | dict) else value
+            total[name] = old + value

@@ -3,52 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from longboat.core.external import NANOS
+from longboat.core.metric_list import GATEWAY, METRICS, NODE, PLANNER, SCALING
 from longboat.gateway.records.metrics import ITL_BOUNDS_S, LAG_BOUNDS_S, REQUEST_BOUNDS_S
 
 __all__ = ("CONTENT_TYPE", "render")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_HEADS: Final = {m.name: (f"# HELP {m.name} {m.text}", f"# TYPE {m.name} {m.kind}") for m in METRICS}
 
-_HISTOGRAMS = (
-    ("ttft", "time_to_first_token_seconds", "From the request's first byte to the answer's first byte."),
-    ("itl", "inter_token_latency_seconds", "Between two blocks of one stream, as they came from the engine."),
-    ("e2e", "e2e_request_latency_seconds", "From the request's first byte to the answer's last byte."),
-    ("queue", "queue_time_seconds", "How long a request waited in the gateway for room on a replica."),
-)
-_RESUME_TIMES = (
-    ("gap", "resume_gap_seconds", "How long a client got nothing of an answer that its engine had left."),
-    ("detection", "resume_detection_seconds", "How long an engine was silent before it was left."),
-)
-_SERIES_COUNTERS = (
-    ("prompt_tokens", "prompt_tokens_total", "Prompt tokens, as engines reported them."),
-    ("completion_tokens", "generation_tokens_total", "Generated tokens, as engines reported them."),
-    ("cached_tokens", "prompt_tokens_cached_total", "Prompt tokens that engines took from their prefix caches."),
-    ("expected_tokens", "prefix_expected_tokens_total", "Cached tokens that choices of replicas expected."),
-    ("held_tokens", "prefix_held_tokens_total", "Cached tokens that engines found for these requests."),
-    ("found_tokens", "prefix_found_tokens_total", "Cached tokens that were expected and found."),
-    ("retries", "retries_total", "Attempts after the first one of a request."),
-)
-_SERIES_GAUGES = (
-    ("in_flight", "requests_in_flight", "Requests that were begun and are not answered in full."),
-    ("waiting", "requests_waiting", "Those of them that wait for room."),
-)
-_PROCESS = (
-    ("cpu_s", "counter", "cpu_seconds_total", "CPU time, user and system, of a gateway process."),
-    ("rss_bytes", "gauge", "resident_memory_bytes", "Resident memory of a gateway process."),
-    ("connections", "gauge", "client_connections", "Open connections of clients."),
-    ("held_bytes", "gauge", "held_body_bytes", "Request bodies in memory."),
-    ("lag_max_s", "gauge", "event_loop_lag_max_seconds", "The longest lag of the last 30 to 60 seconds."),
-)
+# Field of a snapshot → name of its metric.
+_HISTOGRAMS: Final = {
+    "ttft": "time_to_first_token_seconds",
+    "itl": "inter_token_latency_seconds",
+    "e2e": "e2e_request_latency_seconds",
+    "queue": "queue_time_seconds",
+}
+_RESUME_TIMES: Final = {
+    "gap": "resume_gap_seconds",
+    "detection": "resume_detection_seconds",
+    "pause": "preempted_seconds",
+}
+_OF_SERIES: Final = {
+    "prompt_tokens": "prompt_tokens_total",
+    "completion_tokens": "generation_tokens_total",
+    "cached_tokens": "prompt_tokens_cached_total",
+    "expected_tokens": "prefix_expected_tokens_total",
+    "held_tokens": "prefix_held_tokens_total",
+    "found_tokens": "prefix_found_tokens_total",
+    "retries": "retries_total",
+    "preemptions": "preemptions_total",
+    "preemptions_denied": "preemptions_denied_total",
+    "in_flight": "requests_in_flight",
+    "waiting": "requests_waiting",
+    "preempted": "preempted_streams",
+}
+_OF_PROCESS: Final = {
+    "cpu_s": "cpu_seconds_total",
+    "rss_bytes": "resident_memory_bytes",
+    "connections": "client_connections",
+    "held_bytes": "held_body_bytes",
+    "lag_max_s": "event_loop_lag_max_seconds",
+}
+_OF_SCALING: Final = {
+    "wanted": "replicas_wanted",
+    "minimum": "replicas_min",
+    "maximum": "replicas_max",
+    "by_hand": "by_hand",
+    "paused": "paused",
+    "unplaced": "replicas_unplaced",
+    "cold_start_s": "cold_start_seconds",
+    "raised": "raised_total",
+    "lowered": "lowered_total",
+}
+
+_OF_PLANNER: Final = {
+    "predicted_itl_s": "predicted_inter_token_latency_seconds",
+    "itl_s": "measured_inter_token_latency_seconds",
+    "predicted_ttft_s": "predicted_time_to_first_token_seconds",
+    "ttft_s": "measured_time_to_first_token_seconds",
+    "predicted_rank_bytes": "predicted_rank_bytes",
+    "rank_bytes": "measured_rank_bytes",
+    "predicted_kv_blocks": "predicted_kv_blocks",
+    "kv_blocks": "measured_kv_blocks",
+}
+_OF_NODE: Final = (
+    "load1", "cpus", "memory_bytes", "memory_available_bytes", "disk_bytes", "disk_available_bytes",
+)  # fmt: skip
 
 
 def render(snapshot: Mapping[str, Any]) -> bytes:
-    """The answer to a scrape. snapshot: from ``Metrics.snapshot`` or ``merge``."""
+    """Write the answer to a scrape. snapshot: from ``Metrics.snapshot`` or ``merge``."""
     lines: list[str] = []
-    for family in (_of_series, _of_latencies, _of_refusals, _of_upstreams, _of_processes):
+    for family in (_of_series, _of_latencies, _of_refusals, _of_upstreams, _of_scaling, _of_node, _of_processes):
         lines.extend(family(snapshot))
     lines.append("")
     return "\n".join(lines).encode()
@@ -61,70 +91,83 @@ def _of_series(snapshot: Mapping[str, Any]) -> Iterator[str]:
         for labels, item in series
         for outcome, count in item["outcomes"].items()
     )
-    yield from _family("requests_total", "counter", "Requests that ended, by how they ended.", outcomes)
-    for field, name, text in _SERIES_COUNTERS:
-        yield from _family(name, "counter", text, ((labels, item[field]) for labels, item in series))
-    for field, name, text in _SERIES_GAUGES:
-        yield from _family(name, "gauge", text, ((labels, item[field]) for labels, item in series))
+    yield from _family("requests_total", outcomes)
+    for field, name in _OF_SERIES.items():
+        yield from _family(name, ((labels, item[field]) for labels, item in series))
 
 
 def _of_latencies(snapshot: Mapping[str, Any]) -> Iterator[str]:
     series = [(_labels(model=item["model"], tenant=item["tenant"]), item) for item in snapshot["series"]]
-    for field, name, text in _HISTOGRAMS:
+    for field, name in _HISTOGRAMS.items():
         bounds = ITL_BOUNDS_S if field == "itl" else REQUEST_BOUNDS_S
-        yield from _histogram_family(name, text, bounds, ((labels, item[field]) for labels, item in series))
+        yield from _histogram_family(name, bounds, ((labels, item[field]) for labels, item in series))
 
 
 def _of_refusals(snapshot: Mapping[str, Any]) -> Iterator[str]:
     refusals = ((_labels(code=code, tenant=tenant), count) for code, tenant, count in snapshot["refusals"])
-    yield from _family("refusals_total", "counter", "Error responses of the gateway itself.", refusals)
+    yield from _family("refusals_total", refusals)
     fallbacks = ((_labels(requested=asked, served=served), count) for asked, served, count in snapshot["fallbacks"])
-    yield from _family("fallbacks_total", "counter", "Requests that another model served.", fallbacks)
+    yield from _family("fallbacks_total", fallbacks)
     external = ((_labels(endpoint=where, outcome=how), count) for where, how, count in snapshot["external"])
-    yield from _family("external_requests_total", "counter", "Requests that external addresses ended.", external)
+    yield from _family("external_requests_total", external)
     costs = ((_labels(model=name, currency=unit), nanos / NANOS) for name, unit, nanos in snapshot["costs"])
-    yield from _family("external_cost_total", "counter", "Money that external models cost.", costs)
+    yield from _family("external_cost_total", costs)
     resumes = ((_labels(reason=why, result=result), count) for why, result, count in snapshot.get("resumes", ()))
-    yield from _family("resumes_total", "counter", "Responses that lost their engine, by result.", resumes)
-    for field, name, text in _RESUME_TIMES:
+    yield from _family("resumes_total", resumes)
+    for field, name in _RESUME_TIMES.items():
         counts = snapshot.get("resume_times", {}).get(field)
-        yield from _histogram_family(name, text, REQUEST_BOUNDS_S, [("", counts)] if counts else [])
+        yield from _histogram_family(name, REQUEST_BOUNDS_S, [("", counts)] if counts else [])
     events = ((_labels(event=name), count) for name, count in snapshot["events"].items())
-    yield from _family("events_total", "counter", "Rare events that matter to an operator.", events)
+    yield from _family("events_total", events)
 
 
 def _of_upstreams(snapshot: Mapping[str, Any]) -> Iterator[str]:
     rows = [(_labels(model=u["model"], replica=u["replica"]), u) for u in snapshot["upstreams"]]
     ready = ((labels, int(row["ready"] > 0)) for labels, row in rows)
-    yield from _family("upstream_ready", "gauge", "1 while a replica takes requests.", ready)
+    yield from _family("upstream_ready", ready)
     suspect = ((labels, row["suspect"]) for labels, row in rows)
-    yield from _family("upstream_suspect", "gauge", "Gateway processes that could not connect to it lately.", suspect)
+    yield from _family("upstream_suspect", suspect)
     busy = ((labels, row["outstanding"]) for labels, row in rows)
-    yield from _family("upstream_requests_in_flight", "gauge", "Requests of this node at a replica.", busy)
+    yield from _family("upstream_requests_in_flight", busy)
+
+
+def _of_scaling(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    rows = [(_labels(model=model), row) for model, row in snapshot.get("scaling", {}).items()]
+    for field, name in _OF_SCALING.items():
+        yield from _family(name, ((labels, row[field]) for labels, row in rows if field in row), SCALING)
+    for field, name in _OF_PLANNER.items():
+        yield from _family(name, ((labels, row[field]) for labels, row in rows if field in row), PLANNER)
+
+
+def _of_node(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    node = snapshot.get("node", {})
+    for name in _OF_NODE:
+        yield from _family(name, [("", node[name])] if name in node else [], NODE)
 
 
 def _of_processes(snapshot: Mapping[str, Any]) -> Iterator[str]:
     rows = [(_labels(process=item["process"]), item) for item in snapshot["processes"]]
-    for field, kind, name, text in _PROCESS:
-        yield from _family(name, kind, text, ((labels, item[field]) for labels, item in rows if field in item))
+    for field, name in _OF_PROCESS.items():
+        yield from _family(name, ((labels, item[field]) for labels, item in rows if field in item))
     lags = ((labels, item["lag"]) for labels, item in rows if "lag" in item)
-    yield from _histogram_family("event_loop_lag_seconds", "Delay of the event loop.", LAG_BOUNDS_S, lags)
+    yield from _histogram_family("event_loop_lag_seconds", LAG_BOUNDS_S, lags)
     missing = [("", len(snapshot.get("missing", ())))]
-    yield from _family("processes_missing", "gauge", "Processes of this node that did not reply in time.", missing)
+    yield from _family("processes_missing", missing)
 
 
-def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
-    yield from _head(name, kind, text)
+def _family(name: str, samples: Iterable[tuple[str, float]], prefix: str = GATEWAY) -> Iterator[str]:
+    metric = prefix + name
+    yield from _HEADS[metric]
     for labels, value in samples:
-        yield f"longboat_gateway_{name}{{{labels}}} {value}" if labels else f"longboat_gateway_{name} {value}"
+        yield f"{metric}{{{labels}}} {value}" if labels else f"{metric} {value}"
 
 
 def _histogram_family(
-    name: str, text: str, bounds: tuple[float, ...], samples: Iterable[tuple[str, list[float]]]
+    name: str, bounds: tuple[float, ...], samples: Iterable[tuple[str, list[float]]]
 ) -> Iterator[str]:
     """Write histograms, without those that counted nothing."""
-    yield from _head(name, "histogram", text)
-    metric = f"longboat_gateway_{name}"
+    metric = GATEWAY + name
+    yield from _HEADS[metric]
     buckets = [f'le="{bound}"}}' for bound in (*bounds, "+Inf")]
     for labels, counts in samples:
         total: float = 0
@@ -137,11 +180,6 @@ def _histogram_family(
         of = f"{{{labels}}}" if labels else ""
         yield f"{metric}_sum{of} {counts[-1]}"
         yield f"{metric}_count{of} {total}"
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP longboat_gateway_{name} {text}"
-    yield f"# TYPE longboat_gateway_{name} {kind}"
 
 
 def _labels(**values: str) -> str:

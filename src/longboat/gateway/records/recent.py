@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from longboat.gateway.records.routed import Routed, explained
+from longboat.routing.policies.contract import Reason
 
 __all__ = ("Attempt", "Decision", "RecentRequests", "Record", "summary", "timeline")
 
-_RECORD_BYTES = 1100  # measured with tracemalloc: numbers, tuples, ids and paths
-_ATTEMPT_BYTES = 250
-_DECISION_BYTES = 200
+_RECORD_BYTES: Final = 1100  # measured with tracemalloc: numbers, tuples, ids and paths
+_ATTEMPT_BYTES: Final = 250
+_DECISION_BYTES: Final = 200
 
 
 class Attempt(NamedTuple):
@@ -25,7 +26,7 @@ class Attempt(NamedTuple):
     failure: str = ""
     failed_s: float | None = None
     # why this replica was chosen; empty for the first one, which was the least busy
-    reason: str = ""
+    reason: Reason = ""
 
 
 class Decision(NamedTuple):
@@ -189,7 +190,7 @@ def _events(record: Record) -> Iterator[tuple[float, str, dict[str, Any]]]:
     if record.granted_s is not None:
         yield record.granted_s, "granted", {"waited_ms": _ms(record.queue_s)}
     for number, attempt in enumerate(record.attempts, 1):
-        why = {"reason": attempt.reason} if attempt.reason else {}
+        why = {"reason": str(attempt.reason)} if attempt.reason else {}
         yield attempt.sent_s, "sent", {"replica": attempt.replica, "attempt": number, **why}
         if attempt.failure:
             failed_s = attempt.sent_s if attempt.failed_s is None else attempt.failed_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from longboat.routing.policies.contract import Choice
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Routed", "explained")
 
-_ROUTED_BYTES = 400
-_ROW_BYTES = 240
-_MAX_ROWS = 16  # of a timeline: the replicas that cost least, and the chosen one
+_ROUTED_BYTES: Final = 400
+_ROW_BYTES: Final = 240
+_MAX_ROWS: Final = 16  # of a timeline: the replicas that cost least, and the chosen one
 
 
 class Routed:
@@ -29,7 +29,7 @@ class Routed:
         self.terms = router.policy.terms  # names of the columns of a row
         self.prompt = prompt
         # Leading blocks of the prompt that are expected in the replica's cache, before the request is sent there.
-        self.depth = router.depth_of(prompt, keys[choice.at])
+        self.depth = choice.depth if choice.depth >= 0 else router.depth_of(prompt, keys[choice.at])
         self.found_tokens: int | None = None  # cached ones, as the engine tells beside its answer; None: it does not
 
     @property
@@ -59,7 +59,7 @@ class Routed:
     @property
     def num_bytes(self) -> int:
         """Estimated memory."""
-        return _ROUTED_BYTES + _ROW_BYTES * len(self.choice.terms) + len(self.prompt.blocks)
+        return _ROUTED_BYTES + _ROW_BYTES * len(self.keys) + len(self.prompt.blocks)
 
 
 def explained(

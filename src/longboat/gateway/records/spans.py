@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from longboat.gateway.records.recent import Record
 
 __all__ = ("FinishedSpan", "Span", "TraceParent", "parse_traceparent", "passed_on")
 
+_MAX_ID: Final = (1 << 64) - 1
 _HEX = frozenset(b"0123456789abcdef")
 
 
@@ -34,7 +35,7 @@ def parse_traceparent(value: bytes) -> TraceParent | None:
 
 
 def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
-    """The client's own trace headers as lines for the engine: what a gateway without a tracer sends."""
+    """Return the client's own trace headers as lines for the engine: what a gateway without a tracer sends."""
     names = (b"traceparent", b"tracestate")
     return b"".join(b"%b: %b\r\n" % (name, noted[name]) for name in names if name in noted)
 
@@ -42,10 +43,11 @@ def passed_on(noted: Mapping[bytes, bytes]) -> bytes:
 class Span:
     """One request's place in a trace, and one place for each of its attempts."""
 
-    __slots__ = ("attempt_ids", "parent_id", "sampled", "span_id", "trace_id", "tracestate")
+    __slots__ = ("_trace", "attempt_ids", "parent_id", "sampled", "span_id", "trace_id", "tracestate")
 
     def __init__(self, parent: TraceParent | None, tracestate: bytes, *, sampled: bool) -> None:
-        self.trace_id = parent.trace_id if parent else random.getrandbits(128) or 1
+        self.trace_id = trace_id = parent.trace_id if parent else random.getrandbits(128) or 1
+        self._trace = trace_id.to_bytes(16, "big").hex().encode()
         self.parent_id = parent.span_id if parent else 0
         self.span_id = random.getrandbits(64) or 1
         self.sampled = sampled
@@ -54,9 +56,11 @@ class Span:
 
     def attempt(self) -> bytes:
         """Begin an attempt; return its header lines, ``traceparent`` and perhaps ``tracestate``."""
-        attempt_id = random.getrandbits(64) or 1
-        self.attempt_ids.append(attempt_id)
-        line = b"traceparent: 00-%032x-%016x-%02x\r\n" % (self.trace_id, attempt_id, self.sampled)
+        ids = self.attempt_ids
+        attempt_id = (self.span_id + len(ids)) % _MAX_ID + 1  # differs from the others of this request
+        ids.append(attempt_id)
+        own = attempt_id.to_bytes(8, "big").hex().encode()
+        line = b"traceparent: 00-%b-%b-%b\r\n" % (self._trace, own, b"01" if self.sampled else b"00")
         return line + b"tracestate: %b\r\n" % self.tracestate if self.tracestate else line
 
 

@@ -6,8 +6,9 @@ import random
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from longboat.gateway.native.leaf_work import named
 from longboat.gateway.records.recent import Record
 from longboat.gateway.records.spans import FinishedSpan, Span, parse_traceparent
 from longboat.gateway.records.trace_export import OtlpExport
@@ -17,10 +18,10 @@ __all__ = ("SpanExport", "Tracer")
 
 log = logger("gateway")
 
-_MAX_TRACESTATE_BYTES = 512
-_MAX_PENDING = 8192
-_BATCH = 512
-_PAUSE_S = 1.0
+_MAX_TRACESTATE_BYTES: Final = 512
+_MAX_PENDING: Final = 8192
+_BATCH: Final = 512
+_PAUSE_S: Final = 1.0
 
 
 class SpanExport(Protocol):
@@ -76,7 +77,7 @@ class Tracer:
         if len(self._pending) >= _MAX_PENDING:
             self.num_dropped += 1
             return
-        self._pending.append(FinishedSpan(span, record))
+        self._pending.append(named(FinishedSpan, (span, record)))
         if len(self._pending) == _BATCH:
             self._wake.set()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
 from longboat.core.tasks import GENERATE
 from longboat.gateway.admin.admin_api import is_admin_path
-from longboat.gateway.api.apis import RESPONSES, TOKENIZER_INFO
+from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
 from longboat.gateway.api.body_fields import BodyKind, Facts
-from longboat.gateway.api.media import holds_media, media_refusal
+from longboat.gateway.api.media import form_refusal, holds_media, media_refusal
 from longboat.gateway.api.paths import DEPLOYMENT, unknown_path, with_deployment
 from longboat.gateway.api.tasks import lacks_path
 from longboat.gateway.calls.head import HeadPlan, plan_head, tenant_of
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
     from longboat.gateway.http.request import Request
     from longboat.routing.route_rules import Resolution
 
-__all__ = ("Deferred", "admit")
+__all__ = ("Deferred", "admit", "chat_as")
 
 _COMPLETION_ESTIMATE_TOKENS: Final = 256  # what an answer is taken to cost where the client names no limit
+_NEVER_S: Final = math.inf  # when a key ends that has no end
 _MAX_COST_TOKENS: Final = 1 << 40  # what a request is taken to cost at most, so that counts of 64 bits hold many such
 
 
@@ -60,7 +62,7 @@ def admit(
     known: its head, where that came before; close: the connection ends with this answer
     """
     plan = known.plan if known is not None else None
-    if plan is None or plan.live is not state.live or time.time() >= plan.until_s:
+    if plan is None or plan.live is not state.live or (plan.until_s < _NEVER_S and time.time() >= plan.until_s):
         if request.refusal is not None:
             return request.refusal
         found = plan_head(state.live, request)
@@ -88,6 +90,19 @@ def _without_engine(state: GatewayState, request: Request, *, close: bool) -> De
     if is_local_path(path):
         return local_answer(state, request, path, _tenant, close=close)
     return unknown_path(path)
+
+
+def chat_as(state: GatewayState, request: Request, tenant: TenantPolicy) -> Call | Refusal:
+    """Return what to do with a chat from the console's playground, in the name of this tenant.
+
+    The engine gets none of the browser's headers.
+    """
+    if state.stopping:
+        return error_responses.stopping()
+    request.url, request.forwarded = b"/v1/chat/completions", [b"content-type: application/json\r\n"]
+    found = _admit(state, request, HeadPlan(state.live, request, APIS[request.url], tenant, math.inf))
+    assert not isinstance(found, Deferred)  # only the API of responses asks others
+    return found
 
 
 def _tenant(state: GatewayState, request: Request) -> TenantPolicy | Refusal:
@@ -188,10 +203,16 @@ def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refus
 def _by_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Resolution | Refusal:
     """Return the models that may have a request's images, sounds or videos; why the first choice may not."""
     rules = plan.live.policy.media
-    if not rules or facts.form is not None or not (facts.document or holds_media(body)):
+    if not rules:
         return route
-    document = facts.document or decode_object(body)
-    refusals = {model: media_refusal(document, rules[model]) for model in route.pools if model in rules}
+    ruled = [model for model in route.pools if model in rules]
+    if facts.form is not None:
+        refusals = {model: form_refusal(facts.form.file_bytes, rules[model]) for model in ruled}
+    elif ruled and (facts.document or holds_media(body)):
+        document = facts.document or decode_object(body)
+        refusals = {model: media_refusal(document, rules[model]) for model in ruled}
+    else:
+        return route
     if refusal := refusals.get(route.pools[0]):
         return refusal
     return route.keeping(lambda model: refusals.get(model) is None) if any(refusals.values()) else route

@@ -199,7 +199,7 @@ class RequestReader:
 
 
 def _waits_for_word(request: Request) -> bool:
-    """Whether the client sends the body only after the gateway agreed."""
+    """Return whether the client sends the body only after the gateway agreed."""
     return not request.http_1_0 and request.noted.get(b"expect", b"").lower() == b"100-continue"
 
 

@@ -99,6 +99,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         "level",
         "model",
         "reason",
+        "resumed_s",
         "revision",
         "seed",
     )
@@ -115,6 +116,7 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         self.level = ResumeLevel.CARRIED
         self.reason = ""  # why the last engine was left
         self.fault_s = 0.0  # when it was left (monotonic); 0.0 while an engine answers
+        self.resumed_s = 0.0  # when the last continuation brought something new (monotonic); 0.0: none did
         self.detection_s = 0.0  # how long it was silent before
         self._carried: list[list[int]] = []  # token ids that the next engine is given, per choice
         self._last_events = b""
@@ -256,6 +258,11 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
     def can_go_on(self) -> bool:
         """Whether another engine could continue what the client has."""
         return self.journal is not None and _is_complete_so_far(self.journal)
+
+    @property
+    def is_known_so_far(self) -> bool:
+        """Whether the engine told tokens, and no engine's answer differed. Costs less than ``can_go_on``."""
+        return self.journal is not None and self.journal.num_tokens > 0 and not self._num_differing
 
     @property
     def caught_up(self) -> bool:

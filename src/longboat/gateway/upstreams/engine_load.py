@@ -17,19 +17,34 @@ __all__ = ("follow_load",)
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 16
+_LOOKS_A_SECOND = 32.0
+"""Where there are more engines, each is looked at less often; those with a prefix feed tell their load there."""
 _NAMES = (*REQUESTS, *REQUESTS.values(), *KV_USAGE)
 
 
 async def follow_load(table: LiveTable, every_s: float) -> None:
-    """Read each engine's ``/metrics`` every ``every_s`` seconds. An engine that reports nothing keeps its capacity."""
+    """Read each engine's ``/metrics`` every ``every_s`` seconds, or in turn where there are many.
+
+    An engine that reports nothing keeps its capacity.
+    """
     gate = asyncio.Semaphore(_AT_ONCE)
+    most, begin = max(1, round(_LOOKS_A_SECOND * every_s)), 0
     while True:
         await asyncio.sleep(every_s)
-        wanted = [(pool, u) for pool in table.pools() for u in pool.upstreams if _is_worth_a_look(pool, u)]
+        known = [(pool, u) for pool in table.pools() for u in pool.upstreams if _is_worth_a_look(pool, u)]
+        wanted, begin = _next_ones(known, begin, most)
         await asyncio.gather(*(_look(pool, u, table.engine_capacity(u), gate) for pool, u in wanted))
         for pool in table.pools():
             if pool.num_waiting:
                 pool.pump_soon()
+
+
+def _next_ones(known: list[tuple[Pool, Upstream]], begin: int, most: int) -> tuple[list[tuple[Pool, Upstream]], int]:
+    """Return those whose turn it is, and where the next turn begins."""
+    if len(known) <= most:
+        return known, 0
+    begin %= len(known)
+    return (known[begin:] + known[:begin])[:most], begin + most
 
 
 def _is_worth_a_look(pool: Pool, upstream: Upstream) -> bool:

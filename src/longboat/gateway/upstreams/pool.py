@@ -8,6 +8,7 @@ import time
 from typing import Protocol
 
 from longboat.core.policy import QueuePolicy, RoutingRules
+from longboat.core.states import Asleep, ResumeLevel
 from longboat.gateway.external.outside import Outside
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.health.outliers import Outliers
@@ -15,11 +16,14 @@ from longboat.routing.health.resume_budget import ResumeBudget
 from longboat.routing.policies.registry import policy_of
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.queue.fair_queue import UNBOUNDED, Granted, Queued, Rejected, Scheduler, Ticket
+from longboat.routing.queue.preemption import pausable
+from longboat.routing.queue.queue_entry import RUNNING
 from longboat.routing.router import Router
 
-__all__ = ("Pool", "Waiting")
+__all__ = ("Pool", "Waiting", "Wakes")
 
 _JUDGE_S = 1.0
+_PREEMPT_AGAIN_S = 0.05  # after no stream could be paused
 _RECHECK_S = 0.01  # while requests wait: another process of this node may have given a slot back
 
 
@@ -28,6 +32,9 @@ class Waiting(Protocol):
 
     def granted(self) -> None:
         """Start: the request has a slot now."""
+
+    def found_no_room(self) -> None:
+        """Count that no stream of a worse class could be paused for the request."""
 
     def timed_out(self) -> None:
         """Give up: the request waited too long for a slot, and its ticket is gone."""
@@ -39,14 +46,41 @@ class Waiting(Protocol):
         """Resume at another engine now."""
 
 
+class Wakes:
+    """The models that requests asked for since the last call of ``wait``."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+        self._event = asyncio.Event()
+
+    def ask(self, model: str) -> None:
+        """Note that a request asks for a model that sleeps."""
+        self._asked.add(model)
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> list[str]:
+        """Return the models, as soon as there is one; none after ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return []
+        self._event.clear()
+        asked, self._asked = self._asked, set()
+        return sorted(asked)
+
+
 class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) share the model's endpoints
     """A model's ready endpoints, and the slots on them: given at once where there is room, else in fair order."""
 
     __slots__ = (
         "_judged_s",
+        "_preempt_s",
         "_resumes",
         "_soon",
         "_timer",
+        "_wakes",
+        "asleep",
         "away_s",
         "model",
         "outliers",
@@ -58,8 +92,10 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         "upstreams",
     )
 
-    def __init__(self, model: str, queue: QueuePolicy, routing: RoutingRules, index: PrefixIndex) -> None:
+    def __init__(self, model: str, queue: QueuePolicy, routing: RoutingRules, index: PrefixIndex, wakes: Wakes) -> None:
         self.model = model
+        self.asleep: Asleep | None = None  # how the model sleeps; None: it is awake
+        self._wakes = wakes
         self.router = Router(policy_of(routing.policy), index)
         self.scheduler = Scheduler(queue)
         self.upstreams: tuple[Upstream, ...] = ()
@@ -70,6 +106,7 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         self.parked: dict[Waiting, None] = {}  # requests that wait for an engine
         self.outliers = Outliers()  # engines that are too slow
         self._judged_s = 0.0
+        self._preempt_s = 0.0  # no stream is paused before
         self._resumes: ResumeBudget[Waiting] = ResumeBudget()
         self._soon = False  # ``_pump`` is about to run
         self._timer: asyncio.TimerHandle | None = None
@@ -108,11 +145,21 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
             self._look_again()
         return verdict
 
+    def ask_wake(self) -> None:
+        """Have the controller start a replica, where the model sleeps and may be woken."""
+        if self.asleep is not None and not self.asleep.paused:
+            self._wakes.ask(self.model)
+
     def release(self, ticket: Ticket, now_s: float) -> None:
         """Give a slot back. ``scheduler.learn`` takes what it was used for."""
         self.scheduler.release(ticket, now_s=now_s)
         if self.scheduler.num_waiting:
             self.pump_soon()
+
+    def pause(self, ticket: Ticket, now_s: float) -> None:
+        """Let a request wait again that had a slot. Another one may have it at once."""
+        self.scheduler.pause(ticket, now_s=now_s)
+        self.pump_soon()
 
     def cancel(self, ticket: Ticket) -> None:
         """Remove a ticket that waits."""
@@ -162,10 +209,14 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
         self.pump_soon()
 
     def take_upstreams(self, upstreams: tuple[Upstream, ...]) -> None:
-        """Take the model's endpoints. Routing forgets those that are gone."""
+        """Take the model's endpoints. Routing forgets those that are gone, and knows the limits of the others."""
         for key in {upstream.key for upstream in self.upstreams} - {upstream.key for upstream in upstreams}:
             self.router.left(key)
+        for upstream in upstreams:
+            if upstream.sequences is not None:
+                self.router.limit(upstream.key, upstream.sequences)
         self.upstreams = upstreams
+        self.scheduler.can_pause = any(upstream.resume is ResumeLevel.CARRIED for upstream in upstreams)
 
     def set_routing(self, routing: RoutingRules) -> None:
         """Choose by other rules from now on. What is known of replicas and prefixes stays."""
@@ -202,6 +253,36 @@ class Pool:  # size: three kinds of waiting (for a slot, an engine, a turn) shar
             now_s = time.monotonic()
             ticket = self.scheduler.grant_next(now_s=now_s, slots=self.slots, busy=0)
             if ticket is None:
+                self._preempt(now_s)
                 self._look_again()
                 return
             ticket.payload.granted()
+
+    def _preempt(self, now_s: float) -> None:
+        """Pause streams so that requests of better classes, which have waited, get their slots."""
+        if now_s < self._preempt_s:
+            return
+        heir = self.scheduler.heir(now_s=now_s, slots=self.slots, busy=0)
+        if heir is None:
+            return
+        streams = [stream for upstream in self.upstreams for stream in upstream.streams]
+        found = pausable(streams, self.scheduler.queue.preemption, now_s)
+        for stream in found:
+            ticket = stream.ticket
+            if heir is None or ticket is None or ticket.priority <= heir.priority:
+                break
+            stream.make_room(heir.priority)
+            if ticket.place is RUNNING:
+                continue
+            self.scheduler.hand_over(heir, now_s=now_s)
+            heir.payload.granted()
+            heir = self.scheduler.heir(now_s=now_s, slots=self.slots, busy=0)
+        if heir is not None:
+            self._preempt_s = now_s + _PREEMPT_AGAIN_S
+            self._deny(heir)
+
+    def _deny(self, heir: Ticket) -> None:
+        """Count, once for each request, that no stream could be paused for it."""
+        if not heir.denied:
+            heir.denied = True
+            heir.payload.found_no_room()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from longboat.gateway.http.response_head import ResponseHead
 from longboat.gateway.native.leaf_work import head_of
 
 __all__ = ("CachedResponseHead", "cache_response_head", "cached_response_head")
 
-_MAX_HEAD_BYTES = 4096
-_MAX_KNOWN = 1024
+_MAX_HEAD_BYTES: Final = 4096
+_MAX_KNOWN: Final = 1024
 
 
 class CachedResponseHead:
@@ -21,7 +23,7 @@ class CachedResponseHead:
         self.reusable = reusable
 
 
-_known: dict[bytes, CachedResponseHead] = {}
+_known: Final[dict[bytes, CachedResponseHead]] = {}
 
 
 def cached_response_head(data: bytes) -> tuple[CachedResponseHead, int, int] | None:

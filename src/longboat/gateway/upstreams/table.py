@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from longboat.clock import WALL
@@ -12,7 +12,7 @@ from longboat.core.policy import AdapterRights, QueuePolicy, RoutingRules
 from longboat.core.states import Endpoint, EndpointTable
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.upstreams.external_endpoints import ExternalEndpoints
-from longboat.gateway.upstreams.pool import Pool
+from longboat.gateway.upstreams.pool import Pool, Wakes
 from longboat.gateway.upstreams.upstream import Upstream
 from longboat.routing.capacity.slots import Demand
 from longboat.routing.prefixes.index import DictIndex, PrefixIndex
@@ -40,8 +40,10 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         self._queue = queue or QueuePolicy()
         self._routing = routing or RoutingRules()
         self._index = index if index is not None else DictIndex()  # of the prefixes that replicas hold
+        self.wakes = Wakes()
         self.epoch: str | None = None
         self.version = 0
+        self.num_changes = 0  # of the set of endpoints, or of an endpoint
         self.table: EndpointTable | None = None
         self.models: tuple[str, ...] = ()
         self._adapted: dict[str, str] = {}  # adapter → the model that it adapts
@@ -49,6 +51,11 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         self._external = ExternalEndpoints(limits)
         self._pools: dict[str, Pool] = {}
         self._engine_capacities: dict[str, int | None] = {}
+
+    @property
+    def relays(self) -> Mapping[str, str]:
+        """The relays of heartbeats: host:port → key."""
+        return self.table.relays if self.table is not None else {}
 
     @property
     def known(self) -> bool:
@@ -66,6 +73,8 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
         old = {(u.model, u.key, u.api_key): u for u in self._own}
         made = [self._live(endpoint, old) for endpoint in table.endpoints]
         for upstream, endpoint in zip(made, table.endpoints, strict=True):
+            if upstream.endpoint is endpoint:
+                continue  # nothing of it changed
             upstream.learn(endpoint)
             upstream.capacity = self._capacity(endpoint.capacity)
             if not upstream.capacity:
@@ -159,19 +168,25 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
             pool.set_routing(routing)
 
     def has_ready(self) -> bool:
-        return any(u.ready for u in self.upstreams())
+        """Return whether a request may be answered: by an endpoint that is ready, or one that it wakes."""
+        if any(u.ready for u in self.upstreams()):
+            return True
+        return any(pool.asleep is not None and not pool.asleep.paused for pool in self._pools.values())
 
     def _fill_pools(self) -> None:
         """Give the endpoints to the pools. Pools that stay keep their queues; those of models that left are closed."""
         external, table = self._external, self.table
         names = table.models if table is not None else ()
         self.models = tuple(dict.fromkeys((*names, *(u.model for u in self._own), *external.models)))
+        self.num_changes += 1
         old, self._pools = self._pools, {}
+        own, outside = _by_model(self._own), _by_model(external.upstreams)
         for model in self.models:
             pool = self._pools[model] = old.pop(model) if model in old else self._new_pool(model)
             pool.outside = external.models.get(model)
-            all_upstreams = self._own if pool.outside is None else external.upstreams
-            pool.take_upstreams(tuple(u for u in all_upstreams if u.model == model))
+            pool.asleep = table.asleep.get(model) if table is not None else None
+            all_upstreams = own if pool.outside is None else outside
+            pool.take_upstreams(tuple(all_upstreams.get(model, ())))
             if pool.any_ready:
                 pool.ready_s = self._clock.monotonic_s()
             if pool.num_waiting:
@@ -182,12 +197,19 @@ class LiveTable:  # size: endpoints come from tables and from policies, and all 
             pool.close()
 
     def _new_pool(self, model: str) -> Pool:
-        return Pool(model, self._queue, self._routing, self._index)
+        return Pool(model, self._queue, self._routing, self._index, self.wakes)
 
     def _capacity(self, stated: int | None) -> int | None:
         limit = self._limits.max_outstanding
         return min((number for number in (stated, limit) if number is not None), default=None)
 
     def _live(self, endpoint: Endpoint, old: dict[tuple[str, str, str], Upstream]) -> Upstream:
-        fresh = Upstream(endpoint, self._limits)
-        return old.pop((fresh.model, fresh.key, fresh.api_key), fresh)
+        known = old.pop((endpoint.model, endpoint.key, endpoint.api_key), None)
+        return Upstream(endpoint, self._limits) if known is None else known
+
+
+def _by_model(upstreams: Iterable[Upstream]) -> dict[str, list[Upstream]]:
+    found: dict[str, list[Upstream]] = {}
+    for upstream in upstreams:
+        found.setdefault(upstream.model, []).append(upstream)
+    return found

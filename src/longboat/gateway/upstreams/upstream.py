@@ -15,14 +15,15 @@ from longboat.gateway.upstreams.idle_connections import IdleConnections
 from longboat.routing.health.breaker import Breaker
 from longboat.routing.health.poison import Admitted
 from longboat.routing.health.watchdog import PauseStats
+from longboat.routing.queue.preemption import PausableStream
 
 __all__ = ("MovableStream", "Upstream", "request_end")
 
 _NO_RESUME: Final = ResumeLevel.NONE
-_EXTERNAL_IDLE_S: Final = 30.0  # a TLS handshake over a long way is dear, and servers there keep connections longer
+_EXTERNAL_IDLE_S: Final = 30.0  # a distant TLS handshake is expensive, and servers there keep connections longer
 
 
-class MovableStream(Protocol):
+class MovableStream(PausableStream, Protocol):
     """A response that another engine can continue."""
 
     def replica_lost(self, detail: str, reason: str) -> None:
@@ -57,9 +58,11 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "capacity",
         "connections",
         "ejected",
+        "endpoint",
         "gone",
         "held_until_s",
         "idle_s",
+        "is_moved",
         "key",
         "leaving",
         "limits",
@@ -67,10 +70,12 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "model",
         "pace",
         "ready",
+        "relay",
         "replica",
         "reported_slots",
         "resume",
         "revision",
+        "sequences",
         "streams",
         "target",
         "url",
@@ -93,16 +98,20 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         self.resume = endpoint.resume
         self.revision = endpoint.revision
         self.beats = endpoint.beats  # HOST:PORT of its heartbeats
+        self.endpoint: Endpoint | None = None  # as it was learned last
+        self.relay = endpoint.relay  # HOST:PORT of the relay that judges its heartbeats; empty: none does
         self.leaving = endpoint.moving  # it is taken out of use, and other engines take over its responses
         self.lost = ""  # why its heartbeats say that it does not work; empty: it works, or it sends none
         self.streams: set[MovableStream] = set()  # requests that it works on; they are informed when it is lost
         self.limits = limits
         self.capacity = limits.max_outstanding
+        self.sequences: int | None = None  # requests of all gateways that it works on at once; None: unknown
         self.reported_slots: int | None = None  # slots for this process, by the engine's own account
         self.breaker = Breaker(first_s=limits.suspect_s)
         self.pace = PauseStats()
         self.ejected = False  # much slower than its siblings
         self.gone = False  # it left the table
+        self.is_moved = False  # it is lost, and its streams moved
         self.connections = IdleConnections(self.target, limits.connect_timeout_s, address)
         self._doubted = False
         self.adapters = endpoint.adapters  # that it serves → revision of their contents
@@ -133,6 +142,12 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         return self.resume is not _NO_RESUME
 
     @property
+    def drains(self) -> bool:
+        """Whether it works, and takes nothing new because it is about to leave."""
+        is_unwell = self.endpoint is not None and self.endpoint.unwell
+        return not self.announced_ready and not self.lost and not is_unwell
+
+    @property
     def slots(self) -> int | None:
         """Requests that this process may have there at once; None: as many as it likes."""
         if self.capacity is None or self.reported_slots is None:
@@ -146,6 +161,11 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
             return True
         return not self.breaker.closed and self.breaker.avoids(time.monotonic())
 
+    @property
+    def is_doubted(self) -> bool:
+        """Whether it was marked as suspect a moment ago."""
+        return self._doubted
+
     def mark_suspect(self) -> None:
         """Avoid this endpoint for a moment."""
         self._doubted = True
@@ -153,10 +173,13 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
 
     def learn(self, endpoint: Endpoint) -> None:
         """Take over what a newer table says. A lost endpoint stays unready."""
+        self.endpoint = endpoint
         self.announced_ready = endpoint.ready
         self.ready = endpoint.ready and not self.lost
+        self.relay = endpoint.relay
         self.resume, self.revision, self.beats = endpoint.resume, endpoint.revision, endpoint.beats
         self.leaving = endpoint.moving
+        self.sequences = endpoint.capacity if endpoint.engine_capacity is None else endpoint.engine_capacity
         self.adapters, self.adapters_held = endpoint.adapters, endpoint.adapters_held
 
     def revision_of(self, model: str) -> str:
@@ -178,11 +201,15 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
             del used[next(iter(used))]
         return f"x-longboat-adapter: {key}\r\n".encode("latin-1", "replace")
 
-    def mark_down(self, detail: str, reason: str = "heartbeat") -> None:
-        """Send nothing there any more, and move its streams elsewhere. reason: one word, for counting"""
-        self.lost, self.ready = detail, False
+    def mark_down(self, detail: str, reason: str = "heartbeat", *, moves: bool = True) -> None:
+        """Send nothing there any more, and move its streams elsewhere, or let them go on.
+
+        reason: one word, for counting
+        """
+        self.lost, self.ready, self.is_moved = detail, False, moves
         self.connections.drop()
-        self.move_streams(detail, "moved" if self.leaving else reason)
+        if moves:
+            self.move_streams(detail, "moved" if self.leaving else reason)
 
     def move_streams(self, detail: str, reason: str = "moved") -> None:
         """Let other engines continue what this one works on."""
@@ -191,7 +218,7 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
 
     def mark_up(self) -> None:
         """Use the endpoint again, where the table has it as ready."""
-        self.lost, self.ready = "", self.announced_ready
+        self.lost, self.ready, self.is_moved = "", self.announced_ready, False
 
     def hold(self, seconds: float) -> None:
         """Send nothing there for a while: it asked for that."""

@@ -97,7 +97,9 @@ def _path(where: str, path: str, model: WantedModel, inputs: PlannerInputs) -> l
     what = f"{path} is missing on {names}"
     if bad[0].exists:
         what = f"{path} on {names}: {bad[0].detail}"
-    if len(bad) < len(reports):
+    if bad[0].hint:
+        hint = bad[0].hint
+    elif len(bad) < len(reports):
         good = _names([chosen[report.node_id] for report in reports if report not in bad])
         hint = f"{good} has it: copy it from there, or choose nodes by placement.labels"
     else:

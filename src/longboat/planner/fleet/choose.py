@@ -54,6 +54,7 @@ class KnownModel:
         demand = demand_of(self.wanted, self.shape, self.settings, ratio)
         if not self.context.rank.num_gpus:  # a processor has no ratio: its whole memory may be taken
             demand = replace(demand, settings=replace(demand.settings, memory_ratio=1.0))
+        demand = replace(demand, draft=self.context.inputs.drafts.get(self.wanted.name))
         divides = self.context.divides_experts
         demand = replace(demand, expert_parallel=divides, data_attention=divides)
         return Forecaster(shape, demand, self.context.engine, self.context.inputs.calibration)

@@ -21,7 +21,9 @@ from longboat.planner.fleet.pack import GangDemand, pack
 from longboat.planner.fleet.place import NoShape
 from longboat.planner.fleet.placement_context import PlacementContext
 from longboat.planner.fleet.verdict import judge
+from longboat.planner.memory.draft import draft_cache_bytes
 from longboat.planner.search.forecast import Forecast, with_curve
+from longboat.planner.search.objectives import doubted, unkept
 from longboat.planner.search.search import Search
 
 __all__ = ("Decision", "decide", "same_engines")
@@ -128,11 +130,12 @@ class _Decider:
         if wanted.replicas == 0:
             self._take(unsplit(wanted, 0))
             return None
-        model = model_of(wanted, self.inputs)
+        asked = wanted if wanted.max_replicas is None else replace(wanted, replicas=None)  # split as for the whole load
+        model = model_of(asked, self.inputs)
         if model is None:
             return self._choose_unmodelled(wanted, taken)
         try:
-            choice = choose(model, taken)
+            choice = _with_count(choose(model, taken), wanted)
         except UserInputError as error:
             return Problem(where="split", what=error.message, hint=error.hint)
         if choice.best is None:
@@ -177,6 +180,7 @@ class _Decider:
 
     def _judge(self, wanted: WantedModel) -> None:
         """Note doubts about a model whose numbers are known, and refuse it where it cannot start."""
+        self._note_room(wanted)
         if wanted.name not in self.forecasts and not self._foreseen(wanted):
             return
         forecast, model = self.forecasts[wanted.name], model_of(wanted, self.inputs)
@@ -184,11 +188,28 @@ class _Decider:
         if tokens := wanted.speculative_tokens:
             note = f"planned as if no proposal were accepted: a step gives 1 to {1 + tokens} tokens, 1 is assumed"
             self.notes.setdefault(wanted.name, []).append(note)
-        for doubt in (*(_shortened(forecast, model) if model else ()), *_room(forecast), *verdict.doubts):
+        notes = (*(_shortened(forecast, model) if model else ()), *_room(forecast), *_draft(forecast))
+        for doubt in (*notes, *verdict.doubts):
             self.notes.setdefault(wanted.name, []).append(doubt)
+        for doubt in doubted(forecast, wanted.objectives, self.inputs.calibration):
+            self.notes.setdefault(wanted.name, []).append(doubt)
+        lost = unkept(forecast, wanted.objectives, self.inputs.calibration)
+        if lost and not _runs(wanted, self.running):
+            self._refuse(wanted, lost)
         certain = forecast.fit.fits or self.asked[wanted.name].is_decided
         if verdict.refusal and certain and not _runs(wanted, self.running):
             self._refuse(wanted, verdict.refusal)
+
+    def _note_room(self, wanted: WantedModel) -> None:
+        """Note where a model that grows with its load finds no room for all the replicas that it may have."""
+        most, now = wanted.max_replicas, self.taken[wanted.name]
+        if most is None or most <= now.replicas:
+            return
+        grown = [replace(now, replicas=most), *(one for name, one in self.taken.items() if name != wanted.name)]
+        short = pack(grown, self.inputs.nodes).unplaced.get(wanted.name, 0)
+        if short:
+            note = f"it may have {most} replicas, and there is room for {most - short} beside what the others have now"
+            self.notes.setdefault(wanted.name, []).append(note)
 
     def _foreseen(self, wanted: WantedModel) -> bool:
         """Make the forecast of a model with numbers, and return whether that went well; what hides it is noted."""
@@ -220,6 +241,13 @@ class _Decider:
         return None if isinstance(found, NoShape) else found
 
 
+def _with_count(choice: Choice, wanted: WantedModel) -> Choice:
+    """Return the choice with the count of a model that grows with its load: only its split was searched for."""
+    if wanted.max_replicas is None:
+        return choice
+    return replace(choice, wanted=replace(choice.wanted, replicas=wanted.replicas))
+
+
 def _runs(wanted: WantedModel, running: Mapping[str, WantedModel]) -> bool:
     """Return whether the model's engines run already."""
     now = running.get(wanted.name)
@@ -228,7 +256,11 @@ def _runs(wanted: WantedModel, running: Mapping[str, WantedModel]) -> bool:
 
 def same_engines(one: WantedModel, other: WantedModel) -> bool:
     """Return whether both are served by the same engines, however many and whatever they are planned for."""
-    return replace(one, replicas=1, load=other.load) == replace(other, replicas=1)
+    return _uncounted(replace(one, load=other.load)) == _uncounted(other)
+
+
+def _uncounted(wanted: WantedModel) -> WantedModel:
+    return replace(wanted, replicas=1, max_replicas=None, objectives=())
 
 
 def _misfit(forecast: Forecast, wanted: WantedModel) -> Problem | None:
@@ -284,3 +316,15 @@ def _room(forecast: Forecast) -> tuple[str, ...]:
         return ()
     taken = max(rank.overhead.get("adapters", 0) for rank in ranks)
     return (f"room for adapters ({room.slots} slots of rank {room.rank}) takes {taken / 2**20:.0f} MiB of each rank",)
+
+
+def _draft(forecast: Forecast) -> tuple[str, ...]:
+    """Return a note about the memory that a model which proposes tokens takes."""
+    load, split, ranks = forecast.fit.load, forecast.fit.split, forecast.fit.ranks
+    if load.draft is None or not ranks:
+        return ()
+    taken = ranks[-1].overhead.get("draft model", 0) / 2**20
+    cache = draft_cache_bytes(split, load) / 2**10
+    each = "each rank" if split.pipeline == 1 else "each rank of the last stage"
+    weights = f"draft model {load.draft.name} takes {taken:.0f} MiB of {each}"
+    return (f"{weights}, and {cache:.4g} KiB of cache for each token",)

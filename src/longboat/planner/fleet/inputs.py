@@ -24,6 +24,7 @@ class PathReport:
     path: str
     exists: bool
     detail: str = ""  # what is wrong with a path that exists (``no config.json``)
+    hint: str = ""  # what to do about that, where the node knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class PlannerInputs:
     facts: Mapping[str, ModelConfig] = field(default_factory=dict)  # of its config, as far as it was read
     platforms: Mapping[str, str] = field(default_factory=dict)  # ``cuda`` or ``cpu``, of its engine; ``cpu`` if absent
     shapes: Mapping[str, ModelShape] = field(default_factory=dict)  # its weights and layers, as stored
+    drafts: Mapping[str, ModelShape] = field(default_factory=dict)  # of the model that proposes tokens, if there is one
     unknown: Mapping[str, str] = field(default_factory=dict)  # why its shape is not known
     memory: Mapping[str, EngineMemory] = field(default_factory=dict)  # of its engine's settings; absent: not planned
     # By id of the node.

@@ -20,11 +20,23 @@ from longboat.catalog.names import find_name, nearest_names
 from longboat.core.errors import UserInputError
 from longboat.planner.machines.cluster import OS_NAMES, Cards, Cluster, NodeKind, OsName, merged
 
-__all__ = ("Settings", "bus_of", "find_engine", "find_os", "parse_cards", "parse_cluster", "parse_nodes", "setting_of")
+__all__ = (
+    "Settings",
+    "bus_of",
+    "find_engine",
+    "find_os",
+    "parse_cards",
+    "parse_cluster",
+    "parse_nodes",
+    "setting_of",
+    "split_parts",
+)
 
 EXAMPLE = 'write machines as "4x(2xRTX4090), net=10GbE"'
 DEFAULT_NETWORK, DEFAULT_BUS, SOCKET_BUS = "1GbE", "PCIe 4 x16", "Shared memory"
 COUNTED = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)", re.DOTALL)
+SPACED = re.compile(r"(\d{1,2})\s+([A-Za-z].+)", re.DOTALL)
+BEHIND = re.compile(r"(.*[A-Za-z].*?)\s*[x×*]\s*(\d{1,2})", re.DOTALL)
 SIZED = re.compile(r"(.+?)\s*(\d+(?:\.\d+)?)\s*(g|gb|gib|t|tb|tib)", re.IGNORECASE)
 SETTING = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*")
 SETTINGS = ("net", "bus", "os", "engine")
@@ -49,7 +61,7 @@ def parse_cluster(text: str, library: Library) -> Cluster:
 
     Raises UserInputError that names the part which is not understood, with the nearest names.
     """
-    parts = [part.strip() for part in _split(text, ",")]
+    parts = [part.strip() for part in split_parts(text, ",")]
     written: dict[str, str] = {}
     nodes: list[str] = []
     for part in parts:
@@ -84,11 +96,12 @@ def _setting_name(name: str) -> str:
 
 def parse_nodes(text: str, library: Library, settings: Settings) -> Iterator[NodeKind]:
     """Yield the nodes of one part, joined by ``+``."""
-    for piece in _split(text, "+"):
+    for piece in split_parts(text, "+"):
         yield _node(piece.strip(), library, settings)
 
 
 def _node(text: str, library: Library, settings: Settings) -> NodeKind:
+    text = _count_first(text, library)
     counted = COUNTED.fullmatch(text)
     count, inside = (int(counted[1]), counted[2].strip()) if counted else (1, text)
     if inside.startswith("("):
@@ -103,6 +116,17 @@ def _node(text: str, library: Library, settings: Settings) -> NodeKind:
         return setting_of((cards,), 1, settings, library)
     one = Cards(entry=cards.entry, count=1, memory_bytes=cards.memory_bytes)
     return setting_of((one,), cards.count, settings, library)
+
+
+def _count_first(text: str, library: Library) -> str:
+    """Return ``8 H100`` and ``H100x8`` as ``8xH100``; a name of the catalog stays as it is."""
+    if "(" in text or COUNTED.fullmatch(text) or find_name(text, library.accelerators.known):
+        return text
+    if found := SPACED.fullmatch(text):
+        return f"{found[1]}x{found[2]}"
+    if found := BEHIND.fullmatch(text):
+        return f"{found[2]}x{found[1]}"
+    return text
 
 
 def setting_of(cards: tuple[Cards, ...], count: int, settings: Settings, library: Library) -> NodeKind:
@@ -164,6 +188,7 @@ def parse_cards(text: str, library: Library) -> tuple[Cards, ...]:
 
 def _cards(text: str, library: Library) -> Cards:
     """Read cards; the whole text counts first as a name: ``7900XT`` is not 7900 cards."""
+    text = _count_first(text, library)
     if text in library.accelerators or find_name(text, library.accelerators.known):
         entry = library.accelerators.find(text)
         return Cards(entry=entry, count=1, memory_bytes=entry.memory_bytes)
@@ -235,7 +260,7 @@ def find_engine(name: str, library: Library) -> str:
     return library.engines.find(name).name
 
 
-def _split(text: str, mark: str) -> Iterator[str]:
+def split_parts(text: str, mark: str) -> Iterator[str]:
     """Yield the parts of ``text`` between each ``mark`` outside brackets."""
     depth, start = 0, 0
     for index, letter in enumerate(text):

@@ -6,15 +6,15 @@ An adapter of rank r adds to a matrix of n inputs and m outputs two matrices of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.catalog.shape.weight import VOCAB_PADDING, Weight
 from longboat.core.plan import AdapterRoom
 from longboat.planner.memory.split_shape import Split
 from longboat.planner.memory.stage_weights import stage_ranges
 
-__all__ = ("adapter_bytes",)
+__all__ = ("adapter_bytes", "adapter_parts")
 
 ADAPTED = ("attention", "mlp", "experts", "shared_experts", "mixer")
 """Parts of a layer whose matrices engines let adapters change."""
@@ -27,23 +27,25 @@ def adapter_bytes(
 
     in_host: the rank computes in its host's memory, which also keeps the adapters that are held
     """
-    copies = room.slots + (room.held if in_host else 0)
-    each = [_layers(shape, split, stage) for stage in stage_ranges(split)]
-    each[0] += _vocabulary(shape, split)
-    each[-1] += _vocabulary(shape, split)
-    return tuple(copies * room.rank * number_bytes * numbers for numbers in each)
+    layers, end = adapter_parts(shape, split, room, number_bytes=number_bytes, in_host=in_host)
+    each = [sum(layers[id(shape.layers[index])] for index in stage) for stage in stage_ranges(split)]
+    each[0] += end
+    each[-1] += end
+    return tuple(each)
 
 
-def _layers(shape: ModelShape, split: Split, layers: Iterable[int]) -> int:
-    """Return inputs and outputs of all matrices, as far as one rank holds them."""
-    known: dict[int, int] = {}
-    total = 0
-    for index in layers:
-        layer = shape.layers[index]
-        if id(layer) not in known:
-            known[id(layer)] = sum(_matrix(weight, split) for weight in layer.weights if weight.part in ADAPTED)
-        total += known[id(layer)]
-    return total
+def adapter_parts(
+    shape: ModelShape, split: Split, room: AdapterRoom, *, number_bytes: int, in_host: bool
+) -> tuple[Mapping[int, int], int]:
+    """Return the bytes of one rank for each sort of layer, by its ``id``, and for the vocabulary at either end."""
+    taken = (room.slots + (room.held if in_host else 0)) * room.rank * number_bytes
+    kinds = {id(layer): layer for layer in shape.layers}
+    return {key: taken * _layer(layer, split) for key, layer in kinds.items()}, taken * _vocabulary(shape, split)
+
+
+def _layer(layer: Layer, split: Split) -> int:
+    """Return inputs and outputs of all its matrices, as far as one rank holds them."""
+    return sum(_matrix(weight, split) for weight in layer.weights if weight.part in ADAPTED)
 
 
 def _matrix(weight: Weight, split: Split) -> int:

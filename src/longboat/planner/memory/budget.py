@@ -15,7 +15,15 @@ from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.memory.processor import is_wide, processor_overhead
 from longboat.planner.memory.split_shape import Card, Load, Split
 
-__all__ = ("DEFAULT_MEMORY_RATIO", "Budget", "budget_of", "modest_load", "overhead_of")
+__all__ = (
+    "DEFAULT_MEMORY_RATIO",
+    "Budget",
+    "budget_of",
+    "engine_sequences",
+    "modest_load",
+    "overhead_of",
+    "padding_bytes",
+)
 
 MIB, GIB = 1024**2, 1024**3
 DEFAULT_MEMORY_RATIO = {"vllm": 0.92, "sglang": 0.0, "llama.cpp": 0.0}
@@ -35,9 +43,18 @@ LLAMA_RUNTIME_BYTES = 255 * MIB
 CPU_RUNTIME_BYTES = 600 * MIB
 COMMUNICATOR_BYTES = {2: 342 * MIB}
 MANY_COMMUNICATOR_BYTES = 392 * MIB
+# What the driver keeps of a card before CUDA counts its memory: between the logs of several cards.
+DRIVER_BYTES, DRIVER_RATIO = int(0.4 * GIB), 0.0025
+# What vLLM takes for mixtures of experts on large cards besides, whatever the tokens of a step: the middle of three
+# logs (Qwen3-235B-A22B in FP8 on four H100, gpt-oss-120b on one with 1,024 and with 8,192 tokens a step).
+EXPERT_BYTES = int(4.4 * GIB)
+# Kernels for MXFP4 (Marlin) pad the hidden size and a rank's slice of an expert to multiples of these.
+PADDED_HIDDEN, PADDED_SLICE = 256, 128
 # Our estimate from vLLM's logs: a captured size takes 8 MiB; sizes are 1, 2, 4, then each 8th to 256, each 16th to 512.
 GRAPH_BYTES = 8 * MIB
 MAX_CAPTURED = 512
+# The largest batch of SGLang's graphs on cards below 60 GiB (its ``server_args.py``).
+MAX_SMALL_GRAPHS = 160
 # Logits in fp32, their copy, and what sorting them takes: our estimate of the sampler's peak, in logits.
 LOGITS_COPIES = 3
 # Hidden states of all ranks' tokens, gathered before experts and scattered after them: our estimate.
@@ -56,8 +73,9 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
     """Return what the engine may use of ``card``."""
     ratio = load.memory_ratio or DEFAULT_MEMORY_RATIO[load.engine]
     if load.engine == "vllm":
-        asked = min(int(card.memory_bytes * ratio), card.usable_bytes)
-        return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {card.memory_bytes / GIB:.1f} GiB")
+        total = reported_bytes(card)
+        asked = min(int(total * ratio), card.usable_bytes)
+        return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {total / GIB:.1f} GiB")
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
     share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     if load.engine == "sglang":
@@ -65,6 +83,17 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
         rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
         return Budget(num_bytes=max(0, min(share, usable - reserve)), rule=rule)
     return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
+
+
+def reported_bytes(card: Card) -> int:
+    """Return the memory that CUDA reports, of which vLLM takes its share: less than what ``nvidia-smi`` reports.
+
+    Logs say 23.56 GiB of 24.0 (RTX 3090), 31.40 of 31.8 (RTX 5090), 39.38 of 40.0, 79.2 of 79.6 to 80.0 and 178.35 of
+    179.1 (B200).
+    """
+    if card.kind != "gpu":
+        return card.memory_bytes
+    return card.memory_bytes - DRIVER_BYTES - int(DRIVER_RATIO * card.memory_bytes)
 
 
 def _sglang_step(card: Card, tensor: int) -> tuple[int, int]:
@@ -96,11 +125,13 @@ def modest_load(cards: Sequence[Card], split: Split, load: Load) -> Load | None:
     smaller cards may: more memory must never make a plan worse.
     """
     if load.engine == "vllm" and not load.batched_tokens and any(_is_large(card) for card in cards):
-        sequences = load.engine_sequences or max(load.num_sequences, ENGINE_SEQUENCES)
+        sequences = load.engine_sequences or ENGINE_SEQUENCES
         return replace(load, batched_tokens=BATCHED_TOKENS["vllm"], engine_sequences=sequences)
     if load.engine == "sglang" and not load.memory_ratio:
         smallest = min(card.memory_bytes for card in cards)
-        reserve = MIB * (512 + 1.5 * 2048 + split.num_ranks / 8 * 1024 + 2 * max(8, load.num_sequences))
+        reserve = MIB * (
+            512 + 1.5 * 2048 + split.num_ranks / 8 * 1024 + 2 * min(max(8, load.num_sequences), MAX_SMALL_GRAPHS)
+        )
         ratio = 1 - reserve / smallest
         return replace(load, batched_tokens=2048, memory_ratio=ratio) if ratio > 0 else None
     return None
@@ -120,6 +151,8 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
     parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
         parts["communicators"] = COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES)
+    if _experts(shape) and card.memory_bytes >= LARGE_CARD_BYTES:
+        parts["experts' buffers"] = EXPERT_BYTES
     if load.graphs:
         parts["graphs"] = GRAPH_BYTES * _captured_sizes(engine_sequences(load, card))
     if last:
@@ -135,9 +168,8 @@ def batched_tokens(load: Load, card: Card) -> int:
 
 
 def engine_sequences(load: Load, card: Card) -> int:
-    """Return requests at once that the engine prepares for."""
-    default = LARGE_ENGINE_SEQUENCES if _is_large(card) else ENGINE_SEQUENCES
-    return load.engine_sequences or max(load.num_sequences, default)
+    """Return requests at once that the engine prepares for, and that it runs at most; others wait."""
+    return load.engine_sequences or (LARGE_ENGINE_SEQUENCES if _is_large(card) else ENGINE_SEQUENCES)
 
 
 def _is_large(card: Card) -> bool:
@@ -148,8 +180,8 @@ def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -
     """Return the peak by aiconfigurator's model: width of attention or hidden state, by a factor of the split."""
     tokens = batched_tokens(load, card)
     width = max((layer.num_heads * layer.value_dim for layer in _kinds(shape)), default=0) or shape.hidden_size
-    experts = max((layer.num_experts for layer in _kinds(shape)), default=0)
-    factors = MOE_ACTIVATION_FACTORS if experts else ACTIVATION_FACTORS
+    large = card.memory_bytes >= LARGE_CARD_BYTES  # what experts take there is counted apart
+    factors = MOE_ACTIVATION_FACTORS if _experts(shape) and not large else ACTIVATION_FACTORS
     factor = factors.get(split.cut, factors[4] if split.cut > 2 else factors[2])
     peak = int(2 * tokens * width * factor)
     if split.data > 1:
@@ -161,6 +193,26 @@ def _expert_workspace(shape: ModelShape, split: Split, tokens: int) -> int:
     """Return buffers of the grouped multiplication: 4 x tokens x hidden x experts x chosen / 128 (aiconfigurator)."""
     most = max((layer.num_experts * layer.experts_per_token for layer in _kinds(shape)), default=0)
     return tokens * shape.hidden_size * most // 128 * 4 // split.cut if most else 0
+
+
+def _experts(shape: ModelShape) -> int:
+    return max((layer.num_experts for layer in _kinds(shape)), default=0)
+
+
+def padding_bytes(shape: ModelShape, split: Split, experts_bytes: int) -> int:
+    """Return bytes that padding adds to a rank's experts in MXFP4 (gpt-oss: 2,880 columns are held as 3,072)."""
+    experts = (weight for weight in shape.layers[-1].weights if weight.part == "experts" and weight.shard == "in")
+    widths = [weight.columns for weight in experts]
+    if "mxfp4" not in shape.quantization or not widths:
+        return 0
+    hidden, whole = shape.hidden_size, min(widths)
+    piece = whole if split.expert > 1 else -(-whole // split.expert_cut)
+    grown = _padded(hidden, PADDED_HIDDEN) / hidden * _padded(piece, PADDED_SLICE) / piece
+    return int(experts_bytes * (grown - 1.0))
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _kinds(shape: ModelShape) -> list[Layer]:

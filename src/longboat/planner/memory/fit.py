@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.adapter_room import adapter_bytes
-from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
+from longboat.planner.memory.budget import budget_of, engine_sequences, modest_load, overhead_of, padding_bytes
 from longboat.planner.memory.divide import Obstacle, find_obstacle
+from longboat.planner.memory.draft import draft_bytes, draft_obstacle, with_draft_caches
 from longboat.planner.memory.kv_room import StageCaches, max_context, stage_caches
 from longboat.planner.memory.processor import computed_load, computed_shape, is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split
@@ -80,21 +81,50 @@ class Fit:
     shape: ModelShape
     split: Split
     load: Load  # as asked for, with the settings that the engine must start with where its defaults need too much
-    ranks: tuple[RankBytes, ...]
+    runs: tuple[tuple[RankBytes, int], ...]  # the first of some ranks of a stage that are alike, and their number
     fits: bool  # the engine starts with the load's context
     holds: bool  # it also keeps all sequences of the load at once
     num_kv_tokens: int = 0  # that the replica keeps: the least over its ranks
     max_sequences: int = 0  # sequences of the load's context that are kept at once
-    # Both with the settings of ``load``; a plan that is asked for longer ones may find smaller settings for them.
-    max_context_tokens: int = 0  # of one sequence alone
-    context_at_load: int = 0  # the longest that all sequences of the load can have
     caches: tuple[StageCaches, ...] = ()  # of each stage
     shortage: Shortage | None = None  # what is broken where it does not fit
+
+    @property
+    def ranks(self) -> tuple[RankBytes, ...]:
+        """Every rank, stage by stage; empty where the split is refused before bytes are counted."""
+        return tuple(
+            replace(first, tensor_rank=first.tensor_rank + more) if more else first
+            for first, count in self.runs
+            for more in range(count)
+        )
+
+    @property
+    def unlike_ranks(self) -> list[RankBytes]:
+        """One of each run of equal ranks."""
+        return [first for first, _ in self.runs]
+
+    @property
+    def max_context_tokens(self) -> int:
+        """The longest that one sequence alone can have with the settings of ``load``; others may allow longer ones."""
+        return self._longest(1)
+
+    @property
+    def context_at_load(self) -> int:
+        """The longest that all sequences of the load can have, with its settings."""
+        return self._longest(-(-self.load.num_sequences // self.split.data))
+
+    def _longest(self, num_sequences: int) -> int:
+        if not self.runs:
+            return 0
+        caches = [self.caches[rank.stage] for rank in self.unlike_ranks]
+        rooms = [rank.cache_room_bytes for rank in self.unlike_ranks]
+        return max_context(caches, rooms, num_sequences, self.shape.max_context_tokens)
 
     def num_kv_blocks(self, block_tokens: int) -> int | None:
         """Return cache blocks that vLLM makes, the least over the ranks; None where kinds of layers share blocks."""
         counts = [
-            self.caches[rank.stage].num_blocks(max(0, rank.cache_room_bytes), block_tokens) for rank in self.ranks
+            self.caches[rank.stage].num_blocks(max(0, rank.cache_room_bytes), block_tokens)
+            for rank in self.unlike_ranks
         ]
         known = [count for count in counts if count is not None]
         return min(known) if known and len(known) == len(counts) else None
@@ -102,7 +132,7 @@ class Fit:
     @property
     def weakest(self) -> RankBytes:
         """The rank that decides how many tokens are kept."""
-        return min(self.ranks, key=lambda rank: (rank.num_tokens, rank.room_bytes))
+        return min(self.unlike_ranks, key=lambda rank: (rank.num_tokens, rank.room_bytes))
 
 
 def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
@@ -113,13 +143,20 @@ def plan_fit(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load)
     Raises ValueError where there are more or fewer cards than ranks.
     """
     first = _plan(shape, cards, split, load)
-    modest = None if first.holds or not first.ranks else modest_load(cards, split, load)
+    modest = None if first.holds or not first.runs else modest_load(cards, split, load)
     if modest is None:
         return first
     second = _plan(shape, cards, split, modest)
+    if first.fits and second.fits and not second.holds:
+        return max(first, second, key=_runs)
     if first.fits or second.fits:
-        return second if second.holds or not first.fits else first
+        return second if second.fits else first
     return max(first, second, key=lambda fit: fit.max_context_tokens)
+
+
+def _runs(fit: Fit) -> int:
+    """Return the requests that run at once: those that the cache keeps, and that the engine prepares for."""
+    return min(fit.max_sequences, engine_sequences(fit.load, fit.runs[0][0].card) * fit.split.data)
 
 
 def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) -> Fit:
@@ -128,42 +165,54 @@ def _plan(shape: ModelShape, cards: Sequence[Card], split: Split, load: Load) ->
     shape, load = computed_shape(cards[0], load, shape), computed_load(cards[0], load)
     layers_only = load.engine == "llama.cpp"
     obstacle = find_obstacle(shape, tensor=split.cut, stages=split.stages, expert=split.expert, layers_only=layers_only)
+    obstacle = obstacle or draft_obstacle(split, load)
     if obstacle is not None:
         return _refused(shape, split, load, obstacle)
-    caches = stage_caches(shape, split, load.kv_bytes)
-    ranks = _ranks(shape, cards, split, load, caches)
-    return _judge(shape, split, load, ranks, caches)
+    caches = with_draft_caches(stage_caches(shape, split, load.kv_bytes), split, load)
+    runs = _runs_of(shape, cards, split, load, caches)
+    return _judge(shape, split, load, runs, caches)
 
 
 def _refused(shape: ModelShape, split: Split, load: Load, obstacle: Obstacle) -> Fit:
     shortage = Shortage(what=obstacle.what, hint=obstacle.hint)
-    return Fit(shape=shape, split=split, load=load, ranks=(), fits=False, holds=False, shortage=shortage)
+    return Fit(shape=shape, split=split, load=load, runs=(), fits=False, holds=False, shortage=shortage)
 
 
-def _ranks(
+def _runs_of(
     shape: ModelShape, cards: Sequence[Card], split: Split, load: Load, caches: Sequence[StageCaches]
-) -> tuple[RankBytes, ...]:
+) -> list[tuple[RankBytes, int]]:
+    """Return the ranks; those of a stage that are on equal cards are counted once."""
     weights = stage_weights(shape, split)
     one = [stage.bytes_of(load.context_tokens) for stage in caches]
     known: dict[tuple[Card, bool], Mapping[str, int]] = {}
-    ranks: list[RankBytes] = []
+    runs: list[tuple[RankBytes, int]] = []
     for index, card in enumerate(cards):
         stage, tensor_rank = divmod(index, split.tensor)
-        if tensor_rank and card == ranks[-1].card:
-            ranks.append(replace(ranks[-1], tensor_rank=tensor_rank))
+        if tensor_rank and (card is runs[-1][0].card or card == runs[-1][0].card):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
             continue
         last = stage == split.pipeline - 1
         if (card, last) not in known:
             known[card, last] = overhead_of(card, shape, split, load, last=last)
         overhead = _with_copies(known[card, last], card, load, weights[stage])
+        if padding := _padding(card, shape, split, load, weights[stage]):
+            overhead = {**overhead, "padding": padding}
         overhead = _with_adapters(overhead, card, shape, split, load, stage)
-        ranks.append(_rank(card, split, load, index, weights[stage], overhead, one[stage]))
-    return tuple(ranks)
+        if last and (taken := draft_bytes(card, split, load)):
+            overhead = {**overhead, "draft model": taken}
+        runs.append((_rank(card, split, load, index, weights[stage], overhead, one[stage]), 1))
+    return runs
 
 
 def _with_copies(overhead: Mapping[str, int], card: Card, load: Load, weights: Mapping[str, int]) -> Mapping[str, int]:
     copies = packed_bytes(weights) if is_wide(card, load) else 0
     return {**overhead, "packed copies": copies} if copies else overhead
+
+
+def _padding(card: Card, shape: ModelShape, split: Split, load: Load, weights: Mapping[str, int]) -> int:
+    """Return what vLLM's kernels add to the experts' weights on accelerators."""
+    padded = load.engine == "vllm" and card.kind == "gpu"
+    return padding_bytes(shape, split, weights.get("experts", 0)) if padded else 0
 
 
 def _with_adapters(
@@ -205,31 +254,31 @@ def _rank(
 
 
 def _judge(
-    shape: ModelShape, split: Split, load: Load, ranks: tuple[RankBytes, ...], caches: Sequence[StageCaches]
+    shape: ModelShape,
+    split: Split,
+    load: Load,
+    runs: Sequence[tuple[RankBytes, int]],
+    caches: Sequence[StageCaches],
 ) -> Fit:
-    rooms = [rank.cache_room_bytes for rank in ranks]
-    per_rank = [caches[rank.stage] for rank in ranks]
+    ranks = [rank for rank, _ in runs]
     sequences = min(max(0, rank.cache_room_bytes) // max(1, rank.sequence_bytes) for rank in ranks)
     needed = load.num_sequences if load.engine == "llama.cpp" else 1
     shortage = _shortage(shape, load, ranks, needed)
-    limit = shape.max_context_tokens
     tokens = min(rank.num_tokens for rank in ranks)
     if load.engine == "llama.cpp":
         tokens = min(tokens, load.num_sequences * load.context_tokens)
     if shortage is None:
-        ranks = tuple(replace(rank, cache_bytes=_cache_bytes(rank, tokens, load)) for rank in ranks)
+        runs = [(replace(rank, cache_bytes=_cache_bytes(rank, tokens, load)), count) for rank, count in runs]
     tokens, sequences = tokens * split.data, sequences * split.data
     return Fit(
         shape=shape,
         split=split,
         load=load,
-        ranks=ranks,
+        runs=tuple(runs),
         fits=shortage is None,
         holds=shortage is None and sequences >= load.num_sequences,
         num_kv_tokens=tokens,
         max_sequences=sequences,
-        max_context_tokens=max_context(per_rank, rooms, 1, limit),
-        context_at_load=max_context(per_rank, rooms, -(-load.num_sequences // split.data), limit),
         caches=tuple(caches),
         shortage=shortage,
     )

@@ -68,7 +68,7 @@ def _tried(
 
 def _less_context(fit: Fit, cards: Sequence[Card]) -> Change | None:
     tokens = fit.context_at_load
-    if not fit.ranks or tokens < USEFUL_CONTEXT_TOKENS or tokens >= fit.load.context_tokens:
+    if not fit.runs or tokens < USEFUL_CONTEXT_TOKENS or tokens >= fit.load.context_tokens:
         return None
     tried = _tried(fit, cards, load=replace(fit.load, context_tokens=tokens))
     return (
@@ -87,14 +87,14 @@ def _fewer_sequences(fit: Fit, cards: Sequence[Card]) -> Change | None:
 
 
 def _narrow_cache(fit: Fit, cards: Sequence[Card]) -> Change | None:
-    if not fit.ranks or fit.load.kv_bits <= 8:
+    if not fit.runs or fit.load.kv_bits <= 8:
         return None
     tried = _tried(fit, cards, load=replace(fit.load, kv_bits=8))
     return Change(kind="kv", what="a cache of 8 bits", fit=tried) if tried.holds else None
 
 
 def _more_of_the_card(fit: Fit, cards: Sequence[Card]) -> Change | None:
-    if fit.load.engine != "vllm" or not fit.ranks:
+    if fit.load.engine != "vllm" or not fit.runs:
         return None
     tried = _tried(fit, cards, load=replace(fit.load, memory_ratio=MAX_RATIO))
     return Change(kind="ratio", what=f"gpu-memory-utilization {MAX_RATIO:g}", fit=tried) if tried.holds else None
@@ -103,7 +103,7 @@ def _more_of_the_card(fit: Fit, cards: Sequence[Card]) -> Change | None:
 def _other_stages(fit: Fit, cards: Sequence[Card]) -> Change | None:
     """Move layers from the rank with the least room to the one with the most, as long as that helps."""
     split, best = fit.split, fit
-    if split.pipeline < 2 or not fit.ranks:
+    if split.pipeline < 2 or not fit.runs:
         return None
     for _ in range(len(fit.shape.layers)):
         stages = _moved(best)

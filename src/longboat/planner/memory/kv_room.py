@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.planner.memory.split_shape import Split
-from longboat.planner.memory.stage_weights import stage_ranges
+from longboat.planner.memory.stage_weights import counted_layers, stage_ranges
 
 __all__ = ("StageCaches", "max_context", "stage_caches")
 
@@ -54,11 +54,9 @@ def stage_caches(shape: ModelShape, split: Split, kv_bytes: float) -> tuple[Stag
     stages = []
     for layers in stage_ranges(split):
         counts: dict[Cache, int] = {}
-        by_object: dict[int, Cache] = {}
-        for index in layers:
-            cache = by_object.setdefault(id(shape.layers[index]), shape.layers[index].cache)
-            if cache.kind != "none":
-                counts[cache] = counts.get(cache, 0) + 1
+        for layer, count in counted_layers(shape.layers[layers.start : layers.stop]):
+            if layer.cache.kind != "none":
+                counts[layer.cache] = counts.get(layer.cache, 0) + count
         kinds = tuple((cache, count, cache.tensor_shards(split.cut)) for cache, count in counts.items())
         stages.append(StageCaches(kinds, kv_bytes))
     return tuple(stages)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longboat.catalog.entries import Accelerator
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.plan import AdapterRoom
 
 __all__ = ("ANY_SPLIT", "AskedSplit", "Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
@@ -127,6 +128,7 @@ class Load:
     cache_tokens: int = 0  # tokens that the engine must keep (SGLang's max-total-tokens); 0: no such setting
     graphs: bool = True  # the engine captures CUDA graphs
     adapters: AdapterRoom | None = None  # room that the engine makes for LoRA adapters
+    draft: ModelShape | None = None  # model that proposes tokens, whole on the last stage
     engine: EngineKind = "vllm"
 
     @property

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from longboat.catalog.shape.model_shape import ModelShape
+from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.catalog.shape.weight import Weight
 from longboat.planner.memory.split_shape import Split
 
-__all__ = ("stage_ranges", "stage_weights")
+__all__ = ("counted_layers", "stage_ranges", "stage_weights")
 
 
 def stage_ranges(split: Split) -> tuple[range, ...]:
@@ -19,6 +19,13 @@ def stage_ranges(split: Split) -> tuple[range, ...]:
         ranges.append(range(first, first + count))
         first += count
     return tuple(ranges)
+
+
+def counted_layers(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
+    """Yield each layer once, in order, and how often it occurs: equal layers of a model are one object."""
+    by_identity = {id(layer): layer for layer in layers}
+    for key, count in Counter(map(id, layers)).items():
+        yield by_identity[key], count
 
 
 def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], ...]:
@@ -32,11 +39,11 @@ def stage_weights(shape: ModelShape, split: Split) -> tuple[Mapping[str, int], .
     stages: list[Counter[str]] = []
     for layers in stage_ranges(split):
         parts: Counter[str] = Counter()
-        for index in layers:
-            layer = shape.layers[index]
+        for layer, count in counted_layers(shape.layers[layers.start : layers.stop]):
             if id(layer) not in known:
                 known[id(layer)] = _by_part(layer.weights, split)
-            parts.update(known[id(layer)])
+            for part, size in known[id(layer)].items():
+                parts[part] += count * size
         stages.append(parts)
     _add_ends(shape, split, stages)
     return tuple(dict(parts) for parts in stages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
 from longboat.planner.predict.engine import EngineTraits
@@ -35,6 +35,7 @@ class Deployment:
         group holds (DP attention); 1: tensor parallel attention
     expert: ranks that divide the experts by copies; 1: experts are cut like other weights
     hop: between stages
+    counted: work of layers that was counted for deployments of the same shape and engine (``work``)
     """
 
     shape: ModelShape
@@ -43,6 +44,7 @@ class Deployment:
     attention_data: int = 1
     expert: int = 1
     hop: Fabric = LOOPBACK
+    counted: dict[tuple[object, ...], dict[str, float]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def cache_bytes(self) -> float:

@@ -11,7 +11,7 @@ from longboat.planner.predict.load import Load
 from longboat.planner.predict.terms import DEFAULTS
 from longboat.planner.predict.work import Pass, stage_work
 
-__all__ = ("Features", "features_of")
+__all__ = ("Features", "features_of", "hops_s")
 
 LOGIT_BYTES = 4.0
 USUAL_NUMBER_BYTES = 2.0
@@ -36,19 +36,19 @@ def features_of(deployment: Deployment, load: Load, *, max_sequences: float | No
     batch = max(1.0, running / depth)
     context = load.mean_prompt_tokens + load.mean_output_tokens / 2.0
     step = Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True)
-    chunks = max(1.0, -(-load.mean_prompt_tokens // deployment.engine.chunk_tokens))
-    tokens = load.mean_prompt_tokens / chunks
-    half = load.mean_prompt_tokens / 2.0
-    chunk = _works(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=half, decoding=False))
+    chunks = max(1.0, -(-load.computed_tokens // deployment.engine.chunk_tokens))
+    tokens = load.computed_tokens / chunks
+    before = load.mean_prompt_tokens - load.computed_tokens / 2.0  # each token attends to: cached ones, half of others
+    chunk = _works(deployment, Pass(tokens=tokens, sequences=1.0, context_tokens=before, decoding=False))
     slowest = max(chunk, key=_usual_s)
     prompt = _sum([*chunk, {name: (chunks - 1.0) * value for name, value in slowest.items()}])
     hops = {"link_hop": depth - 1.0} if depth > 1 and deployment.host_calls else {}
     return Features(
         decode=_round(deployment, step, running) | {f"decode_{name}": count for name, count in hops.items()},
-        decode_hops_s=_hops_s(deployment, batch, batch),
+        decode_hops_s=hops_s(deployment, batch, batch),
         prompt=prompt | {f"prefill_{name}": count for name, count in hops.items()},
         prompt_busy=chunks * _usual_s(slowest) / _usual_s(prompt),
-        prompt_hops_s=_hops_s(deployment, tokens, 1.0),
+        prompt_hops_s=hops_s(deployment, tokens, 1.0),
         running=running,
     )
 
@@ -93,7 +93,7 @@ def _usual_s(work: Mapping[str, float]) -> float:
     return sum(DEFAULTS[name] * value for name, value in work.items())
 
 
-def _hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
+def hops_s(deployment: Deployment, tokens: float, sequences: float) -> float:
     """Return seconds of all hops of one pass: what a token carries, and logits where the engine returns them."""
     hops = len(deployment.stages) - 1
     if not hops:

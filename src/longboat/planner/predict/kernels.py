@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.weight import Weight
+from longboat.planner.predict.efficiency import multiply_share
 from longboat.planner.predict.machine import Machine
 
-__all__ = ("kernel_class", "multiply_flops", "unpacks")
+__all__ = ("kernel_class", "multiply_bits", "multiply_flops", "unpacks")
 
 # Formats whose numbers the hardware can multiply as they are; all others are widened to 16 bits first.
 FLOAT4 = ("nvfp4", "mxfp4")
@@ -14,17 +15,25 @@ WIDE_BITS, FULL_BITS, EIGHT_BITS = 30.0, 12.0, 7.9
 
 
 def multiply_flops(weight: Weight, shape: ModelShape, machine: Machine) -> float:
-    """Return peak operations a second of the kernel for ``weight``."""
+    """Return operations a second that kernels for ``weight`` reach, as if those of 16 bits reached their peak."""
+    bits = multiply_bits(weight, shape, machine)
+    peak = {4: machine.flops_4, 8: machine.flops_8, 16: machine.flops_16}[bits]
+    return peak * multiply_share(machine, bits)
+
+
+def multiply_bits(weight: Weight, shape: ModelShape, machine: Machine) -> int:
+    """Return the bits of the operands: those of the weights where the hardware multiplies them, else 16."""
     if weight.bits > FULL_BITS:
-        return machine.flops_16
+        return 16
     if weight.bits >= EIGHT_BITS:
-        return machine.flops_8 if "fp8" in shape.quantization or _float4(shape) else machine.flops_16
-    return machine.flops_4 if _float4(shape) and machine.native == "fp4" else machine.flops_16
+        eight = "fp8" in shape.quantization or _float4(shape)
+        return 8 if eight and machine.flops_8 > machine.flops_16 else 16
+    return 4 if _float4(shape) and machine.native == "fp4" else 16
 
 
 def unpacks(weight: Weight, shape: ModelShape, machine: Machine) -> bool:
     """Return whether numbers are widened before they are multiplied."""
-    return weight.bits <= FULL_BITS and multiply_flops(weight, shape, machine) == machine.flops_16
+    return weight.bits <= FULL_BITS and multiply_bits(weight, shape, machine) == 16
 
 
 def kernel_class(shape: ModelShape, machine: Machine) -> str:

@@ -57,4 +57,4 @@ def interference_share(engine: EngineTraits, load: Load, *, running: float) -> f
 
 def _together(engine: EngineTraits, load: Load, running: float) -> float:
     """Return prompts that one pass computes."""
-    return max(1.0, min(running, engine.chunk_tokens / load.mean_prompt_tokens))
+    return max(1.0, min(running, engine.chunk_tokens / load.computed_tokens))

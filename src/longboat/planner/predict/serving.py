@@ -26,6 +26,22 @@ class Times:
     step_s: float  # one decode step without prompts of others
     prefill_s: float  # one prompt alone, from its start to its end
     queue_s: float  # the part of ``ttft_s`` that waits for room in the cache
+    waiting: float  # requests that wait for room, for each one that runs
+    mean_output_tokens: float
+
+    def queued_s(self, itl_factor: float, ttft_factor: float) -> float:
+        """Return the wait for room where a group's measured factors change the times.
+
+        Little's law: a request waits for as many whole lives of others as there are requests waiting for each one
+        that runs.
+        """
+        served_s = ttft_factor * (self.ttft_s - self.queue_s)
+        return self.waiting * (served_s + itl_factor * self.itl_s * self.mean_output_tokens)
+
+    def scaled(self, itl_factor: float, ttft_factor: float) -> tuple[float, float]:
+        """Return ITL and TTFT under a group's measured factors."""
+        served_s = ttft_factor * (self.ttft_s - self.queue_s)
+        return self.itl_s * itl_factor, served_s + self.queued_s(itl_factor, ttft_factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +68,11 @@ def predict(
     times = times_of(features, deployment.engine, load, constants)
     group = calibration.groups.get((deployment.shape.name, machine.name, deployment.engine.name))
     provenance = _provenance(calibration, group, deployment, kernel)
-    itl = _number(times.itl_s, provenance, group, calibration.itl_spread, calibration.measured_itl_spread, "itl")
-    ttft = _number(times.ttft_s, provenance, group, calibration.ttft_spread, calibration.measured_ttft_spread, "ttft")
-    itl_factor, ttft_factor = itl.value / times.itl_s, ttft.value / times.ttft_s
-    served_s = ttft_factor * (times.ttft_s - times.queue_s)
+    itl_factor, ttft_factor = (group.itl_factor, group.ttft_factor) if group else (1.0, 1.0)
+    itl_s, ttft_s = times.scaled(itl_factor, ttft_factor)
+    itl = _number(itl_s, provenance, calibration.measured_itl_spread if group else calibration.itl_spread)
+    ttft = _number(ttft_s, provenance, calibration.measured_ttft_spread if group else calibration.ttft_spread)
+    served_s = ttft_s - times.queued_s(itl_factor, ttft_factor)
     return Prediction(
         ttft_s=ttft,
         itl_s=itl,
@@ -81,11 +98,20 @@ def times_of(features: Features, engine: EngineTraits, load: Load, constants: Ma
         running=features.running,
         busy_ratio=_busy_ratio((features.running - 1.0) * busy_s, decode_s, busy_s),
     )
-    queue_s = (load.concurrency / features.running - 1.0) * decode_s
+    waiting = max(0.0, load.concurrency / features.running - 1.0)
     wait_s = constants["wait"] * (prefill_s + (passes - 1.0) * busy_s)
     first_steps = constants["first_steps"] + polled_steps(engine, load, running=features.running)
-    ttft_s = constants["floor"] + wait_s + first_steps * step_s + queue_s
-    return Times(itl_s=itl_s, ttft_s=ttft_s, step_s=step_s, prefill_s=prefill_s, queue_s=queue_s)
+    served_s = constants["floor"] + wait_s + first_steps * step_s
+    queue_s = waiting * (served_s + decode_s)
+    return Times(
+        itl_s=itl_s,
+        ttft_s=served_s + queue_s,
+        step_s=step_s,
+        prefill_s=prefill_s,
+        queue_s=queue_s,
+        waiting=waiting,
+        mean_output_tokens=load.mean_output_tokens,
+    )
 
 
 def _busy_ratio(prefills_s: float, decode_s: float, own_s: float) -> float:
@@ -110,10 +136,5 @@ def _provenance(calibration: Calibration, group: Measured | None, deployment: De
     return "computed"
 
 
-def _number(
-    value: float, provenance: Provenance, group: Measured | None, unseen: Spread, seen: Spread, kind: str
-) -> Number:
-    if group is None:
-        return Number(value=value, low=value * unseen.low, high=value * unseen.high, provenance=provenance)
-    value *= group.itl_factor if kind == "itl" else group.ttft_factor
-    return Number(value=value, low=value * seen.low, high=value * seen.high, provenance=provenance)
+def _number(value: float, provenance: Provenance, spread: Spread) -> Number:
+    return Number(value=value, low=value * spread.low, high=value * spread.high, provenance=provenance)

@@ -12,6 +12,7 @@ from longboat.catalog.shape.cache import Cache
 from longboat.catalog.shape.model_shape import Layer
 from longboat.catalog.shape.weight import Weight
 from longboat.planner.predict.deployment import Deployment, Stage
+from longboat.planner.predict.efficiency import expert_read_share
 from longboat.planner.predict.kernels import multiply_flops, unpacks
 from longboat.planner.predict.machine import Fabric
 
@@ -49,11 +50,24 @@ def stage_work(deployment: Deployment, index: int, step: Pass) -> dict[str, floa
     stage = deployment.stages[index]
     found: dict[str, float] = defaultdict(float)
     for layer, count in _distinct(deployment, index):
-        for name, value in _layer_work(deployment, stage, layer, step):
+        for name, value in _layer_sums(deployment, stage, layer, step).items():
             found[name] += count * value
     if index == len(deployment.stages) - 1:
         _add_head(found, deployment, stage, step)
     return {step.kind + name: value for name, value in found.items() if value}
+
+
+def _layer_sums(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> dict[str, float]:
+    """Return the quantities of one layer, counted once for the deployments of a search."""
+    split = (stage.machine, stage.tensor, stage.link, stage.near, deployment.attention_data, deployment.expert)
+    key = (id(layer), *split, deployment.stages[0].machine, step)
+    found = deployment.counted.get(key)
+    if found is None:
+        found = defaultdict(float)
+        for name, value in _layer_work(deployment, stage, layer, step):
+            found[name] += value
+        deployment.counted[key] = found
+    return found
 
 
 def _distinct(deployment: Deployment, index: int) -> Iterator[tuple[Layer, int]]:
@@ -103,7 +117,8 @@ def _expert_work(
     """Count experts, divided over all ranks of the stage by copies or by cutting each; the bytes are the same."""
     machine, share = stage.machine, _imbalance(deployment, step) / stage.tensor
     hit = expected_experts(layer.num_experts, layer.experts_per_token, step.tokens) / layer.num_experts
-    read_s = weight.num_bytes * hit * share / machine.bandwidth_bytes_per_s
+    reached = expert_read_share(machine, deployment.engine.name, _slice_columns(deployment, stage, weight))
+    read_s = weight.num_bytes * hit * share / machine.bandwidth_bytes_per_s / reached
     active = weight.num_params * layer.experts_per_token / layer.num_experts
     yield "read_experts", read_s
     flops = multiply_flops(weight, deployment.shape, machine)
@@ -111,6 +126,12 @@ def _expert_work(
     yield "multiply_experts", multiply_s
     if unpacks(weight, deployment.shape, machine):
         yield "unpack_experts", read_s if step.decoding else multiply_s
+
+
+def _slice_columns(deployment: Deployment, stage: Stage, weight: Weight) -> float:
+    """Return the width of an expert's part on one rank: whole where experts are divided by copies."""
+    width = weight.columns if weight.shard == "in" else weight.rows
+    return width if deployment.expert > 1 else width / stage.tensor
 
 
 def _imbalance(deployment: Deployment, step: Pass) -> float:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from longboat.catalog.names import nearest_names
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
 from longboat.core.plan import EngineMemory
 from longboat.planner.memory.split_shape import ANY_SPLIT, AskedSplit, EngineKind, Load
@@ -17,6 +18,8 @@ SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|)")
 SLO_NAMES = {"ttft": "ttft_s", "itl": "itl_s", "tpot": "itl_s"}
 # That vLLM and SGLang take into one step at most by default, on large cards; further requests wait.
 MAX_SEQUENCES = 1024
+# That llama.cpp has slots for at most (``LLAMA_MAX_SEQ``).
+MAX_SLOTS = 256
 ENGINE_DEFAULTS = EngineMemory()
 EXAMPLE = "write --slo ttft=500ms,itl=50ms"
 
@@ -50,11 +53,13 @@ class Demand:
     users: int = 1  # requests under way at any moment, over all replicas
     prompt_tokens: int = 1024
     output_tokens: int = 256
+    prefix_share: float = 0.0  # of the prompts' tokens, that the prefix cache has already
     context_tokens: int = 0  # longest request that must be possible; 0: prompt and output
     settings: EngineMemory = ENGINE_DEFAULTS  # of the engine, as far as the user set them
     slo: Slo = Slo()
     split: AskedSplit = ANY_SPLIT  # of a replica, as far as the user asks for one
     expert_parallel: bool = True  # whether replicas may divide experts by copies (``Split.expert_parallel``)
+    draft: ModelShape | None = None  # model that proposes tokens
     data_attention: bool = False  # and requests for attention, not heads (``Split.data``)
 
     @property
@@ -63,16 +68,18 @@ class Demand:
 
     def load(self, engine: EngineKind, sequences: int) -> Load:
         """Return what one replica must hold."""
-        told, is_llama = self.settings, engine == "llama.cpp"
+        told = self.settings
+        most = told.sequences or (MAX_SLOTS if engine == "llama.cpp" else MAX_SEQUENCES)
         return Load(
             context_tokens=self.context,
-            num_sequences=max(1, sequences if is_llama else min(sequences, told.sequences or MAX_SEQUENCES)),
+            num_sequences=max(1, min(sequences, most)),
             batched_tokens=told.batched_tokens,
             engine_sequences=told.sequences,
             weight_bits=told.weight_bits,
             kv_bits=told.kv_bits,
             memory_ratio=told.memory_ratio,
             adapters=told.adapters,
+            draft=self.draft,
             cache_bytes=told.cache_bytes,
             cache_tokens=told.cache_tokens,
             graphs=told.graphs,
@@ -82,7 +89,10 @@ class Demand:
     def traffic(self, concurrency: float) -> Traffic:
         """Return what one replica is sent."""
         return Traffic(
-            concurrency=concurrency, prompt_tokens=float(self.prompt_tokens), output_tokens=float(self.output_tokens)
+            concurrency=concurrency,
+            prompt_tokens=float(self.prompt_tokens),
+            output_tokens=float(self.output_tokens),
+            cached=self.prefix_share,
         )
 
 

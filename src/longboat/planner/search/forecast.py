@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.memory.budget import engine_sequences
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.split_shape import Card, EngineKind, Load, Split, even_stages
 from longboat.planner.predict.constants import Calibration
@@ -17,7 +18,7 @@ from longboat.planner.search.demand import Demand
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import StageTimes, partitions
 
-__all__ = ("Forecast", "Forecaster", "with_curve")
+__all__ = ("HELD_OUTPUT", "Forecast", "Forecaster", "Forecasters", "replica_users", "with_curve")
 
 VARIABLES = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION", "llama.cpp": "--tensor-split"}
 # A request's output is part written, on average.
@@ -100,12 +101,12 @@ class Forecast:
     def kv_blocks(self) -> int | None:
         """Cache blocks that the engine makes; None where layers share blocks, or nothing fits."""
         block_tokens = self.demand.settings.block_tokens
-        return self.fit.num_kv_blocks(block_tokens) if self.fit.ranks else None
+        return self.fit.num_kv_blocks(block_tokens) if self.fit.runs else None
 
     @property
     def rank_bytes(self) -> int:
         """Bytes of the fullest rank; where the cache has no size of its own, it is all that is left."""
-        return max((rank.used_bytes for rank in self.fit.ranks), default=0)
+        return max((rank.used_bytes for rank in self.fit.unlike_ranks), default=0)
 
     @property
     def missed(self) -> str:
@@ -120,15 +121,21 @@ class Forecaster:
         self.shape, self.demand, self.engine, self.calibration = shape, demand, engine, calibration
         self.traits = engine_traits(engine)
         self._times = StageTimes(shape, self.traits, demand.traffic(1.0))
+        self._known: dict[tuple[object, ...], list[Forecast]] = {}
+        # The work of layers that was counted (``work``), for all deployments of this model and engine.
+        self.counted: dict[tuple[object, ...], dict[str, float]] = {}
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:
         """Return a forecast for each division of the layers that is worth a look; all of them may not fit.
 
         share: of all users, that goes to these replicas
         """
-        users = max(1.0, self.demand.users * share / max(1, layout.replicas))
-        busy = max(1, min(layout.replicas, round(self.demand.users * share)))
-        return [self.of(layout, stages, users, busy) for stages in self._divisions(layout, self._load(users))]
+        users, busy = replica_users(self.demand.users, share, layout.replicas)
+        key = (layout.sort, users, busy)
+        if key not in self._known:
+            divisions = self._divisions(layout, self._load(users))
+            self._known[key] = [self.of(layout, stages, users, busy) for stages in divisions]
+        return [replace(one, layout=layout) for one in self._known[key]]
 
     def of(self, layout: Layout, stages: Sequence[int], users: float, busy: int) -> Forecast:
         """Return the forecast of a layout with these layers. users: of one replica."""
@@ -139,7 +146,7 @@ class Forecaster:
             data=layout.data,
         )
         cards = [place.card for place in layout.places for _ in range(layout.tensor)]
-        fit = plan_fit(self.shape, cards, split, self._load(users))
+        fit = self._fit(cards, split, self._load(users))
         one = Forecast(
             layout=layout,
             shape=self.shape,
@@ -150,6 +157,14 @@ class Forecaster:
             busy=busy,
         )
         return self.at(one, users, busy) if fit.fits else one
+
+    def _fit(self, cards: Sequence[Card], split: Split, load: Load) -> Fit:
+        """Plan bytes; llama.cpp, which keeps room for each slot, gets as many slots as there is room for."""
+        fit = plan_fit(self.shape, cards, split, load)
+        if fit.fits or self.engine != "llama.cpp" or self.demand.settings.sequences or fit.max_sequences < 1:
+            return fit
+        fewer = plan_fit(self.shape, cards, split, replace(load, num_sequences=fit.max_sequences))
+        return fewer if fewer.fits else fit
 
     def at(self, forecast: Forecast, users: float, busy: int) -> Forecast:
         """Return the same replicas with other users."""
@@ -176,10 +191,38 @@ class Forecaster:
 
     def _outcome(self, forecast: Forecast, users: float) -> Prediction:
         fit = forecast.fit
-        held, most = _sequences_held(fit, self.demand), self.demand.settings.sequences
+        held, most = _sequences_held(fit, self.demand), self._most_sequences(fit)
         if most:
             held = min(held, float(most * fit.split.data))
-        return predict(forecast.deployment, self.demand.traffic(users), self.calibration, max_sequences=held)
+        deployment = replace(forecast.deployment, counted=self.counted)
+        return predict(deployment, self.demand.traffic(users), self.calibration, max_sequences=held)
+
+    def _most_sequences(self, fit: Fit) -> int:
+        """Return the requests that an engine runs at most, each data part by itself; 0: as many as its cache holds."""
+        if self.engine != "vllm":
+            return self.demand.settings.sequences
+        return min(engine_sequences(fit.load, rank.card) for rank in fit.unlike_ranks)
+
+
+class Forecasters:
+    """The forecasters of one demand that several searches share, so that each sort of layout is counted once."""
+
+    def __init__(self, demand: Demand, calibration: Calibration) -> None:
+        self._demand, self._calibration = demand, calibration
+        self._found: list[Forecaster] = []
+
+    def of(self, shape: ModelShape, engine: EngineKind) -> Forecaster:
+        """Return the forecaster of a model and an engine; a second call returns the same."""
+        for one in self._found:
+            if one.engine == engine and one.shape == shape:
+                return one
+        self._found.append(Forecaster(shape, self._demand, engine, self._calibration))
+        return self._found[-1]
+
+
+def replica_users(users: int, share: float, replicas: int) -> tuple[float, int]:
+    """Return the users of one replica where all replicas get ``share`` of the users, and the replicas that have one."""
+    return max(1.0, users * share / max(1, replicas)), max(1, min(replicas, round(users * share)))
 
 
 def with_curve(forecast: Forecast, calibration: Calibration) -> Forecast:
@@ -202,5 +245,7 @@ def _sequences_held(fit: Fit, demand: Demand) -> float:
         return max(1.0, float(fit.load.num_sequences))
     traffic = demand.traffic(1.0)
     held = ceil(traffic.mean_prompt_tokens + HELD_OUTPUT * traffic.mean_output_tokens)
-    counts = [max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.ranks]
-    return max(1.0, min(counts) * fit.split.data)
+    least = min(
+        max(0, rank.cache_room_bytes) / max(1, fit.caches[rank.stage].bytes_of(held)) for rank in fit.unlike_ranks
+    )
+    return max(1.0, least * fit.split.data)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import log
 from typing import Any
 
 from longboat.planner.search.forecast import Forecast
 
-__all__ = ("at_users", "planned_values")
+__all__ = ("planned_values",)
 
 
 def planned_values(forecast: Forecast, source: str) -> dict[str, Any]:
@@ -39,17 +37,3 @@ def planned_values(forecast: Forecast, source: str) -> dict[str, Any]:
         "provenance": told.itl_s.provenance if told else "",
         "curve": [list(point) for point in forecast.curve],
     }
-
-
-def at_users(planned: Mapping[str, Any], users: float) -> tuple[float, float] | None:
-    """Return ITL and TTFT in seconds of a replica with that many users, between predicted ones; None: none were."""
-    curve = [(float(point[0]), float(point[1]), float(point[2])) for point in planned.get("curve", ())]
-    if not curve:
-        return None
-    below = max((point for point in curve if point[0] <= users), default=curve[0])
-    above = min((point for point in curve if point[0] >= users), default=curve[-1])
-    if below[0] >= above[0]:
-        return below[1], below[2]
-    share = log(max(1.0, users) / below[0]) / log(above[0] / below[0])
-    itl_s, ttft_s = (low * (high / low) ** share for low, high in zip(below[1:], above[1:], strict=True))
-    return itl_s, ttft_s

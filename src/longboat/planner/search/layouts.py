@@ -21,6 +21,7 @@ __all__ = ("REPLICAS", "Layout", "layouts", "mixed_layouts")
 MAX_STAGES, MAX_TENSOR = 64, 64
 # Numbers of replicas into which machines are divided; numbers between two of these bring nothing new.
 REPLICAS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+FEW_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 POWERS = tuple(count for count in REPLICAS if count & (count - 1) == 0)
 POWERS_OF_DATA = tuple(1 << power for power in range(7))
 MIXED_TENSOR = (1, 2, 4, 8, 16)
@@ -39,6 +40,7 @@ class Layout:
     data: int = 1  # as in ``Split``
     hop: Fabric = LOOPBACK  # between stages
     over_network: bool = False  # whether tensor parallelism crosses nodes
+    hops_cross: bool = False  # whether stages of one replica may be on several nodes
     memory_is_reported: bool = True  # False where the cards' memory is the catalog's and not what the nodes reported
 
     @property
@@ -51,8 +53,25 @@ class Layout:
         return self.tensor // self.data
 
     @property
+    def crosses_nodes(self) -> bool:
+        """Whether a replica needs the network between nodes."""
+        return self.over_network or self.hops_cross
+
+    @property
     def on_processors(self) -> bool:
         return self.places[0].card.kind == "cpu"
+
+    @property
+    def sort(self) -> tuple[object, ...]:
+        """What the bytes and the times of its replicas depend on: equal for equal machines, whatever pool they are."""
+        runs: list[tuple[Place, int]] = []
+        for place in self.places:
+            if runs and runs[-1][0] is place:
+                runs[-1] = (place, runs[-1][1] + 1)
+            else:
+                runs.append((place, 1))
+        places = tuple((place.card, place.machine, place.link, place.near, count) for place, count in runs)
+        return places, self.tensor, self.expert_parallel, self.data, self.hop
 
     def matches(self, asked: AskedSplit) -> bool:
         """Return whether this is the split that was asked for; what was not asked for may be anything."""
@@ -109,8 +128,12 @@ def _widths(pool: Pool, asked: AskedSplit) -> list[int]:
 
 
 def _depths(stages: int) -> list[int]:
-    """Return numbers of stages of one replica so that all replicas together fill the machines, the fewest first."""
-    return sorted({stages // count for count in REPLICAS if count <= stages})
+    """Return numbers of stages of one replica, the fewest first: small ones, and those that fill the machines.
+
+    Small numbers leave machines idle at times. They are tried so that a further node never takes away a plan.
+    """
+    filling = {stages // count for count in REPLICAS if count <= stages}
+    return sorted(filling | {depth for depth in FEW_STAGES if depth <= stages})
 
 
 def _variants(layout: Layout, expert_parallel: bool, data: int) -> Iterator[Layout]:
@@ -147,6 +170,7 @@ def _layout(pool: Pool, tensor: int, depth: int) -> Layout:
         pools=(pool.number,),
         hop=LOOPBACK if depth == 1 else pool.bus if within else pool.network,
         over_network=crosses,
+        hops_cross=depth > 1 and not within,
         memory_is_reported=pool.memory_is_reported,
     )
 
@@ -184,12 +208,13 @@ def _subsets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
     yield tuple(ordered)
 
 
+def _place(pool: Pool, tensor: int) -> Place:
+    link = pool.bus if tensor > 1 else LOOPBACK
+    return Place(pool=pool.number, card=pool.card, machine=pool.machine, link=link)
+
+
 def _mixed(pools: Sequence[Pool], depths: Sequence[int], tensor: int, replicas: int) -> Iterator[Layout]:
-    places = [
-        Place(pool=pool.number, card=pool.card, machine=pool.machine, link=pool.bus if tensor > 1 else LOOPBACK)
-        for pool, depth in zip(pools, depths, strict=True)
-        for _ in range(depth)
-    ]
+    places = [place for pool, depth in zip(pools, depths, strict=True) for place in [_place(pool, tensor)] * depth]
     one_node = len({pool.kinds for pool in pools}) == 1 and replicas % pools[0].num_nodes == 0
     hop = pools[0].bus if one_node else min((pool.network for pool in pools), key=lambda f: f.bandwidth_bytes_per_s)
     layout = Layout(
@@ -198,6 +223,7 @@ def _mixed(pools: Sequence[Pool], depths: Sequence[int], tensor: int, replicas: 
         replicas=replicas,
         pools=tuple(pool.number for pool in pools),
         hop=hop,
+        hops_cross=not one_node,
         memory_is_reported=all(pool.memory_is_reported for pool in pools),
     )
     yield layout

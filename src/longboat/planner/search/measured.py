@@ -6,14 +6,13 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from io import StringIO
-from math import log2
+from math import log, log2
 from typing import Any
 
 from longboat.core.states import EngineActual
 from longboat.planner.predict.calibration.rows import COLUMNS
-from longboat.planner.search.forecast_document import at_users
 
-__all__ = ("Pair", "merged_rows", "pair_of", "row_of")
+__all__ = ("Pair", "at_users", "merged_rows", "pair_of", "row_of")
 
 MIN_TOKENS = 64
 """Fewer say little about the time between them."""
@@ -138,3 +137,17 @@ def _key(row: Mapping[str, str]) -> tuple[object, ...]:
     except ValueError:
         load = 0
     return (*(row.get(name) or "" for name in KEY), load)
+
+
+def at_users(planned: Mapping[str, Any], users: float) -> tuple[float, float] | None:
+    """Return ITL and TTFT in seconds of a replica with that many users, between predicted ones; None: none were."""
+    curve = [(float(point[0]), float(point[1]), float(point[2])) for point in planned.get("curve", ())]
+    if not curve:
+        return None
+    below = max((point for point in curve if point[0] <= users), default=curve[0])
+    above = min((point for point in curve if point[0] >= users), default=curve[-1])
+    if below[0] >= above[0]:
+        return below[1], below[2]
+    share = log(max(1.0, users) / below[0]) / log(above[0] / below[0])
+    itl_s, ttft_s = (low * (high / low) ** share for low, high in zip(below[1:], above[1:], strict=True))
+    return itl_s, ttft_s

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
+from longboat.planner.memory.adapter_room import adapter_parts
 from longboat.planner.memory.budget import budget_of, modest_load, overhead_of
+from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes
 from longboat.planner.memory.processor import is_wide, packed_bytes
 from longboat.planner.memory.split_shape import Card, Load, Split, even_stages
 from longboat.planner.memory.stage_weights import stage_weights
@@ -22,6 +24,8 @@ from longboat.planner.predict.work import Pass, stage_work
 __all__ = ("Place", "StageTimes", "partitions")
 
 SEARCH_STEPS = 24
+# Seconds of stages that differ by this share of them count as equal.
+ALIKE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,9 @@ class StageTimes:
         traffic = self._traffic
         context = traffic.mean_prompt_tokens + traffic.mean_output_tokens / 2
         decode = Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True)
-        prompt = traffic.mean_prompt_tokens
-        prefill = Pass(tokens=prompt, sequences=1.0, context_tokens=prompt / 2, decoding=False)
+        prompt = traffic.computed_tokens
+        before = traffic.mean_prompt_tokens - prompt / 2
+        prefill = Pass(tokens=prompt, sequences=1.0, context_tokens=before, decoding=False)
         first, last = (
             _seconds(deployment, index, decode)
             + batch / traffic.mean_output_tokens * _seconds(deployment, index, prefill)
@@ -125,13 +130,21 @@ class _Shelf:
         }
         # A cache of a given size takes the same of every place, however many layers it is for.
         self.caps = [known[place.card, index == last] - load.cache_bytes for index, place in enumerate(places)]
-        first_bytes, last_bytes = _end_bytes(shape, split)
-        first_copies, last_copies = _end_copies(shape, split)
-        self.caps[0] -= first_bytes + (first_copies if is_wide(places[0].card, load) else 0)
-        self.caps[last] -= last_bytes + (last_copies if is_wide(places[last].card, load) else 0)
+        counted = stage_weights(shape, split)
+        first_bytes, last_bytes = _end_bytes(shape, split, counted)
+        self.caps[0] -= first_bytes + (packed_bytes(counted[0]) if is_wide(places[0].card, load) else 0)
+        self.caps[last] -= last_bytes + (packed_bytes(counted[-1]) if is_wide(places[last].card, load) else 0)
+        self.caps[last] -= draft_bytes(places[last].card, split, load)
+        self.draft_cache = 0.0 if load.cache_bytes else draft_cache_bytes(split, load) * load.context_tokens
+        adapters, end_bytes = _adapter_parts(shape, split, places[0].card, load)
+        self.caps[0] -= end_bytes
+        self.caps[last] -= end_bytes
         self.head_s = times.head_s(places[last], tensor, split.expert, batch)
         kinds = {id(layer): layer for layer in shape.layers}
-        weight = {key: layer.rank_bytes(tensor=tensor, expert=split.expert) for key, layer in kinds.items()}
+        weight = {
+            key: layer.rank_bytes(tensor=tensor, expert=split.expert) + adapters.get(key, 0)
+            for key, layer in kinds.items()
+        }
         cache = {key: 0.0 if load.cache_bytes else _cache_bytes(layer, load, tensor) for key, layer in kinds.items()}
         self.weight_bytes = _sums(weight[id(layer)] for layer in shape.layers)
         self.cache_bytes = _sums(cache[id(layer)] for layer in shape.layers)
@@ -159,7 +172,8 @@ class _Shelf:
         seconds, used = self.seconds[place], self._used(num_sequences)
         spare_s = limit_s if behind else limit_s - self.head_s
         by_time = bisect_right(seconds, seconds[first] + spare_s) - 1
-        by_memory = bisect_right(used, used[first] + self.caps[place]) - 1
+        room = self.caps[place] - (0.0 if behind else num_sequences * self.draft_cache)
+        by_memory = bisect_right(used, used[first] + room) - 1
         return max(0, min(by_time, by_memory, len(self.layers) - behind) - first)
 
     def _used(self, num_sequences: float) -> list[float]:
@@ -177,10 +191,18 @@ class _Shelf:
         high = self.head_s + max(seconds[-1] for seconds in self.seconds)
         low = 0.0
         for _ in range(SEARCH_STEPS):
+            if high - low <= ALIKE * high:
+                break
             middle = (low + high) / 2
             found = self.filled(middle, num_sequences)
-            low, high, best = (low, middle, found) if found else (middle, high, best)
+            low, high, best = (low, self._slowest(found), found) if found else (middle, high, best)
         return self._evened(best, high, num_sequences)
+
+    def _slowest(self, stages: Sequence[int]) -> float:
+        """Return the seconds of the slowest place, and a little for rounding."""
+        firsts = list(accumulate(stages, initial=0))
+        spent = (self._spent(place, firsts[place], count) for place, count in enumerate(stages))
+        return max(spent) * (1.0 + ALIKE)
 
     def _evened(self, stages: tuple[int, ...], limit_s: float, num_sequences: float) -> tuple[int, ...]:
         """Move layers from full places back to emptier ones behind them while none gets over ``limit_s``."""
@@ -220,19 +242,20 @@ def _sums(values: Iterable[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
 
+def _adapter_parts(shape: ModelShape, split: Split, card: Card, load: Load) -> tuple[Mapping[int, int], int]:
+    """Return what adapters take of each sort of layer, by its ``id``, and of the first and the last stage besides."""
+    if load.adapters is None:
+        return {}, 0
+    number_bytes = 4 if is_wide(card, load) else 2
+    return adapter_parts(shape, split, load.adapters, number_bytes=number_bytes, in_host=card.kind == "cpu")
+
+
 def _cache_bytes(layer: Layer, load: Load, tensor: int) -> float:
     return layer.cache.bytes_of(load.context_tokens, load.kv_bytes) / layer.cache.tensor_shards(tensor)
 
 
-def _end_copies(shape: ModelShape, split: Split) -> tuple[int, int]:
-    """Return copies of embedding and head that a processor's rank of the first and of the last stage packs."""
-    counted = stage_weights(shape, split)
-    return packed_bytes(counted[0]), packed_bytes(counted[-1])
-
-
-def _end_bytes(shape: ModelShape, split: Split) -> tuple[int, int]:
-    """Return bytes of a rank of the first and of the last stage that belong to no layer."""
-    counted = stage_weights(shape, split)
+def _end_bytes(shape: ModelShape, split: Split, counted: Sequence[Mapping[str, int]]) -> tuple[int, int]:
+    """Return bytes of a rank of the first and of the last stage that belong to no layer. counted: those of all."""
     kinds = {id(layer): layer for layer in shape.layers}
     each = {key: layer.rank_bytes(tensor=split.tensor, expert=split.expert) for key, layer in kinds.items()}
     layers = [each[id(layer)] for layer in shape.layers]

@@ -9,14 +9,18 @@ from math import log
 from longboat.planner.search.demand import Demand
 from longboat.planner.search.forecast import Forecast
 
-__all__ = ("LAGGARD", "Plan", "distinct", "forecast_order", "ranked", "speed_step")
+__all__ = ("LAGGARD", "MAX_PLANS", "PREFERENCE", "Plan", "distinct", "forecast_order", "ranked", "speed_step")
 
+# Plans that a search returns at most.
+MAX_PLANS = 12
 # Plans whose tokens per second differ by less count as equal: the simpler one is better.
 EQUAL = 0.03
 # Where some users wait this many times as long for an answer, a plan needs this many times the tokens per second.
 LAGGARD, LAGGARD_WORTH = 2.0, 1.1
 # A replica whose stages are on several sorts of cards must bring so much more than replicas on equal ones.
 MIXED_WORTH = 1.1
+# How many times as fast as the first plan a later one may be, by both of these rules.
+PREFERENCE = LAGGARD_WORTH * MIXED_WORTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +31,26 @@ class Plan:
     idle: tuple[str, ...] = ()  # accelerators without work, in words
     missed: str = ""  # limits, in words
     reasons: tuple[str, ...] = ()
+    changed_format: str = ""  # why the weights are not planned as stored, and what to load, in words
 
     @property
     def title(self) -> str:
         return " and ".join(group.title for group in self.groups)
+
+    @property
+    def key(self) -> str:
+        """The same for plans of the same replicas, whatever their order."""
+        return " ".join(sorted(group.title for group in self.groups)) + self.groups[0].shape.quantization
+
+    @property
+    def format(self) -> str:
+        """The format of its weights."""
+        return self.groups[0].shape.quantization or self.groups[0].shape.dtype
+
+    @property
+    def estimate(self) -> tuple[str, ...]:
+        """The reasons why numbers are not exact, of all groups."""
+        return tuple(dict.fromkeys(reason for group in self.groups for reason in group.shape.estimate))
 
     @property
     def is_mixed(self) -> bool:
@@ -77,7 +97,7 @@ def forecast_order(forecast: Forecast) -> tuple[object, ...]:
 
 def speed_step(tokens_per_s: float) -> int:
     """Return the same number for speeds that differ by less than ``EQUAL``, and a larger one for higher speeds."""
-    return round(log(max(1e-9, tokens_per_s)) / log(1 + EQUAL))
+    return round(log(min(1e30, max(1e-9, tokens_per_s))) / log(1 + EQUAL))
 
 
 def _order(plan: Plan, demand: Demand) -> tuple[object, ...]:
@@ -120,9 +140,8 @@ def _without_mixing(plans: list[Plan]) -> list[Plan]:
 
 
 def distinct(plans: Iterable[Plan]) -> list[Plan]:
-    """Return the plans without those whose title came before."""
+    """Return the plans without those whose replicas came before."""
     seen: dict[str, Plan] = {}
     for plan in plans:
-        name = " ".join(sorted(group.title for group in plan.groups)) + plan.groups[0].shape.quantization
-        seen.setdefault(name, plan)
+        seen.setdefault(plan.key, plan)
     return list(seen.values())

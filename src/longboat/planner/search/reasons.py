@@ -10,9 +10,11 @@ from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import LAGGARD, Plan
 from longboat.planner.search.search import SearchResult
 
-__all__ = ("explained", "settings_of")
+__all__ = ("explained", "longest_request", "memory_settings", "settings_of")
 
 GIB = 1024**3
+USUAL_CONTEXT = 32_768
+"""Tokens up to which an engine allows requests that are longer than those that were planned for, where they fit."""
 
 
 def explained(found: SearchResult) -> SearchResult:
@@ -35,12 +37,19 @@ def settings_of(group: Forecast) -> tuple[str, ...]:
         "vllm": ("--tensor-parallel-size", "--pipeline-parallel-size", "--enable-expert-parallel", "--max-model-len"),
         "sglang": ("--tp-size", "--pp-size", f"--ep-size {split.tensor}", "--context-length"),
     }[group.engine]
-    told = [f"{names[3]} {load.context_tokens}"]
+    told = [f"{names[3]} {longest_request(group)}"]
+    told += [f"--dtype {'half' if group.engine == 'vllm' else 'float16'}"] if group.shape.dtype == "float16" else []
     told += _ranks_told(group, names[0])
     told += [f"{names[1]} {split.pipeline}"] if split.pipeline > 1 else []
     told += [names[2]] if split.expert_parallel else []
     told += [group.layer_setting] if group.layer_setting else []
-    return (*told, *_memory_settings(group))
+    return (*told, *memory_settings(group))
+
+
+def longest_request(group: Forecast) -> int:
+    """Return the longest request to allow: what was asked for, or what fits, up to a usual length."""
+    asked, fitting = group.fit.load.context_tokens, group.fit.max_context_tokens
+    return max(asked, min(fitting, USUAL_CONTEXT))
 
 
 def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
@@ -52,7 +61,8 @@ def _ranks_told(group: Forecast, tensor_option: str) -> list[str]:
     return [f"{tensor_option} {split.tensor}", f"--attn-dp-size {split.data}"]
 
 
-def _memory_settings(group: Forecast) -> Iterator[str]:
+def memory_settings(group: Forecast) -> Iterator[str]:
+    """Yield the settings of the engine's memory and numbers that are not the split's: those of a fleet file too."""
     load, vllm = group.fit.load, group.engine == "vllm"
     if load.batched_tokens:
         yield f"{'--max-num-batched-tokens' if vllm else '--chunked-prefill-size'} {load.batched_tokens}"
@@ -70,7 +80,7 @@ def _of_best(plan: Plan, others: Sequence[Plan], demand: Demand) -> Iterator[str
     yield from _against(plan, others)
     yield from _pooling(plan)
     yield from _shortcomings(plan, demand)
-    if estimates := plan.groups[0].shape.estimate:
+    if estimates := plan.estimate:
         yield f"an estimate: {'; '.join(estimates)}"
 
 

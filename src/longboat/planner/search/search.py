@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -14,17 +14,16 @@ from longboat.planner.memory.split_shape import EngineKind
 from longboat.planner.predict.calibration.sample import computed_on
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.machine import machine_for
+from longboat.planner.search.ceiling import Ceilings
 from longboat.planner.search.demand import Demand
-from longboat.planner.search.forecast import Forecast, Forecaster
+from longboat.planner.search.forecast import Forecast, Forecaster, Forecasters
 from longboat.planner.search.layouts import Layout, layouts, mixed_layouts
-from longboat.planner.search.ranking import Plan, distinct, forecast_order, ranked
+from longboat.planner.search.ranking import MAX_PLANS, Plan, distinct, forecast_order, ranked
+from longboat.planner.search.shortlist import Shortlist, SpeedLimit, figures_of
 
 __all__ = ("Rejected", "Search", "SearchResult", "search")
 
 GIB = 1024**3
-MAX_PLANS = 12
-# For the same machines, where there are several kinds of them.
-MAX_GROUPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +49,33 @@ class SearchResult:
     def best(self) -> Plan | None:
         return self.plans[0] if self.plans else None
 
+    def with_plans(self, plans: Iterable[Plan]) -> SearchResult:
+        """Return the same search with these plans."""
+        return replace(self, plans=tuple(plans))
+
 
 def search(
-    shapes: Sequence[ModelShape], cluster: Cluster, demand: Demand, engine: EngineKind, calibration: Calibration
+    shapes: Sequence[ModelShape],
+    cluster: Cluster,
+    demand: Demand,
+    engine: EngineKind,
+    calibration: Calibration,
+    shared: Forecasters | None = None,
+    *,
+    prune: bool = True,
 ) -> SearchResult:
-    """Return ranked plans for one model, in each of the quantizations ``shapes`` that are allowed."""
+    """Return ranked plans for one model, in each of the quantizations ``shapes`` that are allowed.
+
+    shared: forecasters of the same demand and calibration that other searches have used
+    prune: whether layouts that cannot be among the best get no forecast
+    """
+    shared = shared or Forecasters(demand, calibration)
     pools = tuple(replace(pool, machine=machine_for(pool.machine, engine)) for pool in pools_of(cluster))
     plans: list[Plan] = []
     rejected: list[Rejected] = []
     for shape in shapes:
         # An engine does not mix accelerators with processors: the first pool speaks for all.
-        forecaster = Forecaster(computed_on(pools[0].machine, shape), demand, engine, calibration)
-        one = Search(pools, forecaster)
+        one = Search(pools, shared.of(computed_on(pools[0].machine, shape), engine), prune=prune)
         plans += one.plans()
         rejected += one.rejected
     kept = distinct(ranked(plans, demand))[:MAX_PLANS]
@@ -71,23 +85,30 @@ def search(
 class Search:
     """Tries every layout of one model over pools of machines."""
 
-    def __init__(self, pools: Sequence[Pool], forecaster: Forecaster) -> None:
-        self.pools, self.forecaster = tuple(pools), forecaster
+    def __init__(self, pools: Sequence[Pool], forecaster: Forecaster, *, prune: bool = True) -> None:
+        self.pools, self.forecaster, self.prune = tuple(pools), forecaster, prune
         self.shape, self.demand, self.engine = forecaster.shape, forecaster.demand, forecaster.engine
+        self.weight_bytes = self.shape.weight_bytes  # counted once: a sum over all weights
         self.rejected: list[Rejected] = []
 
     def plans(self) -> list[Plan]:
-        """Return a plan for each layout that fits: with the best one for the machines that it leaves, and alone."""
-        groups = [group for layout in self._layouts() if (group := self._tried(layout, _share(layout, self.pools)))]
-        kept = self._worthwhile(groups)
+        """Return a plan for each layout that is worth it: with the best one for the machines that it leaves, and alone.
+
+        A layout whose bound (``Ceilings``) is below what others reach gets no forecast.
+        """
+        layouts = [layout for layout in self._layouts() if not self._refused_as_large(layout)]
+        shortlist = Shortlist(layouts, self.pools, Ceilings(self.forecaster) if self.prune else None, self.best)
+        kept = shortlist.best_few()
+        self._refuse_all(shortlist)
         if len(self.pools) == 1:
             return [self._plan([group]) for group in kept]
         best = {group.layout.pools[0]: group for group in reversed(kept) if len(group.layout.pools) == 1}
-        alone = [self.best(group.layout) for group in groups]
-        return [
-            *(self._plan(_shared(self.forecaster, [group, *_others(group, best)])) for group in kept),
-            *(self._plan([group]) for group in alone if group.fit.fits),
-        ]
+        plans = [self._plan(_shared(self.forecaster, [group, *_others(group, best)])) for group in kept]
+        limit = SpeedLimit(plans)
+        for group in shortlist.alone(limit):
+            plans.append(self._plan([group]))
+            limit.add(plans[-1])
+        return plans
 
     def alone(self, replicas: int | None, *, equal: bool, mixed: bool) -> list[Forecast]:
         """Return forecasts of single layouts that serve all users, those that fit and those that do not.
@@ -149,39 +170,29 @@ class Search:
         each = ", ".join(f"{pool.num_nodes} x {pool.cards_per_node} {pool.entry.name}" for pool in self.pools)
         return Rejected(what=asked.title, why=f"{asked.least_ranks} accelerators in equal stages, of {each}")
 
-    def _tried(self, layout: Layout, share: float) -> Forecast | None:
+    def _refused_as_large(self, layout: Layout) -> bool:
         if refused := self._too_large(layout):
             self._refuse(layout, refused)
-            return None
-        found = self.best(layout, share)
-        if not found.fit.fits:
+        return bool(refused)
+
+    def _refuse_all(self, shortlist: Shortlist) -> None:
+        """Refuse what does not fit, and what is slower than the best few on the same machines."""
+        for found in shortlist.unfit:
             self._refuse_fit(found)
-            return None
-        return found
+        for layout, figures, best in shortlist.slower:
+            self._refuse(layout, f"{figures}; {best.title} on the same machines, {figures_of(best)}")
 
     def _too_large(self, layout: Layout) -> str:
         """Return why weights alone exceed all memory of a replica: a cheap check that refuses most layouts."""
         if len(layout.places) > len(self.shape.layers):
             return f"{len(layout.places)} stages for {len(self.shape.layers)} layers"
         memory = sum(layout.tensor * place.card.usable_bytes for place in layout.places)
-        if self.shape.weight_bytes <= memory:
+        if self.weight_bytes <= memory:
             return ""
         return (
-            f"weights of {self.shape.weight_bytes / GIB:.1f} GiB, and {layout.cards_title} have {memory / GIB:.1f} GiB "
+            f"weights of {self.weight_bytes / GIB:.1f} GiB, and {layout.cards_title} have {memory / GIB:.1f} GiB "
             "usable together"
         )
-
-    def _worthwhile(self, groups: Sequence[Forecast]) -> list[Forecast]:
-        """Return the best few for the same machines, in order; the others are refused with their figures."""
-        by_pools: dict[frozenset[int], list[Forecast]] = {}
-        for group in sorted(groups, key=forecast_order):
-            by_pools.setdefault(frozenset(group.layout.pools), []).append(group)
-        most = MAX_PLANS if len(by_pools) == 1 else MAX_GROUPS
-        for found in by_pools.values():
-            for group in found[most:]:
-                why = f"{_figures(group)}; {found[0].title} on the same machines, {_figures(found[0])}"
-                self._refuse(group.layout, why)
-        return [group for found in by_pools.values() for group in found[:most]]
 
     def _plan(self, groups: Sequence[Forecast]) -> Plan:
         served = {number for one in groups for number in one.layout.pools}
@@ -202,12 +213,6 @@ class Search:
             self.rejected.append(Rejected(what=what, why="no division of its layers fits"))
         else:
             self.rejected.append(Rejected(what=what, why=short.what, hint=short.hint, fit=forecast.fit))
-
-
-def _share(layout: Layout, pools: Sequence[Pool]) -> float:
-    """Return the part of the users that the layout's machines get at first: their part of all memories' speed."""
-    total = sum(pool.bandwidth_bytes_per_s for pool in pools)
-    return sum(pools[number].bandwidth_bytes_per_s for number in layout.pools) / total
 
 
 def _others(group: Forecast, best: Mapping[int, Forecast]) -> list[Forecast]:
@@ -250,7 +255,3 @@ def _left_over(group: Forecast, pools: Sequence[Pool]) -> Iterator[str]:
         used *= sum(place.pool == number for place in group.layout.places)
         if left := pools[number].num_cards - used:
             yield f"{left} x {pools[number].entry.name}"
-
-
-def _figures(group: Forecast) -> str:
-    return f"{group.tokens_per_s:.0f} tokens/s, ITL {group.prediction.itl_s.value * 1e3:.1f} ms"

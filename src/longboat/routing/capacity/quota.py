@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from longboat.core.policy import TenantPolicy
 
 __all__ = ("LIMIT_NAMES", "Counts", "Denied", "Limits", "added", "check", "limits_of", "share_of", "sliding")
 
-MINUTE_S = 60
-DAY_S = 86_400
-LIMIT_NAMES = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+MINUTE_S: Final = 60
+DAY_S: Final = 86_400
+LIMIT_NAMES: Final = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,8 @@ class Counts:
 
     def roll(self, now_s: float) -> None:
         """Move the windows to ``now_s`` (Unix seconds). A clock that went back changes nothing."""
+        if now_s < (self.minute + 1) * MINUTE_S:  # a day begins with a minute
+            return
         minute, day = int(now_s // MINUTE_S), int(now_s // DAY_S)
         if minute > self.minute:
             follows = minute == self.minute + 1

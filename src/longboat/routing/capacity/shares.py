@@ -40,20 +40,78 @@ def divided_slots(capacities: Sequence[int], demands: Sequence[Mapping[str, Dema
 
 
 def divided_table(table: EndpointTable, demands: Sequence[TenantDemands]) -> list[EndpointTable]:
-    """Make the table of each gateway: an endpoint's ``capacity`` is the gateway's share, ``engine_capacity`` the whole.
+    """Make the table of each gateway, once (see ``Divider``)."""
+    return Divider().tables(table, demands)
 
-    Where a model has fewer slots than gateways, a gateway without a slot gets one anyway, since it would refuse
-    requests otherwise. Endpoints of unknown capacity are not divided.
-    """
-    shares: list[dict[str, int]] = [{} for _ in demands]
-    for model in dict.fromkeys(e.model for e in table.endpoints):
-        endpoints = [e for e in table.endpoints if e.model == model]
-        for own, given in zip(shares, _shares(endpoints, [d.get(model, {}) for d in demands]), strict=True):
-            own.update(given)
-    return [
-        dataclasses.replace(table, endpoints=tuple(_with_share(e, own.get(_name(e))) for e in table.endpoints))
-        for own in shares
-    ]
+
+class Divider:
+    """Divides tables again and again. What did not change since the last time is the same object as then."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, _Divided] = {}
+
+    def tables(self, table: EndpointTable, demands: Sequence[TenantDemands]) -> list[EndpointTable]:
+        """Make each gateway's table: an endpoint's ``capacity`` is the gateway's share, ``engine_capacity`` the whole.
+
+        Where a model has fewer slots than gateways, a gateway without a slot gets one anyway, since it would refuse
+        requests otherwise. Endpoints of unknown capacity are not divided.
+        """
+        by_model: dict[str, list[Endpoint]] = {}
+        for endpoint in table.endpoints:
+            by_model.setdefault(endpoint.model, []).append(endpoint)
+        divided: dict[str, _Divided] = {}
+        for model, endpoints in by_model.items():
+            wanted = [d.get(model, {}) for d in demands]
+            divided[model] = _divided(endpoints, wanted, self._models.get(model))
+        self._models = divided
+        return [dataclasses.replace(table, endpoints=self._rows(table, index)) for index in range(len(demands))]
+
+    def _rows(self, table: EndpointTable, index: int) -> tuple[Endpoint, ...]:
+        """Return one gateway's endpoints, in the order of the table."""
+        following = {model: iter(found.rows[index]) for model, found in self._models.items()}
+        return tuple(next(following[endpoint.model]) for endpoint in table.endpoints)
+
+
+class _Divided:
+    """One model's endpoints, divided."""
+
+    def __init__(
+        self, endpoints: list[Endpoint], demands: list[Mapping[str, Demand]], rows: list[list[Endpoint]], made: _Made
+    ) -> None:
+        self.endpoints = endpoints
+        self.demands = demands
+        self.rows = rows  # of each gateway
+        self.made = made
+
+
+_Made = dict[str, tuple[Endpoint, dict[int, Endpoint]]]
+"""Name of an endpoint → itself, and its forms by slots: gateways with equal shares have the same object."""
+
+
+def _divided(endpoints: list[Endpoint], demands: list[Mapping[str, Demand]], last: _Divided | None) -> _Divided:
+    if last is not None and last.endpoints == endpoints and last.demands == demands:
+        return last
+    made: _Made = {}
+    rows: list[list[Endpoint]] = []
+    for own in _shares(endpoints, demands):
+        row: list[Endpoint] = []
+        for endpoint in endpoints:
+            name = _name(endpoint)
+            row.append(_form(name, endpoint, own.get(name), made, last.made if last is not None else {}))
+        rows.append(row)
+    return _Divided(endpoints, demands, rows, made)
+
+
+def _form(name: str, endpoint: Endpoint, slots: int | None, made: _Made, before: _Made) -> Endpoint:
+    if slots is None:
+        return endpoint
+    if name not in made:
+        known = before.get(name)
+        made[name] = known if known is not None and known[0] == endpoint else (endpoint, {})
+    forms = made[name][1]
+    if slots not in forms:
+        forms[slots] = _with_share(endpoint, slots)
+    return forms[slots]
 
 
 def written_demands(demands: TenantDemands) -> dict[str, dict[str, list[float]]]:
@@ -120,9 +178,7 @@ def _in_proportion(total: int, parts: Sequence[int], *, first: int) -> list[int]
     return found
 
 
-def _with_share(endpoint: Endpoint, slots: int | None) -> Endpoint:
-    if slots is None:
-        return endpoint
+def _with_share(endpoint: Endpoint, slots: int) -> Endpoint:
     whole = endpoint.capacity if endpoint.engine_capacity is None else endpoint.engine_capacity
     return dataclasses.replace(endpoint, capacity=slots, engine_capacity=whole)
 

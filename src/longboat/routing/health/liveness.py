@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
-__all__ = ("Beat", "Health", "Judgement", "Life", "Liveness", "LivenessLimits", "RankBeat", "Silence")
+__all__ = ("UNHEARD", "Beat", "Health", "Judgement", "Life", "Liveness", "LivenessLimits", "RankBeat", "Silence")
 
 _PAUSE_S = 0.5
 """A listener that last looked this long ago was not running itself: unread beats may be waiting for it."""
@@ -32,6 +33,9 @@ class RankBeat:
     cpu_s: float = 0.0
     silent_s: float = 0.0  # since the sender of the beat last heard from the rank's agent
     unreached_s: float = 0.0  # since the rank's node answered in any way
+    # since a connection with another rank repeats data that is not acknowledged; 0: none does
+    unacked_s: float = 0.0
+    unacked_by: str = ""  # address of that rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +53,21 @@ class LivenessLimits:
 
     unreached_s: float = 1.6  # without any answer from a node
     doubt_s: float = 1.0  # without a beat, though the node answers
+    silent_s: float = math.inf  # without a beat, where listener and gang are on the same node
+    unacked_s: float = 2.0  # without an acknowledgement on a connection between two ranks
     stopped_beats: int = 4  # consecutive beats that show a rank stopped
     hang_s: float = 30.0  # with requests running, but neither a step nor CPU time
 
 
 class Health(enum.StrEnum):
-    """Verdict about a gang. DOUBTFUL: prefer another one. LOST: its requests must move elsewhere."""
+    """Verdict about a gang. DOUBTFUL: prefer another one. SILENT: it gets nothing new, and its requests go on.
+
+    LOST: its requests must move elsewhere.
+    """
 
     ALIVE = "alive"
     DOUBTFUL = "doubtful"
+    SILENT = "silent"
     LOST = "lost"
 
 
@@ -70,8 +80,15 @@ class Judgement:
     detail: str = ""  # text for people
     node_rank: int | None = None  # the rank that caused it, if a single one did
 
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether no new request may go there."""
+        return self.health in (Health.SILENT, Health.LOST)
+
 
 _ALIVE = Judgement(health=Health.ALIVE)
+UNHEARD = Judgement(health=Health.ALIVE, cause="unheard", detail="no heartbeat yet")
+"""Before the first beat. It says nothing against a gang, and it does not clear what another listener found."""
 
 
 class Silence:
@@ -145,7 +162,7 @@ class Liveness:
         """Judge the gang now. Call several times a second."""
         silent_s, unreached_s = self._silence.seconds(now_s), self._reached.seconds(now_s)
         if self._beat is None:
-            return _ALIVE
+            return UNHEARD
         if unreached_s > self._limits.unreached_s:
             return _lost("cut", f"its node has not answered for {unreached_s:.1f} s")
         found = self._judge_ranks(self._beat)
@@ -155,6 +172,8 @@ class Liveness:
             return _lost(
                 "hung", f"requests are running, but it made no step and used no CPU time for {self._hung_s:.0f} s"
             )
+        if silent_s > self._limits.silent_s:
+            return Judgement(health=Health.SILENT, cause="silent", detail=f"no heartbeat for {silent_s:.1f} s")
         if silent_s > self._limits.doubt_s:
             return Judgement(health=Health.DOUBTFUL, cause="silent", detail=f"no heartbeat for {silent_s:.1f} s")
         return _ALIVE
@@ -168,6 +187,9 @@ class Liveness:
                 return _lost("stopped", "one of its processes is stopped", number)
             if rank.unreached_s > self._limits.unreached_s:
                 return _lost("cut", f"its node has not answered for {rank.unreached_s:.1f} s", number)
+            if rank.unacked_s > self._limits.unacked_s:
+                what = f"its connection with {rank.unacked_by} has had no acknowledgement for {rank.unacked_s:.1f} s"
+                return _lost("cut", what, number)
         return None
 
     def _follow_progress(self, beat: Beat, now_s: float) -> None:

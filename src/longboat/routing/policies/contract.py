@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final, Protocol
 
 from longboat.routing.prefixes.accuracy import PrefixAccuracy
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
-__all__ = ("EXTRA_S", "Choice", "EngineReport", "ReplicaLoad", "RoutingPolicy", "View")
+__all__ = ("EXTRA_S", "Choice", "EngineReport", "Reason", "ReplicaLoad", "RoutingPolicy", "View")
 
 EXTRA_S: Final = "extra_s"
 """The term of policies that weigh what a replica costs beyond; for the others, the router sees to adapters."""
@@ -41,13 +42,18 @@ class ReplicaLoad:
         "prefills",
         "report",
         "requests",
+        "sequences",
         "slot",
+        "spread",
         "tells",
     )
 
     def __init__(self, key: str, slot: int) -> None:
         self.key = key
         self.slot = slot  # in the prefix index
+        # Its key as a number below 2**31, which places equal choices; computed once, not for each request.
+        self.spread = int.from_bytes(blake2b(key.encode(), digest_size=4).digest()) >> 1
+        self.sequences = 0  # that its engine runs at once, by its settings; further ones wait in it; 0: unknown
         self.requests = 0  # sent and not ended
         self.prefills = 0  # of these, those without a first token
         self.prefill_tokens = 0  # uncached prompt tokens of those, as predicted when they were sent
@@ -67,9 +73,9 @@ class View(Protocol):
 
 
 class Choice:
-    """A policy's decision."""
+    """A policy's decision. As a string, it is its reason."""
 
-    __slots__ = ("at", "cached_tokens", "reason", "terms", "ttft_s")
+    __slots__ = ("_reason", "at", "cached_tokens", "depth", "terms", "ttft_s")
 
     def __init__(
         self,
@@ -79,12 +85,26 @@ class Choice:
         cached_tokens: int = 0,
         terms: Sequence[tuple[float, ...]] = (),
         ttft_s: float | None = None,
+        depth: int = -1,
     ) -> None:
         self.at = at  # index into the replicas that were offered
-        self.reason = reason  # in words
+        self._reason = reason
         self.cached_tokens = cached_tokens  # tokens of the prompt that it expects to find there
         self.ttft_s = ttft_s  # seconds from sending to the first token that it expects; None: it expects nothing
         self.terms = terms  # one row for each replica that was offered, in the order of ``RoutingPolicy.terms``
+        self.depth = depth  # leading blocks of the prompt that it expects there; -1: it did not look
+
+    @property
+    def reason(self) -> str:
+        """The reason in words."""
+        return self._reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+Reason = str | Choice
+"""Why an endpoint was chosen; ``str`` of it gives the words."""
 
 
 class RoutingPolicy(Protocol):

@@ -13,12 +13,14 @@ from longboat.routing.policies.prefill_queue import PrefillQueue
 from longboat.routing.policies.prefill_time import CHUNK_TOKENS, PrefillSeed, PrefillTime, Work
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 
-__all__ = ("Cost", "TermRows")
+__all__ = ("Cheapest", "Cost", "TermRows")
 
 NEAR: Final = 0.03  # costs that differ by at most this part count as equal,
 NEAR_MOST_S: Final = 0.01  # but by at most this: three percent of a long prefill are worth more than a spread load
 NEAR_S: Final = 0.002  # and so do those that differ by at most this
-STREAM_WEIGHT: Final = 0.02  # seconds of TTFT that a second's pause of one running stream is worth
+MANY: Final = 2  # of equal replicas, one with this many times the requests of another is left alone
+STREAM_WEIGHT: Final = 0.01  # seconds of TTFT that a second's pause of one running stream is worth
+COPY_WEIGHT: Final = 1.75  # and one that a second's computation of what another replica holds is worth
 CACHE_MEMORY_S: Final = 120.0  # time over which the tokens that a replica has to store are compared with others'
 POPULAR_S: Final = 60.0  # time over which requests with a common prefix are counted
 MAX_POPULAR: Final = 20_000  # prefixes that are counted
@@ -29,11 +31,16 @@ _LOAD_MEMORY_S: Final = 30.0  # time over which the load of the fleet is taken
 class TermRows(Sequence[tuple[float, ...]]):
     """Rows of the table of costs, made when they are read: most decisions are never looked at."""
 
-    def __init__(self, *columns: Sequence[float]) -> None:
-        self._columns = columns
+    def __init__(
+        self, waits: list[float], prefills: list[float], costs: list[float], extra_s: Sequence[float] = ()
+    ) -> None:
+        self._waits = waits
+        self._prefills = prefills
+        self._costs = costs  # the sums of all terms
+        self._extra_s = extra_s  # empty: all are 0
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._costs)
 
     @overload
     def __getitem__(self, at: int) -> tuple[float, ...]: ...
@@ -42,7 +49,27 @@ class TermRows(Sequence[tuple[float, ...]]):
     def __getitem__(self, at: int | slice) -> tuple[float, ...] | list[tuple[float, ...]]:
         if isinstance(at, slice):
             return [self[row] for row in range(*at.indices(len(self)))]
-        return tuple([column[at] for column in self._columns])
+        wait_s, prefill_s = self._waits[at], self._prefills[at]
+        extra_s = self._extra_s[at] if self._extra_s else 0.0
+        return (wait_s, prefill_s, self._costs[at] - wait_s - prefill_s - extra_s, extra_s)
+
+
+class Cheapest(Choice):
+    """The choice of the lowest cost. Its reason is put into words when it is read: few decisions are ever looked at."""
+
+    __slots__ = ("_num_tokens", "_wait_s")
+
+    def __init__(
+        self, at: int, num_tokens: int, *, cached_tokens: int, depth: int, wait_s: float, ttft_s: float, terms: TermRows
+    ) -> None:
+        super().__init__(at, "", cached_tokens=cached_tokens, depth=depth, ttft_s=ttft_s, terms=terms)
+        self._num_tokens = num_tokens  # of the prompt
+        self._wait_s = wait_s  # for the prefills before
+
+    @property
+    def reason(self) -> str:
+        held = f"holds {self.cached_tokens} of {self._num_tokens} tokens, " if self.cached_tokens else ""
+        return f"lowest cost: {held}waits {self._wait_s:.3f} s"
 
 
 class Cost:
@@ -50,7 +77,7 @@ class Cost:
 
     cost = wait until the replica has computed the prefills before + prefill of the uncached part (both: the TTFT)
     + the same prefill again for those that come after, as often as the load of the fleet says
-    + the pause of the streams that run there + extra.
+    + what the cache evicts for it + what another replica holds of it + the pause of the streams that run there + extra.
     """
 
     name = "cost"
@@ -77,6 +104,7 @@ class Cost:
         extra_s: Sequence[float] = (),
     ) -> Choice:  # fmt: skip
         """Choose the lowest cost; of nearly equal ones, the session's last replica, or one by a hash."""
+        replicas = list(replicas)  # of which mypyc reads the items without a call
         self._num_replicas = len(replicas)
         depths = view.index.depths(prompt.blocks, view.num_slots) if prompt.blocks else [0] * view.num_slots
         line = self.prefill_time
@@ -84,54 +112,55 @@ class Cost:
         later = self._later(now_s)
         evicted_s = self._uncached * (1.0 - self._uncached) * token_s * len(replicas) / max(1.0, self._stored)
         num_tokens = prompt.num_tokens
-        depth, cached = 0, 0
+        deepest = 0
+        for replica in replicas:
+            deepest = max(deepest, depths[replica.slot])
+        uses = self._count(prompt, deepest, now_s) / len(replicas) if deepest else 0.0
+        copy_s = COPY_WEIGHT * token_s
+        least = float(num_tokens - _cached(prompt, deepest))
+        depth = 0
         uncached, context = float(num_tokens), 0.5 * num_tokens * num_tokens
         waits: list[float] = []
         prefills: list[float] = []
-        others: list[float] = []
         costs: list[float] = []
         lowest = 1e30
         for at, replica in enumerate(replicas):
             queue = self._queue(replica, now_s)
             if depths[replica.slot] != depth:
                 depth = depths[replica.slot]
-                cached = min(prompt.tokens_at(depth), num_tokens - 1)
-                uncached = float(num_tokens - cached)
+                uncached = float(num_tokens - _cached(prompt, depth))
                 context = uncached * (num_tokens - uncached * 0.5)
             computed_s = queue.pace * (uncached * token_s + context * token_context_s)
             steps_s = line.request_s + resident_s * replica.decode_tokens * (1.0 + uncached / CHUNK_TOKENS)
             prefill_s = computed_s + queue.pace * steps_s
             wait_s = queue.wait_s(now_s)
+            if queue.places.is_full(replica):
+                wait_s += queue.places.wait_s(replica)
             other_s = prefill_s * later + evicted_s * uncached * queue.stored
             other_s += computed_s * STREAM_WEIGHT * (replica.requests - replica.prefills)
+            other_s += copy_s * (uncached - least)
             cost = wait_s + prefill_s + other_s
             if extra_s:
                 cost += extra_s[at]
             waits.append(wait_s)
             prefills.append(prefill_s)
-            others.append(other_s)
             costs.append(cost)
             if cost < lowest:
                 lowest = cost
-        if prompt.blocks:
-            lowest = self._invest(prompt, replicas, costs, waits, depths, lowest, now_s)
+        if uses >= 1.0:
+            lowest = self._invest(prompt, replicas, costs, waits, depths, deepest, uses, lowest, now_s)
         best = self._of_near(prompt, replicas, costs, lowest, depths)
-        cached = min(prompt.tokens_at(depths[replicas[best].slot]), num_tokens - 1)
-        rows = TermRows(waits, prefills, others, extra_s or [0.0] * len(waits))
-        ttft_s = waits[best] + prefills[best]
-        return Choice(best, _reason(cached, num_tokens, waits[best]), cached_tokens=cached, terms=rows, ttft_s=ttft_s)
+        depth = depths[replicas[best].slot]
+        return Cheapest(
+            best, num_tokens, cached_tokens=_cached(prompt, depth), depth=depth,
+            wait_s=waits[best], ttft_s=waits[best] + prefills[best], terms=TermRows(waits, prefills, costs, extra_s),
+        )  # fmt: skip
 
     def _invest(
-        self, prompt: Prompt, replicas: Sequence[ReplicaLoad], costs: list[float], waits: list[float],
-        depths: list[int], lowest: float, now_s: float,
+        self, prompt: Prompt, replicas: list[ReplicaLoad], costs: list[float], waits: list[float],
+        depths: list[int], deepest: int, uses: float, lowest: float, now_s: float,
     ) -> float:  # fmt: skip
         """Take off the costs what later requests gain from one more copy of a popular prefix; return the lowest."""
-        deepest = max([depths[replica.slot] for replica in replicas])
-        if not deepest:
-            return lowest
-        uses = self._count(prompt.blocks[(deepest - 1) * BLOCK_BYTES : deepest * BLOCK_BYTES], now_s) / len(replicas)
-        if uses < 1.0:
-            return lowest
         line = self.prefill_time
         work = Work(max(1, prompt.num_tokens - prompt.tokens_at(deepest)), prompt.num_tokens)
         held_s = min([costs[at] for at, replica in enumerate(replicas) if depths[replica.slot] == deepest])
@@ -143,8 +172,9 @@ class Cost:
                 lowest = min(lowest, costs[at])
         return lowest
 
-    def _count(self, name: bytes, now_s: float) -> float:
-        """Count a request that begins with a block, and return how many came in the last minute or so."""
+    def _count(self, prompt: Prompt, depth: int, now_s: float) -> float:
+        """Count a request by its prefix of this depth, and return how many began with it in the last minute or so."""
+        name = prompt.blocks[(depth - 1) * BLOCK_BYTES : depth * BLOCK_BYTES]
         count, at_s = self._popular.pop(name, (0.0, now_s))
         count = count * exp(-max(0.0, now_s - at_s) / POPULAR_S) + 1.0
         self._popular[name] = (count, now_s)
@@ -161,32 +191,49 @@ class Cost:
 
     def _queue(self, replica: ReplicaLoad, now_s: float) -> PrefillQueue:
         slot = replica.slot
+        queue = self._queues[slot] if slot < len(self._queues) else None
+        if queue is None:
+            queue = self._new_queue(slot)
+        if replica.report is not None and replica.report is not queue.report:
+            queue.correct(replica.report, self.prefill_time.token_s * self._uncached, now_s)
+            queue.places.correct(replica, replica.report)
+        return queue
+
+    def _new_queue(self, slot: int) -> PrefillQueue:
         while len(self._queues) <= slot:
             self._queues.append(None)
-        queue = self._queues[slot]
-        if queue is None:
-            queue = self._queues[slot] = PrefillQueue()
-        if replica.report is not None:
-            queue.correct(replica.report, self.prefill_time.token_s * self._uncached, now_s)
+        queue = self._queues[slot] = PrefillQueue()
         return queue
 
     def _of_near(
-        self, prompt: Prompt, replicas: Sequence[ReplicaLoad], costs: list[float], lowest: float, depths: list[int]
+        self, prompt: Prompt, replicas: list[ReplicaLoad], costs: list[float], lowest: float, depths: list[int]
     ) -> int:
-        """Return one of those whose cost is nearly the lowest."""
+        """Return one whose cost is nearly the lowest and that is not far busier: of these, one that holds most.
+
+        Costs are seconds until the first token. Streams that share a replica also slow one another down afterwards.
+        """
         bound = lowest + min(lowest * NEAR, NEAR_MOST_S) + NEAR_S
         near = [at for at, cost in enumerate(costs) if cost <= bound]
         if len(near) == 1:
             return near[0]
         home = self._sessions.get(prompt.session, -1) if prompt.session else -1
-        deepest = max([depths[replicas[at].slot] for at in near])
+        least = replicas[near[0]].requests
+        for at in near:
+            least = min(least, replicas[at].requests)
+        many, deepest = MANY * (1 + least), 0
+        near = [at for at in near if replicas[at].requests < many or replicas[at].slot == home]
+        for at in near:
+            deepest = max(deepest, depths[replicas[at].slot])
         name = prompt.blocks[deepest * BLOCK_BYTES : (deepest + 1) * BLOCK_BYTES] or prompt.key.encode()
+        factor = crc32(name) % (_PRIME - 1) + 1
         best, highest = near[0], -1
         for at in near:
             replica = replicas[at]
             if replica.slot == home:
                 return at
-            score = crc32(replica.key.encode(), crc32(name))
+            if depths[replica.slot] < deepest:
+                continue
+            score = replica.spread * factor % _PRIME
             if score > highest:
                 best, highest = at, score
         return best
@@ -194,9 +241,12 @@ class Cost:
     def sent(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int, now_s: float) -> None:
         """Count its prefill as work that the replica has to do."""
         queue = self._queue(replica, now_s)
+        queue.places.sent(prompt.key, replica)
         work = Work(max(0, prompt.num_tokens - cached_tokens), prompt.num_tokens, replica.decode_tokens)
-        seconds = queue.pace * self.prefill_time.seconds(work)
-        queue.add(prompt.key, work, prompt.num_tokens, seconds, now_s)
+        line = self.prefill_time
+        step_s = queue.pace * (line.request_s + line.resident_s * work.resident_tokens)
+        seconds = queue.pace * line.seconds(work)
+        queue.add(prompt.key, work, prompt.num_tokens, seconds - step_s, step_s, now_s)
         self._store(queue, work.tokens, now_s)
         self._uncached += _UNCACHED_STEP * (work.tokens / max(1, prompt.num_tokens) - self._uncached)
         elapsed = max(0.0, now_s - self._load_at_s)
@@ -231,14 +281,17 @@ class Cost:
         if cached_tokens is not None:
             tokens = max(1, prompt.num_tokens - cached_tokens)
             computed = Work(tokens, prompt.num_tokens, replica.decode_tokens)
-        sample = queue.done(prompt.key, computed, now_s)
+        waited = queue.places.began(prompt.key, now_s) or queue.places.is_overfull(replica)
+        sample = queue.done(prompt.key, computed, now_s, waited=waited)
         if sample is not None:
             self.prefill_time.learn(sample.work, sample.seconds)
             queue.learn(sample.seconds, self.prefill_time.seconds(sample.work))
 
     def ended(self, prompt: Prompt, replica: ReplicaLoad, *, output_tokens: int, now_s: float) -> None:
-        """Take the prefill off where the request ended without a first token."""
-        self._queue(replica, now_s).take(prompt.key, now_s)
+        """Take the prefill off where the request ended without a first token, and its place."""
+        queue = self._queue(replica, now_s)
+        queue.take(prompt.key, now_s)
+        queue.places.ended(prompt.key, now_s)
 
     def left(self, replica: ReplicaLoad) -> None:
         """Forget the replica's work and pace."""
@@ -248,12 +301,12 @@ class Cost:
             self._queues[replica.slot] = None
 
 
-def _reason(cached: int, num_tokens: int, wait_s: float) -> str:
-    if cached:
-        return f"lowest cost: holds {cached} of {num_tokens} tokens, waits {wait_s:.3f} s"
-    return f"lowest cost: waits {wait_s:.3f} s"
+def _cached(prompt: Prompt, depth: int) -> int:
+    """Return the tokens of its first blocks that need not be computed: at least one token does."""
+    return min(prompt.tokens_at(depth), prompt.num_tokens - 1)
 
 
+_PRIME: Final = (1 << 31) - 1  # products of two numbers below it fit into a machine word
 _UNCACHED_STEP: Final = 0.02  # weight of one request in that part
-_LEAST_LATER: Final = 0.25  # later requests that a prefill delays, even at an idle fleet: cached work is free
+_LEAST_LATER: Final = 0.5  # later requests that a prefill delays, even at an idle fleet: cached work is free
 _MAX_LOAD: Final = 0.75  # beyond, the estimate of a load says little

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from longboat.routing.policies.contract import EngineReport
-from longboat.routing.policies.prefill_time import Work
+from longboat.routing.policies.places import Places
+from longboat.routing.policies.prefill_time import CHUNK_TOKENS, Work
 
 __all__ = ("PrefillQueue", "Sample")
 
@@ -14,6 +15,7 @@ _PACE_MEMORY: Final = 0.97  # weight that a sample of the pace keeps with each n
 _PACE_PRIOR: Final = 4.0  # samples that the mean replica's pace counts as
 _OWN_AT_MOST: Final = 1.1  # reported tokens are other gateways' above this multiple of our own,
 _OWN_MARGIN: Final = 512.0  # and this many more
+_SAME_STEP_S: Final = 0.002  # first tokens that come within it are of one step
 _OVERDUE: Final = 0.5  # part of its delay that an overdue prefill is expected to take still
 
 
@@ -45,14 +47,18 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
     def __init__(self) -> None:
         self.pace = 1.0  # its seconds, in seconds of the mean replica
         self.stored = 0.0  # uncached tokens that it had to store, in units of the policy
+        self.places = Places()
         self.queued_s = 0.0  # predicted seconds of all its prefills under way
         self._prefills: dict[str, _Prefill] = {}  # by request; the first is being computed
-        self._head_s = 0.0  # predicted seconds of the first
+        self._head_s = 0.0  # predicted seconds of those that the step under way computes
+        self._head_tokens = 0.0  # their tokens to compute
+        self._step_s = 0.0  # predicted seconds of a step beside what it computes of prompts
+        self._tokens = 0.0  # of all prefills, to compute
         self._since_s = 0.0  # when the computation of the first began
         self._shared = False  # whether other gateways have prefills there, by the last report
         self._reported_s = 0.0  # all gateways' prefills by the last report, and those that we sent since
         self._reported_at_s = 0.0  # when the report was true
-        self._report: EngineReport | None = None
+        self.report: EngineReport | None = None  # the last one that was taken
         self._measured: Work | None = None  # finished prefills whose time is not a sample yet
         self._measured_s = 0.0
         self._measured_sum_s = 0.0  # measured seconds of samples, with forgetting
@@ -69,19 +75,28 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         return own
 
     def _own_wait_s(self, now_s: float) -> float:
-        own = self.queued_s
-        if own > 0.0:
-            done = now_s - self._since_s
-            head = self._head_s
-            own += -done if done < head else _OVERDUE * (done - head) - head
-        return own
+        if not self._prefills:
+            return 0.0
+        own = self.queued_s + self._step_s
+        rest = self._tokens - self._head_tokens
+        if rest > CHUNK_TOKENS:
+            own += self._step_s * (rest // CHUNK_TOKENS)
+        done = now_s - self._since_s
+        head = self._head_s + self._step_s
+        return own + (-done if done < head else _OVERDUE * (done - head) - head)
 
-    def add(self, key: str, work: Work, prompt_tokens: int, seconds: float, now_s: float) -> None:
-        """Count a prefill that was sent."""
+    def add(self, key: str, work: Work, prompt_tokens: int, seconds: float, step_s: float, now_s: float) -> None:
+        """Count a prefill that was sent.
+
+        seconds: beside ``step_s``, which all prefills of a step share
+        """
         if not self._prefills:
             self._since_s = now_s
             self._head_s = seconds
+            self._head_tokens = work.tokens
         self._prefills[key] = _Prefill(work, prompt_tokens, seconds, now_s)
+        self._step_s = step_s
+        self._tokens += work.tokens
         self.queued_s += seconds
         self._reported_s += seconds
 
@@ -91,29 +106,41 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         if prefill is None:
             return None
         self.queued_s -= prefill.seconds
-        for first in self._prefills.values():
-            self._head_s = first.seconds
-            break
-        else:
-            self.queued_s = self._head_s = 0.0
+        self._tokens -= prefill.work.tokens
+        self._begin_step(now_s)
         return prefill.work
 
-    def done(self, key: str, computed: Work | None, now_s: float) -> Sample | None:
+    def _begin_step(self, now_s: float) -> None:
+        """Find the prefills that the step under way computes: those that were there when it began."""
+        self._head_s = self._head_tokens = 0.0
+        if not self._prefills:
+            self.queued_s = self._tokens = 0.0
+        for prefill in self._prefills.values():
+            if self._head_tokens > 0.0 and self._head_tokens + prefill.work.tokens > CHUNK_TOKENS:
+                return
+            self._head_s += prefill.seconds
+            self._head_tokens += prefill.work.tokens
+
+    def done(self, key: str, computed: Work | None, now_s: float, *, waited: bool = False) -> Sample | None:
         """Take a prefill off whose first token came, and return a measured time where that makes one.
 
         computed: what was computed by the engine's count, where it says; None: as predicted
+        waited: for a place, which says nothing of prefills
         """
         started = self._since_s
         work = self.take(key, now_s)
         if work is None:
             return None
         self._since_s = now_s
+        if waited:
+            self._measured = None
+            return None
         work = computed or work
         if self._measured is None:
             self._measured = work
             self._measured_s = now_s - started
         else:
-            self._measured.add(work)
+            self._measured.add(work, same_step=now_s - started < _SAME_STEP_S)
             self._measured_s += now_s - started
         if self._prefills and self._measured.tokens < _SAMPLE_TOKENS:
             return None
@@ -135,9 +162,7 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
 
         token_s: seconds of one of their prompt tokens, cached or not, at the mean replica
         """
-        if report is self._report:
-            return
-        self._report = report
+        self.report = report
         tokens = report.queued_tokens
         if tokens is None:
             return

@@ -36,19 +36,24 @@ class PrefillSeed:
 class Work:
     """What one or more prefills have to compute, in the terms of the line."""
 
-    __slots__ = ("context", "requests", "resident", "tokens")
+    __slots__ = ("context", "requests", "resident", "resident_tokens", "tokens")
 
     def __init__(self, tokens: int = 0, prompt_tokens: int = 0, resident_tokens: int = 0) -> None:
         self.requests = 1.0
+        self.resident_tokens = float(resident_tokens)
         self.tokens = float(tokens)
         self.context = tokens * (prompt_tokens - tokens * 0.5)  # sum over the tokens of what lies before each
         self.resident = (1.0 + tokens / CHUNK_TOKENS) * resident_tokens
 
-    def add(self, other: Work) -> None:
-        """Add another's work: what a request costs beside its tokens is the wait for a step, which they share."""
+    def add(self, other: Work, *, same_step: bool) -> None:
+        """Add another's work: what a request costs beside its tokens is its steps, which it may share."""
         self.tokens += other.tokens
         self.context += other.context
         self.resident += other.resident
+        if same_step:
+            self.resident -= other.resident_tokens
+        else:
+            self.requests += other.requests
 
 
 class PrefillTime:

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define INTERFACE 1 /* as fast_index.py expects it */
+#define INTERFACE 2 /* as shared_index.py expects it */
 
 enum {
     NAME_BYTES = 8,
@@ -81,8 +81,11 @@ static inline bool swap(uint64_t *p, uint64_t from, uint64_t to) {
 }
 
 static inline uint64_t name_at(const uint8_t *p) {
-    uint64_t name = 0;
-    for (int i = NAME_BYTES - 1; i >= 0; i--) name = name << 8 | p[i];
+    uint64_t name;
+    memcpy(&name, p, NAME_BYTES);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    name = __builtin_bswap64(name);
+#endif
     return name > CLAIMED ? name : name + 2;
 }
 
@@ -384,7 +387,7 @@ static void find_depths(const Index *x, const Py_buffer *view, int num_slots, in
 static PyObject *Index_depths(PyObject *self, PyObject *const *args, Py_ssize_t num_args) {
     Index *x = (Index *)self;
     Py_buffer view;
-    int depths[MAX_WORDS * WORD_BITS] = {0};
+    int depths[MAX_WORDS * WORD_BITS];
     if (num_args != 2) {
         PyErr_SetString(PyExc_TypeError, "depths takes names and a number of slots");
         return NULL;
@@ -394,6 +397,7 @@ static PyObject *Index_depths(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (num < 0) return PyErr_Format(PyExc_ValueError, "the number of slots is %zd", num);
     if (!blocks_in(args[0], &view)) return NULL;
     int within = num < x->num_words * WORD_BITS ? (int)num : x->num_words * WORD_BITS;
+    memset(depths, 0, (size_t)within * sizeof *depths);
     if (within > 0) find_depths(x, &view, within, depths);
     PyBuffer_Release(&view);
     PyObject *list = PyList_New(num);
@@ -513,6 +517,81 @@ static void Index_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
+/* ---- prompts that were sent -------------------------------------------------------------------------------------- */
+
+/* Use one block of a dict from names to tokens. Adds to *change what the dict holds more. */
+static bool use_block(PyObject *held, const char *name, long long tokens, long long *change) {
+    PyObject *key = PyBytes_FromStringAndSize(name, NAME_BYTES), *count = PyLong_FromLongLong(tokens);
+    bool done = key != NULL && count != NULL;
+    PyObject *before = done ? PyDict_GetItemWithError(held, key) : NULL;
+    if (before != NULL) { /* what was used last stands last */
+        *change -= PyLong_AsLongLong(before);
+        done = PyDict_DelItem(held, key) == 0;
+    }
+    done = done && !PyErr_Occurred() && PyDict_SetItem(held, key, count) == 0;
+    *change += tokens;
+    Py_XDECREF(key);
+    Py_XDECREF(count);
+    return done;
+}
+
+/* Where blocks end: an array of 32-bit numbers, or any sequence. */
+typedef struct {
+    Py_buffer view;      /* of the array */
+    PyObject *sequence;  /* NULL: it is an array */
+    Py_ssize_t num;
+} Ends;
+
+static bool open_ends(Ends *ends, PyObject *given) {
+    ends->sequence = NULL;
+    if (PyObject_CheckBuffer(given)) {
+        if (PyObject_GetBuffer(given, &ends->view, PyBUF_FORMAT | PyBUF_ND) < 0) return false;
+        ends->num = ends->view.len / 4;
+        if (ends->view.format != NULL && strcmp(ends->view.format, "I") == 0 && ends->view.itemsize == 4) return true;
+        PyBuffer_Release(&ends->view);
+    }
+    ends->sequence = PySequence_Fast(given, "ends is a sequence");
+    if (ends->sequence == NULL) return false;
+    ends->num = PySequence_Fast_GET_SIZE(ends->sequence);
+    return true;
+}
+
+static long long end_at(const Ends *ends, Py_ssize_t at) {
+    if (ends->sequence == NULL) return ((const uint32_t *)ends->view.buf)[at];
+    return PyLong_AsLongLong(PySequence_Fast_GET_ITEM(ends->sequence, at));
+}
+
+static void close_ends(Ends *ends) {
+    if (ends->sequence == NULL) PyBuffer_Release(&ends->view);
+    else Py_DECREF(ends->sequence);
+}
+
+/* use_blocks(held, blocks, ends, num_tokens) */
+static PyObject *use_blocks(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
+    (void)module;
+    if (num_args != 4 || !PyDict_Check(args[0]) || !PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "use_blocks takes a dict, names of blocks, their ends, and a prompt's tokens");
+        return NULL;
+    }
+    const char *names = PyBytes_AS_STRING(args[1]);
+    long long num_tokens = PyLong_AsLongLong(args[3]), change = 0, until = num_tokens, last = 0;
+    if (num_tokens == -1 && PyErr_Occurred()) return NULL;
+    Ends ends;
+    if (!open_ends(&ends, args[2])) return NULL;
+    bool done = ends.num * NAME_BYTES <= PyBytes_GET_SIZE(args[1]);
+    if (!done) PyErr_SetString(PyExc_ValueError, "there are more ends than blocks");
+    if (done && ends.num > 0) last = end_at(&ends, ends.num - 1);
+    for (Py_ssize_t at = ends.num - 1; done && at >= 0; at--) {
+        __extension__ typedef __int128 Wide;
+        long long end = at > 0 ? end_at(&ends, at - 1) : 0;
+        long long start = at > 0 && last > 0 ? (long long)((Wide)num_tokens * end / last) : 0;
+        done = use_block(args[0], names + at * NAME_BYTES, until - start, &change);
+        until = start;
+    }
+    close_ends(&ends);
+    return done ? PyLong_FromLongLong(change) : NULL;
+}
+
 static PyMethodDef index_methods[] = {
     {"depths", (PyCFunction)(void (*)(void))Index_depths, METH_FASTCALL, "Leading blocks that each slot holds."},
     {"place", (PyCFunction)(void (*)(void))Index_place, METH_FASTCALL, "Note that a slot holds blocks."},
@@ -546,10 +625,16 @@ static PyTypeObject IndexType = {
     .tp_new = Index_new,
 };
 
+static PyMethodDef methods[] = {
+    {"use_blocks", (PyCFunction)(void (*)(void))use_blocks, METH_FASTCALL, "Use a prompt's blocks, from its end."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "longboat.routing.prefixes._index",
     .m_size = -1,
+    .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit__index(void) {

@@ -1,6 +1,9 @@
+from collections.abc import Sequence
 from typing import Self, final
 
 INTERFACE: int
+
+def use_blocks(held: dict[bytes, int], blocks: bytes, ends: Sequence[int], num_tokens: int, /) -> int: ...
 
 @final
 class SharedIndex:

@@ -96,7 +96,10 @@ class DictIndex:
 
 
 def _note(found: list[int], slots: int, depth: int) -> None:
-    while slots:
-        low = slots & -slots
-        found[low.bit_length() - 1] = depth
-        slots ^= low
+    """Set the depth of the slots in a bit set; those of depth 0 have it already."""
+    if depth:
+        bits = bin(slots)[:1:-1]  # the lowest first
+        at = bits.find("1")
+        while at >= 0:
+            found[at] = depth
+            at = bits.find("1", at + 1)

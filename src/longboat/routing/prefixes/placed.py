@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
+from longboat.routing.prefixes.shared_index import use_blocks
 
 __all__ = ("PlacedPrompts",)
 
 _UNKNOWN_CAPACITY_TOKENS = 200_000
+_SPARE_PART = 64  # one block of this number goes before its time, so that room is made for several prompts at once
 
 
 class PlacedPrompts:
@@ -20,7 +20,7 @@ class PlacedPrompts:
     def __init__(self, capacity_tokens: int = 0) -> None:
         """capacity_tokens: of the replica's KV cache; 0: unknown"""
         self._capacity_tokens = capacity_tokens or _UNKNOWN_CAPACITY_TOKENS
-        self._tokens: OrderedDict[bytes, int] = OrderedDict()  # block → its tokens, the one used least recently first
+        self._tokens: dict[bytes, int] = {}  # block → its tokens, the one used least recently first
         self._num_tokens = 0
 
     @property
@@ -30,16 +30,21 @@ class PlacedPrompts:
 
     def sent(self, prompt: Prompt) -> bytes:
         """Note a prompt that was sent there. Return the blocks that have made room for it."""
-        for depth in range(prompt.num_blocks, 0, -1):
-            name = prompt.blocks[(depth - 1) * BLOCK_BYTES : depth * BLOCK_BYTES]
-            tokens = prompt.tokens_at(depth) - prompt.tokens_at(depth - 1)
-            self._num_tokens += tokens - self._tokens.pop(name, 0)
-            self._tokens[name] = tokens
-        gone = []
-        while self._num_tokens > self._capacity_tokens and len(self._tokens) > 1:
-            name, tokens = self._tokens.popitem(last=False)
+        self._num_tokens += use_blocks(self._tokens, prompt.blocks, prompt.ends, prompt.num_tokens)
+        return self._make_room() if self._num_tokens > self._capacity_tokens else b""
+
+    def _make_room(self) -> bytes:
+        held, gone = self._tokens, list[bytes]()
+        spare = len(held) // _SPARE_PART
+        for name, tokens in held.items():
+            if self._num_tokens <= self._capacity_tokens:
+                spare -= 1
+            if spare < 0 or len(gone) == len(held) - 1:
+                break
             self._num_tokens -= tokens
             gone.append(name)
+        for name in gone:
+            del held[name]
         return b"".join(gone)
 
     def found(self, prompt: Prompt, expected_depth: int, cached_tokens: int) -> bytes:

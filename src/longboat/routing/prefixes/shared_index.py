@@ -7,16 +7,19 @@ Without a path the memory belongs to this process and to those that it forks.
 ``slot_of`` gives a replica its slot, the same one in all processes; IndexError where all are taken. ``drop`` takes it
 back, and ``clear`` only forgets what a replica holds. Both take no time: what they leave in the table is cleared by
 ``tidy``, which may run in a thread, or else by the next ``place`` in that slot. Either passes over the table once.
+
+``use_blocks(held, blocks, ends, num_tokens)`` puts a prompt's blocks last into a dict from names to tokens, from the
+prompt's end to its beginning, and returns how many tokens more the dict holds.
 """
 
 from __future__ import annotations
 
 from longboat.routing.prefixes import _index
-from longboat.routing.prefixes._index import SharedIndex
+from longboat.routing.prefixes._index import SharedIndex, use_blocks
 
-__all__ = ("SharedIndex",)
+__all__ = ("SharedIndex", "use_blocks")
 
-_INTERFACE = 1
+_INTERFACE = 2
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 if _index.INTERFACE != _INTERFACE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 from longboat.routing.queue.flows import Flow, Ticket
 from longboat.routing.queue.queue_entry import OUTSIDE, OVERDUE, WAITING
@@ -13,12 +14,13 @@ __all__ = ("Backlog",)
 class Backlog:
     """The waiting tickets of one queue, by the time at which each expires."""
 
-    __slots__ = ("_due", "_entries", "_overdue", "queued")
+    __slots__ = ("_due", "_entries", "_overdue", "_paused", "queued")
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Ticket]] = []
         self._entries = 0
         self._overdue: dict[Ticket, None] = {}
+        self._paused: dict[Ticket, None] = {}
         self.queued = 0  # tickets in flows; read only
 
     @property
@@ -28,21 +30,37 @@ class Backlog:
 
     def push(self, ticket: Ticket, flow: Flow, expires_s: float) -> None:
         """Enter a ticket at the end of its flow."""
-        ticket.place = WAITING
-        ticket.flow = flow
         ticket.expires_s = expires_s
         flow.push(ticket)
-        self.queued += 1
+        self._entered(ticket, flow)
         if len(self._due) > 2 * self.queued + 64:
             self._due = [entry for entry in self._due if entry[2].place is WAITING]
             heapq.heapify(self._due)
         self._entries += 1
         heapq.heappush(self._due, (expires_s, self._entries, ticket))
 
+    def push_paused(self, ticket: Ticket, flow: Flow) -> None:
+        """Enter a ticket that had a slot at the head of its flow. It does not expire."""
+        ticket.expires_s = math.inf
+        flow.push_paused(ticket)
+        self._entered(ticket, flow)
+        self._paused[ticket] = None
+
+    @property
+    def num_paused(self) -> int:
+        """Number of waiting tickets that had a slot."""
+        return len(self._paused)
+
+    def _entered(self, ticket: Ticket, flow: Flow) -> None:
+        ticket.place = WAITING
+        ticket.flow = flow
+        self.queued += 1
+
     def take_out(self, ticket: Ticket, flow: Flow) -> None:
         """Remove a waiting ticket from its flow."""
         flow.take_out(ticket)
         self.queued -= 1
+        self._paused.pop(ticket, None)
 
     def cancel(self, ticket: Ticket) -> bool:
         """Remove a ticket, overdue or not. Returns False, without effect, if the ticket does not wait."""
@@ -68,6 +86,11 @@ class Backlog:
     def expire(self, now_s: float) -> list[Ticket]:
         """Remove and return the tickets that expired. Returns each ticket once."""
         self.set_overdue_apart(now_s)
+        if now_s == math.inf:  # the queue ends
+            for ticket in tuple(self._paused):
+                if ticket.flow is not None:
+                    self.take_out(ticket, ticket.flow)
+                self._overdue[ticket] = None
         expired = list(self._overdue)
         self._overdue.clear()
         for ticket in expired:

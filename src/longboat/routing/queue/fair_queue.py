@@ -8,6 +8,7 @@ from longboat.core.policy import QueuePolicy
 from longboat.routing.capacity.slots import Demand
 from longboat.routing.queue.backlog import Backlog
 from longboat.routing.queue.flows import Flow, Flows, Tenant, Ticket
+from longboat.routing.queue.preemption import num_takable
 from longboat.routing.queue.priority_order import is_below_share, next_flow
 from longboat.routing.queue.queue_entry import (
     ENDED,
@@ -42,11 +43,12 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
     not 0, call ``expire`` and then ``grant_next`` about every 100 ms. ``queue`` may be replaced at any time.
     """
 
-    __slots__ = ("_backlog", "_grants", "_pace", "_ratio", "_running", "flows", "queue")
+    __slots__ = ("_backlog", "_grants", "_pace", "_ratio", "_running", "can_pause", "flows", "queue")
 
     def __init__(self, queue: QueuePolicy) -> None:
         self.queue = queue
         self.flows = Flows()  # read only
+        self.can_pause = False  # engines can continue paused streams; set by the caller
         self._backlog = Backlog()
         self._pace = Throughput()
         self._ratio = EstimateBias()
@@ -62,6 +64,11 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
     def num_running(self) -> int:
         """Number of tickets that were granted and are not finished."""
         return self._running
+
+    @property
+    def num_paused(self) -> int:
+        """Number of waiting tickets that had a slot before."""
+        return self._backlog.num_paused
 
     def demands(self) -> dict[str, Demand]:
         """Return what each tenant has running and waiting here, for ``lease_by_tenant``."""
@@ -123,6 +130,45 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
         self._run(ticket, flow, now_s)
         return ticket
 
+    def heir(self, *, now_s: float, slots: int, busy: int) -> Ticket | None:
+        """Return the waiting ticket for which a stream of a worse class may be paused; None where there is none.
+
+        It goes next in its own class: age lifts no class here. Then ``pause`` such a stream, and call ``hand_over``.
+        """
+        rules = self.queue.preemption
+        if not rules.enabled or not self._backlog.queued or self._backlog.num_paused >= slots:
+            return None
+        if slots > max(busy, self._running):
+            return None
+        self._backlog.set_overdue_apart(now_s)
+        flow = next_flow(self.flows, self._pace, self.queue, now_s, slots, 1, by_age=False)
+        if flow is None or now_s - flow.head.since_s < rules.wait_s:
+            return None
+        priority = flow.level.priority
+        is_taken = any([level.running for level in self.flows.levels if level.priority > priority])
+        return flow.head if is_taken else None
+
+    def pause(self, ticket: Ticket, *, now_s: float) -> None:
+        """Take the slot from a granted ticket, and let it wait before the others of its tenant and class.
+
+        It does not expire. What it was charged stays charged, and is not charged again with its next slot.
+        """
+        self.release(ticket, now_s=now_s)
+        if ticket.place is not ENDED:
+            raise ValueError(f"a ticket that is {ticket.place.name.lower()} cannot be paused")
+        ticket.num_pauses += 1
+        ticket.since_s = now_s - ticket.waited_s
+        flow = self.flows.enter(ticket, now_s, self._ratio)
+        flow.tenant.note(now_s)
+        self._backlog.push_paused(ticket, flow)
+
+    def hand_over(self, ticket: Ticket, *, now_s: float) -> None:
+        """Give a waiting ticket the slot that a paused one had."""
+        flow = ticket.flow
+        assert flow is not None
+        self._backlog.take_out(ticket, flow)
+        self._run(ticket, flow, now_s)
+
     def finish(self, ticket: Ticket, *, now_s: float, used_tokens: int | None, served: bool) -> None:
         """End a granted ticket: ``release`` and ``learn`` together."""
         self.release(ticket, now_s=now_s)
@@ -134,10 +180,11 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
         if flow is None or ticket.place is not RUNNING:
             return
         ticket.place = ENDED
-        ticket.ended_s = now_s
+        ticket.ran_s += now_s - ticket.granted_s
         tenant = flow.tenant
         tenant.note(now_s)
         tenant.running -= 1
+        flow.level.running -= 1
         tenant.last_s = now_s
         self._running -= 1
 
@@ -157,14 +204,22 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
         change_tokens = used - ticket.charged_tokens
         flow.virtual_time += change_tokens / tenant.weight
         if served and used > 0:
-            self._pace.learn(used_tokens=used, busy_s=ticket.ended_s - ticket.granted_s)
+            self._pace.learn(used_tokens=used, busy_s=ticket.ran_s)
             if used_tokens is not None:
                 tenant.ratio.learn(estimated_tokens=ticket.cost_tokens, used_tokens=used)
                 self._ratio.learn(estimated_tokens=ticket.cost_tokens, used_tokens=used)
+        ticket.num_pauses, ticket.ran_s = 0, 0.0
 
     def cancel(self, ticket: Ticket) -> bool:
-        """Remove a waiting ticket. Returns False, without effect, if the ticket does not wait."""
-        return self._backlog.cancel(ticket)
+        """Remove a waiting ticket. Returns False, without effect, if the ticket does not wait.
+
+        For one that had a slot, ``learn`` is still to be called.
+        """
+        if not self._backlog.cancel(ticket):
+            return False
+        if ticket.num_pauses:
+            ticket.place = ENDED
+        return True
 
     def expire(self, now_s: float) -> list[Ticket]:
         """Remove and return the tickets that waited past their deadline or ``max_wait_s``. Returns each once."""
@@ -182,17 +237,20 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
     def _run(self, ticket: Ticket, flow: Flow, now_s: float) -> None:
         tenant, level = flow.tenant, flow.level
         tenant.note(now_s)
-        charged_tokens = ticket.cost_tokens * tenant.ratio.value
+        if not ticket.num_pauses:
+            ticket.charged_tokens = ticket.cost_tokens * tenant.ratio.value
         self._grants += 1
         level.turn = self._grants
         level.virtual_time = flow.virtual_time
-        flow.virtual_time += charged_tokens / tenant.weight
+        if not ticket.num_pauses:
+            flow.virtual_time += ticket.charged_tokens / tenant.weight
         tenant.running += 1
+        level.running += 1
         self._running += 1
         ticket.place = RUNNING
         ticket.flow = flow
-        ticket.charged_tokens = charged_tokens
         ticket.granted_s = now_s
+        ticket.waited_s = now_s - ticket.since_s
 
     def _enqueue(self, ticket: Ticket, flow: Flow, now_s: float, slots: int, busy: int) -> Queued | Rejected:
         wait_s = self._wait_s(flow, now_s, slots, busy)
@@ -200,11 +258,16 @@ class Scheduler:  # size: a ticket changes its state (offered, waiting, running,
             return self._reject(RejectedReason.QUEUE_FULL, flow, now_s, wait_s, 0.0)
         expires_s, reason = self._latest_start(ticket)
         late_s = now_s + (wait_s or 0.0) - expires_s
-        if late_s >= 0:
+        if late_s >= 0 and not self._may_take(flow):
             return self._reject(reason, flow, now_s, wait_s, late_s)
         flow.tenant.note(now_s)
         self._backlog.push(ticket, flow, expires_s)
         return Queued(wait_s)
+
+    def _may_take(self, flow: Flow) -> bool:
+        """Return whether enough streams of worse classes run that one may be paused for the flow's next ticket."""
+        is_possible = self.can_pause and self.queue.preemption.enabled
+        return is_possible and num_takable(self.flows, flow.level.priority) > 0
 
     def _latest_start(self, ticket: Ticket) -> tuple[float, RejectedReason]:
         patience_s = ticket.arrived_s + self.queue.max_wait_s

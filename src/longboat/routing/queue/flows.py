@@ -22,8 +22,8 @@ class Ticket:  # size: a plain record without behaviour
     """One request of one model. Times are on the clock that is passed as ``now_s``."""
 
     __slots__ = (
-        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "ended_s", "expires_s", "flow", "granted_s",
-        "payload", "place", "priority", "tenant", "weight",
+        "arrived_s", "charged_tokens", "cost_tokens", "deadline_s", "denied", "expires_s", "flow", "granted_s",
+        "num_pauses", "payload", "place", "priority", "ran_s", "since_s", "tenant", "waited_s", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +48,11 @@ class Ticket:  # size: a plain record without behaviour
         self.charged_tokens = 0.0
         self.granted_s = 0.0
         self.expires_s = 0.0
-        self.ended_s = 0.0
+        self.ran_s = 0.0  # time with a slot, the present one not included
+        self.waited_s = 0.0  # time without a slot, the present wait not included
+        self.since_s = arrived_s  # the wait counts from here: pauses add to it, time with a slot does not
+        self.num_pauses = 0
+        self.denied = False  # it was counted as one for which no stream could be paused
 
 
 class Tenant:
@@ -80,13 +84,14 @@ class Tenant:
 class Level:
     """A priority class."""
 
-    __slots__ = ("flows", "priority", "turn", "virtual_time")
+    __slots__ = ("flows", "priority", "running", "turn", "virtual_time")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.flows: dict[Flow, None] = {}  # flows with waiting tickets
         self.virtual_time = 0.0  # virtual time at which the last granted ticket began
         self.turn = 0  # number of the last grant, so that equals take turns
+        self.running = 0
 
     def floor(self) -> float | None:
         """Return the virtual time of the least served waiting flow; None if no flow waits."""
@@ -128,6 +133,13 @@ class Flow:
         self.level.flows[self] = None
         self.waiting_tokens += ticket.cost_tokens
         self.tenant.waiting += 1
+
+    def push_paused(self, ticket: Ticket) -> None:
+        """Enter a ticket that had a slot before those that had none; among its like, the earlier goes first."""
+        earlier = [t for t in self.tickets if t.num_pauses and t.arrived_s <= ticket.arrived_s]
+        self.push(ticket)
+        for first in (ticket, *reversed(earlier)):
+            self.tickets.move_to_end(first, last=False)
 
     def take_out(self, ticket: Ticket) -> None:
         del self.tickets[ticket]

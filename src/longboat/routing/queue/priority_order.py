@@ -9,19 +9,25 @@ from longboat.routing.queue.throughput import Throughput
 __all__ = ("first_by_class", "is_below_share", "next_flow")
 
 
-def next_flow(flows: Flows, pace: Throughput, queue: QueuePolicy, now_s: float, slots: int, free: int) -> Flow | None:
-    """Choose the next flow. The last free slots are for tenants below their share, unless all tenants wait."""
+def next_flow(
+    flows: Flows, pace: Throughput, queue: QueuePolicy, now_s: float, slots: int, free: int, *, by_age: bool = True
+) -> Flow | None:
+    """Choose the next flow. The last free slots are for tenants below their share, unless all tenants wait.
+
+    by_age: a class that waits long takes turns with the one above
+    """
+    age_s = queue.age_s if by_age else 0.0
     waiting = [list(level.flows) for level in flows.levels]
     if free > flows.headroom(slots, queue.headroom_ratio, now_s):
-        return first_by_class(waiting, now_s, queue.age_s)
+        return first_by_class(waiting, now_s, age_s)
     floors = [level.floor() for level in flows.levels]
     below = [
         [flow for flow in of_level if is_below_share(flow, flows, pace, slots, floor)]
         for of_level, floor in zip(waiting, floors, strict=True)
     ]
-    chosen = first_by_class(below, now_s, queue.age_s)
+    chosen = first_by_class(below, now_s, age_s)
     if chosen is None and all(tenant.waiting for tenant in flows.tenants.values()):
-        return first_by_class(waiting, now_s, queue.age_s)
+        return first_by_class(waiting, now_s, age_s)
     return chosen
 
 
@@ -65,7 +71,7 @@ def first_by_class(classes: list[list[Flow]], now_s: float, age_s: float) -> Flo
 def _ages(flows: list[Flow], now_s: float, age_s: float) -> int:
     if age_s <= 0:
         return 0
-    return int((now_s - min(flow.head.arrived_s for flow in flows)) / age_s)
+    return int((now_s - min(flow.head.since_s for flow in flows)) / age_s)
 
 
 def _least_served(flows: list[Flow]) -> Flow:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 __all__ = ("RecentDemand", "slots_wanted")
 
-_MEMORY_S = 10.0
+_MEMORY_S: Final = 10.0
 """Demand of this long ago counts about a third of the present demand."""
 
-_SPREADS = 3.0
+_SPREADS: Final = 3.0
 """Standard deviations kept above the mean: a request that comes at random then finds a slot 99 times of 100."""
 
 _MOST_TIMES, _MOST_MORE = 2.0, 2.0

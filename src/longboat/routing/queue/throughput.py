@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = ("EstimateBias", "Throughput")
 
-_KEEP = 0.98
+_KEEP: Final = 0.98
 """What one more request leaves of everything learned before: about the last 50 requests count."""
 
-_PRIOR_TOKENS = 1000.0
-_LEAST_S = 1e-6
+_PRIOR_TOKENS: Final = 1000.0
+_LEAST_S: Final = 1e-6
 
 
 class EstimateBias:

@@ -12,14 +12,14 @@ __all__ = ("DecodeBatch",)
 class DecodeBatch:
     """Jobs that get one token with each step, until the step with which each ends."""
 
-    __slots__ = ("_block_tokens", "_entered", "_finishing", "_phases", "kv_tokens", "num_jobs", "num_steps")
+    __slots__ = ("_block_tokens", "_ending", "_ends", "_phases", "kv_tokens", "num_jobs", "num_steps")
 
     def __init__(self, block_tokens: int) -> None:
         self.num_jobs = 0
         self.num_steps = 0  # steps so far
         self.kv_tokens = 0  # that the next step reads
-        self._entered = 0
-        self._finishing: list[tuple[int, int, Job]] = []  # a heap by the step with which they end; some have left
+        self._ends: list[int] = []  # a heap of the steps with which jobs end
+        self._ending: dict[int, list[Job]] = {}  # by these steps, in the order of entry; some have left
         self._block_tokens = block_tokens
         self._phases = [0] * block_tokens  # jobs by the remainder of the steps with which they need another block
 
@@ -28,8 +28,12 @@ class DecodeBatch:
         job.decoding = True
         job.entry_step = self.num_steps
         job.finish_step = self.num_steps + job.output_tokens - job.generated
-        self._entered += 1
-        heapq.heappush(self._finishing, (job.finish_step, self._entered, job))
+        ending = self._ending.get(job.finish_step)
+        if ending is None:
+            self._ending[job.finish_step] = [job]
+            heapq.heappush(self._ends, job.finish_step)
+        else:
+            ending.append(job)
         self.num_jobs += 1
         self.kv_tokens += job.target + 1
         self._phases[(self.num_steps - job.target) % self._block_tokens] += 1
@@ -55,22 +59,22 @@ class DecodeBatch:
 
     def steps_to_finish(self) -> int:
         """Return the steps until the next job ends; there must be a job."""
-        finishing = self._finishing
         while True:
-            step, _, job = finishing[0]
-            if job.decoding and job.finish_step == step:
-                return step - self.num_steps
-            heapq.heappop(finishing)
+            step = self._ends[0]
+            for job in self._ending[step]:
+                if job.decoding and job.finish_step == step:
+                    return step - self.num_steps
+            del self._ending[heapq.heappop(self._ends)]
 
     def advance(self, steps: int) -> list[Job]:
         """Give each job as many tokens, and return those that end; they have left."""
         self.num_steps += steps
         self.kv_tokens += steps * self.num_jobs
         ended: list[Job] = []
-        finishing = self._finishing
-        while finishing and finishing[0][0] <= self.num_steps:
-            step, _, job = heapq.heappop(finishing)
-            if job.decoding and job.finish_step == step:
-                self.leave(job)
-                ended.append(job)
+        while self._ends and self._ends[0] <= self.num_steps:
+            step = heapq.heappop(self._ends)
+            for job in self._ending.pop(step):
+                if job.decoding and job.finish_step == step:
+                    self.leave(job)
+                    ended.append(job)
         return ended

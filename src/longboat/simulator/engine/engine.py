@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from longboat.simulator.engine.block_cache import BlockCache
 from longboat.simulator.engine.decode_batch import DecodeBatch
+from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.job import Job, JobListener
 from longboat.simulator.engine.job_blocks import blocks_of, free_blocks, name_blocks, reserve
 from longboat.simulator.engine.step_time import StepTime
@@ -39,14 +40,15 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
     """An engine with jobs that wait, that have their prompts computed, and that decode."""
 
     __slots__ = (
-        "_began_s", "_blocks_ahead", "_chunks", "_decodes", "_jumping", "_listener", "_prefilling", "_running",
-        "_steps", "_time", "_timeline", "_waiting", "busy_s", "cache", "computed_tokens", "due_s", "limits",
-        "slowness", "waiting_tokens",
+        "_began_s", "_blocks_ahead", "_chunks", "_decodes", "_host", "_jumping", "_listener", "_pace", "_prefilling",
+        "_running", "_steps", "_time", "_timeline", "_waiting", "busy_s", "cache", "computed_tokens", "due_s",
+        "limits", "slowness", "waiting_tokens",
     )  # fmt: skip
 
     def __init__(
-        self, time: StepTime, limits: EngineLimits, timeline: Timeline, listener: JobListener, slowness: float = 1.0
-    ) -> None:
+        self, time: StepTime, limits: EngineLimits, timeline: Timeline, listener: JobListener, slowness: float = 1.0,
+        host: Host | None = None,
+    ) -> None:  # fmt: skip
         self.limits = limits
         self.cache = BlockCache(limits.kv_blocks)
         self.slowness = slowness  # steps take the seconds of the time model times this
@@ -55,6 +57,8 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         self.computed_tokens = 0  # prompt tokens that it computed so far
         self.waiting_tokens = 0  # of prompts that wait
         self._time = time
+        self._host = host  # that it shares with other engines; None: it has one of its own
+        self._pace = slowness  # seconds of the steps under way, in those of the time model
         self._timeline = timeline
         self._listener = listener
         self._waiting: deque[Job] = deque()
@@ -98,10 +102,14 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
 
     def tokens_of(self, job: Job, now_s: float) -> int:
         """Return how many tokens of output a job has now."""
-        if not job.decoding:
-            return job.generated
-        tokens = job.generated + self._decodes.num_steps - job.entry_step
-        return tokens + min(int(self._steps_within(now_s) + _EARLY), self._steps) if self._jumping else tokens
+        return job.generated + self.steps_at(now_s) - job.entry_step if job.decoding else job.generated
+
+    def steps_at(self, now_s: float) -> int:
+        """Return the steps with decoding sequences that it has made until now."""
+        steps = self._decodes.num_steps
+        if self._jumping and self.due_s >= 0.0:
+            steps += min(int(self._steps_within(now_s) + _EARLY), self._steps)
+        return steps
 
     def submit(self, job: Job, now_s: float) -> None:
         """Take a request into the queue."""
@@ -109,6 +117,8 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         self._waiting.append(job)
         self.waiting_tokens += job.prompt.num_tokens + job.generated
         if self.due_s < 0.0:
+            if self._host is not None:
+                self._host.began(self, now_s)
             self._begin(now_s)
         elif goes_next:
             self.cut(now_s)
@@ -135,6 +145,8 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
             job.decoding = False
             job.segments = []
             job.last_s = now_s if job.first_s >= 0.0 else job.last_s
+        if self._host is not None and self.due_s >= 0.0:
+            self._host.ended(self, now_s)
         self.due_s = _IDLE_S
         self._waiting.clear()
         self._running.clear()
@@ -159,7 +171,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         sequences, steps = self._decodes.num_jobs, self._steps
         if self._jumping:
             self.cache.allocate(self._decodes.blocks_needed(steps) - self._blocks_ahead)
-            first_s, growth_s = self._decode_s(1), self._time.kv_token_s * sequences * self.slowness
+            first_s, growth_s = self._decode_s(1), self._time.kv_token_s * sequences * self._pace
         else:
             first_s, growth_s = now_s - self._began_s, 0.0
         self._listener.gaps(first_s, growth_s, steps, sequences)
@@ -195,6 +207,7 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         if not preempted:
             self._take_in(budget)
         self._began_s = now_s
+        self._pace = self.slowness if self._host is None else self.slowness * self._host.slowness
         self._jumping = not self._chunks
         if self._chunks:
             self._steps = 1
@@ -204,6 +217,8 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
             self._set_due(now_s + self._decode_s(self._steps))
         else:
             self.due_s = _IDLE_S
+            if self._host is not None:
+                self._host.ended(self, now_s)
 
     def _make_room(self, now_s: float) -> bool:
         """Make room for one step of all that decode: the job that was taken in last goes back to the queue."""
@@ -257,13 +272,13 @@ class SimEngine(Action):  # size: one scheduler; the cache, the decoding jobs an
         for job in self._chunks:
             tokens += job.chunk
             pairs += job.chunk * (job.computed + job.chunk / 2.0)
-        return self._time.mixed_s(tokens, pairs, decodes.num_jobs, decodes.kv_tokens) * self.slowness
+        return self._time.mixed_s(tokens, pairs, decodes.num_jobs, decodes.kv_tokens) * self._pace
 
     def _decode_s(self, steps: int) -> float:
-        return self._time.decode_s(steps, self._decodes.num_jobs, self._decodes.kv_tokens) * self.slowness
+        return self._time.decode_s(steps, self._decodes.num_jobs, self._decodes.kv_tokens) * self._pace
 
     def _steps_within(self, now_s: float) -> float:
-        passed_s = (now_s - self._began_s) / self.slowness
+        passed_s = (now_s - self._began_s) / self._pace
         return self._time.steps_within(passed_s, self._decodes.num_jobs, self._decodes.kv_tokens)
 
     def _set_due(self, due_s: float) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.routing.queue.fair_queue import Ticket
+from longboat.routing.router import Trip
 from longboat.simulator.engine.block_cache import Segment
 
 __all__ = ("Job", "JobListener")
@@ -18,7 +19,7 @@ class Job:  # size: a plain record of one request; the engine that has it keeps 
     __slots__ = (
         "answer_blocks", "answer_ends", "arrived_s", "cached_tokens", "chunk", "computed", "decoding", "entry_step",
         "expected_tokens", "finish_step", "first_s", "gateway", "generated", "granted_s", "last_s", "output_tokens",
-        "passed", "preemptions", "prompt", "replica", "reserved", "retries", "segments", "target", "ticket",
+        "passed", "preemptions", "prompt", "replica", "reserved", "retries", "segments", "target", "ticket", "trip",
     )  # fmt: skip
 
     def __init__(self, prompt: Prompt, output_tokens: int, arrived_s: float) -> None:
@@ -38,6 +39,7 @@ class Job:  # size: a plain record of one request; the engine that has it keeps 
         self.gateway = 0
         self.replica = -1
         self.ticket: Ticket | None = None  # in the gateway's queue
+        self.trip: Trip | None = None  # in the gateway's account of the replica that has it
         # What its engine keeps:
         self.segments: list[Segment] = []  # named blocks that it uses
         self.passed = 0  # blocks of its prompt that are computed and have their names

@@ -53,7 +53,7 @@ def name_blocks(job: Job, cache: BlockCache, block_tokens: int) -> None:
 
 
 def free_blocks(job: Job, cache: BlockCache, block_tokens: int) -> None:
-    """Let go of all blocks of a job. What it computed stays in the cache until it is evicted."""
+    """Release all blocks of a job. What it computed stays in the cache until it is evicted."""
     computed = job.computed
     held = max(job.reserved, blocks_of(computed, block_tokens))
     named = 0

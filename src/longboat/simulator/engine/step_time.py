@@ -14,6 +14,7 @@ class StepTime:
 
     base_s: float  # of each step
     prompt_token_s: float  # of each prompt token that the step computes
+    prompt_base_s: float = 0.0  # more of each step that computes prompts: decoding alone runs as one CUDA graph
     prompt_pair_s: float = 0.0  # of each pair of a computed prompt token and a token before it
     sequence_s: float = 0.0  # of each sequence that decodes
     kv_token_s: float = 0.0  # of each token in the KV cache that a decoding sequence reads
@@ -22,6 +23,7 @@ class StepTime:
         """Return the seconds of a step that computes prompts beside sequences that decode."""
         return (
             self.base_s
+            + (self.prompt_base_s if prompt_tokens else 0.0)
             + self.prompt_token_s * prompt_tokens
             + self.prompt_pair_s * prompt_pairs
             + self.sequence_s * sequences
@@ -47,4 +49,5 @@ class StepTime:
     def prefill_s(self, tokens: int, cached_tokens: int = 0) -> float:
         """Return the seconds that a prompt takes by itself where ``cached_tokens`` of it are in the cache already."""
         new = tokens - cached_tokens
-        return self.base_s + self.prompt_token_s * new + self.prompt_pair_s * new * (cached_tokens + new / 2.0)
+        base_s = self.base_s + self.prompt_base_s
+        return base_s + self.prompt_token_s * new + self.prompt_pair_s * new * (cached_tokens + new / 2.0)

@@ -21,6 +21,7 @@ class Replica:
     limits: EngineLimits
     slowness: float = 1.0  # its steps take the seconds of ``time`` times this
     joins_s: float = 0.0  # when it is ready; 0: from the beginning
+    host: str = ""  # machine whose processors it shares with all replicas that name the same; empty: with none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class Fleet:
     slots: int | None = None  # requests that all gateways together may have at a replica; None: no limit
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     network_s: float = 0.0005  # from a gateway to an engine, and the same back
+    received_token_s: float = 0.0  # more on the way there for each prompt token, cached or not: it is parsed and hashed
+    crowding: float = 0.0  # part of a step's time that each other engine on the host adds while it computes
     kv_delay_s: float = 0.1  # from a change in an engine's cache until gateways know it; below 0: they never do
     report_s: float = 1.0  # between two reports of an engine; 0: it makes none
     notice_s: float = 0.1  # from a replica's death until gateways know it

@@ -15,12 +15,13 @@ __all__ = ("Carrier", "Endpoint", "SimGateway")
 class Endpoint:
     """A replica as one gateway sees it."""
 
-    __slots__ = ("at", "capacity", "key", "outstanding", "ready", "suspect")
+    __slots__ = ("at", "capacity", "key", "outstanding", "ready", "sequences", "suspect")
 
-    def __init__(self, at: int, key: str, capacity: int | None) -> None:
+    def __init__(self, at: int, key: str, capacity: int | None, sequences: int) -> None:
         self.at = at  # number of the replica in the fleet
         self.key = key
         self.capacity = capacity  # requests of this gateway that it may have; None: no limit
+        self.sequences = sequences  # that its engine runs at once
         self.ready = False
         self.suspect = False
         self.outstanding = 0  # requests that this gateway sent there and that have not ended
@@ -70,7 +71,7 @@ class SimGateway:
         if isinstance(verdict, Granted):
             self._dispatch(job, now_s)
         elif isinstance(verdict, Rejected):
-            self._carrier.refused(job, now_s)
+            self._refuse(job, now_s)
 
     def first_token(self, job: Job, cached_tokens: int | None, now_s: float) -> None:
         """Take the first token of a response, with what its engine found in the cache; None: it does not say."""
@@ -90,6 +91,7 @@ class SimGateway:
         assert ticket is not None
         self.scheduler.release(ticket, now_s=now_s)
         self.scheduler.learn(ticket, used_tokens=job.prompt.num_tokens + job.output_tokens, served=True)
+        job.ticket = None  # which has the job: without this cycle, both are freed at once
         self.pump(now_s)
 
     def again(self, job: Job, now_s: float) -> None:
@@ -111,7 +113,7 @@ class SimGateway:
     def sweep(self, now_s: float) -> None:
         """End the requests that waited too long."""
         for ticket in self.scheduler.expire(now_s):
-            self._carrier.refused(ticket.payload, now_s)
+            self._refuse(ticket.payload, now_s)
         self.pump(now_s)
 
     def set_ready(self, replica: int, ready: bool, now_s: float) -> None:
@@ -121,6 +123,7 @@ class SimGateway:
         self._count_slots()
         if not ready:
             return
+        self.router.limit(endpoint.key, endpoint.sequences)
         self.pump(now_s)
         parked, self._parked = self._parked, []
         for job in parked:
@@ -131,7 +134,10 @@ class SimGateway:
 
     def forget(self, replica: int) -> None:
         """Forget what a replica held."""
-        self.router.left(self.endpoints[replica].key)
+        endpoint = self.endpoints[replica]
+        self.router.left(endpoint.key)
+        if endpoint.ready:  # it came back before the news of its death
+            self.router.limit(endpoint.key, endpoint.sequences)
 
     def _count_slots(self) -> None:
         slots = 0
@@ -152,10 +158,15 @@ class SimGateway:
         endpoint.outstanding += 1
         job.replica = endpoint.at
         job.expected_tokens = choice.cached_tokens
-        self.router.sent(job.prompt, endpoint.key, cached_tokens=choice.cached_tokens, now_s=now_s)
+        job.trip = self.router.sent(job.prompt, endpoint.key, cached_tokens=choice.cached_tokens, now_s=now_s)
         self._carrier.carry(job, endpoint.at, now_s)
+
+    def _refuse(self, job: Job, now_s: float) -> None:
+        job.ticket = None
+        self._carrier.refused(job, now_s)
 
     def _left(self, job: Job, now_s: float) -> None:
         endpoint = self.endpoints[job.replica]
         endpoint.outstanding -= 1
+        job.trip = None
         self.router.ended(job.prompt, output_tokens=job.generated, now_s=now_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from longboat.routing.policies.contract import EngineReport
 from longboat.simulator.engine.engine import SimEngine
+from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.job import Job
 from longboat.simulator.fleet.fleet import Fleet, FleetEvent, Replica
 from longboat.simulator.fleet.gateway import SimGateway
@@ -16,11 +17,12 @@ __all__ = ("Happening", "SimReplica")
 class SimReplica:
     """A replica: the side of the engines in a run."""
 
-    __slots__ = ("_gateways", "_news", "_recorder", "at", "engine", "fleet", "spec", "timeline", "up")
+    __slots__ = ("_gateways", "_host", "_news", "_recorder", "at", "engine", "fleet", "spec", "timeline", "up")
 
     def __init__(
-        self, at: int, spec: Replica, fleet: Fleet, timeline: Timeline, gateways: list[SimGateway], recorder: Recorder
-    ) -> None:
+        self, at: int, spec: Replica, fleet: Fleet, timeline: Timeline, gateways: list[SimGateway], recorder: Recorder,
+        host: Host | None = None,
+    ) -> None:  # fmt: skip
         self.at = at
         self.spec = spec
         self.up = False
@@ -28,8 +30,9 @@ class SimReplica:
         self.timeline = timeline
         self._gateways = gateways
         self._recorder = recorder
+        self._host = host
         self._news = _CacheNews(self)
-        self.engine = SimEngine(spec.time, spec.limits, timeline, self, spec.slowness)
+        self.engine = SimEngine(spec.time, spec.limits, timeline, self, spec.slowness, host)
 
     def first_token(self, job: Job, now_s: float) -> None:
         self._recorder.first_token(job, self.at, now_s + self.fleet.network_s)
@@ -48,7 +51,7 @@ class SimReplica:
         if self.up:
             return
         self.up = True
-        self.engine = SimEngine(self.spec.time, self.spec.limits, self.timeline, self, self.spec.slowness)
+        self.engine = SimEngine(self.spec.time, self.spec.limits, self.timeline, self, self.spec.slowness, self._host)
         if self.fleet.kv_delay_s >= 0.0:
             self.engine.cache.watcher = self._news
         for gateway in self._gateways:
@@ -108,9 +111,11 @@ class SimReplica:
         )
         for gateway in self._gateways:
             gateway.router.reported(self.spec.key, report, tells=self.fleet.kv_delay_s >= 0.0)
+        steps = engine.steps_at(now_s)
         for job in engine.running():
-            if job.decoding:
-                self._gateways[job.gateway].router.progressed(job.prompt, engine.tokens_of(job, now_s))
+            trip = job.trip
+            if trip is not None and job.decoding:
+                trip.progressed(job.generated + steps - job.entry_step)
 
     def cache_changed(self) -> None:
         """Note that the cache changed: what changes until the gateways learn it goes with one message."""

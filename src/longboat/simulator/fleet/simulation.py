@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterable, Iterator
 
@@ -9,6 +10,7 @@ from longboat.routing.policies.contract import RoutingPolicy
 from longboat.routing.prefixes.index import DictIndex, PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 from longboat.routing.router import Router
+from longboat.simulator.engine.host import Host
 from longboat.simulator.engine.job import Job
 from longboat.simulator.fleet.fleet import Fleet
 from longboat.simulator.fleet.gateway import Endpoint, SimGateway
@@ -21,6 +23,8 @@ from longboat.simulator.traces.trace_request import TraceRequest
 __all__ = ("simulate",)
 
 _SWEEP_S = 0.1
+_COLLECT_AFTER = 200_000
+"""Objects after which Python looks for cycles during a run: what a request leaves behind is in none."""
 
 
 def simulate(
@@ -37,7 +41,12 @@ def simulate(
     policy, index: make those of one gateway
     seed: of the choice of a gateway for each request
     """
-    return _Simulation(fleet, iter(requests), policy, index, seed).run()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(max(_COLLECT_AFTER, thresholds[0]), *thresholds[1:])
+    try:
+        return _Simulation(fleet, iter(requests), policy, index, seed).run()
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 class _Simulation:
@@ -74,8 +83,9 @@ class _Simulation:
             name = made.name
             self._gateways.append(SimGateway(Router(made, index()), fleet.queue, self._endpoints(), self))
         self._recorder = Recorder(name, fleet)
+        hosts = {spec.host: Host(fleet.crowding) for spec in fleet.replicas if spec.host}
         self._replicas = [
-            SimReplica(at, spec, fleet, self.timeline, self._gateways, self._recorder)
+            SimReplica(at, spec, fleet, self.timeline, self._gateways, self._recorder, hosts.get(spec.host))
             for at, spec in enumerate(fleet.replicas)
         ]
         self._smallest = min(self._replicas, key=_room)  # any replica can hold what this one can
@@ -95,7 +105,8 @@ class _Simulation:
         return recorder.result(timeline.now_s)
 
     def carry(self, job: Job, replica: int, now_s: float) -> None:
-        self.timeline.at(now_s + self.fleet.network_s, _Delivery(self._replicas[replica], job))
+        received_s = self.fleet.network_s + self.fleet.received_token_s * job.prompt.num_tokens
+        self.timeline.at(now_s + received_s, _Delivery(self._replicas[replica], job))
 
     def refused(self, job: Job, now_s: float) -> None:
         self._recorder.refused(too_long=False)
@@ -131,7 +142,10 @@ class _Simulation:
     def _endpoints(self) -> list[Endpoint]:
         slots, gateways = self.fleet.slots, self.fleet.gateways
         share = None if slots is None else max(1, slots // gateways)
-        return [Endpoint(at, replica.key, share) for at, replica in enumerate(self.fleet.replicas)]
+        return [
+            Endpoint(at, replica.key, share, replica.limits.max_num_seqs)
+            for at, replica in enumerate(self.fleet.replicas)
+        ]
 
     def _prepare(self) -> None:
         by_key = {replica.spec.key: replica for replica in self._replicas}

@@ -27,9 +27,10 @@ def fit_step_time(deployment: Deployment, calibration: Calibration, *, max_seque
     max_sequences, kv_tokens: what it may have at once; batches beyond are not fitted
     """
     base_s, sequence_s, kv_token_s = fitted(list(_decode_rows(deployment, calibration, max_sequences, kv_tokens)))
-    prompt_token_s, prompt_pair_s = fitted(list(_prompt_rows(deployment, calibration, base_s)))
+    prompt_base_s, prompt_token_s, prompt_pair_s = fitted(list(_prompt_rows(deployment, calibration, base_s)))
     return StepTime(
         base_s=max(base_s, 1e-6),
+        prompt_base_s=prompt_base_s,
         prompt_token_s=max(prompt_token_s, 1e-9),
         prompt_pair_s=prompt_pair_s,
         sequence_s=sequence_s,
@@ -83,4 +84,4 @@ def _prompt_rows(deployment: Deployment, calibration: Calibration, base_s: float
         if tokens <= deployment.engine.chunk_tokens:
             load = Load(concurrency=1.0, prompt_tokens=tokens, output_tokens=1.0, spread=0.0)
             seconds = predict(deployment, load, calibration).prefill_s.value
-            yield (float(tokens), tokens * tokens / 2.0), seconds - base_s, seconds
+            yield (1.0, float(tokens), tokens * tokens / 2.0), seconds - base_s, seconds

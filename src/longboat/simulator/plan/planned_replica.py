@@ -1,15 +1,18 @@
-"""The engine that the planner foresees, as the twin simulates it."""
+"""The engine that the planner foresees, as the twin simulates it and as the scaler counts with it."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from longboat.core.errors import UserInputError
+from longboat.core.scaling import ReplicaSpeed
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.search.forecast import Forecast
 from longboat.simulator.engine.engine import EngineLimits
 from longboat.simulator.engine.step_time import StepTime
 from longboat.simulator.plan.fit_step_time import fit_step_time
 
-__all__ = ("planned_engine",)
+__all__ = ("planned_engine", "speed_of")
 
 _SEQUENCES = 256
 """What an engine takes into a step where its settings do not say."""
@@ -34,3 +37,13 @@ def planned_engine(forecast: Forecast, calibration: Calibration) -> tuple[StepTi
         max_num_batched_tokens=settings.batched_tokens or deployment.engine.chunk_tokens,
     )
     return time, limits
+
+
+def speed_of(time: StepTime, limits: EngineLimits) -> ReplicaSpeed:
+    """Return the speed of such a replica in the scaler's words."""
+    return ReplicaSpeed(
+        **asdict(time),  # its terms have the same names
+        max_sequences=limits.max_num_seqs,
+        kv_tokens=limits.kv_blocks * limits.block_tokens,
+        step_tokens=limits.max_num_batched_tokens,
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 
 from longboat.simulator.traces.block_names import chained_names, even_ends
-from longboat.simulator.traces.trace_error import LineReader
+from longboat.simulator.traces.trace_error import MAX_TOKENS, LineReader
 from longboat.simulator.traces.trace_request import TraceRequest
 
 __all__ = ("COLUMNS", "read_azure")
@@ -21,41 +22,46 @@ _EPOCH = datetime(1970, 1, 1)
 def read_azure(lines: Iterable[str], name: str, salt: int = 0) -> Iterator[TraceRequest]:
     """Read requests; arguments as for ``read_mooncake``. Each prompt has blocks of its own, as it would have there."""
     at = LineReader(name, _EXPECTED)
-    rows = csv.DictReader(lines)
+    rows = csv.reader(lines)
     at.line = 1
-    if missing := [column for column in COLUMNS if column not in (rows.fieldnames or ())]:
+    header = next((row for row in rows if row), [])
+    if missing := [column for column in COLUMNS if column not in header]:
         raise at.error(f"these columns are missing: {', '.join(missing)}")
+    time_at, context_at, generated_at = (header.index(column) for column in COLUMNS)
     for row in rows:
-        at.line = rows.line_num
-        yield _request(row, at, salt)
+        if row:
+            at.line = rows.line_num
+            row.extend([""] * (len(header) - len(row)))
+            at_s = at.since_start(_time_s(row[time_at], at))
+            tokens = _count(row[context_at], COLUMNS[1], at)
+            yield _request(at_s, tokens, _count(row[generated_at], COLUMNS[2], at), at.line, salt)
 
 
-def _request(row: Mapping[str, str | None], at: LineReader, salt: int) -> TraceRequest:
-    tokens = _count(row, "ContextTokens", at)
-    blocks = range(-(-tokens // _BLOCK_TOKENS))
-    return TraceRequest(
-        at.since_start(_time_s(row["TIMESTAMP"] or "", at)),
-        tokens,
-        _count(row, "GeneratedTokens", at),
-        blocks=chained_names((at.line << 20 | block for block in blocks), salt),
-        ends=even_ends(tokens, _BLOCK_TOKENS),
-    )
+def _request(at_s: float, tokens: int, output_tokens: int, line: int, salt: int) -> TraceRequest:
+    blocks = range(line << 20, (line << 20) + -(-tokens // _BLOCK_TOKENS))
+    names, ends = chained_names(blocks, salt), even_ends(tokens, _BLOCK_TOKENS)
+    return TraceRequest(at_s, tokens, output_tokens, blocks=names, ends=ends)
 
 
-def _count(row: Mapping[str, str | None], field: str, at: LineReader) -> int:
-    text = row[field]
-    if text is None:
+def _count(text: str, field: str, at: LineReader) -> int:
+    if not text:
         raise at.error(f"{field} is missing: the line is cut off")
     if not text.strip().isdecimal():
         raise at.error(f"{field} is {text[:40]!r}, and must be a whole number")
-    return max(1, at.count({field: int(text)}, field, least=0))
+    tokens = int(text)
+    return max(1, tokens if tokens <= MAX_TOKENS else at.count({field: tokens}, field, least=0))
 
 
 def _time_s(text: str, at: LineReader) -> float:
     """Return seconds of a time with up to seven digits after the second."""
     whole, _, part = text.strip().partition(".")
     try:
-        started = (datetime.fromisoformat(whole).replace(tzinfo=None) - _EPOCH).total_seconds()
-        return started + (float(f"0.{part.removesuffix('Z').partition('+')[0]}") if part else 0.0)
+        return _whole_s(whole) + (float(f"0.{part.removesuffix('Z').partition('+')[0]}") if part else 0.0)
     except ValueError:
         raise at.error(f"TIMESTAMP is {text[:40]!r}, and must be a time like 2023-11-16 18:15:46.68") from None
+
+
+@lru_cache(maxsize=1)
+def _whole_s(text: str) -> float:
+    """Return a time without parts of a second; consecutive rows often have the same."""
+    return (datetime.fromisoformat(text).replace(tzinfo=None) - _EPOCH).total_seconds()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from longboat.simulator.traces._names import chain
+
 __all__ = ("chained", "chained_names", "even_ends", "mix")
 
 _MASK = (1 << 64) - 1
@@ -27,12 +29,7 @@ def chained_names(blocks: Iterable[int], salt: int = 0) -> bytes:
 
     salt: prompts with another one share nothing
     """
-    names: list[bytes] = []
-    name = mix(salt)
-    for block in blocks:
-        name = chained(name, block)
-        names.append(name.to_bytes(8, "little"))
-    return b"".join(names)
+    return chain(blocks, mix(salt))
 
 
 def even_ends(tokens: int, block_tokens: int) -> Sequence[int]:

@@ -9,8 +9,8 @@ from pydantic_core import ErrorDetails
 __all__ = ("without_branches",)
 
 WORD = "literal["
-# How pydantic names the other branch: a bounded number, a section with a check of its own.
-VALUES = ("constrained-int", "function-after[")
+# How pydantic names the other branch: a bounded number, a section with a check of its own, a form of replicas.
+VALUES = ("constrained-int", "function-after[", "replicas-as-")
 
 
 def without_branches(errors: Iterable[ErrorDetails]) -> Iterator[ErrorDetails]:

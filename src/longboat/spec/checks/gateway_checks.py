@@ -32,6 +32,7 @@ def gateway_problems(
         *_doubles(((index, admin.name) for index, admin in gateway.admin), (*at, "admin")),
         *_doubles(((index, alias.name) for index, alias in gateway.aliases), (*at, "aliases")),
         *_tenants_without_keys(gateway, at),
+        *_sign_in_problems(gateway, (*at, "sign_in", "groups")),
         *_alias_problems(gateway, models, (*at, "aliases")),
         *_fallback_problems(gateway, models, (*at, "fallbacks")),
         *_overflow_problems(gateway, models, (*at, "overflow")),
@@ -57,6 +58,12 @@ def _tenants_without_keys(gateway: GatewayParts, at: Path) -> Iterator[Problem]:
                 what=f"no request can belong to {tenant.name!r} where no keys are required",
                 hint=f"write auth: keys, or name it {ANONYMOUS}: the tenant of every request without keys",
             )
+
+
+def _sign_in_problems(gateway: GatewayParts, at: Path) -> Iterator[Problem]:
+    for index, entry in gateway.sign_in_groups:
+        if entry.tenant is not None:
+            yield from _unknown(entry.tenant, gateway.tenant_names, (*at, index, "tenant"), kind="tenant")
 
 
 def _alias_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterator[Problem]:

@@ -38,7 +38,7 @@ BOUNDS: Mapping[str, tuple[str, str]] = {
 
 
 def problem_of(error: ErrorDetails, sugar: Mapping[Path, Path]) -> Problem:
-    """One Problem. ``sugar``: where a value stands that was written in short form."""
+    """Make one problem. ``sugar``: where a value stands that was written in short form."""
     path, kind, value = error["loc"], error["type"], error["input"]
     context: dict[str, Any] = error.get("ctx", {})
     where = show(_as_written(path, sugar))
@@ -79,6 +79,8 @@ def _missing(path: Path, where: str) -> Problem:
         "to": "write to: NAME, the model that gets these requests",
         "source": "write source: builtin:tiny, /a/folder or hf:org/name",
         "urls": "write urls: [https://api.example.com/v1]",
+        "max": "write max: 8, the number of replicas that there may be",
+        "cron": 'write when it begins: cron: "0 8 * * MON-FRI"',
         "input_per_million": "write what a million prompt tokens cost: input_per_million: 0.5",
         "output_per_million": "write what a million completion tokens cost: output_per_million: 1.5",
         "name": "give the model a name: the source has no letters that could stand in a URL",

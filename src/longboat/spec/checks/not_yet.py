@@ -31,11 +31,6 @@ MODEL = ("models", ANY)
 LATER: tuple[Later, ...] = (
     *_table((*MODEL, "split"), "separate prefill and decode", "use replicas", "decode", "prefill"),
     *_table(MODEL, "separate prefill and decode", "use replicas", "decode", "prefill"),
-    *_table(MODEL, "autoscaling", "write replicas: auto, or a number", "min_replicas", "max_replicas", "autoscaling"),
-    *_table((), "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
-    *_table(MODEL, "weights from a store", "put the weights on the nodes, and write their folder", "weights", "store"),
-    *_table((), "service levels", "write load: {ttft_ms: 500, itl_ms: 50} in a model", "slo"),
-    *_table(MODEL, "service levels", "write load: {ttft_ms: 500, itl_ms: 50}", "slo"),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from longboat.spec.checks.wording import near
-from longboat.spec.types import external, fleet, gateway
+from longboat.spec.types import external, fleet, gateway, replicas, sign_in, weights
 
 __all__ = ("SECTIONS", "fields_of", "hint_for", "limits_of")
 
@@ -21,6 +21,9 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "resources"): fleet.ResourcesSpec,
     ("models", "placement"): fleet.PlacementSpec,
     ("models", "update"): fleet.UpdateSpec,
+    ("models", "replicas"): replicas.ReplicasSpec,
+    ("models", "replicas", "slo"): replicas.ObjectiveSpec,
+    ("models", "replicas", "schedule"): replicas.ScheduleSpec,
     ("external",): external.ExternalModelSpec,
     ("external", "engine"): external.ExternalSpec,
     ("external", "engine", "limits"): external.SpendingSpec,
@@ -29,6 +32,8 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "tls"): gateway.TlsSpec,
     ("gateway", "tenants"): gateway.TenantSpec,
     ("gateway", "admin"): gateway.AdminSpec,
+    ("gateway", "sign_in"): sign_in.SignInSpec,
+    ("gateway", "sign_in", "groups"): sign_in.GroupSpec,
     ("gateway", "cors"): gateway.CorsSpec,
     ("gateway", "aliases"): gateway.AliasSpec,
     ("gateway", "aliases", "pools"): gateway.PoolSpec,
@@ -39,6 +44,8 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "logs"): gateway.LogsSpec,
     ("gateway", "tracing"): gateway.TracingSpec,
     ("gateway", "redis"): gateway.RedisSpec,
+    ("weights",): weights.WeightsSpec,
+    ("weights", "limits"): weights.WeightLimitsSpec,
 }
 
 ADDRESSES = ("api_base", "base_url", "endpoint", "upstream", "upstreams", "url")
@@ -94,14 +101,27 @@ ELSEWHERE: Mapping[str, str] = {
 
 RUNNING = "for an engine that runs already: longboat gateway run --upstream MODEL=http://HOST:PORT"
 
+SCALED = "write replicas: {min: 1, max: 4, target_ongoing_requests: 16}"
+
 KEY = "write api_key_env: NAME, the nodes' environment variable with the key, or api_key_file: /etc/longboat/key"
+
+OF_CLIENT = "write client_secret_env: NAME, the nodes' environment variable with the secret"
 
 # The same for words that mean something else in other sections.
 HERE: Mapping[tuple[tuple[str, ...], str], str] = {
     **{((*section,), word): RUNNING for section in ((), ("models",), ("models", "engine")) for word in ADDRESSES},
+    **{(("models",), word): SCALED for word in ("autoscaling", "autoscaling_config", "min_replicas", "max_replicas")},
+    **{(("models",), word): f"{SCALED}, or slo: {{ttft_ms: 1000}} in it" for word in ("schedule", "slo")},
+    **{((), word): f"{SCALED} in a model" for word in ("autoscaling", "slo")},
+    **{(("models", "replicas"), f"{word}_replicas"): f"write {word}" for word in ("min", "max", "initial")},
+    (("models", "replicas", "schedule"), "duration"): "write for: 10h",
     (("gateway", "tracing"), "url"): "write endpoint",
     **{(("external", "engine"), word): KEY for word in ("api_key", "key", "token", "password")},
     **{(("external", "engine"), word): "write urls: [https://api.example.com/v1]" for word in ADDRESSES},
+    **{(("gateway", "sign_in"), word): OF_CLIENT for word in ("client_secret", "secret", "secret_env")},
+    **{(("gateway", "sign_in"), word): "write issuer" for word in ("discovery_url", "issuer_url", "provider")},
+    **{(("gateway", "sign_in"), word): "write console_urls" for word in ("redirect_uri", "redirect_url", "base_url")},
+    **{(("gateway",), word): "write sign_in" for word in ("oidc", "oauth", "oauth2", "sso", "openid")},
     (("external",), "source"): "leave source out: urls of the engine say where the model is",
 }
 

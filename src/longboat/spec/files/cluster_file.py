@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from longboat.core.errors import Problem, UserInputError
-from longboat.spec.checks.wording import near, shown
-from longboat.spec.text.location import show
+from longboat.core.errors import UserInputError
+from longboat.spec.checks.plain_problem import plain_problem
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.section import Section
 
@@ -36,6 +35,12 @@ class NodeSection(Section):
     os: str = ""
     """linux, wsl2, windows or macos."""
 
+    labels: dict[str, str] = Field(default_factory=dict, max_length=50)
+    """Labels that these nodes carry, for ``placement`` of the fleet file."""
+
+    cpus: int = Field(default=0, ge=0, le=65_536)
+    """CPUs of one node; 0 counts 16 for each accelerator."""
+
 
 class ClusterFile(Section):
     """The whole file."""
@@ -51,6 +56,7 @@ class ClusterFile(Section):
 
 
 FIELDS = {(): list(ClusterFile.model_fields), ("nodes",): list(NodeSection.model_fields)}
+MISSING = {"cards": 'write cards: "2xRTX4090"', "nodes": "write nodes: [2xRTX4090]"}
 
 
 def load_cluster_file(text: str, origin: str) -> ClusterFile:
@@ -61,7 +67,7 @@ def load_cluster_file(text: str, origin: str) -> ClusterFile:
     try:
         return ClusterFile.model_validate(_listed(_spelled_out(parse_yaml(text))))
     except ValidationError as error:
-        problems = [_problem(found) for found in error.errors(include_url=False)]
+        problems = [plain_problem(found, FIELDS, MISSING, HINT) for found in error.errors(include_url=False)]
     except UserInputError as error:
         problems = list(error.problems)
     first = problems[0]
@@ -80,17 +86,3 @@ def _listed(data: Plain) -> Any:
     if isinstance(data, dict) and isinstance(nodes := data.get("nodes"), list):
         return data | {"nodes": tuple(nodes)}
     return data if data is not None else {}
-
-
-def _problem(error: Any) -> Problem:
-    path, kind, value = error["loc"], error["type"], error["input"]
-    section, where = tuple(part for part in path[:-1] if isinstance(part, str)), show(path)
-    known = FIELDS.get(section, [])
-    if kind == "extra_forbidden":
-        close = near(str(path[-1]), known)
-        hint = f"write {close}" if close else f"known here: {', '.join(known)}"
-        return Problem(where=where, what=f"there is no field {str(path[-1])!r} here", hint=hint)
-    if kind == "missing":
-        hint = 'write cards: "2xRTX4090"' if path[-1] == "cards" else "write nodes: [2xRTX4090]"
-        return Problem(where=where, what=f"{path[-1]} is missing", hint=hint)
-    return Problem(where=where, what=f"{shown(value)}: {error['msg']}", hint=HINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -19,8 +19,9 @@ from longboat.spec.checks.mistakes import problem_of
 from longboat.spec.checks.not_yet import take_later
 from longboat.spec.checks.task_checks import task_problems
 from longboat.spec.checks.wording import shown
+from longboat.spec.files.merge import line_of, merged_files
 from longboat.spec.text.location import Path, show
-from longboat.spec.text.yaml_text import Plain, parse_yaml
+from longboat.spec.text.yaml_text import Plain, read_yaml
 from longboat.spec.types.external import KIND
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.types.gateway import GatewaySpec
@@ -28,8 +29,10 @@ from longboat.spec.types.gateway_parts import parts_of
 from longboat.spec.types.section import LATER
 from longboat.spec.types.source import check_source, name_from_source
 
-__all__ = ("Reading", "fleet_from", "load_fleet", "read_fleet", "read_source")
+__all__ = ("Reading", "fleet_from", "load_fleet", "read_files", "read_fleet", "read_source")
 
+_END_FIELDS = ("cron", "for", "itl_ms", "min", "replicas", "until")
+"""Fields of an objective or of an entry of a schedule at which a message may stand though the file lacks them."""
 NO_NAME = "name is missing"
 MODEL_PLACE = re.compile(r"models\[(\d+)\]")
 EXTERNAL_PLACE = re.compile(r"external\[(\d+)\]")
@@ -53,6 +56,8 @@ class Reading:
     """The gateway section; None where it has mistakes."""
     positions: tuple[int, ...] = ()
     """Places in the file's list of models that the models of ``sound`` have."""
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Place of a value → file and line; empty where no file was read."""
 
     def whole(self) -> Fleet:
         """Return the fleet. Raises UserInputError with all problems; NotYetError where all of them are "not yet"."""
@@ -68,9 +73,13 @@ class Reading:
 
         return [replace(problem, where=MODEL_PLACE.sub(place, problem.where, count=1)) for problem in problems]
 
+    def line_of(self, problem: Problem) -> tuple[str, int] | None:
+        """Return file and line of a problem; None where it stands in no file."""
+        return line_of(self.places, problem.where)
+
     def refusal(self, more: Sequence[Problem] = ()) -> UserInputError:
         """Return the error that names all problems. more: those that were found elsewhere."""
-        problems = tuple(sorted((*self.problems, *more), key=_order))
+        problems = tuple(sorted(dict.fromkeys((*self.problems, *more)), key=_order))
         kind = NotYetError if self.is_later and not more else UserInputError
         first = problems[0]
         message = f"{self.origin}: {first}" if len(problems) == 1 else f"{self.origin}: {len(problems)} problems"
@@ -103,11 +112,33 @@ def read_fleet(text: str, origin: str, *, folder: str | None = None) -> Reading:
 
     origin: the file's name, for messages; folder: absolute, where relative paths of the hints start (None: origin's)
     """
+    return read_files([(origin, text)], folder=folder or os.path.dirname(os.path.abspath(origin)))
+
+
+def read_files(files: Sequence[tuple[str, str]], *, folder: str, variables: Mapping[str, str] | None = None) -> Reading:
+    """Read files, each with its name, as one fleet: each later one changes those before it.
+
+    variables: what ``${NAME}`` in a value stands for; None: it stands for itself
+    """
+    origin = " + ".join(name for name, _ in files)
+    parsed, problems = [], []
+    for name, text in files:
+        try:
+            parsed.append((name, read_yaml(text, variables)))
+        except UserInputError as error:
+            problems += [replace(found, what=_of_file(found.what, name, files)) for found in error.problems]
+    if problems:
+        return Reading(origin=origin, problems=tuple(problems))
     try:
-        data = parse_yaml(text)
+        whole = merged_files(parsed)
     except UserInputError as error:
-        return Reading(origin=origin, problems=error.problems)
-    return read_values(data, origin, folder=folder or os.path.dirname(os.path.abspath(origin)))
+        return Reading(origin=origin, problems=(Problem(where="", what=error.message, hint=error.hint),))
+    reading = read_values(whole.value, origin, folder=folder, before=whole.problems)
+    return replace(reading, places=whole.places)
+
+
+def _of_file(what: str, name: str, files: Sequence[tuple[str, str]]) -> str:
+    return what if len(files) == 1 else f"{name}: {what}"
 
 
 def read_source(source: str, *, folder: str) -> Reading:
@@ -115,13 +146,16 @@ def read_source(source: str, *, folder: str) -> Reading:
     return read_values({"models": [source]}, source, folder=folder)
 
 
-def read_values(data: object, origin: str, *, folder: str) -> Reading:
-    """Read plain values (of JSON, or of YAML) with all their mistakes; ``data`` is not changed."""
+def read_values(data: object, origin: str, *, folder: str, before: Sequence[Problem] = ()) -> Reading:
+    """Read plain values (of JSON, or of YAML) with all their mistakes; ``data`` is not changed.
+
+    before: mistakes that were found on the way to the values; what else is wrong at their places follows from them
+    """
     spelled = _Spelled()
     plain = _copy(data)
     whole = spelled.file(plain)
     if whole is None:
-        return Reading(origin=origin, problems=(_not_a_fleet(plain),))
+        return Reading(origin=origin, problems=tuple(before) or (_not_a_fleet(plain),))
     problems = take_later(whole)
     num_later = len(problems)
     spelled.models(whole)
@@ -136,6 +170,8 @@ def read_values(data: object, origin: str, *, folder: str) -> Reading:
     found = (_placed(problem_of(detail, spelled.sugar), in_file) for detail in details)
     problems = _without_consequences([*problems, *found])
     problems += task_problems(fleet) if fleet is not None else ()
+    told = {problem.where for problem in before}
+    problems = [*before, *(problem for problem in problems if problem.where not in told)]
     if fleet is not None and not problems:
         positions = tuple(range(len(fleet.models)))
         return Reading(origin=origin, fleet=fleet, sound=fleet, gateway=fleet.gateway, positions=positions)
@@ -325,12 +361,24 @@ class _Spelled:
             model["engine"] = {"kind": engine}
             self.sugar[(*path, "engine", "kind")] = (*path, "engine")
         self.adapters(model, path)
+        self.replicas(model, path)
         source = model.get("source")
         usable = isinstance(source, str) and check_source(source, "/") is None
         if "name" not in model and usable and (name := name_from_source(str(source))):
             model["name"] = name
             self.sugar.setdefault((*path, "name"), (*path, "source"))
         return model
+
+    def replicas(self, model: dict[str, Plain], path: Path) -> None:
+        """Spell out objectives and schedules of one entry."""
+        ruled = model.get("replicas")
+        for name in ("slo", "schedule") if isinstance(ruled, dict) else ():
+            assert isinstance(ruled, dict)
+            if isinstance(entry := ruled.get(name), dict):
+                at = (*path, "replicas", name)
+                self.sugar |= {(*at, 0, key): (*at, key) for key in (*entry, *_END_FIELDS)}
+                self.sugar[(*at, 0)] = at
+                ruled[name] = [entry]
 
     def adapters(self, model: dict[str, Plain], path: Path) -> None:
         """Spell out a list of adapters, and those that are just a folder."""

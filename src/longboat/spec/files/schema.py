@@ -9,8 +9,8 @@ from longboat.spec.types.fleet import Fleet
 __all__ = ("fleet_schema",)
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-SOURCE_TEXT = "builtin:NAME, an absolute folder as the nodes see it, or hf:ORGANISATION/NAME"
-SOURCE_PATTERN = r"^(builtin:[a-z0-9][a-z0-9.-]*|hf:[^/\s]+/[^/\s]+|/.+)$"
+SOURCE_TEXT = "builtin:NAME, an absolute folder as the nodes see it, hf:ORGANISATION/NAME, or s3://BUCKET/PREFIX"
+SOURCE_PATTERN = r"^(builtin:[a-z0-9][a-z0-9.-]*|hf:[^/\s]+/[^/\s]+|(s3|gs|az|https?|file)://\S+|/.+)$"
 Schema = dict[str, Any]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import yaml
 
 from longboat.core.errors import Problem, UserInputError
 from longboat.spec.text.location import Path, show
+from longboat.spec.text.variables import MARK, filled
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as BaseLoader
@@ -18,7 +20,7 @@ elif hasattr(yaml, "CSafeLoader"):
 else:
     from yaml import SafeLoader as BaseLoader
 
-__all__ = ("MAX_FILE_BYTES", "RESOLVERS", "Plain", "parse_yaml")
+__all__ = ("MAX_FILE_BYTES", "RESOLVERS", "Plain", "YamlFile", "parse_yaml", "read_yaml")
 
 Plain = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
 
@@ -59,21 +61,43 @@ class StopReadingError(Exception):
         self.problem = problem
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YamlFile:
+    """What a file holds, with the mistakes that do not keep the rest from being read."""
+
+    value: Plain = None
+    """Plain values; None where the file is empty."""
+    problems: tuple[Problem, ...] = ()
+    """Keys that are written twice, and variables that are missing."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Place of a value (``models[0].name``) → its line, from 1."""
+
+
 def parse_yaml(text: str) -> Plain:
     """Read the one document in ``text`` as plain values; None where it is empty.
 
     Raises UserInputError with every duplicate key, or with the first error of syntax, each with line and column.
     """
+    found = read_yaml(text)
+    if found.problems:
+        first = found.problems[0]
+        raise UserInputError(first.what, hint=first.hint, problems=found.problems)
+    return found.value
+
+
+def read_yaml(text: str, variables: Mapping[str, str] | None = None) -> YamlFile:
+    """Read the one document in ``text``, and go on after mistakes where that is possible.
+
+    variables: what ``${NAME}`` stands for; None: it stands for itself
+    Raises UserInputError with the first error of syntax.
+    """
+    reader = _Reader(variables=variables)
     try:
         node = _compose(text)
-        reader = _Reader()
         value = reader.value(node, ()) if node is not None else None
     except StopReadingError as stop:
         raise UserInputError(stop.problem.what, hint=stop.problem.hint, problems=(stop.problem,)) from None
-    if reader.problems:
-        first = reader.problems[0]
-        raise UserInputError(first.what, hint=first.hint, problems=tuple(reader.problems))
-    return value
+    return YamlFile(value=value, problems=tuple(reader.problems), lines=reader.lines)
 
 
 def _compose(text: str) -> yaml.Node | None:
@@ -125,14 +149,18 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
         return _problem(what, "indent with spaces: YAML does not take tabs")
     if "another document" in what:
         return _problem(what, "write one fleet a file, without --- in the middle")
+    if "${" in line:
+        return _problem(what, 'inside brackets and braces, write "${NAME}" in quotes')
     return _problem(what, "look at this line and the one above: indentation, brackets, quotes, a space after ':'")
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns nodes into values and collects duplicate keys."""
+    """Turns nodes into values and collects duplicate keys and missing variables."""
 
+    variables: Mapping[str, str] | None = None
     problems: list[Problem] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
     num_values: int = 0
 
     def value(self, node: yaml.Node, path: Path) -> Plain:
@@ -140,13 +168,24 @@ class _Reader:
         if self.num_values > MAX_VALUES or len(path) > MAX_DEPTH:
             hint = "write less, or use fewer anchors inside anchors"
             raise StopReadingError(_problem(f"more than {MAX_VALUES} values, or nested deeper than {MAX_DEPTH}", hint))
+        self.lines.setdefault(show(path), node.start_mark.line + 1)
         if isinstance(node, yaml.SequenceNode) and node.tag == TAG + "seq":
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode) and node.tag == TAG + "map":
             return self.mapping(node, path)
         if isinstance(node, yaml.ScalarNode):
-            return _scalar(node, path)
+            return _scalar(self.filled(node, path), path)
         raise _unknown_tag(node, path)
+
+    def filled(self, node: yaml.ScalarNode, path: Path) -> yaml.ScalarNode:
+        """Return the node with its variables replaced; without quotes, its kind follows from the text it has then."""
+        if self.variables is None or MARK not in node.value or node.tag != TAG + "str":
+            return node
+        text, missing = filled(node.value, self.variables)
+        line = node.start_mark.line + 1
+        self.problems += [_missing(name, line, path) for name in dict.fromkeys(missing)]
+        tag = _kind_of(text) if node.style in (None, "") and not missing else node.tag
+        return yaml.ScalarNode(tag, text, node.start_mark, node.end_mark, node.style)
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Plain]:
         own: dict[str, Plain] = {}
@@ -177,6 +216,20 @@ class _Reader:
                 )
             found = part | found
         return found
+
+
+def _missing(name: str, line: int, path: Path) -> Problem:
+    if name == MARK:
+        what = f"line {line}: ${{ begins no variable here"
+        return _problem(what, "write ${NAME}, or $${ for the two characters themselves", show(path))
+    what = f"line {line}: the environment variable {name} is not set"
+    return _problem(what, f"export {name}=…, or write a default: ${{{name}:-value}}", show(path))
+
+
+def _kind_of(text: str) -> str:
+    """Return the tag of a number or a truth value; everything else is text."""
+    kinds = (TAG + "bool", TAG + "int", TAG + "float")
+    return next((tag for tag, pattern, _ in RESOLVERS if tag in kinds and pattern.match(text)), TAG + "str")
 
 
 def _key(node: yaml.Node, path: Path) -> str:

@@ -7,18 +7,21 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from longboat.core.sizes import canonical_size, size_bytes
 from longboat.core.tasks import GENERATE, Task
 from longboat.engine_names import BUILT_IN, engine_names
 from longboat.spec.types.adapters import AdapterSpec, AdaptersSpec
+from longboat.spec.types.engine_env import EngineVariables
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
 from longboat.spec.types.media import MediaSpec
+from longboat.spec.types.replicas import MAX_REPLICAS, ReplicasSpec
 from longboat.spec.types.section import Section, mistake
 from longboat.spec.types.source import MAX_NAME, UNUSABLE, check_source
 from longboat.spec.types.speculation import SpeculativeSpec
+from longboat.spec.types.weights import WeightsSpec
 
 __all__ = (
     "API_VERSION",
@@ -33,12 +36,12 @@ __all__ = (
     "ResourcesSpec",
     "SplitSpec",
     "UpdateSpec",
+    "label_pairs",
 )
 
 Auto = Literal["auto"]
 """What the planner decides when the fleet comes up."""
 API_VERSION: Final = "longboat/v1"
-MAX_REPLICAS = 1000
 MAX_MODELS = 1000
 MAX_RANKS = 1024
 
@@ -48,6 +51,8 @@ ENGINE_VERSION = re.compile(r"\d+(\.\d+)+([.+-]?[A-Za-z0-9]+)*")
 LABEL_KEY = re.compile(
     r"([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 )
+COUNTED_REPLICAS: Final = "replicas-as-number"
+RULED_REPLICAS: Final = "replicas-as-mapping"
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -116,7 +121,8 @@ def _gpus(value: float) -> float:
     return value
 
 
-def _labels(value: dict[str, str]) -> dict[str, str]:
+def label_pairs(value: dict[str, str]) -> dict[str, str]:
+    """Check names and values of labels. Raises the refusal of anything else."""
     for key, text in value.items():
         if not LABEL_KEY.fullmatch(key):
             raise mistake(
@@ -183,6 +189,8 @@ class EngineSpec(Section):
     """zygote forks from a process that has imported the engine; plain starts the engine's command; auto picks."""
     args: tuple[Annotated[str, AfterValidator(_argument)], ...] = Field(default=(), max_length=200)
     """Extra command-line arguments for the engine, one list item each."""
+    env: EngineVariables = Field(default_factory=dict, max_length=200, repr=False)
+    """Environment variables of the engine's processes; their values are never logged."""
     options: Annotated[OptionsSpec, AfterValidator(_for_the_fake)] = OptionsSpec()
     """Settings of the fake engine."""
 
@@ -267,11 +275,11 @@ class ResourcesSpec(Section):
 class PlacementSpec(Section):
     """Where replicas may run."""
 
-    labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict, max_length=50)
+    labels: Annotated[dict[str, str], AfterValidator(label_pairs)] = Field(default_factory=dict, max_length=50)
     """Labels that a node must carry to be chosen."""
     nodes: int | None = Field(default=None, ge=1, le=MAX_RANKS)
     """Number of nodes that one replica spans; null lets Longboat decide."""
-    stages: tuple[Annotated[dict[str, str], AfterValidator(_labels)], ...] | None = Field(
+    stages: tuple[Annotated[dict[str, str], AfterValidator(label_pairs)], ...] | None = Field(
         default=None, min_length=1, max_length=MAX_RANKS
     )
     """Labels that the node of each pipeline stage must carry, from the first; null lets any node have any stage."""
@@ -294,6 +302,13 @@ class LoadSpec(Section):
     """Limit for the mean time between tokens, in milliseconds; null means no limit."""
 
 
+def _form(value: object) -> str:
+    """Return which of the forms of ``replicas`` a value has; pydantic then checks it against that form only."""
+    if isinstance(value, dict | ReplicasSpec):
+        return RULED_REPLICAS
+    return "auto" if value == "auto" else COUNTED_REPLICAS
+
+
 class UpdateSpec(Section):
     """How running replicas are replaced, and how long their requests may run on."""
 
@@ -313,13 +328,18 @@ class ModelSpec(Section):
     name: Annotated[str, AfterValidator(_model_name)]
     """Name that clients use; by default it follows from the source."""
     source: Annotated[str, AfterValidator(_source)]
-    """builtin:NAME, a folder as the nodes see it (absolute), or hf:ORGANISATION/NAME."""
+    """builtin:NAME, a folder as the nodes see it (absolute), hf:ORGANISATION/NAME, or a place in storage (s3://…)."""
     task: Task = GENERATE
     """What the model is for: generate text, embed, rerank (and score), classify, or reward."""
     engine: EngineSpec = EngineSpec()
     """The engine, or just its kind."""
-    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | Auto = 1
-    """Copies that serve at the same time; 0 keeps the model known, but serves nothing; auto lets the planner decide."""
+    replicas: Annotated[
+        Annotated[Annotated[int, Field(ge=0, le=MAX_REPLICAS)], Tag(COUNTED_REPLICAS)]
+        | Annotated[Auto, Tag("auto")]
+        | Annotated[ReplicasSpec, Tag(RULED_REPLICAS)],
+        Discriminator(_form),
+    ] = 1
+    """Copies that serve at the same time; 0 serves nothing; auto: the planner; a mapping: they follow the load."""
     split: SplitSpec | Auto = SplitSpec()
     """How one replica is split; auto lets the planner decide."""
     load: LoadSpec = LoadSpec()
@@ -356,10 +376,15 @@ class ModelSpec(Section):
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas. Raises ValueError where it is not decided."""
+        """The number of replicas when the fleet comes up. Raises ValueError where it is not decided."""
         if self.replicas == "auto":
             raise ValueError(f"the replicas of {self.name} are not decided")
-        return self.replicas
+        return self.replicas.first if isinstance(self.replicas, ReplicasSpec) else self.replicas
+
+    @property
+    def max_replicas(self) -> int:
+        """The number of replicas that there may ever be. Raises ValueError where it is not decided."""
+        return self.replicas.max if isinstance(self.replicas, ReplicasSpec) else self.num_replicas
 
     @property
     def ranks(self) -> Ranks:
@@ -388,6 +413,8 @@ class Fleet(Section):
     """The models, each a mapping or just its source."""
     gateway: GatewaySpec = GatewaySpec()
     """The address of the fleet."""
+    weights: WeightsSpec = WeightsSpec()
+    """The storage that models come from, and the disks that keep them."""
 
     def model_named(self, name: str) -> ModelSpec | None:
         """Return the model that clients call ``name``."""

@@ -26,9 +26,9 @@ from longboat.spec.types.gateway_values import (
     Word,
 )
 from longboat.spec.types.section import Section, host_name, is_loopback, mistake
+from longboat.spec.types.sign_in import SignInSpec
 
 __all__ = (
-    "DEFAULT_TENANT",
     "AdminSpec",
     "AliasSpec",
     "CorsSpec",
@@ -45,9 +45,6 @@ __all__ = (
     "TlsSpec",
     "TracingSpec",
 )
-
-DEFAULT_TENANT = "default"
-"""The tenant of all keys where the file names no tenant."""
 
 MAX_TENANTS = 10_000
 MAX_ENTRIES = 1000
@@ -202,6 +199,19 @@ class OverflowSpec(Section):
     """Seconds of waiting after which a request goes there."""
 
 
+class PreemptionSpec(Section):
+    """When a running stream is paused so that a request of a better class gets its slot."""
+
+    enabled: bool = True
+    """Whether streams are paused; only tenants with different priorities are affected."""
+    wait_s: float = Field(default=0.25, ge=0, le=3600)
+    """Seconds that a request waits for a slot that becomes free by itself, before a stream is paused for it."""
+    run_s: float = Field(default=2.0, ge=0.1, le=3600)
+    """Seconds for which a stream runs at least between two pauses."""
+    max_pauses: int = Field(default=2, ge=0, le=100)
+    """Most pauses of one stream."""
+
+
 class QueueSpec(Section):
     """How requests wait while every engine is busy."""
 
@@ -213,6 +223,8 @@ class QueueSpec(Section):
     """Seconds after which a waiting class counts as the class above, each time that they pass."""
     headroom_ratio: float = Field(default=0.1, ge=0, le=0.9)
     """Least fraction of an engine's slots that is reserved for tenants below their share."""
+    preemption: PreemptionSpec = PreemptionSpec()
+    """When a running stream makes room for a request of a better class."""
 
 
 class ResumeSpec(Section):
@@ -312,6 +324,8 @@ class GatewaySpec(Section):
     """The users of the models, with their limits."""
     admin: tuple[AdminSpec, ...] = Field(default=(), max_length=100)
     """The users of the admin API; none by default."""
+    sign_in: SignInSpec | None = None
+    """Sign-in at the console and the admin API through an OpenID Connect provider; null has none."""
     cors: CorsSpec = CorsSpec()
     """Web pages that may call the gateways."""
     aliases: tuple[AliasSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from longboat.core.policy import ANONYMOUS
+from longboat.core.policy import ANONYMOUS, DEFAULT_TENANT
 from longboat.spec.types.gateway import (
-    DEFAULT_TENANT,
     AdminSpec,
     AliasSpec,
     GatewaySpec,
@@ -19,6 +18,7 @@ from longboat.spec.types.gateway import (
     TenantSpec,
 )
 from longboat.spec.types.section import Section
+from longboat.spec.types.sign_in import GroupSpec
 
 __all__ = ("GatewayParts", "parts_of")
 
@@ -34,6 +34,7 @@ class GatewayParts:
     """``keys``, ``none``, None where the file says nothing, and ``""`` where what it says cannot be read."""
     tenants: Numbered[TenantSpec] = ()
     admin: Numbered[AdminSpec] = ()
+    sign_in_groups: Numbered[GroupSpec] = ()
     aliases: Numbered[AliasSpec] = ()
     rules: Numbered[RuleSpec] = ()
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -50,11 +51,12 @@ def parts_of(section: object) -> GatewayParts:
     """Read what can be read of a gateway section: plain values, with tuples where the file has lists."""
     values = section if isinstance(section, dict) else {}
     tenants, aliases = _entries(values, "tenants", TenantSpec), _entries(values, "aliases", AliasSpec)
-    auth = values.get("auth")
+    auth, sign_in = values.get("auth"), values.get("sign_in")
     return GatewayParts(
         auth=auth if auth in ("keys", "none", None) else "",
         tenants=tenants,
         admin=_entries(values, "admin", AdminSpec),
+        sign_in_groups=_entries(sign_in if isinstance(sign_in, dict) else {}, "groups", GroupSpec),
         aliases=aliases,
         rules=_entries(values, "rules", RuleSpec),
         fallbacks=_fallbacks(values.get("fallbacks")),

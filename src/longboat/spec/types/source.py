@@ -1,4 +1,4 @@
-"""Where a model comes from (``builtin:tiny``, a folder, a GGUF file, ``hf:org/name``) and the name that follows."""
+"""Where a model comes from (``builtin:tiny``, a folder, ``hf:org/name``, ``s3://…``) and the name that follows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import posixpath
 import re
 from dataclasses import dataclass
 
-__all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_gguf", "is_local_path", "name_from_source")
+__all__ = ("UNUSABLE", "SourceMistake", "check_source", "is_fetched", "is_gguf", "is_local_path", "name_from_source")
 
 UNUSABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that no path and no argument of a program can hold: NUL, and what stands for bytes that are not UTF-8."""
 
 BUILTIN = re.compile(r"builtin:[a-z0-9][a-z0-9.-]{0,62}")
 HUB_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-HUB = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}")
+REVISION = r"(?:@[A-Za-z0-9][A-Za-z0-9._-]{0,99})?"
+HUB = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}{REVISION}")
 GGUF = ".gguf"
-HUB_FILE = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}:(?:{HUB_NAME}/){{0,4}}{HUB_NAME}\.gguf")
+HUB_FILE = re.compile(rf"hf:{HUB_NAME}/{HUB_NAME}{REVISION}:(?:{HUB_NAME}/){{0,4}}{HUB_NAME}\.gguf")
 BARE_HUB = re.compile(rf"{HUB_NAME}/{HUB_NAME}")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-LATER_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "oci://")
+LATER_SCHEMES = ("oci://",)
+BUCKETS = ("s3://", "gs://", "az://")
+URLS = ("http://", "https://")
+FILES = "file://"
+STORAGE = (*BUCKETS, *URLS, FILES)
+"""How sources begin that nodes fetch into their store of weights."""
+BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+UNUSABLE_IN_STORAGE = re.compile(r"[\0-\x20\x7f\\\ud800-\udfff]")
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 MAX_NAME = 63
 
@@ -48,6 +56,8 @@ def check_source(source: str, folder: str) -> SourceMistake | None:
         return None
     if is_local_path(source):
         return _check_path(source)
+    if source.startswith(STORAGE):
+        return _check_storage(source)
     if source.startswith(LATER_SCHEMES):
         scheme = source.partition("://")[0]
         return SourceMistake(
@@ -56,6 +66,33 @@ def check_source(source: str, folder: str) -> SourceMistake | None:
             later=True,
         )
     return _check_other(source, folder)
+
+
+def is_fetched(source: str) -> bool:
+    """Return whether nodes fetch the source into their store of weights before an engine reads it."""
+    return source.startswith(STORAGE) or (source.startswith("hf:") and "@" in source)
+
+
+def _check_storage(source: str) -> SourceMistake | None:
+    scheme, _, rest = source.partition("://")
+    place, _, path = rest.partition("/")
+    if UNUSABLE_IN_STORAGE.search(source) or ".." in path.split("/"):
+        return SourceMistake(what=f"a {scheme}:// source has a character that it cannot have", hint="rename the folder")
+    if "@" in place or "?" in rest or "#" in rest:
+        return SourceMistake(
+            what=f"a {scheme}:// source holds a key, a query or a fragment",
+            hint="write only the address: keys come from the environment, ~/.aws or ~/.netrc of the nodes",
+        )
+    if scheme == "file":
+        ok = not place and path.strip("/")
+        return None if ok else SourceMistake(what=f"{source!r} names no folder", hint="write file:///the/folder")
+    if scheme in ("http", "https"):
+        ok = place and path.strip("/")
+        hint = f"write {scheme}://HOST/FOLDER, with SHA256SUMS in that folder"
+        return None if ok else SourceMistake(what=f"{source!r} names no folder", hint=hint)
+    if not BUCKET.fullmatch(place):
+        return SourceMistake(what=f"{place!r} is not a bucket's name", hint=f"write {scheme}://BUCKET/FOLDER")
+    return None
 
 
 def _check_path(source: str) -> SourceMistake | None:
@@ -103,5 +140,6 @@ def _check_other(source: str, folder: str) -> SourceMistake:
 def name_from_source(source: str) -> str:
     """Return the name for clients when the file gives none; ``""`` where the source gives nothing usable."""
     last = source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    last = last.partition("@")[0] if source.startswith("hf:") else last  # the name is the same for every revision
     last = last[: -len(GGUF)] if is_gguf(last) else last
     return NOT_IN_NAMES.sub("-", last)[:MAX_NAME].strip("._-")

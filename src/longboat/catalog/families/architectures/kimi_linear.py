@@ -17,14 +17,27 @@ NEW_IN_K3 = "weights: gates, attention residuals and latent experts are counted 
 
 def read_kimi_linear(fields: Fields) -> Stack:
     """Read layers by ``linear_attn_config``, which counts them from one."""
-    hidden, linear = fields.need("hidden_size"), fields.section("linear_attn_config")
+    hidden, linear = fields.need("hidden_size"), fields.section("linear_attn_config") or _flat(fields)
+    kinds = fields.words("layer_types")
     full = set(linear.numbers("full_attn_layers"))
+    full |= {index + 1 for index, kind in enumerate(kinds) if kind == "full_attention"}
     layers = tuple(
         join(_mixer(fields, linear, hidden, index + 1 in full), _feed_forward(fields, hidden, index), 2 * hidden)
         for index in range(fields.need("num_hidden_layers"))
     )
     doubts = (NEW_IN_K3,) if fields.count("routed_expert_hidden_size") else ()
     return Stack(layers=layers, prefix="language_model.model.", estimate=doubts)
+
+
+def _flat(fields: Fields) -> Fields:
+    """Return the section as transformers 5 writes it, without one."""
+    return Fields(
+        {
+            "num_heads": fields.count("linear_num_heads"),
+            "head_dim": fields.count("linear_head_dim"),
+            "short_conv_kernel_size": fields.count("linear_conv_kernel_dim"),
+        }
+    )
 
 
 def _mixer(fields: Fields, linear: Fields, hidden: int, full: bool) -> Mixer:

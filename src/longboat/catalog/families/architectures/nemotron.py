@@ -13,6 +13,7 @@ from longboat.catalog.shape.model_shape import Layer
 __all__ = ("read_nemotron_h", "read_nemotron_nas")
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+WORDS = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
 NAS_WIDTH_MULTIPLE = 256
 
 
@@ -31,7 +32,9 @@ def read_nemotron_h(fields: Fields) -> Stack:
 
 
 def _kinds(fields: Fields, letters: str, words: str) -> tuple[str, ...]:
-    return fields.words(words) or tuple(LETTERS.get(letter, letter) for letter in fields.word(letters))
+    if told := fields.words(words):
+        return tuple(WORDS.get(word, word) for word in told)
+    return tuple(LETTERS.get(letter, letter) for letter in fields.word(letters))
 
 
 def _hybrid(fields: Fields, kind: str) -> Layer:

@@ -124,7 +124,7 @@ def _note_tool(tool: _Tool, call: _Json) -> None:
 
 
 def texts_of(delta: _Json) -> list[tuple[str, str]]:
-    """The text fields of a delta, or of a completion's choice."""
+    """Name the text fields of a delta, or of a completion's choice."""
     if "text" in delta and "index" in delta:
         return [("text", delta["text"] or "")]
     return [(name, value) for name, value in delta.items() if isinstance(value, str) and name != "role"]
@@ -150,6 +150,6 @@ def lists_of(document: _Json, delta: _Json) -> list[tuple[str, list[Any]]]:
 
 
 def line_of(data: bytes) -> bytes:
-    """An event's beginning, the same in all events of one stream; b"" where it has no such thing."""
+    """Return an event's beginning, the same in all events of one stream; b"" where it has no such thing."""
     at = data.find(b'"choices":')
     return data[:at] if at > 0 else b""

@@ -102,7 +102,7 @@ class ChoicesRemainder:
                 usage[name] -= surplus
 
     def _choice(self, document: _Json, position: tuple[int, ...]) -> _Json | None:
-        """What is left of one choice of one event; None is nothing."""
+        """Return what is left of one choice of one event; None is nothing."""
         index = document["index"]
         progress = self._progress.get(index)
         if progress is None:
@@ -128,7 +128,7 @@ class ChoicesRemainder:
 
 
 def _trimmed(document: _Json, delivered: DeliveredChoice, progress: _Progress) -> _Json:
-    """The choice without what the client has of it."""
+    """Return the choice without what the client has of it."""
     document = dict(document)
     delta = document
     if "delta" in document:
@@ -185,7 +185,7 @@ def _trim_lists(document: _Json, delta: _Json, delivered: DeliveredChoice, progr
 
 
 def _trim_offsets(document: _Json, first: int, delivered: DeliveredChoice, progress: _Progress) -> None:
-    """The four lists of a completion's log-probabilities, and where their tokens begin in the client's text."""
+    """Return the four lists of a completion's log-probabilities, and where their tokens begin in the client's text."""
     logprobs = document.get("logprobs")
     if not logprobs or "tokens" not in logprobs:
         return
@@ -217,7 +217,7 @@ def _says_something(document: _Json) -> bool:
 
 
 def _holder(document: _Json, delta: _Json, name: str) -> _Json:
-    """Where a list of ``lists_of`` is found; a copy, so that it may be changed."""
+    """Return where a list of ``lists_of`` is found; a copy, so that it may be changed."""
     where = name.partition(".")[0]
     if where == "logprobs":
         document["logprobs"] = dict(document["logprobs"])

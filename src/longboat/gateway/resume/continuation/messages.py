@@ -63,7 +63,7 @@ class DeliveredMessage:
             self.ended |= kind in ("message_stop", "error")
 
     def carried(self, choice: int, num_ids: int) -> int:
-        """All but the last: no event tells with a token's text whether it ended the message."""
+        """Return all but the last: no event tells with a token's text whether it ended the message."""
         return max(num_ids - 1, 0) if choice == 0 else 0
 
     def covered(self, choice: int) -> int:
@@ -172,7 +172,7 @@ class MessageRemainder:
         return None
 
     def _counterpart(self, kind: str) -> _Block | None:
-        """The first block of this type that the client has and the new stream has not begun yet."""
+        """Return the first block of this type that the client has and the new stream has not begun yet."""
         begun = [progress.block for progress in self._progress.values()]
         return next((block for block in self._delivered.blocks if block.kind == kind and block not in begun), None)
 

@@ -60,16 +60,16 @@ class Delivered(Protocol):
     ended: bool
 
     def note(self, event: Event) -> None:
-        """The client got this. :raises ContinuationError: it is of no known shape"""
+        """Note that the client got this. :raises ContinuationError: it is of no known shape"""
 
     def carried(self, choice: int, num_ids: int) -> int:
-        """How many of the ``num_ids`` token ids known of a choice another engine is given."""
+        """Return how many of the ``num_ids`` token ids known of a choice another engine is given."""
 
     def covered(self, choice: int) -> int:
         """Tokens of which the client has what they say."""
 
     def has_all(self, choice: int) -> bool:
-        """Whether the client has the end of a choice."""
+        """Return whether the client has the end of a choice."""
 
     @property
     def held_bytes(self) -> int: ...
@@ -79,7 +79,7 @@ class Remainder(Protocol):
     """Turns the events of a new, complete stream into the rest of the first one."""
 
     def event(self, event: Event) -> bytes:
-        """What the client gets of one event; b"" is nothing.
+        """Return what the client gets of one event; b"" is nothing.
 
         :raises ContinuationError: it contradicts what the client has
         """
@@ -115,7 +115,7 @@ def encoded(document: object) -> bytes:
 
 
 def is_own_comment(line: bytes) -> bool:
-    """Whether a line is one that engines write for the gateway alone."""
+    """Return whether a line is one that engines write for the gateway alone."""
     return line.startswith((IDS, STEPS))
 
 
@@ -128,12 +128,12 @@ def ids_of(line: bytes) -> tuple[int, list[int]] | None:
 
 
 def ids_line(choice: int, ids: list[int]) -> bytes:
-    """The comment line that tells ids."""
+    """Write the comment line that tells ids."""
     return b"%b%d %b\n" % (IDS, choice, ",".join(map(str, ids)).encode())
 
 
 def events_of(block: bytes) -> Iterator[Event]:
-    """The events of a block of whole ones; those that only hold comments come with empty data.
+    """Return the events of a block of whole ones; those that only hold comments come with empty data.
 
     :raises ContinuationError: a line that engines write for the gateway is torn
     """
@@ -165,7 +165,7 @@ def event_of(raw: bytes) -> Event:
 
 
 def event_bytes(event: Event, data: bytes, delivered: Delivered) -> bytes:
-    """An event for the client; with an ``id:`` line where the engine wrote one, that never tells less than one did."""
+    """Write an event for the client, with an ``id:`` line where the engine wrote one: it never tells less than that."""
     head = b""
     if event.position:
         counts = (
@@ -180,7 +180,7 @@ def event_bytes(event: Event, data: bytes, delivered: Delivered) -> bytes:
 
 
 def rest_of_text(piece: str, seen_bytes: int, delivered: bytes | bytearray) -> tuple[str, int]:
-    """What the client lacks of a piece of text, and how many bytes of the text were seen with it.
+    """Return what the client lacks of a piece of text, and how many bytes of the text were seen with it.
 
     seen_bytes: of this text, before the piece; delivered: what the client has of it
     :raises ContinuationError: the piece is not what the client has there

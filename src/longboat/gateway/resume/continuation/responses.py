@@ -230,7 +230,7 @@ class ResponseRemainder:
         return None
 
     def _counterpart(self, kind: str) -> _Item | None:
-        """The first item of this type that the client has and the new stream has not begun yet."""
+        """Return the first item of this type that the client has and the new stream has not begun yet."""
         begun = [progress.item for progress in self._progress.values()]
         return next((item for item in self._delivered.items if item.kind == kind and item not in begun), None)
 
@@ -262,7 +262,7 @@ class ResponseRemainder:
         return self._placed(document, progress)
 
     def _placed(self, document: _Json, progress: _Progress) -> _Json:
-        """The event with ids and places as the client knows them."""
+        """Return the event with ids and places as the client knows them."""
         document["output_index"] = progress.index
         if document.get("item_id") in self._own_ids:
             document["item_id"] = self._own_ids[document["item_id"]]
@@ -281,7 +281,7 @@ class ResponseRemainder:
 
 
 def _restore_logprobs(part: _Json | None, progress: _Progress | None) -> None:
-    """A finished text part tells all its log-probabilities: those of tokens that its engine was given are not true."""
+    """Correct the log-probabilities of a finished text part: those of tokens that its engine was given are not true."""
     if progress is None or not isinstance(part, dict) or not part.get("logprobs"):
         return
     first: list[_Json] = []
@@ -292,7 +292,7 @@ def _restore_logprobs(part: _Json | None, progress: _Progress | None) -> None:
 
 
 def _with_bytes(entry: _Json) -> _Json:
-    """A delta's log-probability as finished parts tell it."""
+    """Return a delta's log-probability as finished parts tell it."""
     full = {"token": entry["token"], "bytes": list(entry["token"].encode("utf-8", "replace")), **entry}
     if "top_logprobs" in entry:
         full["top_logprobs"] = [_with_bytes(top) for top in entry["top_logprobs"] or ()]

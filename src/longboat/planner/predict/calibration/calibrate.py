@@ -109,8 +109,7 @@ def ratios_of(samples: Iterable[Sample], calibration: Calibration, *, groups: bo
         constants = calibration.constants(engine=sample.engine.name, kernel=sample.kernel, machine=sample.machine)
         times = times_of(sample.features, sample.engine, sample.load, constants)
         group = calibration.groups.get(sample.key) if groups else None
-        itl_s = times.itl_s * (group.itl_factor if group else 1.0)
-        ttft_s = times.ttft_s * (group.ttft_factor if group else 1.0)
+        itl_s, ttft_s = times.scaled(group.itl_factor, group.ttft_factor) if group else (times.itl_s, times.ttft_s)
         found.append((sample.row.itl_s / itl_s, sample.row.ttft_s / ttft_s))
     return found
 

@@ -13,6 +13,7 @@ from longboat.core.errors import UserInputError
 from longboat.planner.predict.calibration.calibrate import fit_constants, fit_groups, ratios_of
 from longboat.planner.predict.calibration.host_fit import fit_hosts
 from longboat.planner.predict.calibration.sample import Sample
+from longboat.planner.predict.calibration.unseen import spread_of_parts, unseen_parts
 from longboat.planner.predict.constants import Calibration, Spread
 
 __all__ = (
@@ -141,8 +142,12 @@ def calibrate(samples: Sequence[Sample], base: Calibration, *, here: bool, sourc
     halves = folds_of(samples)
     if sum(map(len, halves)) < MIN_GROUPS_FOR_SPREAD:
         return fitted
-    unseen = held_out_ratios(samples, base, [_inside(half) for half in halves], fit_hosts if here else fit_constants)
-    itl, ttft = _spreads([ratio for _, ratio in unseen])
+    parts = {} if here else unseen_parts(samples, base)
+    if len(parts) >= MIN_GROUPS_FOR_SPREAD:
+        itl, ttft = spread_of_parts(parts, 0), spread_of_parts(parts, 1)
+    else:
+        learn = fit_hosts if here else fit_constants
+        itl, ttft = _spreads([r for _, r in held_out_ratios(samples, base, [_inside(half) for half in halves], learn)])
     seen_itl, seen_ttft = _spreads(ratios_of(samples, fitted, groups=True))
     return replace(
         fitted, itl_spread=itl, ttft_spread=ttft, measured_itl_spread=seen_itl, measured_ttft_spread=seen_ttft

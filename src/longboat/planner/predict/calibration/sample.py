@@ -11,6 +11,7 @@ from longboat.catalog.quantization.requantize import requantized, widened
 from longboat.catalog.quantization.rules import NVFP4, Quantization, Rule
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
+from longboat.planner.memory.divide import find_obstacle
 from longboat.planner.memory.processor_part import find_hardware
 from longboat.planner.predict.calibration.rows import Row
 from longboat.planner.predict.capacity import sequences_that_fit
@@ -26,6 +27,7 @@ __all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "computed_on", "stored
 ShapeOf = Callable[[str], ModelShape]
 # Where neither the row nor the catalog names a link between the accelerators of a node.
 USUAL_BUS = "PCIe 4 x16"
+GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Sample:
     kernel: str
     machine: str
     model: str
+    num_params: int  # of the model: those of equal size and machine are of one design (DeepSeek-V3 and R1)
     load: Load
     features: Features
 
@@ -44,6 +47,23 @@ class Sample:
     def key(self) -> tuple[str, str, str]:
         """Model, machine and engine, as the catalog names them."""
         return self.model, self.machine, self.engine.name
+
+
+def _check_possible(deployment: Deployment) -> None:
+    """Raise UserInputError where no engine can have run so: weights beyond all memory, a split that cannot be."""
+    for index, stage in enumerate(deployment.stages):
+        layers = deployment.layers_of(index)
+        held = sum(layer.num_bytes for layer in layers) / stage.tensor
+        if held > stage.machine.memory_bytes:
+            raise UserInputError(
+                f"{stage.tensor} x {stage.machine.name} cannot hold the weights: {held / GIB:.1f} GiB on each, which "
+                f"has {stage.machine.memory_bytes / GIB:.1f} GiB",
+                hint="is the number of ranks or the format of the weights right?",
+            )
+    first, stages = deployment.stages[0], tuple(stage.num_layers for stage in deployment.stages)
+    cut = max(1, first.tensor // deployment.attention_data)
+    if obstacle := find_obstacle(deployment.shape, tensor=cut, stages=stages, expert=deployment.expert):
+        raise UserInputError(obstacle.what, hint=obstacle.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +97,7 @@ class SampleMaker:
     def sample(self, row: Row) -> Sample:
         """Return the sample of a row. Raises UserInputError where the catalog lacks its model, hardware or link."""
         deployment = self.deployment(row)
+        _check_possible(deployment)
         load = Load(
             concurrency=row.concurrency,
             prompt_tokens=row.prompt_tokens,
@@ -90,6 +111,7 @@ class SampleMaker:
             engine=deployment.engine,
             kernel=kernel_class(deployment.shape, machine),
             machine=machine.name,
+            num_params=deployment.shape.num_params,
             model=deployment.shape.name,
             load=load,
             features=features_of(deployment, load, max_sequences=room),

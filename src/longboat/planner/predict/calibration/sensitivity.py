@@ -29,24 +29,24 @@ def residual_of(sample: Sample, constants: Mapping[str, float]) -> Residual:
     times = times_of(features, sample.engine, load, constants)
     share = interference_share(sample.engine, load, running=features.running)
     met = constants["interference"] * share * features.prompt_busy
-    held_s = (load.concurrency / features.running - 1.0) * load.mean_output_tokens
+    held_s, lives = times.waiting * load.mean_output_tokens, 1.0 + times.waiting
     first_steps = constants["first_steps"] + polled_steps(sample.engine, load, running=features.running)
-    waited_s = times.ttft_s - constants["floor"] - first_steps * times.step_s - times.queue_s
+    waited_s = times.ttft_s - times.queue_s - constants["floor"] - first_steps * times.step_s
     passes = waited_s / times.prefill_s
     itl: dict[str, float] = {}
     ttft: dict[str, float] = {}
     for name, quantity in features.decode.items():
         itl[name] = constants[name] * quantity
-        ttft[name] = (first_steps + held_s) * itl[name]
+        ttft[name] = (lives * first_steps + held_s) * itl[name]
     for name, quantity in features.prompt.items():
         part_s = constants[name] * quantity
         itl[name] = met * part_s
-        ttft[name] = (passes + held_s * met) * part_s
+        ttft[name] = (lives * passes + held_s * met) * part_s
     itl["interference"] = times.itl_s - times.step_s
     ttft["interference"] = held_s * itl["interference"]
-    ttft["floor"] = constants["floor"]
-    ttft["wait"] = waited_s
-    ttft["first_steps"] = constants["first_steps"] * times.step_s
+    ttft["floor"] = lives * constants["floor"]
+    ttft["wait"] = lives * waited_s
+    ttft["first_steps"] = lives * constants["first_steps"] * times.step_s
     return Residual(
         itl=log(times.itl_s / sample.row.itl_s),
         ttft=log(times.ttft_s / sample.row.ttft_s),

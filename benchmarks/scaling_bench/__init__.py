@@ -1,0 +1,1 @@
+"""What ``bench_scaling`` is made of: loads, peers, the clairvoyant minimum, and tables."""

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Runs one node of a cluster in the foreground: the head, or with LONGBOAT_JOIN=ADDRESS another node.
+# LONGBOAT_FLEET_FILE names the fleet file that the head brings up. LONGBOAT_LABELS holds "key=value key=value".
+set -eu
+
+for label in ${LONGBOAT_LABELS:-}; do
+    set -- "$@" --label "$label"
+done
+if [ -n "${LONGBOAT_TOKEN_FILE:-}" ]; then
+    # A secret of the container engine is readable for others; Longboat refuses such a file.
+    (umask 077 && cat "$LONGBOAT_TOKEN_FILE" > "$HOME/cluster_token")
+    set -- "$@" --token-file "$HOME/cluster_token"
+fi
+
+if [ -n "${LONGBOAT_JOIN:-}" ]; then
+    exec longboat node start --join "$LONGBOAT_JOIN" --block "$@"
+fi
+
+stop() {
+    longboat node stop --keep-state
+    exit 143
+}
+trap stop TERM INT
+longboat node start --head --storage /state/gcs "$@"
+if [ -n "${LONGBOAT_FLEET_FILE:-}" ]; then
+    longboat up "$LONGBOAT_FLEET_FILE" --detach & # so that a signal need not wait for it
+    wait $!
+fi
+# A node whose runner was killed is taken over by another one: 30 s are left for that.
+failures=0
+while [ "$failures" -lt 15 ]; do
+    if python3 -S /usr/local/bin/health.py; then failures=0; else failures=$((failures + 1)); fi
+    sleep 2 &
+    wait $!
+done
+exit 1

@@ -1,0 +1,133 @@
+"""``longboat init``: a first fleet file for these machines, commented, and checked before it is kept."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from longboat.cli.check.command import check_target
+from longboat.cli.check.first_model import Choice, Found, choose, look
+from longboat.cli.check.machines import machines_for
+from longboat.cli.shared.console import make_console
+from longboat.core.errors import UserInputError
+from longboat.spec.types.section import is_loopback
+
+__all__ = ("InitRequest", "file_text", "run_init")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequest:
+    """What ``longboat init`` was given; empty values are asked for, or found."""
+
+    file: str
+    model: str = ""
+    on: str = ""  # machines in words; empty: this machine
+    users: int = 0
+    host: str = ""
+    port: int = 8000
+    yes: bool = False  # take what was found, and ask nothing
+    force: bool = False  # write over a file
+
+
+def run_init(request: InitRequest) -> None:
+    """Write the file and say what comes next. Raises UserInputError where there is nothing to write, or a file."""
+    path = Path(request.file)
+    if path.exists() and not request.force:
+        raise UserInputError(f"{path} exists", hint="give another name, or --force to write over it")
+    found = look(request.on)
+    print("\n".join(found.lines))
+    asks = not request.yes and sys.stdin.isatty()
+    users = request.users or (_ask_number("requests at once", 8) if asks else 8)
+    choice = choose(found, users, request.model)
+    if asks and not request.model:
+        name = _ask("model", choice.source)
+        choice = choice if name == choice.source else choose(found, users, name)
+    host = request.host or (_ask("address to listen on (0.0.0.0: every card)", "127.0.0.1") if asks else "")
+    text = file_text(found, choice, users, host or "127.0.0.1", request.port)
+    _write_checked(path, text, request.force)
+    _say_next(path, choice, host)
+
+
+def _ask(what: str, usual: str) -> str:
+    return str(typer.prompt(what, default=usual))
+
+
+def _ask_number(what: str, usual: int) -> int:
+    return int(typer.prompt(what, default=usual, type=int))
+
+
+def _write_checked(path: Path, text: str, force: bool) -> None:
+    """Write the file where it is sound, and keep none otherwise. Raises UserInputError with the problems."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text)
+        checked = check_target(str(part), (), machines_for("none", make_console(stderr=True)))
+        if checked.problems:
+            first = checked.problems[0]
+            raise UserInputError(str(first), hint=first.hint, problems=tuple(checked.problems))
+        if path.exists() and not force:
+            raise UserInputError(f"{path} exists", hint="give another name, or --force to write over it")
+        part.rename(path)
+    except OSError as error:
+        raise UserInputError(f"{path} cannot be written: {error.strerror}", hint="give another folder") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _say_next(path: Path, choice: Choice, host: str) -> None:
+    print(f"\nwrote {path}. Next:")
+    print("  longboat engines install vllm")
+    print(f"  longboat check {path} --on here")
+    print(f"  longboat up {path}")
+    if host and not is_loopback(host):
+        print("  longboat keys create --tenant default   # in another terminal: the gateway asks for a key")
+    if choice.expected:
+        print(f"expected: {choice.expected}")
+
+
+def file_text(found: Found, choice: Choice, users: int, host: str, port: int) -> str:
+    """Return the file, with a comment beside everything that one may want to change."""
+    lines = [
+        *(f"# {line}" for line in found.lines),
+        "# Every field: docs/reference/fleet-file.md. Check after changes: longboat check FILE --on here",
+        "apiVersion: longboat/v1",
+        "name: longboat",
+        "models:",
+        *_model_lines(choice, users),
+        *_gateway_lines(host, port),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _model_lines(choice: Choice, users: int) -> Iterator[str]:
+    yield f"  - name: {choice.name}   # clients send this name"
+    yield f"    source: {choice.source}"
+    yield from (f"    # {line}" for line in choice.why)
+    if choice.context:
+        yield f"    context: {choice.context}   # longest request in tokens; more leaves room for fewer requests"
+    if choice.split:
+        yield "    split: auto   # the planner divides it over several cards"
+    yield "    replicas: 1"
+    yield "    # replicas: {min: 1, max: 4}   # or let the number follow the load"
+    yield "    load:   # what the planner plans for"
+    yield f"      users: {users}"
+    yield "      prompt_tokens: 1024"
+    yield "      output_tokens: 256"
+    yield "    # engine:"
+    yield "    #   args: [--enable-prefix-caching]"
+    yield "    #   env:"
+    yield "    #     HF_TOKEN: ${HF_TOKEN}   # of your shell, for models that ask for a licence"
+
+
+def _gateway_lines(host: str, port: int) -> Iterator[str]:
+    yield "gateway:"
+    yield f"  host: {host}"
+    yield f"  port: {port}"
+    if is_loopback(host):
+        yield "  auth: none   # anyone on this machine; for the network, write host: 0.0.0.0 and auth: keys"
+    else:
+        yield "  auth: keys   # longboat keys create --tenant default makes one"

@@ -1,0 +1,1 @@
+"""Numbers of replicas: changed by hand, and shown with who decided them and why."""

@@ -1,0 +1,1 @@
+"""``longboat dashboards``: files for Grafana and Prometheus."""

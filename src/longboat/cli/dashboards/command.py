@@ -1,0 +1,59 @@
+"""``longboat dashboards DIR``: write dashboards for Grafana, and alerts with runbooks for Prometheus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longboat.core.errors import UserInputError
+
+__all__ = ("dashboards",)
+
+
+def dashboards(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; it is made where missing.")],
+    gateways: Annotated[
+        list[str] | None,
+        typer.Option("--gateway", help="HOST:PORT of a gateway to scrape; repeatable.  [default: 127.0.0.1:8000]"),
+    ] = None,
+    key_file: Annotated[
+        str, typer.Option("--key-file", help="File with an admin key, as Prometheus will find it.")
+    ] = "",
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Let Prometheus ask these gateways for all others, and for the engines.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Write dashboards for Grafana and alerts for Prometheus.
+
+    Import the files of DIR/grafana into Grafana, and start Prometheus with DIR/prometheus.yaml, or copy what you need.
+    """
+    from longboat.dashboards.files import all_files
+
+    for gateway in gateways or ():
+        _check_address(gateway)
+    files = all_files(tuple(gateways or ("127.0.0.1:8000",)), key_file=key_file, discover=discover)
+    if (changed := [name for name, text in files.items() if _differs(folder / name, text)]) and not force:
+        raise UserInputError(
+            f"{folder / changed[0]} was changed", hint="write to another folder, or add --force to write over it"
+        )
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    paths = [str(folder / name) for name in files]
+    typer.echo(json.dumps({"files": paths}, indent=2) if as_json else "\n".join(paths))
+
+
+def _differs(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") != text
+
+
+def _check_address(gateway: str) -> None:
+    host, colon, port = gateway.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise UserInputError(f"--gateway: {gateway!r} is not HOST:PORT", hint="write 10.0.0.5:8000 or [fd00::5]:8000")

@@ -1,0 +1,1 @@
+"""The fleet file as a command was given it, and its schema."""

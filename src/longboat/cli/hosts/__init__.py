@@ -1,0 +1,1 @@
+"""Commands for bare hosts: a cluster from a list of hosts, over SSH."""

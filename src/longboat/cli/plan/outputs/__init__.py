@@ -1,0 +1,1 @@
+"""What plans are written as beside tables: numbers of machines, a fleet file, commands of engines."""

@@ -1,0 +1,46 @@
+"""Ends the whole fleet, through its controller where that answers. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from longboat.core.errors import ClusterError
+
+if TYPE_CHECKING:
+    from longboat.cli.shared.quick_session import QuickSession
+    from longboat.cluster.ray.session import Session
+
+__all__ = ("end_fleet",)
+
+
+def end_fleet(session: Session | QuickSession) -> None:
+    """End models first, so that gateways answer to the last, then gateways, daemons and the controller.
+
+    A controller that does not answer is ended anyway. Raises ClusterError when Serve does not answer.
+    """
+    others = session.apps.foreign()
+    trouble = _end_by_controller(session, others)
+    try:
+        session.rest.put({"proxy_location": "Disabled", "applications": others})
+        session.apps.wait_gone(session.end_unplaced if trouble else lambda: None)
+    finally:
+        if trouble:  # only now, since a controller that lives would start daemons again
+            _end_daemons(session, trouble)
+
+
+def _end_by_controller(session: Session | QuickSession, others: list[dict[str, Any]]) -> str:
+    """End the fleet in order; return why that failed, empty where it did not."""
+    try:
+        session.apps.check_controller()
+        session.apps.end_models(others, session.end_unplaced)
+        session.end_nodes()
+    except ClusterError as error:
+        return error.message
+    return ""
+
+
+def _end_daemons(session: Session | QuickSession, trouble: str) -> None:
+    silent = ", ".join(node_id[:8] for node_id in session.end_daemons())
+    left = f"; no answer from nodes {silent}: longboat node stop there ends what is left" if silent else ""
+    print(f"warning: the fleet was ended without its controller ({trouble}){left}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""``longboat weights``: the weights that this machine has."""

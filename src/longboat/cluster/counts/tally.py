@@ -1,0 +1,162 @@
+"""Differences of what gateways count: how many requests and tokens came since the last look. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from longboat.core.scaling import Latency, Quantiles, ScalingTarget, SloTarget
+
+__all__ = ("Tally", "TallyOfModel", "quantiles_of")
+
+Counts = Mapping[str, Any]
+GROWING = ("arrived", "ended", "prompt_tokens", "completion_tokens", "cached_tokens")
+GONE_S = 5.0
+"""A process that was silent for longer is gone, or its growth since then is not that of one look."""
+MS_PER_S = 1e3
+
+
+@dataclass(slots=True)
+class TallyOfModel:
+    """What happened at one model since the last look, and its requests now."""
+
+    grown: dict[str, float] = field(default_factory=dict)  # one of GROWING → by how much
+    running: int = 0
+    waiting: int = 0
+    # priority class → histograms of requests that ended: ``ttft`` and ``itl``
+    classes: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def latencies(
+        self, ttft_bounds_s: Sequence[float], itl_bounds_s: Sequence[float], target: ScalingTarget
+    ) -> tuple[Latency, ...]:
+        """Return the quantiles of each class in which requests ended, and how many were late by the target."""
+        bounds = {"ttft": ttft_bounds_s, "itl": itl_bounds_s}
+        found = []
+        for name, histograms in sorted(self.classes.items()):
+            quantiles = {kind: quantiles_of(counts, bounds[kind]) for kind, counts in histograms.items()}
+            ended = int(sum(histograms["ttft"][:-1]))
+            if ended or any(quantiles.values()):
+                found.append(
+                    Latency(
+                        priority=int(name),
+                        ended=ended,
+                        ttft_ms=quantiles["ttft"],
+                        itl_ms=quantiles["itl"],
+                        late=_late(histograms["ttft"], ttft_bounds_s, target, int(name)),
+                    )
+                )
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The last report of one process."""
+
+    at_s: float
+    counts: Mapping[str, Counts]  # by model
+
+
+class Tally:
+    """The counters of all gateway processes, as each reported them last."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[str, _Heard]] = {}  # node → process → its report
+        self._since: dict[str, TallyOfModel] = {}
+
+    def hear(self, node_id: str, processes: Mapping[str, Mapping[str, Counts]], now_s: float) -> None:
+        """Take in the counters of a node's gateway processes, which grow as long as each process lives.
+
+        The first report of a process only says where it begins. A process without a report keeps its last one for a
+        while.
+
+        processes: process → model → its counters; now_s: monotonic
+        """
+        before = self._last.get(node_id, {})
+        silent = {pid: old for pid, old in before.items() if pid not in processes and now_s - old.at_s <= GONE_S}
+        self._last[node_id] = silent | {pid: _Heard(now_s, counts) for pid, counts in processes.items()}
+        for pid, counts in processes.items():
+            old = before.get(pid)
+            if old is not None and now_s - old.at_s <= GONE_S:
+                self._add(old.counts, counts)
+
+    def keep(self, nodes: Iterable[str]) -> None:
+        """Forget the gateways of other nodes."""
+        kept = set(nodes)
+        self._last = {node: processes for node, processes in self._last.items() if node in kept}
+
+    def take(self, model: str) -> TallyOfModel:
+        """Return what happened at a model since the last call."""
+        tally = self._since.pop(model, None) or TallyOfModel()
+        for heard in (heard for processes in self._last.values() for heard in processes.values()):
+            now = heard.counts.get(model, {})
+            waiting = now.get("waiting", 0) + now.get("parked", 0)
+            tally.waiting += waiting
+            tally.running += max(0, now.get("in_flight", 0) - waiting)
+        return tally
+
+    def _add(self, before: Mapping[str, Counts], now: Mapping[str, Counts]) -> None:
+        for model, counts in now.items():
+            old = before.get(model, {})
+            if counts.get("ended", 0) >= old.get("ended", 0):  # else another process has the same number
+                self._add_model(self._since.setdefault(model, TallyOfModel()), old, counts)
+
+    def _add_model(self, tally: TallyOfModel, before: Counts, now: Counts) -> None:
+        for name in GROWING:
+            grown = max(0, now.get(name, 0) - before.get(name, 0))
+            tally.grown[name] = tally.grown.get(name, 0) + grown
+        for name, histograms in now.get("classes", {}).items():
+            old = before.get("classes", {}).get(name, {})
+            sums = tally.classes.setdefault(name, {})
+            for kind, counts in histograms.items():
+                grown_by = _difference(counts, old.get(kind))
+                sums[kind] = [a + b for a, b in zip(sums.get(kind, [0.0] * len(counts)), grown_by, strict=True)]
+
+
+def _late(ttft: Sequence[float], bounds: Sequence[float], target: ScalingTarget, priority: int) -> int | None:
+    """Return how many first tokens came late; None where the target has no limit for them.
+
+    Gateways count each time between two tokens, and not means of responses, so those do not count here.
+    """
+    limit_ms = target.objective(priority).ttft_ms if isinstance(target, SloTarget) else None
+    return None if limit_ms is None else round(_above(ttft, bounds, limit_ms / MS_PER_S))
+
+
+def _above(counts: Sequence[float], bounds: Sequence[float], limit: float) -> float:
+    """Return how many of the counted values are above a limit; inside a bucket they are spread evenly."""
+    above, lower = counts[len(bounds)], 0.0
+    for count, upper in zip(counts, bounds, strict=False):
+        if upper > limit:
+            above += count * (upper - max(lower, limit)) / (upper - lower)
+        lower = upper
+    return above
+
+
+def quantiles_of(counts: Sequence[float], bounds: Sequence[float]) -> Quantiles | None:
+    """Return the quantiles of a histogram in milliseconds; None where it counted nothing.
+
+    counts: of each bucket, of what is above the last bound, and the sum of all values
+    bounds: upper bounds of the buckets, in seconds
+    """
+    total = sum(counts[:-1])
+    if not total:
+        return None
+    values = (_quantile(counts, bounds, part * total) * MS_PER_S for part in (0.5, 0.9, 0.95, 0.99))
+    p50, p90, p95, p99 = values
+    return Quantiles(p50=p50, p90=p90, p95=p95, p99=p99)
+
+
+def _quantile(counts: Sequence[float], bounds: Sequence[float], rank: float) -> float:
+    """Return the value below which ``rank`` of the counted ones lie; inside a bucket they are spread evenly."""
+    below, lower = 0.0, 0.0
+    for count, upper in zip(counts, bounds, strict=False):
+        if count and below + count >= rank:
+            return lower + (upper - lower) * (rank - below) / count
+        below, lower = below + count, upper
+    return lower
+
+
+def _difference(now: Sequence[float], before: Sequence[float] | None) -> list[float]:
+    if before is None or len(before) != len(now):
+        return list(now)
+    return [max(0.0, a - b) for a, b in zip(now, before, strict=True)]

@@ -1,0 +1,115 @@
+"""What the node daemon answers to commands on its machine: the fleet's state, and what other nodes' daemons know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from longboat.cluster.protocol.messages import NodeOrder
+from longboat.cluster.protocol.names import CONTROLLER_APP, NAMESPACE, daemon_name
+from longboat.core.errors import ClusterError
+
+__all__ = ("Answers",)
+
+FORWARDED = ("ask_gateway", "list_logs", "list_weights", "read_log")
+"""What any daemon may be asked through this one."""
+
+_CONTROLLER_S, _NODE_S = 15.0, 15.0
+_CHANGE_GRACE_S = 45.0  # beyond the client's time, which is in the order; the gateway waits longer
+_END_NODES_S = 35.0  # a node that does not answer takes the controller 15 s; the command waits 40 s
+
+
+class Answers:
+    """The answers to commands. What it needs of Serve is loaded when a command asks first."""
+
+    def __init__(self, node_id: str, own: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
+        """own: the methods of ``FORWARDED`` on this node"""
+        self._node_id = node_id
+        self._own = own
+        self._controller: Any = None
+        self._dashboard = ""
+
+    def take(self, order: NodeOrder) -> None:
+        """Take over what the controller says of the cluster."""
+        self._dashboard = order.dashboard
+
+    @property
+    def all(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        """Return what can be asked → who answers."""
+        return {
+            "cluster": self.cluster,
+            "controller": self.controller,
+            "nodes": self.nodes,
+            "gateways": self.gateways,
+            "change_fleet": self.change_fleet,
+            "node": self.node,
+        }
+
+    async def cluster(self) -> dict[str, str]:
+        """Return where Serve is steered, and where Ray's GCS is."""
+        import ray
+
+        return {"dashboard": self._dashboard, "gcs_address": str(ray.get_runtime_context().gcs_address)}
+
+    async def controller(self, method: str) -> Any:
+        """Call the controller. Raises ClusterError where it does not answer."""
+        if method not in ("report", "scaling_history", "end_nodes", "end_unplaced"):
+            raise ClusterError(f"the controller is not asked for {method!r} here")
+        return await self._ask_controller(method, _END_NODES_S if method == "end_nodes" else _CONTROLLER_S)
+
+    async def change_fleet(self, order: dict[str, Any]) -> Any:
+        """Have the controller carry out a change; status 504 says that it did not confirm the change in time.
+
+        Raises ClusterError where it does not answer.
+        """
+        try:
+            return await self._ask_controller("change_fleet", order["timeout_s"] + _CHANGE_GRACE_S, order)
+        except ClusterError as error:
+            if not isinstance(error.__cause__, TimeoutError):
+                raise
+            return {"status": 504, "error": "the fleet's controller did not confirm the change in time", "hint": ""}
+
+    async def _ask_controller(self, method: str, limit_s: float, *args: object) -> Any:
+        try:
+            if self._controller is None:
+                self._controller = await asyncio.to_thread(_controller)
+            return await asyncio.wait_for(getattr(self._controller, method).remote(*args), limit_s)
+        except Exception as error:
+            self._controller = None
+            raise ClusterError(f"the fleet's controller does not answer ({type(error).__name__})") from error
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes as Ray lists them."""
+        import ray
+
+        return [dict(node) for node in await asyncio.to_thread(ray.nodes)]
+
+    async def gateways(self) -> list[dict[str, str]]:
+        """Return each node's gateway, for Prometheus. Raises ClusterError where the controller does not answer."""
+        report = await self._ask_controller("report", _CONTROLLER_S)
+        return [{"node_id": one.node_id, "hostname": one.hostname, "url": one.url} for one in report.gateways]
+
+    async def node(self, node_id: str, method: str, *args: Any) -> Any:
+        """Ask a node's daemon. Raises ClusterError where it does not answer."""
+        if method not in FORWARDED:
+            raise ClusterError(f"nodes are not asked for {method!r} here")
+        if node_id == self._node_id:
+            return await self._own[method](*args)
+        daemon = await asyncio.to_thread(_daemon, node_id)
+        return await asyncio.wait_for(getattr(daemon, method).remote(*args), _NODE_S)
+
+
+def _controller() -> Any:
+    from ray import serve
+
+    return serve.get_app_handle(CONTROLLER_APP)
+
+
+def _daemon(node_id: str) -> Any:
+    import ray
+
+    try:
+        return ray.get_actor(daemon_name(node_id), namespace=NAMESPACE)
+    except ValueError as error:
+        raise ClusterError(f"node {node_id[:8]} has no daemon") from error

@@ -1,0 +1,59 @@
+"""Memory and CPU time of a process and all its descendants, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ("TICKS_PER_S", "Usage", "children_of", "group_usage", "process_tree")
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """rss_bytes counts shared pages once per process: an upper bound for forked ones."""
+
+    rss_bytes: int
+    cpu_s: float
+    num_processes: int
+
+
+def group_usage(root_pid: int) -> Usage:
+    """Sum over ``root_pid`` and its descendants; processes that end meanwhile count as nothing."""
+    rss_bytes, ticks, count = 0, 0, 0
+    pending = [root_pid]
+    while pending:
+        pid = pending.pop()
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            pending.extend(children_of(pid))
+        except OSError:
+            continue
+        ticks += int(stat[11]) + int(stat[12])
+        rss_bytes += int(stat[21]) * PAGE_BYTES
+        count += 1
+    return Usage(rss_bytes=rss_bytes, cpu_s=ticks / TICKS_PER_S, num_processes=count)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that any thread of ``pid`` started. Raises OSError when it is gone."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children.extend(int(child) for child in (task / "children").read_text().split())
+    return children
+
+
+def process_tree(root_pid: int) -> list[int]:
+    """Return ``root_pid`` and its descendants."""
+    found, pending = [], [root_pid]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        try:
+            pending.extend(children_of(pid))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,201 @@
+"""A bound on the speed of a layout, which costs far less than its forecast: what is slower for certain is not counted.
+
+The bound is never below what the forecast says. Each step of it drops or lowers a time of the time model:
+
+- A response lasts at least as long as its decode steps, and its share of all prompts.
+- The slowest stage takes at least as long as if layers were divided into parts of any size, each stage
+  equally busy, and at least as long as the layers of one kind that some stage has for certain.
+- The time of a stage is at least its time under the default constants, times the least factor of its layers.
+- More requests at once never bring fewer tokens per second, so all users are taken, as far as memory could hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import ceil, floor, inf, log2
+
+from longboat.catalog.shape.model_shape import Layer
+from longboat.planner.predict.constants import Calibration
+from longboat.planner.predict.deployment import Deployment, Stage
+from longboat.planner.predict.engine import engine_traits
+from longboat.planner.predict.features import hops_s
+from longboat.planner.predict.kernels import kernel_class
+from longboat.planner.predict.queueing import in_step
+from longboat.planner.predict.terms import DEFAULTS
+from longboat.planner.predict.work import Pass, stage_work
+from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_users
+from longboat.planner.search.layouts import Layout
+from longboat.planner.search.partition import Place
+
+__all__ = ("Ceilings",)
+
+# For the rounding of sums of floating-point numbers.
+ROUNDING = 1.0 + 1e-9
+# Least shares of a prompt that a first token waits for, and that each other request's prompt costs (``queueing``).
+LEAST_PASSES, LEAST_INTERFERENCE = 0.95, 0.85
+# Seconds of a layer under the default constants, and times the least factor of the calibration.
+Seconds = tuple[float, float]
+
+
+class Ceilings:
+    """Bounds for the layouts of one search."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self.forecaster, self.shape, self.demand = forecaster, forecaster.shape, forecaster.demand
+        self.engine = engine_traits(forecaster.engine)
+        self.traffic = self.demand.traffic(1.0)
+        counts: dict[int, int] = {}
+        for layer in self.shape.layers:
+            counts[id(layer)] = counts.get(id(layer), 0) + 1
+        kinds = {id(layer): layer for layer in self.shape.layers}
+        self.kinds = [(layer, counts[key]) for key, layer in kinds.items()]
+        self.has_experts = any(layer.num_experts for layer, _ in self.kinds)
+        self.weight_bytes = self.shape.weight_bytes
+        self._known: dict[tuple[object, ...], list[Seconds]] = {}
+        self._factors: dict[int, tuple[dict[str, float], float, float]] = {}
+        self._held_bytes: dict[int, float] = {}
+
+    def tokens_per_s(self, layout: Layout, share: float) -> float:
+        """Return what the replicas of a layout do at most with ``share`` of the users."""
+        first = layout.places[0]
+        numbers = {place.machine.number_bytes for place in layout.places}
+        if len(numbers) > 1 or in_step(self.traffic) or self.demand.settings.cache_bytes:
+            return inf
+        users, busy = replica_users(self.demand.users, share, layout.replicas)
+        running = max(1.0, min(users, self._held(layout)))
+        constants, itl_factor, ttft_factor = self._constants(first)
+        batches = min(running, len(layout.places))
+        batch = max(1.0, running / len(layout.places))
+        step_s = self._pass_s(layout, batch, batches, decoding=True)
+        prompt_s = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
+        output, wait = self.traffic.mean_output_tokens, ttft_factor * constants["wait"]
+        prompts = min(itl_factor * constants["interference"] * LEAST_INTERFERENCE, wait * LEAST_PASSES)
+        prompts += wait / (2.0 * self.traffic.waves)
+        steps = itl_factor * output + ttft_factor * constants["first_steps"]
+        life_s = (steps * step_s + ttft_factor * constants["floor"]) / running + prompts * prompt_s
+        return busy * output / life_s * ROUNDING if life_s > 0 else inf
+
+    def _constants(self, place: Place) -> tuple[dict[str, float], float, float]:
+        """Return the constants of replicas that begin on a place, and the factors of the group that was measured."""
+        if place.pool not in self._factors:
+            calibration: Calibration = self.forecaster.calibration
+            name = place.machine.name
+            kernel = kernel_class(self.shape, place.machine)
+            group = calibration.groups.get((self.shape.name, name, self.engine.name))
+            found = calibration.constants(engine=self.engine.name, kernel=kernel, machine=name)
+            factors = (group.itl_factor, group.ttft_factor) if group else (1.0, 1.0)
+            self._factors[place.pool] = (found, *factors)
+        return self._factors[place.pool]
+
+    def _held(self, layout: Layout) -> float:
+        """Return requests of the mean length that the memory of a replica could hold beside its weights."""
+        if self.forecaster.engine == "llama.cpp" or self.demand.settings.cache_tokens:
+            return inf
+        if layout.cut not in self._held_bytes:
+            tokens = ceil(self.traffic.mean_prompt_tokens + HELD_OUTPUT * self.traffic.mean_output_tokens)
+            kv_bytes = self.demand.settings.kv_bits / 8
+            self._held_bytes[layout.cut] = sum(
+                count * layer.cache.bytes_of(tokens, kv_bytes) / layer.cache.tensor_shards(layout.cut)
+                for layer, count in self.kinds
+                if layer.cache.kind != "none"
+            )
+        each = self._held_bytes[layout.cut] * layout.tensor
+        memory = sum(layout.tensor * place.card.memory_bytes for place in layout.places)
+        return layout.data * max(0.0, memory - self.weight_bytes) / each if each else inf
+
+    def _pass_s(self, layout: Layout, tokens: float, batches: float, *, decoding: bool) -> float:
+        """Return the least seconds between two tokens, or that a prompt keeps the slowest stage busy.
+
+        batches: under way at once, while decoding
+        """
+        runs: dict[int, tuple[Place, int]] = {}
+        for place in layout.places:
+            runs[place.pool] = (place, runs.get(place.pool, (place, 0))[1] + 1)
+        first, last = layout.places[0], layout.places[-1]
+        chunks = 1.0 if decoding else max(1.0, -(-tokens // self.engine.chunk_tokens))
+        found = {
+            pool: self._seconds(layout, first, place, tokens / chunks, decoding) for pool, (place, _) in runs.items()
+        }
+        head_s, factor = found[last.pool][-1]
+        factor = min(factor, *(seconds[1] for each in found.values() for seconds in each))
+        kinds = range(len(self.kinds))
+        least = [min(each[kind][0] for each in found.values()) for kind in kinds]
+        total = sum(least[kind] * self.kinds[kind][1] for kind in kinds)
+        speeds = {pool: 1.0 / max(1e-30, _slowness(each, least)) for pool, each in found.items()}
+        slowest = (total + head_s * speeds[last.pool]) / sum(speeds[pool] * count for pool, (_, count) in runs.items())
+        depth = len(layout.places)
+        slowest = max(slowest, *(-(-count // depth) * least[kind] for kind, (_, count) in enumerate(self.kinds)))
+        if not decoding:
+            return factor * chunks * slowest
+        return hops_s(self._across(layout), tokens, tokens) + factor * max(total + head_s, batches * slowest)
+
+    def _across(self, layout: Layout) -> Deployment:
+        """Return as many stages as the layout has, whatever their layers: what passes between them is the same."""
+        stage = Stage(num_layers=0, machine=layout.places[0].machine)
+        return Deployment(shape=self.shape, engine=self.engine, stages=(stage,) * len(layout.places), hop=layout.hop)
+
+    def _seconds(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> list[Seconds]:
+        """Return seconds of each kind of layer and of the head on one stage, and the least factors of calibration.
+
+        Without experts, the work of a decode step is linear in its tokens: two sizes give all between them.
+        """
+        if not decoding or self.has_experts or layout.data > 1:
+            return self._counted(layout, first, place, tokens, decoding)
+        low = float(2 ** floor(log2(tokens)))
+        below = self._counted(layout, first, place, low, decoding)
+        if low == tokens:
+            return below
+        above, part = self._counted(layout, first, place, 2 * low, decoding), tokens / low - 1.0
+        pairs = zip(below, above, strict=True)
+        return [(a + part * (b - a), min(c, d)) for (a, c), (b, d) in pairs]
+
+    def _counted(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> list[Seconds]:
+        key = (first.pool, place.pool, layout.tensor, layout.expert_parallel, layout.data, tokens, decoding)
+        if key not in self._known:
+            self._known[key] = list(self._count(layout, first, place, tokens, decoding))
+        return self._known[key]
+
+    def _count(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> Iterator[Seconds]:
+        """Count two stages of one layer each: the second has the head besides."""
+        constants = self._constants(first)[0]
+        stage = Stage(num_layers=1, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near)
+        context, sequences = self.traffic.mean_prompt_tokens + self.traffic.mean_output_tokens / 2.0, tokens
+        if not decoding:
+            context = self.traffic.mean_prompt_tokens - self.traffic.computed_tokens / 2.0
+            sequences = 1.0
+        step = Pass(tokens=tokens, sequences=sequences, context_tokens=context, decoding=decoding)
+        for layer, _ in self.kinds:
+            pair = self._pair(layer, stage, layout)
+            usual_s, known_s = _seconds(stage_work(pair, 0, step), constants)
+            yield usual_s, _ratio(known_s, usual_s)
+        with_head_s = _seconds(stage_work(pair, 1, step), constants)
+        yield with_head_s[0] - usual_s, _ratio(with_head_s[1] - known_s, with_head_s[0] - usual_s)
+
+    def _pair(self, layer: Layer, stage: Stage, layout: Layout) -> Deployment:
+        return Deployment(
+            shape=replace(self.shape, layers=(layer, layer)),
+            engine=self.engine,
+            stages=(stage, stage),
+            attention_data=layout.data,
+            expert=layout.tensor if layout.expert_parallel else 1,
+            counted=self.forecaster.counted,
+        )
+
+
+def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> tuple[float, float]:
+    """Return seconds under the default constants and under the calibrated ones."""
+    usual_s = sum(DEFAULTS[name] * value for name, value in work.items())
+    return usual_s, sum(constants[name] * value for name, value in work.items())
+
+
+def _ratio(known_s: float, usual_s: float) -> float:
+    """Return what calibration multiplies the time by."""
+    return known_s / usual_s if usual_s > 0 else inf
+
+
+def _slowness(each: list[Seconds], least: list[float]) -> float:
+    """Return how much slower than the quickest place a place is at least, whatever layers it has."""
+    return min(
+        (seconds / quickest for (seconds, _), quickest in zip(each, least, strict=False) if quickest), default=1.0
+    )

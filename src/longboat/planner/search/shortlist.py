@@ -1,0 +1,120 @@
+"""The few layouts that may be among the best: forecasts are made in the order of their bounds, until none can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+
+from longboat.planner.machines.pools import Pool
+from longboat.planner.search.ceiling import Ceilings
+from longboat.planner.search.forecast import Forecast
+from longboat.planner.search.layouts import Layout
+from longboat.planner.search.ranking import MAX_PLANS, PREFERENCE, Plan, forecast_order, speed_step
+
+__all__ = ("Shortlist", "SpeedLimit", "figures_of")
+
+# Layouts for the same machines, where there are several kinds of them.
+MAX_GROUPS = 3
+
+
+class SpeedLimit:
+    """The speed below which a further plan is neither among the best nor put before a faster one."""
+
+    def __init__(self, plans: Iterable[Plan]) -> None:
+        self._speeds: dict[str, float] = {}
+        self.tokens_per_s = 0.0
+        for plan in plans:
+            self.add(plan)
+
+    def add(self, plan: Plan) -> None:
+        """Count a plan; one that misses limits does not count, as slower ones that keep them come before it."""
+        if plan.missed:
+            return
+        self._speeds.setdefault(plan.key, plan.tokens_per_s)
+        fastest = sorted(self._speeds.values(), reverse=True)
+        if len(fastest) >= MAX_PLANS:
+            self.tokens_per_s = min(fastest[MAX_PLANS - 1], fastest[0] / PREFERENCE)
+
+
+class Shortlist:
+    """Layouts of one search, with a forecast of those that may be among the best."""
+
+    def __init__(
+        self,
+        layouts: Sequence[Layout],
+        pools: Sequence[Pool],
+        ceilings: Ceilings | None,
+        best: Callable[[Layout, float], Forecast],
+    ) -> None:
+        """Take layouts that may fit.
+
+        ceilings: None: all layouts get a forecast
+        best: the best forecast of a layout with a share of all users
+        """
+        self.layouts, self.pools, self._ceilings, self._best = layouts, pools, ceilings, best
+        self.unfit: list[Forecast] = []
+        # Layouts that are slower than the best few on the same machines, with their figures and the best.
+        self.slower: list[tuple[Layout, str, Forecast]] = []
+        self._tried: dict[int, Forecast] = {}
+
+    def best_few(self) -> list[Forecast]:
+        """Return the best few layouts for each set of machines, in order."""
+        by_pools: dict[frozenset[int], list[int]] = {}
+        for index, layout in enumerate(self.layouts):
+            by_pools.setdefault(frozenset(layout.pools), []).append(index)
+        most = MAX_PLANS if len(by_pools) == 1 else MAX_GROUPS
+        kept = [one for indices in by_pools.values() for one in self._best_of(indices, most)]
+        self.unfit = [one for _, one in sorted(self._tried.items()) if not one.fit.fits]
+        return sorted(kept, key=forecast_order)
+
+    def alone(self, limit: SpeedLimit) -> Iterator[Forecast]:
+        """Yield the forecasts of layouts that serve all users alone, while they may be as fast as ``limit``."""
+        for ceiling, index in self._in_order(range(len(self.layouts)), lambda _: 1.0):
+            if speed_step(ceiling) < speed_step(limit.tokens_per_s):
+                return
+            if self._forecast(index).fit.fits:
+                found = self._best(self.layouts[index], 1.0)
+                if found.fit.fits:
+                    yield found
+
+    def _best_of(self, indices: Sequence[int], most: int) -> list[Forecast]:
+        found: list[Forecast] = []
+        slow: list[tuple[Layout, str]] = []
+        few = len(indices) <= 2 * most  # bounds would cost more than they save
+        for ceiling, index in [(inf, index) for index in indices] if few else self._in_order(indices, self._share):
+            if len(found) >= most and speed_step(ceiling) < speed_step(found[most - 1].tokens_per_s):
+                slow.append((self.layouts[index], f"{ceiling:.0f} tokens/s at most"))
+                continue
+            one = self._forecast(index)
+            if one.fit.fits:
+                found.append(one)
+                found.sort(key=forecast_order)
+        slow = [(one.layout, figures_of(one)) for one in found[most:]] + slow
+        self.slower += [(layout, figures, found[0]) for layout, figures in slow]
+        return found[:most]
+
+    def _in_order(self, indices: Iterable[int], share: Callable[[Layout], float]) -> list[tuple[float, int]]:
+        """Return the bounds of layouts, the highest first."""
+        if self._ceilings is None:
+            return [(inf, index) for index in indices]
+        told = (
+            (self._ceilings.tokens_per_s(self.layouts[index], share(self.layouts[index])), index) for index in indices
+        )
+        return sorted(told, key=lambda pair: (-pair[0], pair[1]))
+
+    def _forecast(self, index: int) -> Forecast:
+        """Return the forecast with the users that the layout's machines get at first."""
+        if index not in self._tried:
+            layout = self.layouts[index]
+            self._tried[index] = self._best(layout, self._share(layout))
+        return self._tried[index]
+
+    def _share(self, layout: Layout) -> float:
+        """Return the part of the users that the layout's machines get at first: their part of all memories' speed."""
+        total = sum(pool.bandwidth_bytes_per_s for pool in self.pools)
+        return sum(self.pools[number].bandwidth_bytes_per_s for number in layout.pools) / total
+
+
+def figures_of(group: Forecast) -> str:
+    """Return tokens per second and ITL in words."""
+    return f"{group.tokens_per_s:.0f} tokens/s, ITL {group.prediction.itl_s.value * 1e3:.1f} ms"

@@ -1,0 +1,75 @@
+"""What is learnt from measurements: how far the time model is off, and how much room the load needs."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ("Correction", "Room")
+
+_HALF_LIFE = 60.0  # observations with latencies
+_LEAST, _MOST = 0.4, 4.0
+_STEP = 1.03  # changes below this are not worth a new model
+
+# Of the room:
+_WINDOW_S = 900.0
+_STEP_S = 30.0
+_MIN_ENDED = 300
+_FEW, _MANY = 0.2, 0.6  # parts of the requests that may be late
+_LESS, _MORE = 0.99, 1.03
+_TIGHTEST, _WIDEST = 0.92, 1.15
+
+
+class Correction:
+    """A factor on all seconds of the time model: above 1 where replicas are slower than was foreseen."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0  # in use
+        self._mean = 0.0  # of the logarithms of what was measured over what was foreseen
+        self._weight = 0.0
+
+    def learn(self, measured_s: float, foreseen_s: float) -> bool:
+        """Note a median, with what the uncorrected model says of the same load. Return whether the factor changed."""
+        if measured_s <= 0.0 or foreseen_s <= 0.0 or math.isinf(foreseen_s):
+            return False
+        kept = 0.5 ** (1.0 / _HALF_LIFE)
+        self._weight = self._weight * kept + 1.0
+        self._mean += (math.log(measured_s / foreseen_s) - self._mean) / self._weight
+        trust = min(1.0, self._weight / 10.0)
+        factor = min(_MOST, max(_LEAST, math.exp(self._mean * trust)))
+        if 1.0 / _STEP < factor / self.factor < _STEP:
+            return False
+        self.factor = factor
+        return True
+
+
+class Room:
+    """The load for which there is room, over the bound of the forecast: more of it where requests were late."""
+
+    def __init__(self) -> None:
+        self.factor = 1.1
+        self._seen: deque[tuple[float, int, int]] = deque()  # times, ended and late requests
+        self._ended = self._late = 0
+        self._next_s = 0.0
+
+    def learn(self, now_s: float, ended: int, late: int, allowed: float, hopeless: Callable[[], float]) -> None:
+        """Note requests that ended, and how many of them were late.
+
+        allowed: part that may be late; hopeless: returns the part that is late with any number of replicas, and says
+        nothing about the room
+        """
+        self._seen.append((now_s, ended, late))
+        self._ended += ended
+        self._late += late
+        while self._seen[0][0] < now_s - _WINDOW_S:
+            _, old, old_late = self._seen.popleft()
+            self._ended -= old
+            self._late -= old_late
+        if now_s < self._next_s or self._ended < _MIN_ENDED:
+            return
+        self._next_s = now_s + _STEP_S
+        in_vain = min(hopeless(), allowed / 2.0)
+        share = (self._late / self._ended - in_vain) / (allowed - in_vain)
+        step = _LESS if share < _FEW else _MORE if share > _MANY else 1.0
+        self.factor = min(_WIDEST, max(_TIGHTEST, self.factor * step))

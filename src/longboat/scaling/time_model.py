@@ -1,0 +1,85 @@
+"""One model's time model in use: the planner's terms, corrected by what is measured, over the lengths that are seen."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from longboat.core.scaling import ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
+from longboat.scaling.correction import Correction
+from longboat.scaling.queueing import Mix, late_share, mix_of, replicas_for, slower, step_s
+
+__all__ = ("TimeModel",)
+
+_SAMPLE = 2000
+"""Requests whose lengths stand for those that come."""
+_MIX_S = 10.0
+"""Seconds between two looks at the lengths."""
+_EXPONENTIAL = tuple(-math.log(1.0 - (at + 0.5) / 8.0) for at in range(8))
+_PLENTY = 1000
+"""Replicas with which no request waits for another, at one request per second."""
+_DEFAULT_SPEED = ReplicaSpeed(base_s=0.02, prompt_token_s=1e-4, sequence_s=5e-4, kv_token_s=1e-7)
+
+
+def _spread(seen: ModelObservation) -> list[tuple[int, int]]:
+    """Return lengths that are spread exponentially around the means, where no single ones were observed."""
+    if not seen.ended:
+        return []
+    prompt, output = (seen.prompt_tokens - seen.cached_tokens) / seen.ended, seen.output_tokens / seen.ended
+    return [(max(1, round(factor * prompt)), max(1, round(factor * output))) for factor in _EXPONENTIAL]
+
+
+class TimeModel:
+    """What replicas of one model do in time, as it is known now."""
+
+    def __init__(self, model: ScaledModel, target: SloTarget) -> None:
+        self._model, self._target = model, target
+        self._foreseen = self._speed = model.speed or _DEFAULT_SPEED
+        self._correction = Correction()
+        self._lengths: deque[tuple[int, int]] = deque(maxlen=_SAMPLE)
+        self._mix: Mix | None = None
+        self._mixed_s = -math.inf
+        self._counted: tuple[float, float, int] = (-1.0, -1.0, 1)  # rate, time of the mix, and their need
+
+    @property
+    def knows_lengths(self) -> bool:
+        """Whether requests ended already."""
+        return self._mix is not None
+
+    @property
+    def factor(self) -> float:
+        """Seconds that replicas take, over those that were foreseen."""
+        return self._correction.factor
+
+    def observe(self, now_s: float, seen: ModelObservation, rate: float) -> None:
+        """Note lengths, and compare the measured times between tokens with those of the present batches."""
+        self._lengths.extend(seen.lengths or _spread(seen))
+        changed = self._learn(seen, rate)
+        if self._lengths and (changed or now_s - self._mixed_s >= _MIX_S):
+            self._mix, self._mixed_s = mix_of(tuple(self._lengths), self._speed), now_s
+
+    def needed(self, rate: float) -> int:
+        """Return the replicas that keep all objectives at a rate of requests; lengths must be known."""
+        known_rate, known_mix, known = self._counted
+        if self._mix is None or (known_rate == rate and known_mix == self._mixed_s):
+            return known
+        model, mix, speed = self._model, self._mix, self._speed
+        least, most = max(1, model.min_replicas), model.max_replicas
+        counts = [replicas_for(rate, mix, speed, one, least=least, most=most) for one in self._target.objectives]
+        self._counted = (rate, self._mixed_s, max(counts))
+        return self._counted[2]
+
+    def hopeless(self, objective: Objective) -> float:
+        """Return the part of the requests that miss an objective with any number of replicas."""
+        return 0.0 if self._mix is None else late_share(1.0, _PLENTY, self._mix, self._speed, objective)
+
+    def _learn(self, seen: ModelObservation, rate: float) -> bool:
+        measured = [(one.ended, one.itl_ms.p50) for one in seen.latencies if one.itl_ms is not None]
+        if self._mix is None or seen.ready == 0 or not measured or seen.starting:
+            return False
+        median_s = sum(count * value for count, value in measured) / sum(count for count, _ in measured) / 1e3
+        foreseen_s = step_s(rate / seen.ready, seen.running / seen.ready, self._mix, self._foreseen)
+        if not self._correction.learn(median_s, foreseen_s):
+            return False
+        self._speed = slower(self._foreseen, self._correction.factor)
+        return True

@@ -1,0 +1,3 @@
+from collections.abc import Iterable
+
+def chain(blocks: Iterable[int], name: int, /) -> bytes: ...

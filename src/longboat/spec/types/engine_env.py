@@ -1,0 +1,65 @@
+"""Environment variables of an engine, as the fleet file gives them: a message never holds a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from longboat.spec.types.section import mistake
+
+__all__ = ("EngineVariables",)
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+MAX_VALUE = 32_768
+OURS = ("LONGBOAT_", "RAY_")
+SET_BY_LONGBOAT = frozenset(
+    (
+        "API_KEY",
+        "CUDA_VISIBLE_DEVICES",
+        "GLOO_SOCKET_IFNAME",
+        "LLAMA_API_KEY",
+        "NCCL_SOCKET_IFNAME",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "SGLANG_HOST_IP",
+        "SGLANG_PLUGINS",
+        "SGLANG_PP_LAYER_PARTITION",
+        "SPT_NOENV",
+        "VIRTUAL_ENV",
+        "VLLM_API_KEY",
+        "VLLM_ENABLE_V1_MULTIPROCESSING",
+        "VLLM_HOST_IP",
+        "VLLM_PORT",
+        "VLLM_PP_LAYER_PARTITION",
+    )
+)
+"""Addresses, cards, keys and import paths: an engine with other ones would not belong to its gang."""
+
+
+def _checked(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise mistake("the variables are not a mapping", "write env: with NAME: value lines below it")
+    for name, text in value.items():
+        _check_name(str(name))
+        if not isinstance(text, str):
+            raise mistake(f"the value of {name} is not text", f'put it in quotes: {name}: "1"')
+        if "\0" in text or len(text) > MAX_VALUE or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise mistake(
+                f"the value of {name} is longer than {MAX_VALUE} characters, or holds one that no variable can",
+                "write a file's path instead, where the engine takes one",
+            )
+    return value
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise mistake(f"{name!r} is not the name of an environment variable", "write it like HF_TOKEN")
+    if name.startswith(OURS) or name in SET_BY_LONGBOAT:
+        raise mistake(f"Longboat sets {name} itself", "leave it out; split, placement and resources decide it")
+
+
+EngineVariables = Annotated[dict[str, str], BeforeValidator(_checked)]
+"""Name → value; a value may be ``${NAME}`` of the operator's environment."""

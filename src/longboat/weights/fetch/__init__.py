@@ -1,0 +1,1 @@
+"""A fetch from its source to a published folder, and what other rooms call."""

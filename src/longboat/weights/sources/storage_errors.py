@@ -1,0 +1,81 @@
+"""Errors of storage in plain words: without URLs and bodies, in which there may be signatures."""
+
+from __future__ import annotations
+
+import re
+
+from longboat.core.errors import TransferError
+
+__all__ = ("MissingObjectError", "ObjectChangedError", "RefusedError", "translated")
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_HTTP = re.compile(r"HTTP error: ([A-Za-z ]{1,80})")
+_REFUSED_CODES = re.compile(
+    r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|"
+    r"RequestTimeTooSkewed|AuthenticationFailed|AuthorizationFailure)</Code>"
+)
+_NO_KEY = re.compile(r"(169\.254\.169\.254|metadata\.google\.internal|credential|token)", re.IGNORECASE)
+_CHAIN = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws, or the machine's role",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or the machine's service account",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or a SAS token, or the machine's identity",
+    "http": "an entry of ~/.netrc for the host",
+    "https": "an entry of ~/.netrc for the host",
+    "hf": "HF_TOKEN, or hf auth login",
+    "file": "the user's rights to the files",
+}
+
+
+class RefusedError(TransferError):
+    """The storage refuses the credentials, or there are none."""
+
+
+class ObjectChangedError(TransferError):
+    """An object is not the one that was listed."""
+
+
+class MissingObjectError(TransferError):
+    """An object, a bucket or a revision is not there."""
+
+
+def translated(error: Exception, source: str, path: str = "") -> TransferError:
+    """Return the project's error for one of the storage client's. source: as the fleet file names it."""
+    text, kind = str(error), type(error).__name__
+    place = f"{path} of {source}" if path else source
+    scheme = source.partition(":")[0]
+    if kind == "PreconditionError":
+        return changed(source, path)
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or _REFUSED_CODES.search(text):
+        hint = f"renew the key, or let it list and read; it is looked for in {_CHAIN.get(scheme, 'the environment')}"
+        return RefusedError(f"the storage refuses to give {place}: {_cause(text)}", hint=hint)
+    if isinstance(error, FileNotFoundError) or _is_missing(text):
+        return MissingObjectError(
+            f"there is no {place}: {_cause(text)}", hint="check the name, and weights.endpoint and weights.region"
+        )
+    if _NO_KEY.search(text) and not _STATUS.search(text):
+        return RefusedError(f"no key was found to read {place}", hint=f"set {_CHAIN.get(scheme, 'the key')}")
+    return TransferError(f"{place} cannot be read: {_cause(text)}", hint="check that the storage is up and reachable")
+
+
+def changed(source: str, path: str) -> ObjectChangedError:
+    """Return the error for an object that is not the one that was listed."""
+    return ObjectChangedError(
+        f"{path} of {source} changed while it was fetched",
+        hint="fetch it again when its upload is complete; what was fetched of the old contents is not used",
+    )
+
+
+def _is_missing(text: str) -> bool:
+    status = _STATUS.search(text)
+    return bool(status and status[1] == "404")
+
+
+def _cause(text: str) -> str:
+    """Return what the storage gave as the reason: a code or a status, and nothing else of its words."""
+    found = [match[1] for match in (_STATUS.search(text), _CODE.search(text)) if match]
+    if found:
+        return " ".join(found)
+    if match := _HTTP.search(text):
+        return match[1].strip()
+    return "not found" if "not found" in text.lower() else "the request failed"

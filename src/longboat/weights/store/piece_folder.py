@@ -1,0 +1,239 @@
+"""The folder of one model in the store: its manifest, its files, and a record of the pieces that are there.
+
+KEY/manifest.json   what was listed
+KEY/pieces          32 bytes for each piece: its SHA-256, or zeros while it is missing
+KEY/boot            the boot of the machine during which pieces were written
+KEY/files/…         the files that an engine reads
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from longboat.core.errors import ClusterError, TransferError
+from longboat.weights.pieces.manifest import Manifest, Piece, pieces_of, read_manifest
+
+__all__ = ("FILES", "PieceFolder")
+
+FILES: Final = "files"
+HASH_BYTES: Final = 32
+MISSING: Final = bytes(HASH_BYTES)
+HASH_THREADS = min(8, os.cpu_count() or 1)
+READ_BYTES = 4 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class PieceFolder:  # size: one class keeps the record of pieces and the files that it speaks of together
+    """The pieces of one model on this node. Several threads may write pieces at the same time."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.pieces = pieces_of(manifest)
+        self._hashes = self._read_hashes()
+
+    @classmethod
+    def opened(cls, folder: Path) -> PieceFolder:
+        """Open what is there. Raises FileNotFoundError where nothing is, UserInputError for a damaged manifest."""
+        path = folder / "manifest.json"
+        return cls(folder, read_manifest(path.read_bytes(), str(path)))
+
+    @classmethod
+    def begun(cls, folder: Path, manifest: Manifest) -> PieceFolder:
+        """Open the folder of a fetch, or make it. After a crash of the machine, the pieces are read and checked."""
+        path = folder / "manifest.json"
+        try:
+            (folder / FILES).mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                write_whole(path, msgspec.json.encode(manifest))
+            found = cls(folder, manifest)
+            if found._boot() != _boot_id():
+                found.recheck()
+                write_whole(folder / "boot", _boot_id().encode())
+        except OSError as error:
+            raise _disk_error(error, folder) from None
+        return found
+
+    @property
+    def have_bytes(self) -> int:
+        """Bytes of the pieces that are there."""
+        return sum(piece.length for piece in self.pieces if self._hashes[piece.index] != MISSING)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no piece is missing."""
+        return MISSING not in self._hashes
+
+    def has(self, index: int) -> bool:
+        """Return whether a piece is there, also where another process has fetched it meanwhile."""
+        if self._hashes[index] == MISSING:
+            self._hashes[index] = self._noted(index)
+        return self._hashes[index] != MISSING
+
+    def is_noted(self, index: int) -> bool:
+        """Return whether the record on the disk has a piece: another process may have forgotten it."""
+        return self._noted(index) != MISSING
+
+    def hashes(self) -> dict[int, str]:
+        """Return the SHA-256 of each piece that is there."""
+        return {index: value.hex() for index, value in enumerate(self._hashes) if value != MISSING}
+
+    def path(self, name: str) -> Path:
+        """Return where a file of the manifest is."""
+        return self.folder / FILES / name
+
+    def put(self, piece: Piece, data: bytes, sha256: str) -> None:
+        """Write a piece, and then note that it is there. Raises ClusterError where the disk is full or fails."""
+        path = self.path(piece.path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                _write_at(descriptor, data, piece.offset)
+            finally:
+                os.close(descriptor)
+            self._note(piece.index, bytes.fromhex(sha256))
+        except OSError as error:
+            raise _disk_error(error, self.folder) from None
+
+    def recheck(self) -> tuple[str, ...]:
+        """Read every piece that should be there, forget the wrong ones, and return the names of their files."""
+        wrong = self.wrong_pieces()
+        for piece in wrong:
+            self._note(piece.index, MISSING)
+        return tuple(dict.fromkeys(piece.path for piece in wrong))
+
+    def wrong_pieces(self) -> tuple[Piece, ...]:
+        """Read every piece that should be there and return those whose bytes have another hash."""
+        noted = [piece for piece in self.pieces if self._hashes[piece.index] != MISSING]
+        with ThreadPoolExecutor(HASH_THREADS) as pool:
+            checked = zip(noted, pool.map(self._is_right, noted), strict=True)
+            return tuple(piece for piece, is_right in checked if not is_right)
+
+    def looks_whole(self) -> bool:
+        """Return whether every file has its size: a quick look, which reads no weights."""
+        try:
+            return all(self.path(file.path).stat().st_size == file.size for file in self.manifest.files)
+        except OSError:
+            return False
+
+    def finish(self) -> None:
+        """Check the files against the hashes that the source names, and write everything to the disk.
+
+        Raises TransferError where a file has another hash: its pieces are forgotten.
+        """
+        for file in self.manifest.files:
+            if file.size == 0:
+                self.path(file.path).parent.mkdir(parents=True, exist_ok=True)
+                self.path(file.path).touch()
+        named = [file for file in self.manifest.files if file.sha256]
+        with ThreadPoolExecutor(HASH_THREADS) as pool:
+            found = pool.map(lambda file: _sha256_of(self.path(file.path)), named)
+            wrong = [file.path for file, sha256 in zip(named, found, strict=True) if sha256 != file.sha256]
+            if wrong:
+                self._forget_files(wrong)
+                raise TransferError(
+                    f"{', '.join(wrong)} of {self.manifest.source} has another hash than the source names",
+                    hint="the file or its hash in the source is wrong; upload it again",
+                )
+            try:
+                list(pool.map(_settle, (self.path(file.path) for file in self.manifest.files)))
+            except OSError as error:
+                raise _disk_error(error, self.folder) from None
+
+    def _forget_files(self, names: Iterable[str]) -> None:
+        chosen = set(names)
+        for piece in self.pieces:
+            if piece.path in chosen:
+                self._note(piece.index, MISSING)
+
+    def _is_right(self, piece: Piece) -> bool:
+        try:
+            with self.path(piece.path).open("rb") as file:
+                file.seek(piece.offset)
+                return hashlib.sha256(file.read(piece.length)).digest() == self._hashes[piece.index]
+        except OSError:
+            return False
+
+    def _note(self, index: int, value: bytes) -> None:
+        descriptor = os.open(self.folder / "pieces", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _write_at(descriptor, value, index * HASH_BYTES)
+        finally:
+            os.close(descriptor)
+        self._hashes[index] = value
+
+    def _noted(self, index: int) -> bytes:
+        try:
+            with (self.folder / "pieces").open("rb") as file:
+                file.seek(index * HASH_BYTES)
+                return file.read(HASH_BYTES).ljust(HASH_BYTES, b"\0")
+        except OSError:
+            return MISSING
+
+    def _read_hashes(self) -> list[bytes]:
+        try:
+            raw = (self.folder / "pieces").read_bytes()
+        except FileNotFoundError:
+            raw = b""
+        raw = raw.ljust(len(self.pieces) * HASH_BYTES, b"\0")
+        return [raw[index * HASH_BYTES : (index + 1) * HASH_BYTES] for index in range(len(self.pieces))]
+
+    def _boot(self) -> str:
+        try:
+            return (self.folder / "boot").read_text()
+        except FileNotFoundError:
+            return ""
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a small file so that readers see the old one or the new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def _settle(path: Path) -> None:
+    """Write a file's bytes to the disk, and make it read-only: replicas of all models share it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+        os.fchmod(descriptor, 0o444)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _disk_error(error: OSError, folder: Path) -> ClusterError:
+    if error.errno in FULL:
+        return ClusterError(
+            f"the disk of {folder} is full; what was fetched stays, and is not served",
+            hint="free the disk or lower weights.disk, and run it again: the fetch continues where it was",
+        )
+    return ClusterError(f"{folder} cannot be written: {error.strerror}", hint="check the disk and LONGBOAT_HOME")

@@ -1,0 +1,275 @@
+"""The store: all weights of this node, each model written once and shared by every replica.
+
+weights/partial/KEY   models that are being fetched, or whose fetch was cut
+weights/models/KEY    whole models; a rename moves a model here, and engines read only here
+weights/locks/KEY.*   who fetches a model (fetch), and who uses it (use)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from longboat.core.errors import ClusterError, UserInputError
+from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
+from longboat.weights.pieces.manifest import Manifest
+from longboat.weights.pieces.rate import Progress
+from longboat.weights.store.locks import FileLock
+from longboat.weights.store.piece_folder import FILES, PieceFolder, write_whole
+
+__all__ = ("Store", "Stored")
+
+KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+FOLDER: Final = "weights"
+WASTE: Final = "waste"
+PIN_S: Final = 1.0
+ROOM_S: Final = 300.0
+"""Another process that makes room for a model deletes files, for longer on a slow disk."""
+FRESH_S: Final = 10.0
+"""Progress that was written longer ago than this belongs to a fetch that was cut."""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of the store, whole or not."""
+
+    key: str
+    source: str
+    total_bytes: int
+    have_bytes: int
+    is_whole: bool
+    in_use: bool  # a process uses it or fetches it: it is not evicted
+    used_at_s: float  # time of its last use, in seconds since 1970
+    progress: Progress | None = None  # of a fetch under way
+
+
+class Store:  # size: one method for each thing that is done with a model
+    """The weights under a node's home folder. Several processes may use it at the same time."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / FOLDER
+
+    def published(self, key: str) -> PieceFolder | None:
+        """Return a whole model; None where it is not there, or its files have other sizes."""
+        try:
+            found = PieceFolder.opened(self._models(key))
+        except FileNotFoundError:
+            return None
+        return found if found.looks_whole() else None
+
+    def latest(self, source: str) -> str | None:
+        """Return the key of the whole model that was used last, of those of a source."""
+        found = [stored for stored in self.list() if stored.source == source and stored.is_whole]
+        return max(found, key=lambda stored: stored.used_at_s).key if found else None
+
+    def opened(self, key: str) -> PieceFolder | None:
+        """Return a model, whole or not; None where nothing of it is there."""
+        for folder in (self._models(key), self._partial(key)):
+            with contextlib.suppress(FileNotFoundError):
+                return PieceFolder.opened(folder)
+        return None
+
+    def engine_path(self, key: str, name: str = "") -> Path:
+        """Return the folder that an engine reads, or the one file of it."""
+        return self._models(key) / FILES / name if name else self._models(key) / FILES
+
+    def pin(self, key: str) -> FileLock | None:
+        """Keep a whole model from being evicted while the lock is kept; None where it is being evicted."""
+        # A process that lists the store takes the lock for a moment.
+        lock = FileLock.awaited(self._lock(key, "use"), PIN_S, shared=True)
+        if lock is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._models(key))
+        return lock
+
+    def fetch_lock(self, key: str) -> FileLock | None:
+        """Become the one process that fetches a model; None where another one does."""
+        return FileLock.taken(self._lock(key, "fetch"))
+
+    def begin(self, manifest: Manifest, budget_bytes: int | None) -> PieceFolder:
+        """Make room for a model, and open its folder. The caller has its fetch lock.
+
+        Raises ClusterError where the room does not suffice. A damaged whole model is opened again for its repair.
+        """
+        key = manifest.key
+        for waste in self._folders(WASTE):  # of removals that were cut
+            shutil.rmtree(waste, ignore_errors=True)
+        self._drop_older(manifest)
+        if self._models(key).exists():
+            self._reopen(key)
+        known = PieceFolder.begun(self._partial(key), manifest)
+        with self._room_lock():
+            self._make_room(key, manifest.num_bytes - known.have_bytes, budget_bytes)
+        return known
+
+    def _make_room(self, key: str, need_bytes: int, budget_bytes: int | None) -> None:
+        """Evict what must go for the rest of a model. What other fetches under way still need is not free."""
+        found = self.list()
+        others = (stored for stored in found if stored.key != key and stored.in_use and not stored.is_whole)
+        rest = {stored.key: stored.total_bytes - stored.have_bytes for stored in others}
+        room = Room(
+            free_bytes=shutil.disk_usage(self.folder).free, budget_bytes=budget_bytes, spare_bytes=sum(rest.values())
+        )
+        sizes = [_size(stored, rest.get(stored.key, 0)) for stored in found]
+        for chosen in choose_evictions(sizes, need_bytes, room):
+            self.evict(chosen)
+
+    def _room_lock(self) -> FileLock:
+        """Wait to be the one process that makes room. Raises ClusterError where it takes another one too long."""
+        lock = FileLock.awaited(path := self._lock("room", "room"), ROOM_S)
+        if lock is None:
+            raise ClusterError(
+                f"another process has been making room for weights for {ROOM_S:.0f} s",
+                hint=f"look at what it waits for: fuser {path} names it",
+            )
+        return lock
+
+    def publish(self, folder: PieceFolder) -> None:
+        """Let engines see a model of which all pieces are there. Raises as ``PieceFolder.finish`` does."""
+        folder.finish()
+        target = self._models(folder.manifest.key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (folder.folder / "progress.json").unlink(missing_ok=True)
+        folder.folder.rename(target)
+        os.utime(target)
+        _sync_folder(target.parent)
+
+    def note_progress(self, key: str, progress: Progress) -> None:
+        """Write the progress of a fetch for other processes to read."""
+        with contextlib.suppress(OSError):  # a full disk has its own error, where pieces are written
+            write_whole(self._partial(key) / "progress.json", msgspec.json.encode(progress))
+
+    def progress(self, key: str) -> Progress | None:
+        """Return the progress of a fetch under way in any process."""
+        path = self._partial(key) / "progress.json"
+        try:
+            if time.time() - path.stat().st_mtime > FRESH_S:
+                return None
+            return msgspec.json.decode(path.read_bytes(), type=Progress)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def list(self) -> list[Stored]:
+        """Return all models, the last used first."""
+        found = [self._stored(path) for kind in ("models", "partial") for path in self._folders(kind)]
+        return sorted((stored for stored in found if stored), key=lambda stored: -stored.used_at_s)
+
+    def evict(self, key: str) -> None:
+        """Remove a model. Raises ClusterError while a process uses it, UserInputError where there is none."""
+        if not KEY.fullmatch(key) or not (self._models(key).exists() or self._partial(key).exists()):
+            raise UserInputError(f"the store has no weights {key!r}", hint="longboat weights list shows their names")
+        with contextlib.ExitStack() as stack:
+            for kind in ("use", "fetch"):
+                lock = FileLock.taken(self._lock(key, kind))
+                if lock is None:
+                    raise ClusterError(f"the weights {key} are in use", hint="stop the replicas that use them first")
+                stack.enter_context(lock)
+            for folder in (self._models(key), self._partial(key)):
+                self._remove(folder)
+
+    def _stored(self, path: Path) -> Stored | None:
+        try:
+            folder = PieceFolder.opened(path)
+            used_at_s = path.stat().st_mtime
+        except (FileNotFoundError, UserInputError):
+            return None
+        is_whole = path.parent.name == "models"
+        return Stored(
+            key=path.name,
+            source=folder.manifest.source,
+            total_bytes=folder.manifest.num_bytes,
+            have_bytes=folder.have_bytes,
+            is_whole=is_whole,
+            in_use=self._is_used(path.name),
+            used_at_s=used_at_s,
+            progress=None if is_whole else self.progress(path.name),
+        )
+
+    def _is_used(self, key: str) -> bool:
+        for kind in ("use", "fetch"):
+            path = self._lock(key, kind)
+            if not path.exists():
+                continue
+            lock = FileLock.taken(path)
+            if lock is None:
+                return True
+            lock.release()
+        return False
+
+    def _drop_older(self, manifest: Manifest) -> None:
+        """Remove cut fetches of other contents of the same source: they are never continued."""
+        for stored in self.list():
+            if stored.source == manifest.source and stored.key != manifest.key and not stored.is_whole:
+                with contextlib.suppress(ClusterError):
+                    self.evict(stored.key)
+
+    def _reopen(self, key: str) -> None:
+        """Move a whole model whose files were changed back among the unfinished ones, and forget its wrong pieces."""
+        lock = FileLock.taken(self._lock(key, "use"))
+        if lock is None:
+            raise ClusterError(
+                f"files of {self._models(key)} were changed while a replica uses them",
+                hint="stop the replicas of the model, then fetch it again",
+            )
+        with lock:
+            self._remove(self._partial(key))
+            self._partial(key).parent.mkdir(parents=True, exist_ok=True)
+            self._models(key).rename(self._partial(key))
+            folder = PieceFolder.opened(self._partial(key))
+            folder.recheck()
+            for file in folder.manifest.files:
+                with contextlib.suppress(FileNotFoundError):
+                    os.truncate(_writable(folder.path(file.path)), file.size)
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a folder so that no process sees half of it."""
+        if not folder.exists():
+            return
+        waste = self.folder / WASTE
+        waste.mkdir(parents=True, exist_ok=True)
+        target = waste / f"{folder.name}.{os.getpid()}.{time.monotonic_ns()}"
+        folder.rename(target)
+        shutil.rmtree(target, ignore_errors=True)
+
+    def _folders(self, kind: str) -> Iterator[Path]:
+        folder = self.folder / kind
+        yield from sorted(folder.iterdir()) if folder.is_dir() else ()
+
+    def _models(self, key: str) -> Path:
+        return self.folder / "models" / key
+
+    def _partial(self, key: str) -> Path:
+        return self.folder / "partial" / key
+
+    def _lock(self, key: str, kind: str) -> Path:
+        return self.folder / "locks" / f"{key}.{kind}"
+
+
+def _size(stored: Stored, rest_bytes: int) -> StoredSize:
+    """Return what a model takes. rest_bytes: that its fetch still writes."""
+    return StoredSize(
+        key=stored.key,
+        num_bytes=stored.have_bytes + rest_bytes,
+        used_at_s=stored.used_at_s,
+        is_pinned=stored.in_use,
+    )
+
+
+def _writable(path: Path) -> Path:
+    path.chmod(0o644)
+    return path
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,68 @@
+"""The scaling benchmark: bridged plans, peers' steps, and how a peer's setting is chosen."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from scaling_bench.clairvoyant import _bridged
+from scaling_bench.grid import Row
+from scaling_bench.loads import SMALL, SMALL_LIMITS, SMALL_OBJECTIVE, Load
+from scaling_bench.peers import PEERS
+from scaling_bench.tables import best_of, verdicts
+
+from longboat.core.scaling import ModelObservation
+
+LOAD = Load("load", [], SMALL, SMALL_LIMITS, SMALL_OBJECTIVE)
+
+
+def test_gap_that_is_shorter_than_a_cold_start_is_bridged() -> None:
+    counts = [2, 2, 1, 1, 2, 1, 1, 1, 1, 2]
+    assert _bridged(counts, 2) == ([2, 2, 2, 2, 2, 1, 1, 1, 1, 2], 1)
+    assert _bridged(counts, 0) == (counts, 2)
+    assert _bridged(counts, 9) == ([2] * 10, 0)
+
+
+def wanted(name: str, *, ongoing: int, ready: int, seconds: int, current: int) -> int:
+    """Return the count that a peer wants after a steady load; a replica bears 10 requests."""
+    rule = PEERS[name](LOAD, 10.0, 1.0)
+    for at in range(seconds):
+        rule.observe(float(at), ModelObservation(model="m", running=ongoing, ready=ready))
+        current = rule.want(float(at), current).replicas
+    return current
+
+
+def test_peers_grow_as_their_sources_say() -> None:
+    assert wanted("ray", ongoing=60, ready=2, seconds=25, current=2) == 2  # 30 s of delay
+    assert wanted("ray", ongoing=60, ready=2, seconds=45, current=2) == 6
+    assert wanted("keda", ongoing=60, ready=2, seconds=1, current=2) == 6
+    assert wanted("keda", ongoing=300, ready=2, seconds=1, current=2) == 6  # 4 more at most
+    assert wanted("keda", ongoing=21, ready=2, seconds=1, current=2) == 2  # within the tolerance
+    assert wanted("knative", ongoing=60, ready=2, seconds=1, current=2) == 9  # 70 % of the target
+    assert wanted("apa", ongoing=60, ready=2, seconds=1, current=2) == 4  # twice at most
+    assert wanted("dynamo", ongoing=5, ready=2, seconds=1, current=2) == 2  # no latencies, no step
+
+
+def test_peers_shrink_as_their_sources_say() -> None:
+    assert wanted("ray", ongoing=10, ready=8, seconds=590, current=8) == 8
+    assert wanted("ray", ongoing=10, ready=8, seconds=640, current=8) == 1
+    assert wanted("keda", ongoing=10, ready=8, seconds=290, current=8) == 8  # a window of 300 s
+    assert wanted("keda", ongoing=10, ready=8, seconds=320, current=8) == 1
+    assert wanted("knative", ongoing=10, ready=8, seconds=1, current=8) == 4  # a half at most
+    assert wanted("apa", ongoing=10, ready=8, seconds=290, current=8) == 8
+    assert wanted("apa", ongoing=10, ready=8, seconds=305, current=8) == 4
+
+
+def row(rule: str, part: float, kept: float, cost: float, starts: int = 5) -> Row:
+    return Row("load", 30.0, rule, part, kept, cost * 100.0, cost, starts, 1.0)
+
+
+def test_peer_counts_with_its_best_setting_of_equal_cost() -> None:
+    ours = row("longboat", 0.0, 0.993, 1.2)
+    rows = [ours, row("apa", 0.5, 0.999, 1.5), row("apa", 0.7, 0.99, 1.2), row("apa", 0.9, 0.97, 1.1)]
+    assert best_of(rows, ours, "apa").part == 0.7
+    assert best_of([ours, *rows[1:2]], ours, "apa").part == 0.5
+    assert not list(verdicts(rows))
+    assert len(list(verdicts([*rows, row("keda", 0.7, 0.995, 1.2, 3)]))) == 2

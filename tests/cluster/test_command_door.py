@@ -1,0 +1,107 @@
+"""Commands ask the node's daemon through its door, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longboat.cluster.node.door import CommandDoor
+from longboat.cluster.node.door_client import DoorClient, DoorClosedError, door_path
+from longboat.cluster.protocol.messages import FleetReport, GatewayReport, ModelCount
+from longboat.core.errors import ClusterError
+from longboat.core.states import Phase, RankState, ReplicaState, ResumeLevel
+
+RANK = RankState(
+    node_rank=0, node_id="n", address="10.0.0.1", hostname="h", pid=7, agent_pid=8, log_path="/l", started_by="zygote"
+)
+STATE = ReplicaState(
+    model="a",
+    replica="a-1",
+    generation=3,
+    phase=Phase.READY,
+    url="http://10.0.0.1:1",
+    ranks=(RANK,),
+    phase_s={"starting": 1.5},
+    resume=ResumeLevel.CARRIED,
+)
+REPORT = FleetReport(
+    fleet="t",
+    document="name: t",
+    at_s=1.5,
+    replicas=(STATE,),
+    gateways=(GatewayReport(node_id="n", address="10.0.0.1", hostname="h", url="u", pid=None, table_version=2),),
+    failures={},
+    counts={"a": ModelCount(wanted=1, by="file", since_s=1.0)},
+    taken_back={"a": ("digest", "why")},
+    decisions=({"model": "a"},),
+)
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="lb", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+async def _report() -> FleetReport:
+    return REPORT
+
+
+async def _doubled(number: int) -> int:
+    if number < 0:
+        raise ClusterError("no such number", hint="another one")
+    return number * 2
+
+
+async def _broken() -> None:
+    raise ZeroDivisionError("by zero")
+
+
+async def _asked(run: Path, what: str, *args: object, kind: Any = None) -> Any:
+    door = CommandDoor(run, {"report": _report, "doubled": _doubled, "broken": _broken})
+    await door.open()
+    try:
+        client = DoorClient(run)
+        question = (client.ask_for, kind, what, *args) if kind is not None else (client.ask, what, *args)
+        return await asyncio.to_thread(*question)
+    finally:
+        door.close()
+
+
+async def test_report_crosses_the_door_unchanged(run: Path) -> None:
+    assert await _asked(run, "report", kind=FleetReport) == REPORT
+
+
+async def test_arguments_reach_who_answers(run: Path) -> None:
+    assert await _asked(run, "doubled", 21) == 42
+
+
+async def test_refusals_come_with_their_hint(run: Path) -> None:
+    for kind in (None, FleetReport):
+        with pytest.raises(ClusterError, match="no such number") as caught:
+            await _asked(run, "doubled", -1, kind=kind)
+        assert caught.value.hint == "another one"
+
+
+async def test_unexpected_errors_and_unknown_questions_end_no_daemon(run: Path) -> None:
+    with pytest.raises(ClusterError, match="ZeroDivisionError: by zero"):
+        await _asked(run, "broken")
+    with pytest.raises(ClusterError, match="KeyError"):
+        await _asked(run, "nonsense")
+
+
+async def test_closed_door_says_so_and_leaves_no_socket(run: Path) -> None:
+    await _asked(run, "doubled", 1)
+    assert not door_path(run).exists()
+    with pytest.raises(DoorClosedError):
+        DoorClient(run).ask("doubled", 1)
+
+
+async def test_door_opens_in_the_place_of_one_whose_daemon_was_killed(run: Path) -> None:
+    door_path(run).write_text("")
+    assert await _asked(run, "doubled", 2) == 4

@@ -1,0 +1,107 @@
+"""The fleet's table and the orders of nodes, without a controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from test_membership import announcement
+
+from longboat.cluster.members.fleet_table import FleetTable
+from longboat.cluster.members.node_orders import NodeOrders
+from longboat.cluster.members.startup_grace import AFTER_FIRST_S
+from longboat.cluster.protocol.messages import GatewayReport, NodeReport
+from longboat.core.states import Asleep, EndpointTable, Phase
+
+
+@dataclass
+class Hand:
+    """A clock that is turned by hand."""
+
+    now_s: float = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def unix_s(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class NoNumbers:
+    """Models that do not sleep, without figures."""
+
+    asleep: dict[str, Asleep] = field(default_factory=dict)
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+NUMBERS = NoNumbers()
+VALUES = {"models": ["tiny"], "fleet": "f", "gateway": {"host": "h", "port": 1, "processes": 1}, "policy": {}}
+
+
+@pytest.fixture
+def clock() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def changes() -> list[None]:
+    return []
+
+
+@pytest.fixture
+def fleet(clock: Hand, changes: list[None]) -> FleetTable:
+    made = FleetTable(lambda: changes.append(None), clock)
+    made.take(VALUES)
+    return made
+
+
+def test_a_table_is_made_again_only_where_something_changed(fleet: FleetTable, changes: list[None]) -> None:
+    fleet.hear(announcement("a"), NUMBERS)
+    fleet.hear(announcement("a"), NUMBERS)
+    before, known = fleet.table(NUMBERS), len(changes)
+    fleet.hear(announcement("a"), NUMBERS)
+    assert fleet.table(NUMBERS) is before
+    assert len(changes) == known
+    fleet.hear(announcement("b", slot=1), NUMBERS)
+    assert [endpoint.replica for endpoint in fleet.table(NUMBERS).endpoints] == ["a", "b"]
+    assert len(changes) > known
+
+
+def test_a_new_controller_knows_all_replicas_only_after_a_while(fleet: FleetTable, clock: Hand) -> None:
+    fleet.hear(announcement("a"), NUMBERS)
+    assert fleet.is_partial()
+    clock.now_s += AFTER_FIRST_S
+    assert not fleet.is_partial()
+
+
+def test_a_drained_replica_is_ordered_to_leave_and_may_stay_while_its_responses_run(fleet: FleetTable) -> None:
+    fleet.take({**VALUES, "drains": {"replicas": ["a"], "gateways": ["n"]}})
+    assert fleet.hear(announcement("a"), NUMBERS).leave
+    assert not fleet.hear(announcement("b", slot=1), NUMBERS).leave
+    assert fleet.hear(announcement("a", Phase.DRAINING), NUMBERS).patience_s is not None
+    assert (fleet.is_drained("n"), fleet.is_drained("other")) == (True, False)
+
+
+def test_an_order_has_what_changed_since_the_table_that_the_node_reported() -> None:
+    orders = NodeOrders("e")
+    orders.take(VALUES)
+    table = EndpointTable(version=1, models=("tiny",), endpoints=())
+    first = orders.order("n", ["n"], table, drained=True)
+    assert (first.drained, first.update.number > 0, orders.has_gap("n")) == (True, True, False)
+    gateway = GatewayReport(node_id="n", address="a", hostname="h", url="u", pid=7, table_version=0)
+    orders.reports["n"] = NodeReport(gateway=gateway)
+    assert orders.has_gap("n"), "it has none of the tables that it was sent"
+
+
+def test_what_a_silent_node_reported_before_is_kept() -> None:
+    orders = NodeOrders("e")
+    orders.silent("n", TimeoutError())
+    assert orders.reports["n"].gateway.problem == "node does not answer (TimeoutError)"
+    gateway = GatewayReport(node_id="n", address="a", hostname="h", url="u", pid=7, table_version=4)
+    orders.reports["n"] = NodeReport(gateway=gateway)
+    orders.silent("n", TimeoutError())
+    kept = orders.reports["n"].gateway
+    assert (kept.address, kept.url, kept.pid, kept.table_version) == ("a", "u", 7, 4)
+    orders.leave("n")
+    assert not orders.reports

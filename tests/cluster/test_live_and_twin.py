@@ -1,0 +1,117 @@
+"""Live decisions are the twin's: what the controller saw decides the same again in a scaler that only has its looks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from longboat.cluster.counts.keeper import CountKeeper
+from longboat.core.scaling import (
+    Latency,
+    ModelObservation,
+    Objective,
+    Quantiles,
+    ScaledModel,
+    SloTarget,
+    StartingReplica,
+)
+from longboat.core.states import Phase, RankState, ReplicaState
+from longboat.gateway.records.metrics import ITL_BOUNDS_S, REQUEST_BOUNDS_S
+from longboat.scaling.scaler import Scaler
+
+BEGIN_S = 1_000_000.0
+STRICT, LAX = Objective(priority=0, ttft_ms=400.0, itl_ms=40.0), Objective(ttft_ms=8000.0, itl_ms=200.0)
+
+
+def fleet(*objectives: Objective) -> list[ScaledModel]:
+    """Two models on eight cards: one with the objectives, and one that goes after it."""
+    return [
+        ScaledModel(name="m", target=SloTarget(objectives=objectives), max_replicas=8, takes={"card": 1.0}, priority=0),
+        ScaledModel(name="other", target=SloTarget(objectives=(LAX,)), max_replicas=8, takes={"card": 1.0}),
+    ]
+
+
+def histogram(bounds: tuple[float, ...], value_s: float, count: int) -> list[float]:
+    """Buckets of a gateway, with the sum of the values."""
+    at = next(number for number, bound in enumerate(bounds) if value_s <= bound)
+    return [*(float(count) if number == at else 0.0 for number in range(len(bounds) + 1)), count * value_s]
+
+
+def counters(at: int) -> dict[str, Any]:
+    """What a gateway counted until a second: ten requests each second from a quarter on, twice as many from half on."""
+    ended = 10 * max(0, at - 30) + 10 * max(0, at - 60)
+    classes = {
+        "0": {
+            "ttft": histogram(REQUEST_BOUNDS_S, 0.3, ended // 5),
+            "itl": histogram(ITL_BOUNDS_S, 0.03, 20 * ended),
+        },
+        "2": {
+            "ttft": histogram(REQUEST_BOUNDS_S, 2.0, ended - ended // 5),
+            "itl": histogram(ITL_BOUNDS_S, 0.03, 80 * ended),
+        },
+    }
+    tokens = {"prompt_tokens": 900 * ended, "cached_tokens": 100 * ended, "completion_tokens": 150 * ended}
+    return {"ended": ended, "arrived": ended + 40, "in_flight": 40, "waiting": 5, "classes": classes, **tokens}
+
+
+def live(models: list[ScaledModel]) -> tuple[dict[str, Any], list[dict[str, int]]]:
+    """The looks of a controller for two minutes, as JSON has them, and the counts that it put in force."""
+    keeper, in_force, counts = CountKeeper(), {"m": 1, "other": 1}, []
+    keeper.take(models, {})
+    keeper.found(in_force)
+    for at in range(120):
+        keeper.tally.hear("node", {"1": {"m": counters(at), "other": counters(at)}}, float(at))
+        states = [ready(model, number) for model, count in in_force.items() for number in range(count)]
+        for change in keeper.look(states, BEGIN_S + at, partial=False, nodes=[{"card": 8.0}]):
+            keeper.applied(change, BEGIN_S + at)
+            in_force[change.model] = change.replicas
+        counts.append(dict(in_force))
+    return json.loads(json.dumps(keeper.history.document())), counts
+
+
+def ready(model: str, number: int) -> ReplicaState:
+    rank = RankState(node_rank=0, node_id="n", address="", hostname="host")
+    return ReplicaState(
+        model=model,
+        replica=f"{model}{number}",
+        generation=1,
+        phase=Phase.READY,
+        ranks=(rank,),
+        phase_s={"loading": 5.0},
+    )
+
+
+def seen_again(document: dict[str, Any]) -> ModelObservation:
+    """An observation from its JSON."""
+    latencies = tuple(
+        Latency(**{**one, **{key: Quantiles(**one[key]) if one[key] else None for key in ("ttft_ms", "itl_ms")}})
+        for one in document["latencies"]
+    )
+    starting = tuple(StartingReplica(**one) for one in document["starting"])
+    lengths = tuple(map(tuple, document["lengths"]))
+    return ModelObservation(**{**document, "latencies": latencies, "starting": starting, "lengths": lengths})
+
+
+@pytest.mark.parametrize("objectives", [(LAX,), (STRICT, LAX)], ids=["one-class", "two-classes"])
+def test_twins_scaler_decides_from_the_looks_what_was_decided_live(objectives: tuple[Objective, ...]) -> None:
+    models = fleet(*objectives)
+    document, counts = live(models)
+    assert document["is_whole"]
+    twin = Scaler(models, counts=document["counts"])
+    for look, in_force in zip(document["looks"], counts, strict=True):
+        twin.observe(look["at_s"], [seen_again(one) for one in look["seen"]])
+        decided = {one.model: one.replicas for one in twin.decide(look["at_s"], look["room"])}
+        assert decided == look["replicas"] == in_force
+    assert counts[-1]["m"] > 1, "the load asked for more"
+
+
+def test_strict_objective_of_one_class_asks_for_more_and_each_class_is_judged_by_its_own() -> None:
+    (lax, lax_counts), (strict, strict_counts) = live(fleet(LAX)), live(fleet(STRICT, LAX))
+    assert strict_counts[-1]["m"] > lax_counts[-1]["m"]
+    late = [{one["priority"]: one["late"] for one in look["seen"][0]["latencies"]} for look in strict["looks"]]
+    told = [classes for classes in late if len(classes) == 2]
+    assert told
+    assert all(classes[0] > 0 and classes[2] == 0 for classes in told), "0.3 s lie in a bucket that 0.4 s cut"
+    assert all(one["late"] == 0 for look in lax["looks"] for one in look["seen"][0]["latencies"])

@@ -1,0 +1,72 @@
+"""Logs of a node keep within their bounds, and a reader that follows one loses no line when it is rotated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from longboat.cluster.node import log_bounds
+from longboat.cluster.node.log_bounds import LogFolder, bound_logs, surplus
+from longboat.cluster.node.rank_logs import list_logs, read_log
+
+NOW_S = 1_000_000.0
+
+
+def log_of(run: Path, replica: str = "r") -> Path:
+    path = run / "logs" / "m" / replica / "rank0.log"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
+
+
+def test_a_large_log_becomes_the_previous_one_while_its_writer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_bounds, "MOST_FILE_BYTES", 100)
+    path = log_of(tmp_path)
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"one\n" * 20)
+        bound_logs(tmp_path, NOW_S)
+        assert path.stat().st_size == 80
+        offset, _ = read_log(tmp_path, "m", "r", 0, None, 1)
+        writer.write(b"two\n" * 20)
+        bound_logs(tmp_path, NOW_S)
+        writer.write(b"three\n")
+    assert path.read_bytes() == b"three\n"
+    assert path.with_name("rank0.log.1").read_bytes() == b"one\n" * 20 + b"two\n" * 20
+    offset, rest = read_log(tmp_path, "m", "r", 0, offset, 0)
+    assert (offset, rest) == (0, "two\n" * 20)
+    assert read_log(tmp_path, "m", "r", 0, offset, 0) == (6, "three\n")
+    assert [(replica, rank) for replica, rank, _ in list_logs(tmp_path, "m")] == [("r", 0)]
+
+
+def test_other_logs_of_the_node_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_bounds, "MOST_FILE_BYTES", 100)
+    paths = [tmp_path / "logs" / "node.log", tmp_path / "zygotes" / "k.log"]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 101)
+    bound_logs(tmp_path, NOW_S)
+    assert [path.stat().st_size for path in paths] == [0, 0]
+
+
+def test_the_oldest_replicas_logs_go_first_and_those_in_use_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_bounds, "MOST_BYTES", 250)
+    for number, age_s in enumerate((9000, 7200, 6000, 5000, 10)):
+        path = log_of(tmp_path, f"r{number}")
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (NOW_S - age_s,) * 2)
+    with (tmp_path / "logs" / "m" / "r1" / "rank0.log").open("ab"):  # a replica that has had nothing to say
+        bound_logs(tmp_path, NOW_S)
+    assert sorted(folder.name for folder in (tmp_path / "logs" / "m").iterdir()) == ["r1", "r3", "r4"]
+
+
+def test_nothing_young_is_removed_whatever_it_takes() -> None:
+    young = [LogFolder(Path(str(n)), 1 << 40, NOW_S - 60) for n in range(3)]
+    assert surplus(young, NOW_S) == []
+    old = LogFolder(Path("old"), 1, NOW_S - 7200)
+    assert surplus([*young, old], NOW_S) == [old]

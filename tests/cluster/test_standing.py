@@ -1,0 +1,120 @@
+"""What a machine says of itself after parts of its node, each alone and in pairs, were killed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longboat.cluster.host.choices import NodeRequest
+from longboat.cluster.host.record import ClusterRecord, forget_record, load_record, save_record
+from longboat.cluster.host.resume import request_of, resume_node
+from longboat.cluster.host.standing import Facts, standing
+from longboat.core.errors import ClusterError, UserInputError
+
+HEAD = ClusterRecord(
+    role="head",
+    address="10.0.0.1",
+    interface="eth0",
+    gcs_address="10.0.0.1:6380",
+    run="/r",
+    temp_dir="/r/ray",
+    token_file="/t",
+    storage="/s/10.0.0.1_6380",
+    phase="up",
+)
+WORKER = replace(HEAD, role="worker", address="10.0.0.2", storage="")
+LOCAL = replace(HEAD, address="127.0.0.1", gcs_address="127.0.0.1:6379", started_by_up=True)
+PARTS = ("runner", "starter", "raylet", "gcs", "machine")
+KILLS = [frozenset(parts) for count in (1, 2) for parts in itertools.combinations(PARTS, count)]
+
+
+def facts_after(killed: frozenset[str]) -> Facts:
+    """What is seen right after the kills: Ray's processes end with their starter, and none outlives the machine."""
+    machine = "machine" in killed
+    return Facts(
+        runner=not machine and "runner" not in killed,
+        ray=not machine and not killed & {"starter", "raylet", "gcs"},
+        same_boot=not machine,
+    )
+
+
+@pytest.mark.parametrize("record", [HEAD, WORKER, LOCAL], ids=["head", "worker", "local"])
+@pytest.mark.parametrize("killed", KILLS, ids=lambda killed: "+".join(sorted(killed)))
+def test_machine_knows_what_it_was_and_how_it_comes_back(record: ClusterRecord, killed: frozenset[str]) -> None:
+    facts = facts_after(killed)
+    here = standing(record, facts)
+    known = "longboat up started" if record.started_by_up else record.gcs_address
+    assert known in here.what
+    assert here.runs is facts.ray
+    if not facts.runner:
+        assert "longboat node start" in here.hint
+    elif not facts.ray:
+        assert "by itself" in here.hint
+    assert ("restarted" in here.what) is ("machine" in killed)
+    assert "up FILE" not in here.hint, "that would make a second cluster"
+
+
+def test_whole_node_has_nothing_to_say() -> None:
+    assert standing(WORKER, Facts(runner=True, ray=True, same_boot=True)).trouble == ""
+
+
+def test_worker_waits_for_its_head_and_says_so() -> None:
+    here = standing(replace(WORKER, phase="rejoining"), Facts(runner=True, ray=False, same_boot=True))
+    assert not here.runs
+    assert "when its head can be reached" in here.hint
+
+
+def test_node_that_was_stopped_says_so_and_is_resumed_on_demand() -> None:
+    here = standing(replace(HEAD, phase="stopped"), Facts(runner=False, ray=False, same_boot=True))
+    assert "longboat node stop ended it" in here.what
+    assert "brings it back" in here.hint
+
+
+def test_head_is_resumed_at_its_address_with_its_state() -> None:
+    asked = NodeRequest(labels={"zone": "a"}, num_cpus=2.0)
+    request = request_of(replace(HEAD, request={**asked_values(asked), "from_a_later_version": 1}))
+    assert (request.address, request.port, request.storage) == ("10.0.0.1", 6380, "/s")
+    assert (request.labels, request.num_cpus, request.token_file, request.join) == ({"zone": "a"}, 2.0, "/t", "")
+    local = request_of(LOCAL)
+    assert (local.is_local, local.address, local.port, local.started_by_up) == (True, "", 6379, True)
+
+
+def test_worker_is_resumed_in_its_cluster() -> None:
+    request = request_of(replace(WORKER, request=asked_values(NodeRequest(join="head.example", num_gpus=1.0))))
+    assert (request.join, request.num_gpus, request.storage) == ("10.0.0.1:6380", 1.0, "")
+
+
+def asked_values(request: NodeRequest) -> dict[str, object]:
+    return {"labels": dict(request.labels), "num_cpus": request.num_cpus, "num_gpus": request.num_gpus}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
+    return tmp_path / "run"
+
+
+def test_record_outlives_an_emptied_run_folder_until_it_is_forgotten(run: Path) -> None:
+    record = replace(WORKER, run=str(run))
+    save_record(record)
+    (run / "node.json").unlink()
+    assert load_record(run) == record
+    forget_record(run)
+    assert load_record(run) is None
+    assert not list((run.parent / "home" / "nodes").iterdir())
+
+
+def test_machine_that_was_no_node_has_nothing_to_resume(run: Path) -> None:
+    with pytest.raises(UserInputError, match="has not been a node") as caught:
+        resume_node(run)
+    assert "--join ADDRESS" in caught.value.hint
+
+
+def test_worker_whose_head_stays_away_keeps_its_record(run: Path) -> None:
+    save_record(replace(WORKER, run=str(run), gcs_address="127.0.0.1:9"))
+    with pytest.raises(ClusterError, match=r"head at 127\.0\.0\.1:9 does not answer"):
+        resume_node(run, head_s=0.0)
+    assert load_record(run) is not None

@@ -1,0 +1,140 @@
+"""The Helm chart: ten files of values are rendered by Helm's own library, and pass the schemas of Kubernetes.
+
+Both packages are installed by ``make check-deploy``; without them, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from longboat.cluster.host.ray_command import RayOptions, ray_env
+from longboat.spec.files.load import load_fleet
+
+helm = pytest.importorskip("helm_python", reason="make check-deploy installs helm-python-sdk and runs this")
+kubernetes = pytest.importorskip("kubernetes_validate", reason="make check-deploy installs kubernetes-validate")
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "longboat"
+VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+KUBERNETES = "1.33"
+NOT_IN_KUBERAY_PODS = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}  # KubeRay sets its own variables of the token
+
+# The fields of ray.io/v1 that the chart uses, written after KubeRay's API reference.
+GROUP = {"rayStartParams": dict, "template": dict}
+RAY_CLUSTER: dict[str, Any] = {
+    "rayVersion": str,
+    "enableInTreeAutoscaling": bool,
+    "authOptions": {"mode": str, "secretName": str},
+    "headGroupSpec": GROUP | {"serviceType": str},
+    "workerGroupSpecs": [GROUP | {"groupName": str, "replicas": int, "minReplicas": int, "maxReplicas": int}],
+}
+
+
+@cache
+def rendered(name: str) -> list[dict[str, Any]]:
+    values = yaml.safe_load((CHART / "ci" / name).read_text())
+    with helm.Chart.load(str(CHART)) as chart:
+        texts = chart.render(values, name="demo", namespace="llm")
+    documents = [one for path, text in texts.items() if path.endswith(".yaml") for one in yaml.safe_load_all(text)]
+    return [one for one in documents if one]
+
+
+def of_kind(name: str, kind: str) -> list[dict[str, Any]]:
+    return [one for one in rendered(name) if one["kind"] == kind]
+
+
+def mistakes(value: Any, shape: Any, path: str) -> list[str]:
+    if isinstance(shape, dict):
+        unknown = [f"{path}.{key}: unknown" for key in value if key not in shape]
+        return unknown + [found for key in value if key in shape for found in mistakes(value[key], shape[key], key)]
+    if isinstance(shape, list):
+        return [found for item in value for found in mistakes(item, shape[0], path)]
+    return [] if isinstance(value, shape) else [f"{path}: {value!r} is not {shape.__name__}"]
+
+
+def pods(name: str) -> list[dict[str, Any]]:
+    """All pod templates."""
+    (cluster,) = of_kind(name, "RayCluster")
+    spec = cluster["spec"]
+    own = [one["spec"]["template"] for one in rendered(name) if one["kind"] in ("Deployment", "Job")]
+    return [spec["headGroupSpec"]["template"], *(group["template"] for group in spec["workerGroupSpecs"]), *own]
+
+
+@pytest.mark.parametrize("name", [path.name for path in VALUES])
+def test_values_pass_the_schemas(name: str) -> None:
+    assert {"RayCluster", "Deployment", "Service", "PodDisruptionBudget", "ConfigMap", "Job"} <= {
+        one["kind"] for one in rendered(name)
+    }
+    for document in rendered(name):
+        if document["kind"] != "RayCluster":
+            kubernetes.validate(document, KUBERNETES, strict=True)
+    for template in pods(name):
+        pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "x", **template.get("metadata", {})}}
+        kubernetes.validate(pod, KUBERNETES, strict=True)
+    (cluster,) = of_kind(name, "RayCluster")
+    assert not mistakes(cluster["spec"], RAY_CLUSTER, "spec")
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
+
+
+@pytest.mark.parametrize("name", [path.name for path in VALUES])
+def test_fleets_are_valid_and_pods_are_guarded(name: str) -> None:
+    (config,) = of_kind(name, "ConfigMap")
+    fleet = load_fleet(config["data"]["fleet.yaml"], name, folder="/")
+    (deployment,) = of_kind(name, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["ports"][0]["containerPort"] == fleet.gateway.port
+    for template in pods(name):
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert not spec["automountServiceAccountToken"]
+        for one in spec["containers"]:
+            assert not one["securityContext"]["allowPrivilegeEscalation"]
+            assert "auth_token" not in " ".join([*one.get("command", []), *one.get("args", [])])
+        mounted = {mount["name"] for one in spec["containers"] for mount in one["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in spec["volumes"]}
+
+
+def test_nodes_start_ray_with_the_variables_of_longboat_node_start() -> None:
+    ports = {"metrics": 1, "dashboard_agent": 2}
+    options = RayOptions(
+        role="head", address="a", gcs_address="a:1", run="r", temp_dir="t", token_file="f", ports=ports
+    )
+    head, worker = pods("tiny-values.yaml")[:2]
+    given = [{entry["name"] for entry in pod["spec"]["containers"][0]["env"]} for pod in (head, worker)]
+    workers = RayOptions(**{**vars_of(options), "role": "worker"})
+    assert set(ray_env(options)) - NOT_IN_KUBERAY_PODS <= given[0]
+    assert set(ray_env(workers)) - NOT_IN_KUBERAY_PODS <= given[1]
+
+
+def vars_of(options: RayOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in options.__dataclass_fields__}
+
+
+def test_split_gangs_stay_near_each_other_and_cards_are_asked_for() -> None:
+    (cluster,) = of_kind("split-values.yaml", "RayCluster")
+    (group,) = cluster["spec"]["workerGroupSpecs"]
+    (term,) = group["template"]["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "topology.kubernetes.io/zone"
+    assert term["labelSelector"]["matchLabels"].items() <= group["template"]["metadata"]["labels"].items()
+    assert group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert group["rayStartParams"]["labels"] == "group=h100,longboat.accelerator=H100"
+
+
+def test_the_operator_may_reach_only_the_dashboard_and_a_closed_network_stays_closed() -> None:
+    nodes = next(
+        one for one in of_kind("closed-network-values.yaml", "NetworkPolicy") if "nodes" in one["metadata"]["name"]
+    )
+    assert not [rule for rule in nodes["spec"]["egress"] if "ipBlock" in str(rule)]
+    assert not of_kind("open-values.yaml", "NetworkPolicy")
+
+
+def test_existing_secrets_and_volumes_are_used() -> None:
+    assert not of_kind("existing-values.yaml", "Secret")
+    assert not of_kind("existing-values.yaml", "PersistentVolumeClaim")
+    (cluster,) = of_kind("existing-values.yaml", "RayCluster")
+    assert cluster["spec"]["authOptions"] == {"mode": "token", "secretName": "my-token"}

@@ -1,0 +1,56 @@
+"""LoRA adapters of real SGLang in a fleet: they come and go without a restart, and each answers as it does alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from adapter_files import write_adapter
+from engines.sglang_node import SGLANG_PYTHON
+from fleet.fleet_lab import FleetLab
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.ray,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not SGLANG_PYTHON, reason="LONGBOAT_TEST_SGLANG_PYTHON names no environment of SGLang"),
+]
+FLEET = """name: t
+models:
+  - name: a
+    source: builtin:tiny
+    engine: {kind: sglang, environment: %s}
+    context: 512
+    resources: {cpus: 0.5}
+    adapters: {slots: 2, entries: [%s]}"""
+
+
+def text(up: FleetLab, model: str) -> str:
+    status, answer = up.ask(model, "A boat is ", 16, timeout_s=120, ignore_eos=True)
+    assert status == 200, answer
+    return str(answer["text"])
+
+
+def test_adapters_come_and_go_and_each_answers_as_it_does_alone(lab: FleetLab, tmp_path: Path) -> None:
+    red, blue, green = (write_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue", "green")))
+    file = lab.write(FLEET % (Path(SGLANG_PYTHON).parent.parent, f"{red}, {blue}"))
+    lab.must("up", file, "--detach", timeout_s=400)
+    (before,) = lab.replicas("a")
+    alone = {model: text(lab, model) for model in ("a", "red", "blue")}
+
+    lab.must("adapters", "add", "a", str(green))
+    alone["green"] = text(lab, "green")
+    assert len(set(alone.values())) == 4, "the adapters do not change the answers"
+    models = [*alone] * 3
+    with ThreadPoolExecutor(4) as clients:  # more adapters than the engine computes with at once
+        assert list(clients.map(lambda model: text(lab, model), models)) == [alone[model] for model in models]
+
+    lab.must("adapters", "remove", "green")
+    assert lab.ask("green")[0] == 404
+    write_adapter(green, 99)
+    lab.must("adapters", "add", "a", str(green))
+    assert text(lab, "green") not in alone.values(), "the old contents answer"
+    assert text(lab, "red") == alone["red"]
+    assert [replica["generation"] for replica in lab.replicas("a")] == [before["generation"]], "it was replaced"

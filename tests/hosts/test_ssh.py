@@ -1,0 +1,176 @@
+"""The system's ssh against a real sshd: what is carried, and what is said where a host is not as expected."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_sshd import LocalSshd, sshd_program
+
+from longboat.core.errors import ClusterError
+from longboat.hosts.plan.facts import Manifest
+from longboat.hosts.plan.problems import HostsRefusedError
+from longboat.hosts.remote.bring_up import Observer, bring_up
+from longboat.hosts.remote.look import look_at, reaches, unreachable
+from longboat.hosts.remote.ssh import Done, SshHost, connections
+from longboat.spec.files.hosts_file import HostsFile
+
+PROGRAM = sshd_program()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs sshd (Debian: openssh-server)")
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSshd]:
+    assert PROGRAM is not None
+    sshd = LocalSshd(tmp_path_factory.mktemp("sshd"), PROGRAM)
+    yield sshd
+    sshd.end()
+
+
+async def on_host(file: HostsFile, command: str, data: bytes = b"") -> Done:
+    async with connections(file, file.hosts) as ssh:
+        return await ssh["127.0.0.1"].run(command, data)
+
+
+async def test_command_gets_its_input_and_returns_its_output(server: LocalSshd) -> None:
+    done = await on_host(server.hosts_file(), "cat; echo told >&2; exit 7", b"given")
+    assert (done.code, done.out, done.err) == (7, "given", "told\n")
+
+
+async def test_file_arrives_whole_with_its_mode_and_in_no_argument(server: LocalSshd, tmp_path: Path) -> None:
+    file, target = server.hosts_file(), tmp_path / "a file"
+    async with connections(file, file.hosts) as ssh:
+        await ssh["127.0.0.1"].put(str(target), SECRET.encode(), mode=0o600)
+        seen = await ssh["127.0.0.1"].run("ps -eo args")
+    assert target.read_text() == SECRET and target.stat().st_mode & 0o777 == 0o600
+    assert SECRET not in seen.out
+    assert [path.name for path in tmp_path.iterdir()] == ["a file"]
+
+
+async def test_folder_arrives_through_tar(server: LocalSshd, tmp_path: Path) -> None:
+    (tmp_path / "from/deep").mkdir(parents=True)
+    (tmp_path / "from/deep/file").write_bytes(bytes(3_000_000))
+    file = server.hosts_file()
+    async with connections(file, file.hosts) as ssh:
+        await ssh["127.0.0.1"].put_folder(tmp_path / "from", str(tmp_path / "to"))
+    assert (tmp_path / "to/deep/file").stat().st_size == 3_000_000
+
+
+async def test_probe_tells_of_a_bare_host_and_changes_nothing(server: LocalSshd) -> None:
+    file = server.hosts_file()
+    before = sorted(server.folder.rglob("*"))
+    async with connections(file, file.hosts) as ssh:
+        look = await look_at(file, file.hosts, ssh)
+        facts = look.facts["127.0.0.1"]
+        assert not look.problems and facts.manifest is None and facts.uid == os.getuid()
+        assert ("127.0.0.1", server.port) in facts.listening
+        assert facts.software.free_bytes > 0 and abs(facts.clock_ahead_s) < 20
+        assert not await unreachable(file, {"127.0.0.1": "127.0.0.1"}, ssh)
+    assert sorted(server.folder.rglob("*")) == before
+
+
+async def test_manifest_of_a_host_is_found_again(server: LocalSshd, tmp_path: Path) -> None:
+    file = server.hosts_file()
+    software = server.folder / "software"
+    software.mkdir()
+    (software / "manifest.json").write_text('{"release": "r", "lingers": true}')
+    try:
+        async with connections(file, file.hosts) as ssh:
+            look = await look_at(file, file.hosts, ssh)
+    finally:
+        (software / "manifest.json").unlink()
+        software.rmdir()
+    assert look.facts["127.0.0.1"].manifest == Manifest(release="r", lingers=True)
+
+
+async def test_address_that_drops_packets_counts_as_unreachable(server: LocalSshd) -> None:
+    file = server.hosts_file()
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_server(("127.0.0.1", 0)) as closed:
+        full_port, closed_port = full.getsockname()[1], closed.getsockname()[1]
+        closed.close()
+        # The kernel drops what goes to a listener whose queue is full.
+        with socket.create_connection(("127.0.0.1", full_port)):
+            async with connections(file, file.hosts) as ssh:
+                found = [
+                    await reaches(ssh["127.0.0.1"], "127.0.0.1", port) for port in (server.port, closed_port, full_port)
+                ]
+    assert found == [True, True, False]
+
+
+async def test_removal_deletes_what_up_made_and_nothing_else(server: LocalSshd, tmp_path: Path) -> None:
+    for name in ("software/releases", "run/tmp", "data", "others"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_text("held")
+    (tmp_path / "software/manifest.json").write_text("{}")
+    folders = f"{tmp_path}/run\n{tmp_path}/gone"
+    variables = {"SOFTWARE": f"{tmp_path}/software", "FOLDERS": folders, "LINGERS": "0"}
+    file = server.hosts_file()
+    async with connections(file, file.hosts) as ssh:
+        done = await ssh["127.0.0.1"].script("remove", variables)
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["data", "file", "file", "others"]
+
+
+async def test_host_is_known_after_a_cut_while_its_folders_are_made(server: LocalSshd, tmp_path: Path) -> None:
+    file = server.hosts_file()
+    (tmp_path / "data").write_text("a file ends the script where it makes this folder")
+    folders = {"software": str(tmp_path / "software"), "data": str(tmp_path / "data")}
+    file = file.model_copy(update={"folders": file.folders.model_copy(update=folders)})
+    variables = {"SOFTWARE": folders["software"], "DATA": folders["data"], "RUN": f"{tmp_path}/run"}
+    async with connections(file, file.hosts) as ssh:
+        done = await ssh["127.0.0.1"].script("folders", {**variables, "MANIFEST": '{"folders": ["/run/x"]}'})
+        facts = (await look_at(file, file.hosts, ssh)).facts["127.0.0.1"]
+    assert done.code and not facts.foreign
+    assert facts.manifest == Manifest(folders=("/run/x",)) and f"{tmp_path}/data" in facts.missing
+
+
+async def test_run_folder_that_holds_files_is_found(server: LocalSshd, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("held")
+    file = server.hosts_file()
+    file = file.model_copy(update={"folders": file.folders.model_copy(update={"run": str(tmp_path)})})
+    async with connections(file, file.hosts) as ssh:
+        look = await look_at(file, file.hosts, ssh)
+    assert look.facts["127.0.0.1"].used_run == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"key": "other_key"}, "it accepts none of your keys"),
+        ({"known": "nothing-known"}, "its host key is not known here"),
+        ({"known": "wrong"}, "its host key is not the known one"),
+        ({"port": 1}, "nothing answers on its SSH port"),
+    ],
+)
+async def test_host_that_cannot_be_used_is_told_before_anything_changes(
+    server: LocalSshd, changes: dict[str, object], expected: str
+) -> None:
+    other = (server.folder / "other_key.pub").read_text()
+    (server.folder / "wrong").write_text(f"[127.0.0.1]:{server.port} {other}")
+    file = server.hosts_file(**changes)  # type: ignore[arg-type]
+    before = sorted(server.folder.iterdir())
+    with pytest.raises(HostsRefusedError, match=expected):
+        await bring_up(file, server.folder, Observer(lambda *_: None, lambda _: None))
+    assert sorted(server.folder.iterdir()) == before
+
+
+async def test_connection_that_breaks_half_way_is_told(server: LocalSshd) -> None:
+    file = server.hosts_file()
+    async with connections(file, file.hosts) as ssh:
+        with pytest.raises(ClusterError, match="the connection broke"):
+            await _cut(ssh["127.0.0.1"])
+
+
+async def _cut(host: SshHost) -> None:
+    """Kill the server's process of a session while a command runs there."""
+    session = int((await host.run("echo $PPID")).out)
+    running = asyncio.create_task(host.run("sleep 30"))
+    await asyncio.sleep(1.0)
+    os.kill(session, signal.SIGKILL)
+    await running

@@ -1,0 +1,76 @@
+"""The bytes of a smaller model that proposes tokens, beside those of the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from longboat.catalog.library import built_in_library
+from longboat.catalog.model_entry import shape_of_entry
+from longboat.cluster.preflight.knowledge import built_in_basis, with_knowledge
+from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.memory.draft import draft_cache_bytes
+from longboat.planner.memory.fit import Fit, plan_fit
+from longboat.planner.memory.split_shape import Load, Split, card_of, even_stages
+from longboat.spec.files.load import load_fleet
+
+LIBRARY = built_in_library()
+MODEL, DRAFT = (shape_of_entry(LIBRARY.models[name]) for name in ("Qwen3-8B", "Qwen3-0.6B"))
+CARD = card_of(LIBRARY.accelerators.find("A100 SXM 40GB"))
+LOAD = Load(context_tokens=4096)
+
+
+def fit(tensor: int = 1, pipeline: int = 1, *, load: Load = LOAD) -> Fit:
+    split = Split(tensor=tensor, stages=even_stages(len(MODEL.layers), pipeline))
+    return plan_fit(MODEL, [CARD] * split.num_ranks, split, load)
+
+
+def test_weights_and_cache_of_the_draft_are_counted() -> None:
+    plain, with_draft = fit(), fit(load=replace(LOAD, draft=DRAFT))
+    taken = with_draft.ranks[0].overhead["draft model"]
+    assert taken == pytest.approx(2 * DRAFT.num_params, rel=0.01)
+    assert plain.ranks[0].room_bytes - with_draft.ranks[0].room_bytes == taken
+    each_plain, each = (one.ranks[0].sequence_bytes / 4096 for one in (plain, with_draft))
+    # 28 layers, keys and values, 8 heads of 128 numbers of 2 bytes
+    assert each - each_plain == 28 * 2 * 8 * 128 * 2 == draft_cache_bytes(with_draft.split, with_draft.load)
+    assert with_draft.num_kv_tokens == pytest.approx(with_draft.ranks[0].room_bytes / each, rel=0.001)
+    assert "draft model" not in plain.ranks[0].overhead
+
+
+def test_tensor_parallelism_divides_the_draft_too() -> None:
+    one, two = (fit(tensor, load=replace(LOAD, draft=DRAFT)) for tensor in (1, 2))
+    assert two.ranks[0].overhead["draft model"] == pytest.approx(one.ranks[0].overhead["draft model"] / 2, rel=0.01)
+
+
+def test_only_the_last_stage_holds_it() -> None:
+    first, last = fit(pipeline=2, load=replace(LOAD, draft=DRAFT)).ranks
+    plain_first, plain_last = fit(pipeline=2).ranks
+    assert "draft model" not in first.overhead
+    assert first.sequence_bytes == plain_first.sequence_bytes
+    assert last.overhead["draft model"] > 1e9
+    assert last.sequence_bytes > plain_last.sequence_bytes
+
+
+def test_a_draft_that_cannot_be_divided_as_its_model_is_refused() -> None:
+    assert fit(16, load=replace(LOAD, draft=DRAFT)).fits
+    assert fit(32).fits  # it has 32 heads, the draft 16
+    refused = fit(32, load=replace(LOAD, draft=DRAFT))
+    assert refused.shortage is not None
+    assert refused.shortage.what.startswith("the draft model Qwen3-0.6B: ")
+
+
+def knowledge(method: str, model: str = "") -> PlannerInputs:
+    told = f"{{method: {method}, model: '{model}'}}" if model else f"{{method: {method}}}"
+    fleet = load_fleet(f"models: [{{name: m, source: hf:Qwen/Qwen3-8B, speculative: {told}}}]", "f")
+    return with_knowledge(PlannerInputs(), fleet, {}, built_in_basis())
+
+
+def test_the_draft_of_a_fleet_file_is_looked_up() -> None:
+    known = knowledge("draft", "hf:Qwen/Qwen3-0.6B")
+    assert known.drafts["m"].num_params == DRAFT.num_params
+    assert known.memory["m"].unknown == ()
+    for told in (knowledge("draft", "hf:nobody/nothing"), knowledge("eagle3", "hf:Qwen/Qwen3-0.6B")):
+        assert not told.drafts
+        assert told.memory["m"].unknown == ("--speculative-config",)
+    assert knowledge("ngram").memory["m"].unknown == ()

@@ -1,0 +1,85 @@
+"""The search with and without bounds: leaving out what cannot be best changes no plan, and bounds are never too low."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+
+import pytest
+
+from longboat.catalog.library import built_in_library
+from longboat.catalog.quantized_names import named_model
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.planner.machines.cluster_text import parse_cluster
+from longboat.planner.machines.pools import pools_of
+from longboat.planner.predict.calibration.calibration_file import built_in_calibration
+from longboat.planner.search.ceiling import Ceilings
+from longboat.planner.search.demand import Demand, Slo
+from longboat.planner.search.forecast import Forecasters
+from longboat.planner.search.search import Search, SearchResult, search
+
+LIBRARY = built_in_library()
+CALIBRATION = built_in_calibration()
+MODELS = ("Qwen3-8B", "Qwen3-32B-AWQ", "Qwen3-30B-A3B", "gpt-oss-120b", "Llama-3.1-70B-FP8", "Gemma3-27B")
+NODES = ("2xRTX4090", "RTX3090", "4xL40S", "2xA6000", "RTX5090", "4xH100")
+NETWORKS = ("1GbE", "10GbE", "100GbE")
+CASES = range(20)
+
+
+@cache
+def shape(name: str) -> ModelShape:
+    return named_model(name, LIBRARY)
+
+
+def case(seed: int) -> tuple[ModelShape, str, Demand]:
+    """Return a model, machines and a demand."""
+    random = Random(seed)
+    kinds = random.sample(NODES, random.choice((1, 2, 2, 3)))
+    nodes = "+".join(f"{random.choice((1, 2, 3))}x({kind})" for kind in kinds)
+    slo = random.choice((Slo(), Slo(), Slo(itl_s=0.03), Slo(ttft_s=1.0, itl_s=0.1)))
+    demand = Demand(
+        users=random.choice((1, 4, 20, 100, 400)),
+        prompt_tokens=random.choice((64, 1024, 4000)),
+        output_tokens=random.choice((16, 256)),
+        prefix_share=random.choice((0.0, 0.5)),
+        data_attention=random.random() < 0.5,
+        slo=slo,
+    )
+    return shape(random.choice(MODELS)), f"{nodes}, net={random.choice(NETWORKS)}", demand
+
+
+def searched(seed: int, *, prune: bool) -> SearchResult:
+    model, on, demand = case(seed)
+    return search([model], parse_cluster(on, LIBRARY), demand, "vllm", CALIBRATION, prune=prune)
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_plans_are_those_of_a_search_without_bounds(seed: int) -> None:
+    pruned, whole = searched(seed, prune=True), searched(seed, prune=False)
+    assert [(plan.title, plan.tokens_per_s) for plan in pruned.plans] == [
+        (plan.title, plan.tokens_per_s) for plan in whole.plans
+    ]
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_bound_is_never_below_the_forecast(seed: int) -> None:
+    model, on, demand = case(seed)
+    forecaster = Forecasters(demand, CALIBRATION).of(model, "vllm")
+    one = Search(pools_of(parse_cluster(on, LIBRARY)), forecaster)
+    bounds = Ceilings(forecaster)
+    for layout in list(one.every_layout())[::5]:
+        for share in (0.3, 1.0):
+            if len(layout.places) <= len(model.layers):
+                found = one.best(layout, share)
+                assert found.tokens_per_s <= bounds.tokens_per_s(layout, share), layout.split_title
+
+
+def test_bounds_spare_most_forecasts() -> None:
+    """Without this, the test above would hold for bounds that leave nothing out."""
+    made = {}
+    for prune in (True, False):
+        model, on, demand = shape("Qwen3-32B"), "4x(2xRTX4090)+4x(4xL40S)+2x(4xH100), net=10GbE", Demand(users=64)
+        found = search([model], parse_cluster(on, LIBRARY), demand, "vllm", CALIBRATION, prune=prune)
+        made[prune] = sum("at most" in one.why for one in found.rejected)
+    assert made[False] == 0
+    assert made[True] > 50

@@ -1,0 +1,58 @@
+"""Forecasts: steady load, growth, the clock's seasons, and what happens where one was wrong."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from longboat.scaling.forecast import Forecaster
+
+
+def played(rate_at: Callable[[float], float], until_s: float, *, horizon_s: float = 60.0, seed: int = 1) -> Forecaster:
+    """Give a forecaster Poisson arrivals, a second at a time."""
+    draw = random.Random(seed)
+    found = Forecaster(horizon_s=horizon_s, share=0.95)
+    for at in range(int(until_s)):
+        mean = rate_at(float(at))
+        found.add(float(at), max(0.0, draw.gauss(mean, math.sqrt(mean))), 1.0)
+    return found
+
+
+def test_steady_load_has_a_bound_a_little_above_it() -> None:
+    forecast = played(lambda t: 20.0, 3600.0).forecast()
+    assert 18.0 < forecast.expected < 23.0
+    assert forecast.expected <= forecast.upper < 25.0
+
+
+def test_growth_is_carried_on_over_the_horizon() -> None:
+    forecast = played(lambda t: 5.0 + t / 60.0, 3600.0, horizon_s=240.0).forecast()
+    assert 66.0 < forecast.upper < 85.0
+
+
+def test_load_that_comes_by_the_clock_is_expected_before_it_comes() -> None:
+    def rate_at(at_s: float) -> float:
+        return 30.0 if at_s % 1200.0 >= 600.0 else 5.0
+
+    forecast = played(rate_at, 4 * 1200.0 + 500.0, horizon_s=120.0).forecast()
+    assert forecast.name == "20 minutes"
+    assert forecast.upper > 27.0
+    quiet = played(rate_at, 4 * 1200.0 + 300.0, horizon_s=120.0).forecast()
+    assert quiet.upper < 15.0
+
+
+def test_season_that_does_not_come_is_given_up() -> None:
+    def rate_at(at_s: float) -> float:
+        return 30.0 if at_s < 6000.0 and at_s % 1200.0 >= 600.0 else 5.0
+
+    assert played(rate_at, 6000.0 + 3000.0, horizon_s=120.0).forecast().upper < 12.0
+
+
+def test_before_anything_came_nothing_is_expected() -> None:
+    assert Forecaster(horizon_s=60.0, share=0.95).forecast().upper == 0.0
+
+
+def test_other_horizon_keeps_what_came() -> None:
+    found = played(lambda t: 20.0, 1800.0)
+    found.look_ahead(240.0)
+    assert 18.0 < found.forecast().upper < 30.0

@@ -1,0 +1,76 @@
+"""Counts in closed form: more load never needs fewer, slower replicas need more, and the twin agrees."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longboat.core.scaling import FixedTarget, Objective, ReplicaSpeed, ScaledModel
+from longboat.scaling.queueing import late_share, mix_of, replicas_for, slower
+from longboat.scaling.scaler import Scaler
+from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.scaled.scaled_fleet import ScaledFleet
+from longboat.simulator.scaled.scaled_run import simulate_scaled
+from longboat.simulator.traces.trace_request import TraceRequest
+
+SPEED = ReplicaSpeed(
+    base_s=0.02, prompt_token_s=2e-4, sequence_s=5e-4, kv_token_s=2e-7, max_sequences=64, kv_tokens=128_000,
+    step_tokens=2048,
+)  # fmt: skip
+OBJECTIVE = Objective(ttft_ms=2000.0, itl_ms=100.0)
+DRAW = random.Random(5)
+LENGTHS = tuple((max(20, int(DRAW.expovariate(1 / 1100))), max(4, int(DRAW.expovariate(1 / 200)))) for _ in range(500))
+MIX = mix_of(LENGTHS, SPEED)
+
+
+def count(rate: float, **changes: float) -> int:
+    speed = slower(SPEED, changes.get("slower", 1.0))
+    objective = Objective(ttft_ms=changes.get("ttft_ms", 2000.0), itl_ms=changes.get("itl_ms", 100.0))
+    return replicas_for(rate, mix_of(LENGTHS, speed), speed, objective, least=1, most=1000)
+
+
+@given(st.floats(0.1, 300.0), st.floats(1.0, 1.5))
+def test_more_load_and_slower_replicas_never_need_fewer(rate: float, more: float) -> None:
+    assert count(rate) <= count(rate * more)
+    assert count(rate) <= count(rate, slower=more)
+
+
+def test_stricter_objectives_need_more() -> None:
+    assert count(40.0, itl_ms=60.0) > count(40.0, itl_ms=100.0) > count(40.0, itl_ms=300.0)
+    assert count(3.0, ttft_ms=1500.0) >= count(3.0, ttft_ms=8000.0)
+
+
+def test_prompts_that_are_hopeless_do_not_ask_for_all_replicas() -> None:
+    """A prompt of 30,000 tokens takes 6 s on an idle replica: no count helps it."""
+    mix = mix_of((*LENGTHS[:180], *[(30_000, 10)] * 10), SPEED)
+    assert late_share(1.0, 500, mix, SPEED, OBJECTIVE) > 0.01
+    assert replicas_for(4.0, mix, SPEED, OBJECTIVE, least=1, most=500) < 30
+
+
+@pytest.mark.parametrize("rate", [3.0, 12.0])
+def test_count_keeps_the_objective_in_the_twin_and_far_fewer_do_not(rate: float) -> None:
+    replicas = count(rate)
+    assert _kept(rate, replicas + 1) >= 0.99
+    assert _kept(rate, max(1, replicas // 2)) < 0.9
+
+
+def _kept(rate: float, replicas: int) -> float:
+    draw, at_s, requests = random.Random(7), 0.0, []
+    for _ in range(1500):
+        at_s += draw.expovariate(rate)
+        prompt, output = LENGTHS[draw.randrange(len(LENGTHS))]
+        requests.append(TraceRequest(at_s, min(prompt, 6000), output))
+    fleet = ScaledFleet(
+        time=StepTime(base_s=0.02, prompt_token_s=2e-4, sequence_s=5e-4, kv_token_s=2e-7),
+        limits=EngineLimits(kv_blocks=8000, max_num_seqs=64, max_num_batched_tokens=2048, prefix_caching=False),
+        objective=OBJECTIVE,
+        initial=replicas,
+    )
+    model = ScaledModel(
+        name="model", target=FixedTarget(), min_replicas=replicas, max_replicas=replicas, initial_replicas=replicas
+    )
+    return simulate_scaled(fleet, iter(requests), Scaler([model])).kept_share

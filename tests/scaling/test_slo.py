@@ -1,0 +1,166 @@
+"""Objectives as the target: patience, zero, cold starts, replicas slower than predicted, and no thrash in the twin."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from longboat.core.scaling import ModelObservation, Objective, ReplicaSpeed, ScaledModel, SloTarget
+from longboat.scaling.correction import Room
+from longboat.scaling.scaler import Scaler
+from longboat.scaling.time_model import TimeModel
+from longboat.simulator.engine.engine import EngineLimits
+from longboat.simulator.engine.step_time import StepTime
+from longboat.simulator.scaled.scaled_fleet import ScaledFleet, ScaledResult
+from longboat.simulator.scaled.scaled_run import simulate_scaled
+from longboat.simulator.traces.trace_request import TraceRequest
+
+OBJECTIVE = Objective(ttft_ms=2000.0, itl_ms=100.0)
+SPEED = ReplicaSpeed(
+    base_s=0.02, prompt_token_s=2e-4, sequence_s=5e-4, kv_token_s=2e-7, max_sequences=64, kv_tokens=128_000,
+    step_tokens=2048,
+)  # fmt: skip
+
+
+def scaled(**changes: object) -> ScaledModel:
+    values: dict[str, object] = {
+        "name": "model", "target": SloTarget(objectives=(OBJECTIVE,)), "min_replicas": 1, "max_replicas": 30,
+        "cold_start_s": 30.0, "speed": SPEED,
+    }  # fmt: skip
+    return ScaledModel(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def played(
+    rate_at: Callable[[float], float], until_s: float, *, cold_s: float = 30.0, initial: int = 2, slower: float = 1.0,
+    most: float = 20.0, **changes: object,
+) -> ScaledResult:  # fmt: skip
+    """Play requests of an uneven Poisson process. slower: what replicas take, over what the planner said"""
+    draw, at_s, requests = random.Random(3), 0.0, []
+    while (at_s := at_s + draw.expovariate(most)) < until_s:
+        if draw.random() * most < rate_at(at_s):
+            prompt = 50 + min(5000, int(draw.expovariate(1 / 1000)))
+            requests.append(TraceRequest(at_s, prompt, 5 + int(draw.expovariate(1 / 200))))
+    fleet = ScaledFleet(
+        time=StepTime(
+            base_s=0.02 * slower, prompt_token_s=2e-4 * slower, sequence_s=5e-4 * slower, kv_token_s=2e-7 * slower
+        ),
+        limits=EngineLimits(kv_blocks=8000, max_num_seqs=64, max_num_batched_tokens=2048, prefix_caching=False),
+        objective=OBJECTIVE,
+        initial=initial,
+        cold_start_s=cold_s,
+    )
+    model = scaled(initial_replicas=initial, cold_start_s=cold_s, **changes)
+    return simulate_scaled(fleet, iter(requests), Scaler([model]))
+
+
+def test_steady_load_keeps_the_objective_and_starts_nothing_twice() -> None:
+    result = played(lambda t: 6.0, 1500.0, initial=5)
+    assert result.kept_share > 0.99
+    assert result.starts <= 3
+    assert 3 <= result.moments[-1].wanted <= 7
+
+
+def test_surge_is_answered_at_once_and_left_with_patience() -> None:
+    result = played(lambda t: 15.0 if 300.0 <= t < 600.0 else 4.0, 1200.0, initial=4)
+    wanted = {round(one.at_s): one.wanted for one in result.moments}
+    assert wanted[330] >= 8
+    assert wanted[640] >= 8
+    assert wanted[1150] <= 8
+
+
+def test_load_that_flaps_at_a_threshold_does_not_flap_replicas() -> None:
+    result = played(lambda t: 5.6 if t % 120.0 < 60.0 else 4.2, 3600.0, initial=4)
+    assert result.starts <= 12
+    assert result.kept_share > 0.985
+
+
+def test_replicas_that_are_slower_than_predicted_are_noticed() -> None:
+    right = played(lambda t: 5.0, 1500.0, initial=4)
+    slow = played(lambda t: 5.0, 1500.0, initial=4, slower=1.6)
+    assert slow.moments[-1].wanted > right.moments[-1].wanted
+    assert 1.3 < slow.decisions[-1].terms["correction"] < 2.2
+
+
+def test_last_replica_leaves_after_idle_time_and_the_first_request_starts_one() -> None:
+    target = SloTarget(objectives=(OBJECTIVE,), downscale_to_zero_delay_s=120.0)
+    scaler = Scaler([scaled(target=target, min_replicas=0)], counts={"model": 1})
+    counts = []
+    for at in range(200):
+        busy = at < 30
+        scaler.observe(
+            float(at),
+            [ModelObservation(model="model", arrived=int(busy), running=int(busy), ready=1, lengths=((100, 10),))],
+        )
+        counts.append(scaler.decide(float(at))[0].replicas)
+    assert counts[140] == 1
+    assert counts[-1] == 0
+    scaler.observe(201.0, [ModelObservation(model="model", arrived=1, waiting=1)])
+    (decision,) = scaler.decide(201.0)
+    assert decision.replicas == 1
+
+
+def test_decision_names_the_rate_the_forecast_and_the_need() -> None:
+    result = played(lambda t: 12.0, 400.0)
+    grown = next(one for one in result.decisions if one.replicas > one.before)
+    assert "requests/s, at most" in grown.reason
+    assert {"rate", "forecast", "horizon_s", "correction", "needed", "held"} <= set(grown.terms)
+
+
+@pytest.mark.parametrize("cold_s", [2.0, 240.0])
+def test_replicas_that_start_count_as_capacity_to_come(cold_s: float) -> None:
+    """A queue that waits for replicas does not ask for more and more of them."""
+    result = played(lambda t: 4.0 if t < 300.0 else 14.0, 900.0, cold_s=cold_s, initial=4)
+    assert max(one.wanted for one in result.moments) <= 24
+
+
+def test_each_replica_starts_at_most_once_in_a_patience() -> None:
+    """The bound on starts that docs/concepts/scaling.md states, under a load that jumps at random."""
+    draw = random.Random(11)
+    levels = [draw.choice((2.0, 5.0, 9.0, 14.0)) for _ in range(60)]
+    result = played(lambda t: levels[int(t // 45.0) % 60], 2400.0, initial=4)
+    started: dict[int, float] = {}
+    for one in result.decisions:
+        for number in range(one.before + 1, one.replicas + 1):
+            assert one.at_s - started.get(number, -1e9) >= 140.0
+            started[number] = one.at_s
+
+
+def test_means_do_where_no_single_lengths_are_observed() -> None:
+    scaler = Scaler([scaled()])
+    for at in range(90):
+        seen = ModelObservation(
+            model="model", arrived=10, ended=10, prompt_tokens=11_000, output_tokens=2000, running=60, ready=2
+        )
+        scaler.observe(float(at), [seen])
+        (decision,) = scaler.decide(float(at))
+    assert 6 <= decision.replicas <= 12
+
+
+def test_lengths_are_those_of_requests_that_ended_however_many_came() -> None:
+    """Requests that came and wait have not reported their tokens yet."""
+    decisions = []
+    for arrived in (10, 1000):
+        time = TimeModel(scaled(), SloTarget(objectives=(OBJECTIVE,)))
+        seen = ModelObservation(
+            model="model", arrived=arrived, ended=10, prompt_tokens=11_000, output_tokens=2000, ready=2
+        )
+        time.observe(0.0, seen, 10.0)
+        decisions.append(time.needed(10.0))
+        time.observe(20.0, replace(seen, ended=0, prompt_tokens=0, output_tokens=0), 10.0)
+        assert time.knows_lengths
+    assert decisions[0] == decisions[1]
+
+
+def test_requests_that_no_replica_helps_ask_for_no_room() -> None:
+    """Late requests that are late on any fleet leave room to give back; late ones that replicas would help do not."""
+    factors = []
+    for in_vain in (0.006, 0.0):
+        room = Room()
+        for at in range(2000):
+            room.learn(float(at), 1000, 5 if in_vain else 8, 0.01, partial(float, in_vain))
+        factors.append(room.factor)
+    assert factors[0] < 1.0 < factors[1]

@@ -1,0 +1,251 @@
+"""Fetches from one storage: cut, changed, wrong, full; what is served is whole, and what came is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import ClusterError, TransferError, UserInputError
+from longboat.weights.pieces.manifest import FileEntry, make_manifest
+from longboat.weights.pieces.rate import Progress
+from longboat.weights.sources.storage_errors import ObjectChangedError, RefusedError
+from longboat.weights.store.locks import FileLock
+from longboat.weights.store.store import Store
+from weights.conftest import MIB, MakeNode
+from weights.range_server import RangeServer
+
+
+def served(node_home: Path) -> list[str]:
+    """Files that an engine could see."""
+    return [path.name for path in (node_home / "weights" / "models").rglob("files/*")]
+
+
+def test_what_is_served_is_what_the_storage_has(storage: RangeServer, node: MakeNode) -> None:
+    seen: list[Progress] = []
+    held = node().hold(storage.source, seen.append)
+    wanted = {name: data for name, data in storage.files.items() if name != "SHA256SUMS"}
+    assert {path.name: path.read_bytes() for path in held.path.iterdir()} == wanted
+    assert seen[-1].have_bytes == seen[-1].total_bytes == sum(map(len, wanted.values()))
+    assert seen[-1].left_s == 0
+    held.release()
+
+
+def test_weights_are_fetched_once(storage: RangeServer, node: MakeNode) -> None:
+    node().hold(storage.source).release()
+    sent = storage.sent_bytes
+    node().hold(storage.source).release()
+    assert storage.sent_bytes == sent
+
+
+def test_processes_of_a_node_share_one_fetch(storage: RangeServer, node: MakeNode) -> None:
+    held = []
+    threads = [threading.Thread(target=lambda: held.append(node().hold(storage.source))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one.path for one in held}) == 1
+    assert storage.sent_bytes == 20 * MIB + 2
+    for one in held:
+        one.release()
+
+
+def test_a_cut_fetch_continues_where_it_was(storage: RangeServer, node: MakeNode, tmp_path: Path) -> None:
+    num_asked = 0
+
+    def cut(name: str) -> int | None:
+        nonlocal num_asked
+        num_asked += name == "model.safetensors"
+        return -1 if num_asked > 3 and name == "model.safetensors" else None
+
+    storage.before = cut
+    with pytest.raises(TransferError, match=r"[1-5] of 6 pieces are kept") as caught:
+        node(parallel=1).hold(storage.source)
+    assert "continues where it was" in caught.value.hint
+    assert served(tmp_path / "a") == []
+    storage.before, storage.sent_bytes = (lambda name: None), 0
+    held = node().hold(storage.source)
+    assert storage.sent_bytes <= 9 * MIB
+    assert (
+        hashlib.sha256((held.path / "model.safetensors").read_bytes()).hexdigest()
+        in storage.files["SHA256SUMS"].decode()
+    )
+    held.release()
+
+
+def test_a_storage_that_is_away_is_named_and_what_is_there_is_used(storage: RangeServer, node: MakeNode) -> None:
+    node().hold(storage.source).release()
+    storage.before = lambda name: 503
+    held = node().hold(storage.source)
+    assert (held.path / "config.json").read_bytes() == b"{}"
+    held.release()
+    with pytest.raises(TransferError, match="503"):
+        node("other").hold(storage.source)
+
+
+def test_an_object_that_changes_is_named_and_never_mixed(storage: RangeServer, node: MakeNode, tmp_path: Path) -> None:
+    other = bytes(20 * MIB)
+
+    def change(name: str) -> None:
+        if name == "model.safetensors":
+            storage.files[name] = other
+
+    storage.before = change
+    with pytest.raises(ObjectChangedError, match=r"model.safetensors of .* changed while it was fetched"):
+        node().hold(storage.source)
+    assert served(tmp_path / "a") == []
+    storage.before = lambda name: None
+    storage.put("model.safetensors", other)
+    held = node().hold(storage.source)
+    assert (held.path / "model.safetensors").read_bytes() == other
+    assert [stored.is_whole for stored in node().store.list()] == [True]
+    held.release()
+
+
+def test_a_hash_that_the_source_names_must_be_right(storage: RangeServer, node: MakeNode, tmp_path: Path) -> None:
+    good = storage.files["model.safetensors"]
+    storage.files["model.safetensors"] = good[:-1] + bytes([good[-1] ^ 1])
+    with pytest.raises(TransferError, match=r"model.safetensors .* has another hash"):
+        node().hold(storage.source)
+    assert served(tmp_path / "a") == []
+    storage.files["model.safetensors"] = good
+    node().hold(storage.source).release()
+
+
+def test_an_expired_key_is_told_clearly_and_what_came_is_kept(storage: RangeServer, node: MakeNode) -> None:
+    num_asked = 0
+
+    def expire(name: str) -> int | None:
+        nonlocal num_asked
+        num_asked += name == "model.safetensors"
+        return 403 if num_asked > 2 else None
+
+    storage.before = expire
+    with pytest.raises(RefusedError, match=r"refuses .* 403.*pieces are kept") as caught:
+        node(parallel=1, patience_s=60.0).hold(storage.source)
+    assert "netrc" in caught.value.hint
+    storage.before, storage.sent_bytes = (lambda name: None), 0
+    node().hold(storage.source).release()
+    assert storage.sent_bytes < 20 * MIB
+
+
+def test_a_budget_evicts_what_was_used_least_recently(storage: RangeServer, node: MakeNode) -> None:
+    first = node(disk_bytes=30 * MIB).hold(storage.source)
+    storage.put("model.safetensors", bytes(12 * MIB))
+    with pytest.raises(ClusterError, match=r"budget is 30MiB.*weights in use take 20MiB") as caught:
+        node(disk_bytes=30 * MIB).hold(storage.source)
+    assert "weights.disk" in caught.value.hint
+    assert (first.path / "config.json").exists()
+    first.release()
+    second = node(disk_bytes=30 * MIB).hold(storage.source)
+    assert not first.path.exists()
+    second.release()
+
+
+def test_files_that_were_changed_on_the_disk_are_mended(storage: RangeServer, node: MakeNode) -> None:
+    held = node().hold(storage.source)
+    held.release()
+    path = held.path / "model.safetensors"
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[: 6 * MIB])
+    storage.sent_bytes = 0
+    again = node().hold(storage.source)
+    assert (again.path / "model.safetensors").read_bytes() == storage.files["model.safetensors"]
+    assert storage.sent_bytes <= 16 * MIB
+    again.release()
+
+
+def test_a_folder_is_copied_through_the_same_means(node: MakeNode, tmp_path: Path) -> None:
+    shared = tmp_path / "nfs" / "qwen"
+    (shared / "sub").mkdir(parents=True)
+    (shared / "config.json").write_text("{}")
+    (shared / "sub" / "a.txt").write_text("")
+    (shared / "model.safetensors").write_bytes(bytes(5 * MIB))
+    (shared / "pytorch_model.bin").write_bytes(bytes(MIB))
+    held = node().hold(f"file://{shared}")
+    found = sorted(str(path.relative_to(held.path)) for path in held.path.rglob("*") if path.is_file())
+    assert found == ["config.json", "model.safetensors", "sub/a.txt"]
+    held.release()
+
+
+def test_weights_that_are_removed_before_they_are_pinned_are_fetched_again(
+    storage: RangeServer, node: MakeNode, tmp_path: Path
+) -> None:
+    class Removing(Store):
+        """Another process removes a model at the worst moment."""
+
+        is_removing = True
+
+        def pin(self, key: str) -> FileLock | None:
+            if self.is_removing:
+                self.evict(key)
+            return super().pin(key)
+
+    reader = node()
+    reader.hold(storage.source).release()
+    reader.store = store = Removing(tmp_path / "a")
+    storage.before = lambda name: 503
+    with pytest.raises(TransferError, match="503"):
+        reader.hold(storage.source)
+    storage.before = lambda name: None
+    store.is_removing = False
+    reader.hold(storage.source).release()
+    store.is_removing = True
+    fetched = storage.sent_bytes
+
+    def stop_removing(name: str) -> None:
+        store.is_removing = store.is_removing and name == "SHA256SUMS"
+
+    storage.before = stop_removing
+    held = reader.hold(storage.source)
+    assert (held.path / "config.json").read_bytes() == b"{}"
+    assert storage.sent_bytes > fetched
+    held.release()
+
+
+def test_room_that_a_fetch_under_way_needs_is_not_given_away(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second = (
+        make_manifest(f"s3://b/{name}", [FileEntry(path="x", size=20 * MIB, version="1")]) for name in "ab"
+    )
+    lock = store.fetch_lock(first.key)
+    assert lock is not None
+    with lock:
+        store.begin(first, 30 * MIB)
+        with pytest.raises(ClusterError, match="too full"):
+            store.begin(second, 30 * MIB)
+    store.begin(second, 30 * MIB)
+
+
+def test_a_process_that_makes_room_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longboat.weights.store.store.ROOM_S", 0.1)
+    store, path = Store(tmp_path), tmp_path / "weights" / "locks" / "room.room"
+    other = FileLock.taken(path)
+    assert other is not None
+    manifest = make_manifest("s3://b/a", [FileEntry(path="x", size=MIB, version="1")])
+    with other, pytest.raises(ClusterError, match="making room") as caught:
+        store.begin(manifest, None)
+    assert str(path) in caught.value.hint
+    store.begin(manifest, None)
+
+
+def test_plain_http_without_a_list_of_files_says_how_to_make_one(storage: RangeServer, node: MakeNode) -> None:
+    del storage.files["SHA256SUMS"]
+    with pytest.raises(UserInputError, match="SHA256SUMS") as caught:
+        node().hold(storage.source)
+    assert "sha256sum" in caught.value.hint
+
+
+def test_one_gguf_file_is_a_model(storage: RangeServer, node: MakeNode) -> None:
+    storage.put("q-00001-of-00002.gguf", b"one")
+    storage.put("q-00002-of-00002.gguf", b"two")
+    held = node().hold(f"{storage.source}/q-00001-of-00002.gguf")
+    assert held.path.read_bytes() == b"one"
+    assert sorted(path.name for path in held.path.parent.iterdir()) == [
+        "q-00001-of-00002.gguf",
+        "q-00002-of-00002.gguf",
+    ]
+    held.release()

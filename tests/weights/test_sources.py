@@ -1,0 +1,123 @@
+"""Sources without a bucket: the hub by its commit, and where keys are looked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from longboat.core.errors import UserInputError
+from longboat.weights.sources.credentials import aws_environment, aws_profile, hub_headers, netrc_headers
+from longboat.weights.sources.open_store import StorageOptions
+from longboat.weights.sources.storage import Storage, version_of
+from longboat.weights.sources.storage_errors import MissingObjectError, RefusedError
+from weights.range_server import RangeServer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def hub(storage: RangeServer, **env: str) -> Storage:
+    address = {"HF_ENDPOINT": storage.source}
+    return Storage("hf:o/n@v1", StorageOptions(stall_s=2.0, retries=0), env={**address, **env}, home=Path("/nowhere"))
+
+
+def test_a_hub_is_read_at_the_commit_of_the_revision(storage: RangeServer) -> None:
+    lfs = {"oid": "ab" * 32}
+    tree = [
+        {"type": "directory", "path": "x", "oid": "1", "size": 0},
+        {"type": "file", "path": "config.json", "oid": "2", "size": 2},
+        {"type": "file", "path": "model.safetensors", "oid": "3", "size": 20 << 20, "lfs": lfs},
+    ]
+    storage.files |= {
+        "api/models/o/n/revision/v1": json.dumps({"sha": COMMIT}).encode(),
+        f"api/models/o/n/tree/{COMMIT}?recursive=true": json.dumps(tree).encode(),
+        f"o/n/resolve/{COMMIT}/config.json": b"[]",
+    }
+    reader = hub(storage)
+    config, model = reader.manifest().files
+    assert (model.sha256, model.size) == (lfs["oid"], 20 << 20)
+    assert reader.read(config, 0, 2) == b"[]"
+
+
+def test_a_hub_that_refuses_or_knows_no_revision_says_what_to_set(storage: RangeServer) -> None:
+    with pytest.raises(MissingObjectError, match="hf:o/n@v1"):
+        hub(storage).manifest()
+    storage.files["api/models/o/n/revision/v1"] = b""
+    storage.before = lambda name: 401
+    with pytest.raises(RefusedError) as caught:
+        hub(storage).manifest()
+    assert "HF_TOKEN" in caught.value.hint
+
+
+def test_aws_keys_come_from_the_environment_or_else_from_a_profile(tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text("[work]\naws_access_key_id = K\naws_secret_access_key = S\n")
+    (tmp_path / ".aws" / "config").write_text("[profile work]\nregion = eu-west-1\nendpoint_url = http://minio:9000\n")
+    env = {"AWS_PROFILE": "work"}
+    found = {"access_key_id": "K", "secret_access_key": "S", "region": "eu-west-1", "endpoint": "http://minio:9000"}
+    assert aws_profile(env, tmp_path) == found
+    assert aws_profile({**env, "AWS_ACCESS_KEY_ID": "E"}, tmp_path) == {}
+    assert aws_environment({"AWS_ACCESS_KEY_ID": "E", "AWS_REGION": "r"}) == {"access_key_id": "E", "region": "r"}
+    with pytest.raises(UserInputError, match="no profile 'play'"):
+        aws_profile({"AWS_PROFILE": "play"}, tmp_path)
+
+
+def test_a_profile_file_that_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text("aws_secret_access_key = SECRET\n")
+    with pytest.raises(UserInputError) as caught:
+        aws_profile({}, tmp_path)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_other_keys_are_looked_for_where_tools_keep_them(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine store.example login me password p\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("hf_x\n")
+    basic = base64.b64encode(b"me:p").decode()
+    assert netrc_headers("store.example", tmp_path) == {"Authorization": f"Basic {basic}"}
+    assert netrc_headers("other.example", tmp_path) == {}
+    assert hub_headers({}, tmp_path) == {"Authorization": "Bearer hf_x"}
+    assert hub_headers({"HF_TOKEN": "t"}, tmp_path) == {"Authorization": "Bearer t"}
+
+
+def test_an_etag_is_the_same_in_listings_and_in_answers() -> None:
+    modified = {"last_modified": datetime(2026, 1, 1, tzinfo=UTC)}
+    assert version_of({"e_tag": "0x8D", **modified}) == version_of({"e_tag": '"0x8D"', **modified}) == '"0x8D"'
+    assert version_of({"e_tag": 'W/"1"', **modified}) == 'W/"1"'
+    assert version_of({"e_tag": None, **modified}) == "2026-01-01T00:00:00+00:00"
+
+
+def test_a_folder_is_the_same_source_on_nodes_that_have_their_own_copy(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    storage = Storage(f"file://{model}", StorageOptions(), env={}, home=tmp_path)
+    before = storage.manifest()
+    shutil.copytree(model, tmp_path / "copy")
+    shutil.rmtree(model)
+    (tmp_path / "copy").rename(model)
+    assert storage.manifest().key == before.key
+    assert storage.read(before.files[0], 0, 2) == b"{}"
+    os.utime(model / "config.json", (1, 1))
+    assert storage.manifest().key != before.key
+
+
+def test_settings_that_cannot_work_keep_their_hint() -> None:
+    storage = Storage("s3://bucket/x", StorageOptions(), env={"AWS_PROFILE": "play"}, home=Path("/nowhere"))
+    for ask in (storage.manifest, lambda: storage.read_small("config.json")):
+        with pytest.raises(UserInputError, match="no profile 'play'") as caught:
+            ask()
+        assert "AWS_PROFILE" in caught.value.hint
+
+
+def test_a_list_of_hashes_may_name_itself(storage: RangeServer) -> None:
+    storage.files["SHA256SUMS"] += f"\n{'0' * 64}  SHA256SUMS\n".encode()
+    found = Storage(storage.source, StorageOptions(stall_s=2.0, retries=0), env={}).manifest()
+    assert [file.path for file in found.files] == ["config.json", "model.safetensors"]

@@ -1,0 +1,111 @@
+"""Makes the pictures of the console for README and docs: ``python tools/console_pictures.py [FOLDER]``.
+
+Needs Chromium and playwright (``make console-pictures`` installs playwright). Fake engines serve the models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests/gateway"), str(ROOT / "tests")]
+KEPT = ("fleet-light.png", "plan-light.png", "playground-light.png", "traffic-dark.png")
+"""Those that docs show; the others are to be looked at."""
+
+
+async def main(folder: Path) -> None:
+    """Write the pictures. folder: ``docs/pictures`` gets only those that docs show."""
+    from browser_lab import browser
+    from console_lab import fleet_view, opened_lab
+
+    folder.mkdir(parents=True, exist_ok=True)
+    only = KEPT if folder == ROOT / "docs/pictures" else ()
+    async with opened_lab(view=fleet_view(), traffic=True) as lab, browser() as chromium:
+        for theme, width, height in (("light", 1360, 860), ("dark", 1360, 860), ("phone", 390, 844)):
+            context = await chromium.new_context(
+                viewport={"width": width, "height": height},
+                color_scheme="light" if theme == "light" else "dark",
+                reduced_motion="reduce",
+            )
+            page = await context.new_page()
+            await _sign_in(page, lab)
+            await page.wait_for_timeout(20_000 if theme != "phone" else 5_000)  # plots need some points
+            await _take(page, lab, folder, theme, only)
+            await context.close()
+
+
+async def _sign_in(page: Any, lab: Any) -> None:
+    await page.goto(lab.url)
+    await page.fill("input[name=key]", lab.keys["operator"])
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("nav")
+
+
+async def _take(page: Any, lab: Any, folder: Path, theme: str, only: tuple[str, ...]) -> None:
+    for name in ("fleet", "models", "requests", "traffic", "tenants", "usage", "plan", "playground"):
+        if only and f"{name}-{theme}.png" not in only:
+            continue
+        await page.click(f"nav a[href='/console/{name}']")
+        await page.wait_for_timeout(1500)
+        await _prepare(page, name)
+        await _write(page, folder / f"{name}-{theme}.png")
+    if not only or f"catalog-{theme}.png" in only:
+        await page.click("nav a[href='/console/models']")
+        await page.click("text=What fits here")
+        await page.fill("input[aria-label=Machines]", "4x(2xRTX4090), net=10GbE")
+        await page.click("text=Look")
+        await page.wait_for_selector("details[open] td", timeout=60_000)
+        await page.click("text=Weights on the nodes")
+        await page.wait_for_timeout(1500)
+        await page.evaluate("document.querySelector('details[open]').scrollIntoView()")
+        await page.evaluate("scrollBy(0, -60)")
+        await _write(page, folder / f"catalog-{theme}.png")
+    if not only:
+        await page.goto(page.url.partition("/console")[0] + "/console/models/qwen3-32b")
+        await page.click("summary:has-text('Log')")
+        await page.wait_for_function("() => document.querySelector('.log').textContent.length > 100")
+        await _write(page, folder / f"model-{theme}.png")
+        await page.click("nav a[href='/console/requests']")
+        await page.click("td a.mono >> nth=0")
+        await page.wait_for_selector(".way")
+        await _write(page, folder / f"request-{theme}.png")
+
+
+async def _prepare(page: Any, name: str) -> None:
+    """Use the page, so that the picture shows something."""
+    if name == "playground":
+        await page.select_option(".settings label:nth-of-type(2) select", "llama-3.1-8b")
+        await page.fill(".settings input[type=number] >> nth=0", "60")
+        await page.fill("textarea[aria-label=Message]", "Why does an answer outlive its engine?")
+        await page.keyboard.press("Enter")
+        await page.wait_for_function("() => document.querySelectorAll('.about a').length === 2")
+    elif name == "plan":
+        await page.fill("input[name=model]", "Qwen3-32B")
+        await page.fill("input[name=on]", "4x(2xRTX4090), net=10GbE")
+        await page.fill("input[name=slo]", "ttft=1s,itl=50ms")
+        await page.press("input[name=slo]", "Enter")
+        await page.wait_for_selector(".reasons")
+        await page.evaluate("scrollTo(0, 0)")
+    elif name == "tenants":
+        await page.select_option(".making select", "research")
+        await page.fill(".making input[aria-label=Note]", "notebook")
+        await page.click(".making button.main")
+        await page.wait_for_selector(".secret")
+
+
+async def _write(page: Any, path: Path) -> None:
+    """Save the picture with few colours, which keeps it small."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    picture = Image.open(BytesIO(await page.screenshot()))
+    picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path} {path.stat().st_size // 1000} kB")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else ROOT / "docs/pictures"))
