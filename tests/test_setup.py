@@ -258,9 +258,21 @@ def test_file_that_failed_counts_as_passed_only_if_it_passes_by_itself(
     assert bool(again.unsteady) == (not outcome)
 
 
-def test_only_tests_that_passed_count_as_passed_the_second_time(tmp_path: Path) -> None:
+def test_a_test_fails_only_if_it_failed_in_both_runs(tmp_path: Path) -> None:
+    run_tests = tool("run_tests")
     report = tmp_path / "again.xml"
     cases = '<testcase classname="a" name="{}">{}</testcase>'
-    inside = cases.format("good", "") + cases.format("skipped", "<skipped/>") + cases.format("bad", "<failure/>")
+    parts = {"good": "", "skipped": "<skipped/>", "bad": "<failure/>", "other": "<error/>"}
+    inside = "".join(cases.format(name, part) for name, part in parts.items())
     report.write_text(f"<testsuites><testsuite>{inside}</testsuite></testsuites>")
-    assert tool("run_tests").names_of_passed(report) == {"a::good"}
+    passed, failed = run_tests.names_by_result(report)
+    assert (passed, failed) == ({"a::good"}, {"a::bad", "a::other"})
+
+    outcome = run_tests.Outcome("ray", False, 1.0, code=1, failures=["a::good", "a::bad", "a::skipped"])
+    run_tests.judge_both(outcome, passed, failed)
+    assert (outcome.passed, outcome.failures) == (False, ["a::bad", "a::skipped"])
+    assert outcome.unsteady == ["a::good", "a::other"]
+
+    only_other = run_tests.Outcome("ray", False, 1.0, code=1, failures=["a::good"])
+    run_tests.judge_both(only_other, passed, failed)
+    assert only_other.passed

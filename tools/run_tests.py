@@ -5,8 +5,8 @@ installed beside it. Then come tests of engines, and beside them tests of cluste
 processes. The last line adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
-a failure, if they are few, run once more by themselves. Tests whose file passes then are named as unsteady, and the run
-passes.
+a failure, if they are few, run once more by themselves. Tests that fail in one of the two runs and pass in the other
+are named as unsteady, and the run passes if no test failed in both.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Outcome:
     file_seconds: Counter[str] = field(default_factory=Counter)
     """Seconds that the tests of each file took."""
     unsteady: list[str] = field(default_factory=list)
-    """Tests that failed, and whose file passed when it ran again by itself."""
+    """Tests that failed in one of two runs of their file, and passed in the other."""
 
     @property
     def num_skipped(self) -> int:
@@ -283,7 +283,10 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
 
 
 def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
-    """Run the files that failed again, if they are few; the outcome with what came of it."""
+    """Run the files that failed again, if they are few; the outcome with what came of it.
+
+    A test fails only if it failed in both runs. A test that is skipped the second time still counts as failed.
+    """
     files = sorted({file_of(failure) for failure in outcome.failures})
     ran_whole = outcome.code == TESTS_FAILED
     if not ran_whole or not 0 < len(files) <= MOST_AGAIN or "" in files:
@@ -295,17 +298,31 @@ def tried_again(outcome: Outcome, missing: Mapping[str, str]) -> Outcome:
         report = Path(folder) / "again.xml"
         headline = f"{outcome.group}, once more: {', '.join(files)}"
         code = run_quietly(headline, [*words, f"--junit-xml={report}", *files], env)
-        if code == 0 and set(outcome.failures) <= names_of_passed(report):
-            outcome.unsteady, outcome.failures, outcome.passed = outcome.failures, [], True
-            outcome.num_passed += len(outcome.unsteady)
+        if code in (0, TESTS_FAILED) and report.exists():
+            judge_both(outcome, *names_by_result(report))
     outcome.seconds += time.monotonic() - started_s
     return outcome
 
 
-def names_of_passed(report: Path) -> set[str]:
-    """Return the tests that passed, as failures are named."""
-    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 - pytest wrote it just now
-    return {f"{case.get('classname')}::{case.get('name')}" for case in cases if not len(case)}
+def judge_both(outcome: Outcome, passed: set[str], failed: set[str]) -> None:
+    """Take what passed the second time out of the failures; what failed only then had passed before."""
+    outcome.unsteady = [name for name in outcome.failures if name in passed]
+    outcome.num_passed += len(outcome.unsteady)
+    outcome.unsteady += sorted(failed - set(outcome.failures))
+    outcome.failures = [name for name in outcome.failures if name not in passed]
+    outcome.passed = not outcome.failures
+
+
+def names_by_result(report: Path) -> tuple[set[str], set[str]]:
+    """Return the tests that passed and those that failed, as failures are named."""
+    passed, failed = set(), set()
+    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
+        name = f"{case.get('classname')}::{case.get('name')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.add(name)
+        elif case.find("skipped") is None:
+            passed.add(name)
+    return passed - failed, failed
 
 
 def file_of(failure: str) -> str:
@@ -375,7 +392,7 @@ def tell(outcomes: list[Outcome], missing: Mapping[str, str], seconds: float, se
             print(f"SKIPPED {number} of {item.group}: {why}")
     for item in outcomes:
         for name in item.unsteady:
-            print(f"UNSTEADY {item.group}: {name} failed, and passed when its file ran again by itself")
+            print(f"UNSTEADY {item.group}: {name} failed in one of two runs of its file, and passed in the other")
         for failure in item.failures:
             print(f"FAILED {item.group}: {failure}")
     parts = {
