@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("netlab.plugin", "engines.sglang_node", "engines.vllm_node")
@@ -22,3 +23,8 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("longboat")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests of clusters before those of engines: they take the longest, and a process that ends early has work."""
+    items.sort(key=lambda item: not any(item.get_closest_marker(mark) for mark in ("ray", "net", "slow")))

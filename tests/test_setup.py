@@ -172,16 +172,15 @@ def test_every_group_that_needs_something_is_in_one_row() -> None:
 def test_rows_hold_what_is_chosen_and_can_run() -> None:
     run_tests = tool("run_tests")
     rows_of = functools.partial(run_tests.rows_of, run_tests.ROWS)
-    assert rows_of(["engine", "ray", "net", "slow"], {}) == [[("engine",)], [("slow", "net", "ray")]]
-    assert rows_of(["engine", "ray", "net", "slow"], {"net": "no namespaces"}) == [[("engine",)], [("slow", "ray")]]
+    assert rows_of(["engine", "ray", "net", "slow"], {}) == [[("engine", "slow", "net", "ray")]]
+    assert rows_of(["engine", "ray", "net", "slow"], {"net": "no namespaces"}) == [[("engine", "slow", "ray")]]
     assert rows_of(["ray"], {}) == [[("ray",)]]
     assert rows_of([], {}) == []
 
 
-def test_every_group_that_is_divided_is_one_that_runs() -> None:
+def test_the_files_of_every_group_are_divided() -> None:
     run_tests = tool("run_tests")
-    rows = (*run_tests.ROWS_BEFORE, *run_tests.ROWS)
-    assert set(run_tests.SIDE_BY_SIDE) <= {groups for row in rows for groups in row}
+    assert set(run_tests.NUM_PROCESSES) == set(run_tests.TESTS)
 
 
 def test_rows_run_at_the_same_time_and_each_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Runs the checks and tests that this machine allows: ``make test``, or ``tools/run_tests.py GROUP…`` for some.
 
 What cannot run here is told in one line with the reason. What needs nothing comes first, and engine environments are
-installed beside it. Then come tests of engines, and beside them tests of clusters: their files are divided among
-processes. The last line adds all groups up, as pytest does for one.
+installed beside it. Then come tests of engines and of clusters: their files are divided among processes. The last line
+adds all groups up, as pytest does for one.
 
 Tests start dozens of processes, and a machine that stalls can fail one. When everything else has ended, files with such
 a failure, if they are few, run once more by themselves. Tests that fail in one of the two runs and pass in the other
@@ -58,18 +58,18 @@ TESTS = {
 }
 TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
-CLUSTERS = ("slow", "net", "ray")
+NEEDS_ENGINES = ("engine", "slow", "net", "ray")
 """Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
-SIDE_BY_SIDE = {("quick",): 2, CLUSTERS: 2}
-"""Processes that the files of groups are divided among; one where they are not named. Quick tests wait about half of
-their time, tests of clusters for more."""
+NUM_PROCESSES = {"quick": 2, **dict.fromkeys(NEEDS_ENGINES, 3)}
+"""Processes that the files of a group are divided among. Quick tests wait about half of their time, tests of engines
+and clusters for more: they start processes, one after the other."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 """Rows of what needs nothing; see ROWS."""
-ROWS = ((("engine",),), (CLUSTERS,))
+ROWS = ((NEEDS_ENGINES,),)
 """Rows of what needs something. Rows run side by side, what stands in a row in turn. Each cluster has a network
 of its own, or takes ports that are free."""
-MOST_AGAIN = 3
+MOST_AGAIN = 4
 """Most files of a group that run a second time; more failures than this are not chance."""
 MOST_SLOW = 8
 """Slow files that are named for a group."""
@@ -358,8 +358,8 @@ def side_by_side(groups: Groups) -> list[str]:
     """Words for pytest-xdist. A file stays in one process: its tests may share an engine. Files run in their order: by
     itself, xdist would leave those with the fewest tests for the end, and they take the longest.
     """
-    number = SIDE_BY_SIDE.get(groups, 1)
-    return [f"--numprocesses={number}", "--dist=loadfile", "--no-loadscope-reorder"] if number > 1 else []
+    number = NUM_PROCESSES[groups[0]]
+    return [f"--numprocesses={number}", "--dist=loadfile", "--no-loadscope-reorder"]
 
 
 def count(report: Path, outcome: Outcome) -> None:
