@@ -18,7 +18,7 @@ from longboat.cluster.gang.gang import Gang
 from longboat.cluster.protocol.model import WantedAdapter
 from longboat.cluster.weights.adapter_copies import AdapterCopies
 from longboat.engines.fake import FakeAdapter
-from longboat.weights.store.locks import FileLock
+from longboat.file_lock import FileLock
 
 
 class Node:

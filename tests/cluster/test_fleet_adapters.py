@@ -35,12 +35,12 @@ from longboat.cluster.weights.adapter_copies import AdapterCopies
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.plan import AdapterRoom
 from longboat.engines.launch.adapter_store import stage_adapter
+from longboat.file_lock import FileLock
 from longboat.spec.diff import diff
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
 from longboat.spec.types.adapters import AdapterSpec
 from longboat.spec.types.fleet import Fleet
-from longboat.weights.store.locks import FileLock
 
 TEXT = "models: [{source: builtin:tiny, engine: fake, resources: {cpus: 0.1}, adapters: %s}]"
 

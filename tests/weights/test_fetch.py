@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from longboat.core.errors import ClusterError, TransferError, UserInputError
+from longboat.file_lock import FileLock
 from longboat.weights.pieces.manifest import FileEntry, make_manifest
 from longboat.weights.pieces.rate import Progress
 from longboat.weights.sources.storage_errors import ObjectChangedError, RefusedError
-from longboat.weights.store.locks import FileLock
 from longboat.weights.store.store import Store
 from weights.conftest import MIB, MakeNode
 from weights.range_server import RangeServer

@@ -6,13 +6,14 @@ those of llama.cpp's architecture ``qwen3``.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from longboat.file_lock import FileLock
 
 __all__ = ("ensure_gguf",)
 
@@ -50,9 +51,7 @@ def ensure_gguf(folder: Path, target: Path) -> Path:
     """
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock.held(target.with_name(f".{target.name}.lock")):
         if not target.exists():
             partial = target.with_name(f".{target.name}.{os.getpid()}")
             try:

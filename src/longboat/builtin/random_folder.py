@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from longboat.builtin.safetensors_file import DEVIATION, Tensor, data_bytes, write_random_weights
 from longboat.builtin.shapes import Shape
 from longboat.core.errors import ClusterError
+from longboat.file_lock import FileLock
 
 __all__ = ("ensure_folder", "ensure_random")
 
@@ -92,26 +89,10 @@ def _check_room(folder: Path, needed_bytes: int) -> None:
         )
 
 
-@contextmanager
-def _locked(path: Path, timeout_s: float) -> Iterator[None]:
-    deadline = time.monotonic() + timeout_s
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"another process has held {path} for more than {timeout_s:.0f} s",
-                    hint="Find the process that hangs while it writes the model, and end it.",
-                )
-            time.sleep(0.05)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _locked(path: Path, timeout_s: float) -> FileLock:
+    if (lock := FileLock.awaited(path, timeout_s)) is None:
+        raise ClusterError(
+            f"another process has held {path} for more than {timeout_s:.0f} s",
+            hint="Find the process that hangs while it writes the model, and end it.",
+        )
+    return lock

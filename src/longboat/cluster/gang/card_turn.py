@@ -7,11 +7,12 @@ step. What another engine takes or frees meanwhile would count as its own.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+
+from longboat.file_lock import FileLock
 
 __all__ = ("card_turn",)
 
@@ -27,16 +28,7 @@ async def card_turn(run: Path, cards: Sequence[str]) -> AsyncIterator[None]:
     with ExitStack() as held:
         for card in sorted(cards):
             path = run / f"card-{re.sub(r'[^A-Za-z0-9-]', '_', card)}.lock"
-            file = held.enter_context(path.open("w"))
-            while not _taken(file.fileno()):  # noqa: ASYNC110 - another process holds it
+            while (lock := FileLock.taken(path)) is None:  # noqa: ASYNC110 - another process holds it
                 await asyncio.sleep(ASK_EVERY_S)
+            held.enter_context(lock)
         yield
-
-
-def _taken(descriptor: int) -> bool:
-    """Take the lock if it is free."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -11,7 +11,6 @@ the node then belong to no runner: they are ended before the node joins again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import signal
@@ -23,7 +22,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
 from longboat.cluster.host.adopted import AdoptedRay, environment_of, ray_here
 from longboat.cluster.host.ray_processes import all_pids, child_named, end_processes_of_ray
@@ -31,6 +29,7 @@ from longboat.cluster.host.ray_start import NextStart, can_connect
 from longboat.cluster.host.record import ClusterRecord, born_ticks, load_record, save_record
 from longboat.core.errors import ClusterError
 from longboat.engines.launch.process import keeper_path
+from longboat.file_lock import FileLock
 
 __all__ = ("backoff_s", "is_final", "last_words", "main")
 
@@ -237,10 +236,10 @@ def main() -> int:
     if record is None or (adopts and record.is_ended):
         print(f"longboat: there is no node to keep in {run}", file=sys.stderr)
         return 1
-    with (run / "runner.lock").open("w") as lock:
-        if not _is_first(lock, 0.0 if adopts else _GRACE_S):
-            print("longboat: another process keeps this node", file=sys.stderr)
-            return 0 if adopts else 1
+    if (lock := FileLock.awaited(run / "runner.lock", 0.0 if adopts else _GRACE_S)) is None:
+        print("longboat: another process keeps this node", file=sys.stderr)
+        return 0 if adopts else 1
+    with lock:
         return _keep(record.with_runner(os.getpid()), ray_here(record) if adopts else None)
 
 
@@ -252,19 +251,6 @@ def _keep(record: ClusterRecord, adopted: AdoptedRay | None) -> int:
     if adopted is None:
         runner.end_leftovers()
     return runner.work()
-
-
-def _is_first(lock: IO[str], patience_s: float) -> bool:
-    """Take the lock that one runner of a node holds; return whether that worked within ``patience_s``."""
-    end_s = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if time.monotonic() > end_s:
-                return False
-        time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from longboat.cluster.fleet.deployed import controller_values, document_with, ke
 from longboat.cluster.fleet.serve_rest import WRITING
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.core.policy import KeyRecord
+from longboat.file_lock import FileLock
 from longboat.folders import home_folder
 from longboat.spec.files.keys_file import KeyBook, load_keys, new_salt, save_keys
 from longboat.telemetry import logger
-from longboat.weights.store.locks import FileLock
 
 if TYPE_CHECKING:
     from longboat.cluster.fleet.applications import ServeApplications

@@ -16,8 +16,8 @@ from longboat.catalog.readers.adapter import ADAPTER_FILES
 from longboat.core.errors import ClusterError
 from longboat.core.sizes import readable_size
 from longboat.engines.launch.adapter_store import adapters_folder, stage_adapter
+from longboat.file_lock import FileLock
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
-from longboat.weights.store.locks import FileLock
 
 __all__ = ("KEPT_BYTES", "AdapterCopies")
 

@@ -6,14 +6,12 @@ environment. A marker file is written last; a folder without it is unfinished an
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +30,7 @@ from longboat.engines.environments.environment import (
 )
 from longboat.engines.environments.package_sources import PackageSources
 from longboat.engines.registry import adapter_for, installable
+from longboat.file_lock import FileLock
 
 __all__ = ("InstallRequest", "Reporter", "install", "parse_engine", "request_for")
 
@@ -225,14 +224,7 @@ def _check_space(folder: Path, needed_bytes: int) -> None:
         raise ClusterError(what, hint="free some space, or set LONGBOAT_HOME to a folder on a larger disk")
 
 
-@contextlib.contextmanager
-def _only_one(folder: Path, report: Reporter) -> Iterator[None]:
+def _only_one(folder: Path, report: Reporter) -> FileLock:
     """Hold the environment's lock file; a second installation of the same environment waits for the first."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report.step("waiting for another installation of the same environment")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    waiting = "waiting for another installation of the same environment"
+    return FileLock.held(folder.parent / f".{folder.name}.lock", lambda: report.step(waiting))

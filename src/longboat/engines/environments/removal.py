@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from pathlib import Path
 
 from longboat.core.errors import ClusterError, UserInputError
 from longboat.engines.environments.environment import MARKER, engines_folder
+from longboat.file_lock import FileLock
 
 __all__ = ("remove", "size_bytes", "users_of")
 
@@ -25,11 +25,9 @@ def remove(name: str, home: Path, *, force: bool = False) -> int:
         known = sorted(path.name for path in engines_folder(home).glob("[!.]*") if path.is_dir())
         hint = f"environments: {', '.join(known)}" if known else "none is installed"
         raise UserInputError(f"there is no engine environment {name!r}", hint=hint)
-    with (folder.parent / f".{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ClusterError(f"{name} is being installed", hint="wait until it is finished") from None
+    if (lock := FileLock.taken(folder.parent / f".{name}.lock")) is None:
+        raise ClusterError(f"{name} is being installed", hint="wait until it is finished")
+    with lock:
         if (pids := users_of(folder)) and not force:
             listed = ", ".join(map(str, pids[:5])) + (" …" if len(pids) > 5 else "")
             hint = "take the models that use it down, or stop the node (longboat node stop); or add --force"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from longboat.engines.contract import EngineEnvironment
+from longboat.file_lock import FileLock
 
 __all__ = (
     "born_at",
@@ -46,12 +45,9 @@ def namespaces() -> list[str]:
     return [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid")]
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> FileLock:
     """Hold the lock of one zygote's files; starting and ending one takes seconds, so a wait is short."""
-    with path.with_suffix(".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return FileLock.held(path.with_suffix(".lock"))
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

@@ -6,8 +6,6 @@ further environment, or another LONGBOAT_HOME, takes it from there.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import platform
@@ -16,10 +14,11 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from longboat.core.errors import ClusterError, TransferError
+from longboat.file_lock import FileLock
 
 __all__ = ("BUILD_RECIPE", "RPC_PROGRAM", "SERVER_PROGRAM", "build_programs", "builds_folder")
 
@@ -74,7 +73,8 @@ def build_programs(environment: Path, step: Callable[[str], None]) -> None:
         if not any(map(shutil.which, _COMPILERS)):
             step("no C++ compiler here (c++, g++ or clang++): llama.cpp serves on one node, and not over several")
             return
-        with _only_one(built, step):
+        lock = built.with_name(f".{built.name}.lock")
+        with FileLock.held(lock, lambda: step("waiting for another build of llama.cpp")):
             if not _is_whole(built):
                 _build(built, environment / "bin", step)
     for name in (SERVER_PROGRAM, RPC_PROGRAM):
@@ -83,18 +83,6 @@ def build_programs(environment: Path, step: Callable[[str], None]) -> None:
 
 def _is_whole(built: Path) -> bool:
     return all((built / name).exists() for name in (SERVER_PROGRAM, RPC_PROGRAM))
-
-
-@contextlib.contextmanager
-def _only_one(built: Path, step: Callable[[str], None]) -> Iterator[None]:
-    built.parent.mkdir(parents=True, exist_ok=True)
-    with built.with_name(f".{built.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            step("waiting for another build of llama.cpp")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _build(built: Path, programs: Path, step: Callable[[str], None]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ import msgspec
 
 from longboat.core.policy import AdminCredential, KeyRecord, Policy
 from longboat.core.sign_in import SignIn
+from longboat.file_lock import FileLock
 from longboat.gateway.sign_in.desk import SESSION_LIFE_S
 
 __all__ = ("LIFE_S", "Credential", "Failures", "Session", "Sessions", "cookie_line", "cookie_of", "cookie_value")
@@ -101,8 +100,7 @@ class Sessions:
             self._ended = _with_ended(self._ended, session, now_s)
             return
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o600), "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock.held(self._path.with_name(f"{self._path.name}.lock")):
             ended = _with_ended(self._read_ended(), session, now_s)
             part = Path(f"{self._path}.part")
             part.write_bytes(msgspec.json.encode(ended))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from longboat.file_lock import FileLock
 
 __all__ = ("Records",)
 
@@ -84,13 +85,11 @@ class Records:
                     yield
                     return
                 self._make_folder()
-                file = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-                try:
-                    while not _taken(file):  # noqa: ASYNC110 another process has no event to wait for
-                        await asyncio.sleep(_LOOK_S)
+                path = self._folder / f"{name}.lock"
+                while (taken := FileLock.taken(path)) is None:  # noqa: ASYNC110 another process has no event
+                    await asyncio.sleep(_LOOK_S)
+                with taken:
                     yield
-                finally:
-                    os.close(file)
         finally:
             if not lock.locked():
                 self._locks.pop(name, None)
@@ -116,11 +115,3 @@ def _swept(folder: Path, oldest_s: float) -> int:
             elif "." not in entry.name:  # neither a lock nor a record that is being written
                 kept += 1
     return kept
-
-
-def _taken(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

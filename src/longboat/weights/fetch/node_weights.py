@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from longboat.core.errors import TransferError, UserInputError
+from longboat.file_lock import FileLock
 from longboat.telemetry import logger
 from longboat.weights.fetch.fetcher import Fetcher, FetchOptions
 from longboat.weights.pieces.manifest import Manifest
@@ -17,7 +18,6 @@ from longboat.weights.pieces.rate import Progress
 from longboat.weights.sources.location import locate
 from longboat.weights.sources.open_store import StorageOptions
 from longboat.weights.sources.storage import Storage
-from longboat.weights.store.locks import FileLock
 from longboat.weights.store.store import Store
 from longboat.weights.swarm.node_client import NodeClient
 from longboat.weights.swarm.swarm_link import SwarmAddress, SwarmLink

@@ -19,10 +19,10 @@ from typing import Final
 import msgspec
 
 from longboat.core.errors import ClusterError, UserInputError
+from longboat.file_lock import FileLock
 from longboat.weights.pieces.eviction import Room, StoredSize, choose_evictions
 from longboat.weights.pieces.manifest import Manifest
 from longboat.weights.pieces.rate import Progress
-from longboat.weights.store.locks import FileLock
 from longboat.weights.store.piece_folder import FILES, PieceFolder, write_whole
 
 __all__ = ("Store", "Stored")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 __all__ = ("FileLock",)
 
 PAUSE_S: Final = 0.02
+ROUND_S: Final = 60.0
 
 
 class FileLock:
@@ -41,6 +43,16 @@ class FileLock:
         deadline_s = time.monotonic() + within_s
         while (lock := cls.taken(path, shared=shared)) is None and time.monotonic() < deadline_s:
             time.sleep(PAUSE_S)
+        return lock
+
+    @classmethod
+    def held(cls, path: Path, waiting: Callable[[], None] = lambda: None) -> FileLock:
+        """Take the lock, however long another process has it. waiting: called once, before a wait."""
+        if (lock := cls.taken(path)) is not None:
+            return lock
+        waiting()
+        while (lock := cls.awaited(path, ROUND_S)) is None:
+            pass
         return lock
 
     def release(self) -> None:
