@@ -105,6 +105,7 @@ def test_fewer_replicas_under_load_lose_no_answer(up: Changing) -> None:
     up.with_replicas(2)
     before = num_resumed(up.lab.local_port)
     with up.load(max_tokens=300, apart_s=1.8) as clients:
+        wait_until("both are at work", lambda: len(clients.replicas_at_work()) == 2)
         up.replicas = 1
         up.apply()
         wait_until("one is left", lambda: up.settled() and len(up.names()) == 1, 120)

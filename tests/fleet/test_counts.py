@@ -98,13 +98,13 @@ def refused_s(up: FleetLab, model: str, wait_s: float) -> int:
 
 def test_counts_by_hand_hold_until_the_file_decides_again(up: FleetLab) -> None:
     """Streams that run on a replica that leaves go on with another one."""
-    with load(up, "b", 4, max_tokens=400, apart_s=1.0) as clients:
+    with load(up, "b", 8, max_tokens=400, apart_s=1.0) as clients:
         assert "2 ready" in up.must("scale", "b", "2")
         wait_until("both proved how they resume", lambda: {r["resume"] for r in up.replicas("b")} == {"carried"}, 60)
         count = up.status()["counts"]["b"]
         assert (count["wanted"], "@" in count["by"]) == (2, True)
         assert abs(count["since_s"] - time.time()) < 120
-        wait_until("both work", lambda: len(busy(up, "b")) == 2, 60)
+        wait_until("both are at work", lambda: len(clients.replicas_at_work()) == 2)
         before = num_resumed(up.local_port)
         assert "b: 1 replica wanted, 1 ready" in up.must("scale", "b", "1")
     assert not clients.wrong
@@ -118,13 +118,6 @@ def test_counts_by_hand_hold_until_the_file_decides_again(up: FleetLab) -> None:
     assert "the file decides" in up.must("up", up.write(FLEET), "--detach")
     wait_until("the file's count", lambda: num_of(up, "b") == 1, 60)
     assert up.status()["counts"]["b"]["by"] == "file"
-
-
-def busy(up: FleetLab, model: str) -> list[str]:
-    """Replicas that have requests."""
-    (gateway,) = up.status()["gateways"]
-    names = [r["replica"] for r in up.replicas(model)]
-    return [name for name in names if any(key.startswith(name) and n for key, n in gateway["demands"].items())]
 
 
 def test_an_idle_model_sleeps_and_the_first_request_wakes_it(up: FleetLab) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.load import Load, num_resumed
-from fleet.test_counts import busy, first_token_s, num_of
+from fleet.test_counts import first_token_s, num_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -49,7 +49,7 @@ def test_it_wakes_grows_and_shrinks_while_streams_run(up: FleetLab) -> None:
     with load(up, 5) as clients:
         wait_until("there are two", lambda: num_of(up, "a") == 2, 300)
         wait_until("both proved how they resume", lambda: {r["resume"] for r in up.replicas("a")} == {"carried"})
-        wait_until("both work", lambda: len(busy(up, "a")) == 2, 120)
+        wait_until("both are at work", lambda: len(clients.replicas_at_work()) == 2)
         before = num_resumed(up.local_port)
         up.must("scale", "a", "1", timeout_s=300)
     assert clients.wrong == []
