@@ -49,8 +49,8 @@ NOT_COMPILED = (
     *("routing/capacity/slots", "routing/health/liveness", "routing/decisions"),  # slots=True
     *(f"gateway/limits/{name}" for name in ("cors", "keys", "lease_document", "policy_view")),  # not for each request
     *(f"gateway/limits/redis_{name}" for name in ("counters", "exchange", "link", "news", "script")),
-    # msgspec reads the annotations of these three
-    *("gateway/api/usage_shapes", "gateway/records/access_fields", "gateway/resume/reconnect"),
+    # msgspec reads the annotations of these two
+    *("gateway/api/usage_shapes", "gateway/resume/reconnect"),
     "gateway/records/metrics_text",  # mixes int and float in one variable
     "gateway/upstreams/health",  # its exception derives from a builtin one
     "gateway/upstreams/response_affinity",  # tests replace it
@@ -210,6 +210,9 @@ def _make_modules(compiled: Any) -> str:
                         "-fno-semantic-interposition",
                         "-fno-plt",
                     ]
+                    if _compiles_with_gcc():
+                        extension.extra_compile_args += ["-flto"]
+                        extension.extra_link_args += ["-O3", f"-flto={os.cpu_count() or 1}"]
                 command = Distribution({"name": "longboat", "ext_modules": group}).get_command_obj("build_ext")
                 command.build_lib, command.build_temp = f"{work}/lib", f"{work}/objects"
                 command.ensure_finalized()
@@ -227,6 +230,11 @@ def _make_modules(compiled: Any) -> str:
         built.rename(folder)
     print(f"  done in {time.monotonic() - started_s:.1f} s", flush=True)
     return ""
+
+
+def _compiles_with_gcc() -> bool:
+    """Return whether setuptools takes gcc, which needs nothing more to link all modules as one."""
+    return "gcc" in (os.environ.get("CC") or str(sysconfig.get_config_var("CC")))
 
 
 def _compile_side_by_side() -> None:

@@ -421,6 +421,50 @@ def test_the_event_of_usage_is_taken_as_the_twin_takes_it(events: list[tuple[byt
     assert _native.take_usage(block) == native_twin.take_usage(block)
 
 
+@given(st.lists(st.sampled_from((b"\n", b"\r\n", b"\n\n", b"\r", b'"usage":', b'"usage": ', b"{", b"a"))))
+def test_events_are_counted_as_python_counts_them(pieces: list[bytes]) -> None:
+    block = b"".join(pieces)
+    tells = b'"usage":{' in block or b'"usage": {' in block
+    assert _native.events_in(block) == (block.count(b"\n\n") or block.count(b"\r\n\r\n"), tells)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=20), st.binary(max_size=20), st.data())
+def test_a_body_is_spliced_at_two_places(body: bytes, new: bytes, name: bytes, data: st.DataObject) -> None:
+    first, begin, end = sorted(data.draw(st.integers(0, len(body))) for _ in range(3))
+    spliced = _native.spliced(body, first, new, begin, end, name)
+    assert spliced == b"{" + new + body[first:begin] + name + body[end:]
+    for places in ((first, end + 1, end), (-1, begin, end), (first, begin, len(body) + 1)):
+        with pytest.raises(ValueError, match="places"):
+            _native.spliced(body, places[0], new, places[1], places[2], name)
+
+
+VALUES = st.none() | st.text(st.characters(exclude_categories=("Cs",))) | st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(VALUES | st.floats(-1e14, 1e14), max_size=9))
+def test_a_line_is_json_with_three_decimals(values: list[Any]) -> None:
+    keys = tuple(b'"%d":' % number for number in range(9))
+    line = _native.json_line(keys, tuple(values))
+    assert line.endswith(b"}\n") and line.count(b"\n") == 1
+    found = list(json.loads(line).values())
+    assert [type(value) for value in found] == [type(value) for value in values]
+    for value, written in zip(values, found, strict=True):
+        assert (
+            value == written if not isinstance(value, float) else abs(value - written) <= max(6e-4, abs(value) / 1e15)
+        )
+
+
+def test_a_line_holds_what_json_can() -> None:
+    keys = (b'"a":', b'"b":')
+    assert _native.json_line(keys, (1.5, 0.0)) == b'{"a":1.5,"b":0.0}\n'
+    assert _native.json_line(keys, (-0.0504, 12.35)) == b'{"a":-0.05,"b":12.35}\n'
+    assert _native.json_line(keys, (float("nan"), float("inf"))) == b'{"a":null,"b":null}\n'
+    assert _native.json_line(keys, ("x" * 5000, None)) == b'{"a":"%b","b":null}\n' % (b"x" * 5000)
+    for values in (("\ud800",), (b"bytes",), (2**70,), (1, 2, 3)):
+        with pytest.raises((UnicodeEncodeError, TypeError, OverflowError)):
+            _native.json_line(keys, values)  # type: ignore[arg-type]
+
+
 def test_the_event_of_usage_is_taken_out_of_its_stream() -> None:
     first, done = b'data: {"choices":[{"delta":{"content":"usual"}}]}\n\n', b"data: [DONE]\n\n"
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7}}\n\n'

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longboat.gateway.config import GatewayLimits
-from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head
+from longboat.gateway.http.response_head import ResponseHead, ResponseHeadError, parse_response_head, replica_line
 from longboat.gateway.http.wire import Framing
 from longboat.gateway.native.leaf_work import whole_chunks
 from longboat.gateway.upstreams.connection import UpstreamConnection
@@ -44,7 +44,7 @@ class Reading:
         assert not self.head
         told = head.length if length is None else length
         lines = head.for_client(
-            Framing.IDENTITY, sized=head.sized, request_id="r", replica="r0", close=False, length=told
+            Framing.IDENTITY, sized=head.sized, request_id="r", replica=replica_line("r0"), close=False, length=told
         )
         self.head = b"%d %d %b" % (head.status, head.events, lines)
 

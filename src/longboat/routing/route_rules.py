@@ -13,6 +13,8 @@ __all__ = ("HeadRoutes", "Overflowing", "Resolution", "RuleBook")
 _ANY: Final = "*"
 _HEADER: Final = "header:"
 _MAX_NAMES: Final = 1024
+_MOST_TOKENS: Final = 1 << 61
+_NO_BOUNDS: Final = (0, _MOST_TOKENS)
 
 
 class Overflowing(NamedTuple):
@@ -124,7 +126,7 @@ class HeadRoutes:
             branches = self._learn(model)
         branch = branches.otherwise
         for other in branches.by_body:
-            if _fits_body(other.rule, prompt_tokens, context_tokens, fields):
+            if other.fits(prompt_tokens, context_tokens, fields):
                 branch = other
                 break
         if branch.is_steady:
@@ -208,16 +210,28 @@ class HeadRoutes:
 class _Branch:
     """The destination of one rule, or of the asked-for name itself."""
 
-    __slots__ = ("is_steady", "number", "resolution", "rule", "target")
+    __slots__ = ("_context_tokens", "_fields", "_prompt_tokens", "is_steady", "number", "resolution", "target")
 
     def __init__(
         self, number: int, target: str, rule: RouteRule | None, *, is_steady: bool, resolution: Resolution | None
     ) -> None:
         self.number = number  # of the rule, from 1; 0 where none matched
         self.target = target
-        self.rule = rule
+        self._prompt_tokens = _bounds(rule.min_prompt_tokens, rule.max_prompt_tokens) if rule else _NO_BOUNDS
+        self._context_tokens = _bounds(rule.min_context_tokens, rule.max_context_tokens) if rule else _NO_BOUNDS
+        self._fields: Mapping[str, str] = rule.fields if rule else {}
         self.is_steady = is_steady  # all requests get ``resolution``; else a canary spreads them
         self.resolution = resolution
+
+    def fits(self, prompt_tokens: int, context_tokens: int, fields: Mapping[str, str] | None) -> bool:
+        """Return whether its rule fits a body."""
+        least, most = self._prompt_tokens
+        if prompt_tokens < least or prompt_tokens > most:
+            return False
+        least, most = self._context_tokens
+        if context_tokens < least or context_tokens > most:
+            return False
+        return not self._fields or all(_has(fields or {}, name, value) for name, value in self._fields.items())
 
 
 class _Branches:
@@ -291,19 +305,8 @@ def _reads_body(rule: RouteRule) -> bool:
     return bool(rule.fields) or any(bound is not None for bound in bounds)
 
 
-def _fits_body(
-    rule: RouteRule | None, prompt_tokens: int, context_tokens: int, fields: Mapping[str, str] | None
-) -> bool:
-    return (
-        rule is not None
-        and _within(prompt_tokens, rule.min_prompt_tokens, rule.max_prompt_tokens)
-        and _within(context_tokens, rule.min_context_tokens, rule.max_context_tokens)
-        and (not rule.fields or all(_has(fields or {}, name, value) for name, value in rule.fields.items()))
-    )
-
-
-def _within(value: int, least: int | None, most: int | None) -> bool:
-    return (least is None or value >= least) and (most is None or value <= most)
+def _bounds(least: int | None, most: int | None) -> tuple[int, int]:
+    return least or 0, _MOST_TOKENS if most is None else most
 
 
 def _has(values: Mapping[str, str], name: str, wanted: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Final, TypeVar
 
 from longboat.routing.adapters import AdapterEndpoint, home_of, pick_with_adapter
-from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy
+from longboat.routing.policies.contract import EXTRA_S, Choice, EngineReport, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.prefixes.index import PrefixIndex
 from longboat.routing.prefixes.prompt import Prompt
 
@@ -37,30 +37,24 @@ class Trip:
             self.tokens = tokens
 
 
-class Router:
+class Router(View):
     """Decides where each request of one model goes, and keeps account of what is where."""
 
     def __init__(self, policy: RoutingPolicy, index: PrefixIndex) -> None:
+        super().__init__(index)
         self.policy = policy
-        self.index = index
         self._loads: dict[str, ReplicaLoad] = {}
-        self._num_slots = 0
         self._trips: dict[str, Trip] = {}  # by the request's key
         self._compared: list[Any] = []  # endpoints that the last decision compared,
         self._compared_loads: list[ReplicaLoad] = []  # their loads
         self._compared_keys: list[str] = []  # and keys
-
-    @property
-    def num_slots(self) -> int:
-        """One more than the highest slot of its replicas."""
-        return self._num_slots
 
     def load_of(self, key: str) -> ReplicaLoad:
         """Return what is known of a replica; a new one begins with nothing."""
         load = self._loads.get(key)
         if load is None:
             slot = self.index.slot_of(key)
-            self._num_slots = max(self._num_slots, slot + 1)
+            self.num_slots = max(self.num_slots, slot + 1)
             load = self._loads[key] = ReplicaLoad(key, slot)
         return load
 
@@ -158,7 +152,7 @@ class Router:
         if load is not None:
             self.policy.left(load)
             self.index.drop(load.slot)
-            self._num_slots = max([other.slot + 1 for other in self._loads.values()], default=0)
+            self.num_slots = max([other.slot + 1 for other in self._loads.values()], default=0)
             self._compared, self._compared_loads, self._compared_keys = [], [], []
 
     def _compare(self, endpoints: list[E]) -> None:

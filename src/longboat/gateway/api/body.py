@@ -14,7 +14,7 @@ was decoded, the members are written again in their order: only white space betw
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -23,7 +23,7 @@ from longboat.gateway.api import prompt_size
 from longboat.gateway.api.body_fields import FLEET_FIELDS, BodyKind, Facts, fleet_field
 from longboat.gateway.api.multipart import read_form, splice_form
 from longboat.gateway.http.strict_json import BodyError, decode_object
-from longboat.gateway.native.leaf_work import scan
+from longboat.gateway.native.leaf_work import scan, spliced
 
 __all__ = ("BodyError", "BodyKind", "Facts", "read_body", "read_facts", "splice", "top_fields")
 
@@ -225,16 +225,27 @@ def _spliced_in_place(
     body: bytes, facts: Facts, model: str | None, *, add_usage: bool, cache_salt: str | None
 ) -> bytes:
     """Do what ``splice`` does with a body that was not decoded and has neither field, without decoding it."""
-    usage = b'"stream_options":{"include_usage":true},' if add_usage and facts.usage_addable else b""
-    # Both kinds of bodies that are scanned have the field.
-    salt = b'"cache_salt":%b,' % orjson.dumps(cache_salt) if cache_salt is not None else b""
-    first = 1 if body[:1] == b"{" else body.index(b"{") + 1
+    new = b'"stream_options":{"include_usage":true},' if add_usage and facts.usage_addable else b""
+    if cache_salt is not None:  # both kinds of bodies that are scanned have the field
+        new += b'"cache_salt":%b,' % _quoted(cache_salt)
+    first = body.index(b"{") + 1
     if model is not None and model != facts.model:
-        before, after = body[first : facts.model_at - 1], body[facts.model_end + 1 :]
-        return b"".join((b"{", usage, salt, before, orjson.dumps(model), after))
-    return b"".join((b"{", usage, salt, body[first:])) if usage or salt else body
+        return spliced(body, first, new, facts.model_at - 1, facts.model_end + 1, _quoted(model))
+    return spliced(body, first, new, first, first, b"") if new else body
 
 
+def _quoted(text: str) -> bytes:
+    """Return a model's name or a salt as JSON. There are few of them, so they are kept."""
+    found = _QUOTED.get(text)
+    if found is None:
+        if len(_QUOTED) >= _MAX_QUOTED:
+            _QUOTED.clear()
+        found = _QUOTED[text] = orjson.dumps(text)
+    return found
+
+
+_QUOTED: Final[dict[str, bytes]] = {}
+_MAX_QUOTED: Final = 4096
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _JUST_USAGE = msgspec.Raw(b'{"include_usage":true}')
 

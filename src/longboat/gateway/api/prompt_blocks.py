@@ -39,9 +39,7 @@ def prompt_blocks(body: bytes, kind: BodyKind, seed: bytes) -> tuple[bytes, Sequ
     found = prefix_names(body, fields, seed)
     if found is None:
         found = prefix_names(_plain(body), fields, seed)
-        if found is None:
-            return NO_BLOCKS
-    return found[0], memoryview(found[1]).cast("I")
+    return NO_BLOCKS if found is None else found
 
 
 def _plain(body: bytes) -> bytes:

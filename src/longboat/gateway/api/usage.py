@@ -13,7 +13,7 @@ import enum
 from typing import Final, NamedTuple
 
 from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
-from longboat.gateway.native.leaf_work import counts_at, named, take_usage
+from longboat.gateway.native.leaf_work import counts_at, events_in, named, take_usage
 
 __all__ = ("AnswerKind", "Usage", "UsageReader", "take_usage_event", "usage_of_document")
 
@@ -66,8 +66,9 @@ class UsageReader:
         if self._is_json:
             self._hold(block)
             return block
-        self.num_events += block.count(b"\n\n") or block.count(b"\r\n\r\n")
-        if b'"usage"' not in block or (b'"usage":{' not in block and b'"usage": {' not in block):
+        num_events, tells = events_in(block)
+        self.num_events += num_events
+        if not tells:
             return block
         if self._added:
             taken = take_usage_event(block)

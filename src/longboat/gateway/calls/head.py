@@ -52,8 +52,8 @@ class HeadPlan:  # size: a plain record of what a head decides
     """What a request's head decides under one policy, for all requests that have this head."""
 
     __slots__ = (
-        "_heads", "_lines", "api", "live", "method", "path", "path_text", "response_id", "routes", "salt", "sticky",
-        "tenant", "until_s",
+        "_heads", "_lines", "allowed_fields", "api", "keyed", "live", "max_context_tokens", "media", "method", "models",
+        "path", "path_text", "response_id", "routes", "salt", "sticky", "tasks", "tenant", "until_s",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,11 @@ class HeadPlan:  # size: a plain record of what a head decides
         self.routes = HeadRoutes(live.rules, tenant.name, tenant.tags, headers, may_leave=tenant.external)
         # What keeps its requests at one replica; empty: nothing does.
         self.sticky = sticky_value(live.policy.routing.sticky, request)
+        # What every request is compared with: read here once, for all that have this head.
+        self.keyed = live.keys.asks
+        self.tasks, self.media = live.policy.tasks, live.policy.media
+        self.models, self.max_context_tokens = tenant.models, tenant.max_context_tokens
+        self.allowed_fields = tenant.allow_fields
         self._lines = request.forwarded
         self._heads: dict[Upstream, bytes] = {}
 

@@ -61,6 +61,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.clock = clock
         self.config = config
         self.limits = config.limits
+        self.max_body_bytes, self.max_held_bytes = config.limits.max_body_bytes, config.limits.max_held_bytes
         self.live = LivePolicy(config.policy or Policy(), ())
         index = _index_of(config)
         self.trips = Trips(index)

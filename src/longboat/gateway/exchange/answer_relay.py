@@ -10,7 +10,7 @@ from longboat.gateway.api.body import Facts
 from longboat.gateway.api.usage import AnswerKind, UsageReader
 from longboat.gateway.exchange.upstream_request import has_usage, pool_lines
 from longboat.gateway.http.response_framing import Relay, last_chunk
-from longboat.gateway.http.response_head import ResponseHead, parse_response_head
+from longboat.gateway.http.response_head import ResponseHead, parse_response_head, replica_line
 from longboat.gateway.http.wire import Framing
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _JSON: Final = AnswerKind.JSON
 _MAX_WHOLE_BYTES = 65536  # of an answer that is kept until its usage is read
 _WAITING: Final = b": waiting\n\n"
 _EVENT_STREAM = parse_response_head(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+_NO_REPLICA: Final = replica_line("")
 
 
 class ClientSide(Protocol):
@@ -78,7 +79,7 @@ class AnswerRelay:
         framing = _IDENTITY
         if not sized:
             framing = _CLOSE if call.request.http_1_0 else _CHUNKED
-        lines = self._head_lines(head, framing, upstream.replica, length, sized=sized)
+        lines = self._head_lines(head, framing, upstream.replica_line, length, sized=sized)
         self.status = head.status
         self.relay = Relay(lines, framing, events=events, style=call.api.style)
         self.read_usage(events=events)
@@ -112,7 +113,7 @@ class AnswerRelay:
         call = self.call
         sized = length >= 0
         framing = _IDENTITY if sized else _CHUNKED
-        lines = self._head_lines(head, framing, upstream.replica, length if sized else None, sized=sized)
+        lines = self._head_lines(head, framing, upstream.replica_line, length if sized else None, sized=sized)
         self.status = head.status
         call.first_byte_s = time.monotonic()
         call.whole_answer = body
@@ -180,7 +181,7 @@ class AnswerRelay:
         self.told_s = now_s
         if self.relay is None:
             framing = _CLOSE if self.call.request.http_1_0 else _CHUNKED
-            lines = self._head_lines(_EVENT_STREAM, framing, "", None, sized=False)
+            lines = self._head_lines(_EVENT_STREAM, framing, _NO_REPLICA, None, sized=False)
             self.relay = Relay(lines, framing, events=True, style=self.call.api.style)
             self.status = 200
         if self.relay.events and not self.client.write_paused:
@@ -210,7 +211,7 @@ class AnswerRelay:
             self.relay = None
 
     def _head_lines(
-        self, head: ResponseHead, framing: Framing, replica: str, length: int | None, *, sized: bool
+        self, head: ResponseHead, framing: Framing, replica: bytes, length: int | None, *, sized: bool
     ) -> bytes:
         call = self.call
         return head.for_client(

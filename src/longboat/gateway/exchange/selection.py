@@ -45,13 +45,18 @@ class Selection:
         router = self._router(model)
         if call.prompt is None and call.facts is not None and (router is not None or self._state.recorder.is_on):
             hashed = router is None or router.policy.reads_prefixes
-            call.prompt = prompt_of(call, self._state.new_request_id(), hashed=hashed)
+            call.prompt = prompt_of(call, self._key(), hashed=hashed)
         if router is not None and call.prompt is not None:
             return self._routed(router, call.prompt, engines, turn, tried, adapter=adapter, overfull=overfull)
         if adapter:
             return pick_with_adapter(engines, adapter, turn=turn, tried=tried, overfull=overfull)
         engine = pick(engines, turn=turn, tried=tried, overfull=overfull)
         return None if engine is None else (engine, "")
+
+    def _key(self) -> str:
+        """Return what no other request of any gateway is called: its id, unless the client chose that."""
+        request = self._call.request
+        return self._state.new_request_id() if b"x-request-id" in request.noted else request.request_id
 
     def _routed(
         self, router: Router, prompt: Prompt, engines: Sequence[Engine], turn: int, tried: frozenset[str], *,

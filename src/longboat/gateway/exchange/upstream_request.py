@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.body import splice
 
@@ -42,4 +42,18 @@ def pool_lines(call: Call) -> bytes:
         fallback += b"x-longboat-external: %b\r\n" % call.outside.model.api.encode()
     if call.pool == call.requested:
         return fallback
-    return b"x-longboat-model: %b\r\n%b" % (call.pool.encode("latin-1", "replace"), fallback)
+    return _model_line(call.pool) + fallback
+
+
+_MODEL_LINES: Final[dict[str, bytes]] = {}
+_MAX_MODEL_LINES: Final = 4096
+
+
+def _model_line(model: str) -> bytes:
+    """Return the header line that names a model to clients. There are few models, so the lines are kept."""
+    found = _MODEL_LINES.get(model)
+    if found is None:
+        if len(_MODEL_LINES) >= _MAX_MODEL_LINES:
+            _MODEL_LINES.clear()
+        found = _MODEL_LINES[model] = b"x-longboat-model: %b\r\n" % model.encode("latin-1", "replace")
+    return found

@@ -7,7 +7,7 @@ from typing import Final
 from longboat.gateway.http.responses import status_line
 from longboat.gateway.http.wire import Framing, end_to_end_lines
 
-__all__ = ("ResponseHead", "ResponseHeadError", "parse_response_head")
+__all__ = ("ResponseHead", "ResponseHeadError", "parse_response_head", "replica_line")
 
 _MAX_KNOWN: Final = 1024
 _CHUNKED: Final = Framing.CHUNKED
@@ -55,7 +55,7 @@ class ResponseHead:
         *,
         sized: bool,
         request_id: str,
-        replica: str,
+        replica: bytes,
         close: bool,
         extra: bytes = b"",
         length: int | None = None,
@@ -63,16 +63,21 @@ class ResponseHead:
         """Return the head that the client gets: the engine's end-to-end headers, and the gateway's own.
 
         sized: the engine's length stays true; length: of this response, where the head is known from another one
-        extra: whole header lines
+        request_id: of ASCII characters; replica: its line of the head, see ``replica_line``; extra: whole lines
         """
-        own = f"x-request-id: {request_id}\r\nx-longboat-replica: {replica}\r\n".encode("latin-1", "replace")
         if framing is _CHUNKED:
             coding = b"transfer-encoding: chunked\r\n"
         else:
             length = self.length if length is None else length
             coding = b"content-length: %d\r\n" % length if sized and length is not None else b""
         end = b"connection: close\r\n\r\n" if close else b"\r\n"
-        return b"".join((self._lines, own, extra, coding, end))
+        own = request_id.encode()
+        return b"%bx-request-id: %b\r\n%b%b%b%b" % (self._lines, own, replica, extra, coding, end)
+
+
+def replica_line(replica: str) -> bytes:
+    """Return the header line that names a replica to clients."""
+    return b"x-longboat-replica: %b\r\n" % replica.encode("latin-1", "replace")
 
 
 _known: Final[dict[tuple[object, ...], ResponseHead]] = {}

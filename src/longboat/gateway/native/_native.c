@@ -6,13 +6,17 @@
  * counts_at: the tokens that an ordinary answer, or its event of usage, tells. Nothing where usage.py must look itself.
  * head_of: a head by which others like it are known.
  * whole_chunks: the body of what is whole chunks and nothing else.
+ * spliced: a body with other bytes at its beginning and in place of its model's name.
+ * json_line: a line of JSON with known keys.
  * named: a named tuple.
  */
 
+#define _GNU_SOURCE /* memmem */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -21,7 +25,7 @@
 #include <emmintrin.h>
 #endif
 
-#define INTERFACE 12 /* as leaf_work.py expects it */
+#define INTERFACE 13 /* as leaf_work.py expects it */
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024, /* above, strict_json counts marks */
@@ -812,6 +816,34 @@ static const uint8_t *last_after(const uint8_t *data, Py_ssize_t bytes, const ch
     return NULL;
 }
 
+/* events_in(block): how many events end in it, and whether it has an object of usage. */
+static PyObject *events_in(PyObject *module, PyObject *block) {
+    (void)module;
+    if (!PyBytes_CheckExact(block)) {
+        PyErr_SetString(PyExc_TypeError, "events_in takes whole events");
+        return NULL;
+    }
+    static const char key[] = "\"usage\":";
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(block), *end = data + PyBytes_GET_SIZE(block), *p = data;
+    const uint8_t *free = data; /* the first byte of no event's end in carriage returns */
+    long num = 0, num_returns = 0;
+    for (; end - p >= 2 && (p = memchr(p, '\n', (size_t)(end - p - 1))) != NULL; p++) {
+        if (p[1] == '\n') {
+            num++;
+            p++;
+        } else if (p > free && p[-1] == '\r' && p[1] == '\r' && p[2] == '\n') {
+            num_returns++;
+            free = p + 3;
+        }
+    }
+    bool found = false;
+    for (p = data; !found && (p = memmem(p, (size_t)(end - p), key, sizeof key - 1)) != NULL;) {
+        p += sizeof key - 1;
+        found = *p == '{' || (*p == ' ' && p[1] == '{');
+    }
+    return Py_BuildValue("lO", num ? num : num_returns, found ? Py_True : Py_False);
+}
+
 static bool holds_usage(const uint8_t *p, const uint8_t *end) {
     static const char key[] = "\"usage\"";
     const Py_ssize_t size = sizeof key - 1;
@@ -1493,6 +1525,136 @@ static PyObject *numbered(PyObject *module, PyObject *const *args, Py_ssize_t nu
     return Py_BuildValue("NNlO", out, last, further, told ? Py_True : Py_False);
 }
 
+/* ---- bodies and lines that are written --------------------------------------------------------------------------- */
+
+static inline uint8_t *put_bytes(uint8_t *p, const void *from, Py_ssize_t bytes) {
+    memcpy(p, from, (size_t)bytes);
+    return p + bytes;
+}
+
+/* spliced(body, first, inserted, begin, end, name): "{", inserted, body[first:begin], name and body[end:] */
+static PyObject *spliced(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
+    (void)module;
+    if (num_args != 6 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[2]) || !PyBytes_Check(args[5])) {
+        PyErr_SetString(PyExc_TypeError, "spliced takes a body, a place, bytes, two places and bytes");
+        return NULL;
+    }
+    Py_ssize_t first = PyLong_AsSsize_t(args[1]), begin = PyLong_AsSsize_t(args[3]), end = PyLong_AsSsize_t(args[4]);
+    if (PyErr_Occurred()) return NULL;
+    Py_ssize_t all = PyBytes_GET_SIZE(args[0]), inserted = PyBytes_GET_SIZE(args[2]), name = PyBytes_GET_SIZE(args[5]);
+    if (first < 0 || begin < first || end < begin || end > all) {
+        PyErr_SetString(PyExc_ValueError, "the places are not in the body, or in another order");
+        return NULL;
+    }
+    PyObject *made = PyBytes_FromStringAndSize(NULL, 1 + inserted + (begin - first) + name + (all - end));
+    if (made == NULL) return NULL;
+    const char *body = PyBytes_AS_STRING(args[0]);
+    uint8_t *p = (uint8_t *)PyBytes_AS_STRING(made);
+    *p++ = '{';
+    p = put_bytes(p, PyBytes_AS_STRING(args[2]), inserted);
+    p = put_bytes(p, body + first, begin - first);
+    p = put_bytes(p, PyBytes_AS_STRING(args[5]), name);
+    put_bytes(p, body + end, all - end);
+    return made;
+}
+
+enum { NUMBER_BYTES = 32 };
+
+static uint8_t *put_digits(uint8_t *p, uint64_t number) {
+    uint8_t digits[NUMBER_BYTES], *first = digits + sizeof digits;
+    do *--first = (uint8_t)('0' + number % 10);
+    while (number /= 10);
+    return put_bytes(p, first, digits + sizeof digits - first);
+}
+
+/* A number with at most three decimals; null for one that has no such form. */
+static uint8_t *put_float(uint8_t *p, double number) {
+    if (!(fabs(number) < 1e15)) return put_bytes(p, "null", 4);
+    int64_t thousandths = llround(number * 1e3);
+    if (thousandths < 0) *p++ = '-';
+    uint64_t size = thousandths < 0 ? (uint64_t)-thousandths : (uint64_t)thousandths;
+    p = put_digits(p, size / 1000);
+    int decimals = (int)(size % 1000);
+    *p++ = '.';
+    *p++ = (uint8_t)('0' + decimals / 100);
+    if (decimals % 100) *p++ = (uint8_t)('0' + decimals / 10 % 10);
+    if (decimals % 10) *p++ = (uint8_t)('0' + decimals % 10);
+    return p;
+}
+
+static uint8_t *put_text(uint8_t *p, const uint8_t *text, Py_ssize_t bytes) {
+    static const char hex[] = "0123456789abcdef";
+    const uint8_t *end = text + bytes;
+    *p++ = '"';
+    for (;;) {
+        const uint8_t *from = text;
+        while (*(text = plain_end(text, end)) >= 0x80) text++; /* a NUL stands at the end */
+        p = put_bytes(p, from, text - from);
+        if (text >= end) break;
+        uint8_t c = *text++;
+        *p++ = '\\';
+        if (c == '"' || c == '\\') {
+            *p++ = c;
+        } else {
+            p = put_bytes(p, "u00", 3);
+            *p++ = (uint8_t)hex[c >> 4];
+            *p++ = (uint8_t)hex[c & 15];
+        }
+    }
+    *p++ = '"';
+    return p;
+}
+
+/* The most bytes that a value takes; -1 with an exception where it has no place in a line. */
+static Py_ssize_t room_for(PyObject *value) {
+    if (!PyUnicode_Check(value)) return NUMBER_BYTES;
+    Py_ssize_t bytes;
+    return PyUnicode_AsUTF8AndSize(value, &bytes) == NULL ? -1 : 6 * bytes + 2;
+}
+
+static uint8_t *put_value(uint8_t *p, PyObject *value) {
+    if (value == Py_None) return put_bytes(p, "null", 4);
+    if (PyFloat_Check(value)) return put_float(p, PyFloat_AS_DOUBLE(value));
+    if (PyUnicode_Check(value)) {
+        Py_ssize_t bytes;
+        const char *text = PyUnicode_AsUTF8AndSize(value, &bytes);
+        return put_text(p, (const uint8_t *)text, bytes);
+    }
+    long long number = PyLong_AsLongLong(value);
+    if (number == -1 && PyErr_Occurred()) return NULL;
+    if (number < 0) *p++ = '-';
+    return put_digits(p, number < 0 ? 0 - (uint64_t)number : (uint64_t)number);
+}
+
+static PyObject *json_line(PyObject *module, PyObject *const *args, Py_ssize_t num_args) {
+    (void)module;
+    if (num_args != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) ||
+        PyTuple_GET_SIZE(args[0]) < PyTuple_GET_SIZE(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "json_line takes a tuple of keys, and one with at most as many values");
+        return NULL;
+    }
+    Py_ssize_t num = PyTuple_GET_SIZE(args[1]), room = 4;
+    for (Py_ssize_t i = 0; i < num; i++) {
+        PyObject *key = PyTuple_GET_ITEM(args[0], i);
+        Py_ssize_t bytes = room_for(PyTuple_GET_ITEM(args[1], i));
+        if (bytes >= 0 && !PyBytes_Check(key)) PyErr_SetString(PyExc_TypeError, "a key is written as bytes");
+        if (PyErr_Occurred()) return NULL;
+        room += bytes + PyBytes_GET_SIZE(key) + 1;
+    }
+    uint8_t kept[2048], *start = room <= (Py_ssize_t)sizeof kept ? kept : PyMem_Malloc((size_t)room), *p = start;
+    if (start == NULL) return PyErr_NoMemory();
+    *p++ = '{';
+    for (Py_ssize_t i = 0; p != NULL && i < num; i++) {
+        if (i > 0) *p++ = ',';
+        p = put_bytes(p, PyBytes_AS_STRING(PyTuple_GET_ITEM(args[0], i)), PyBytes_GET_SIZE(PyTuple_GET_ITEM(args[0], i)));
+        p = put_value(p, PyTuple_GET_ITEM(args[1], i));
+    }
+    if (p != NULL) p = put_bytes(p, "}\n", 2);
+    PyObject *line = p == NULL ? NULL : PyBytes_FromStringAndSize((const char *)start, p - start);
+    if (start != kept) PyMem_Free(start);
+    return line;
+}
+
 /* ---- named tuples ------------------------------------------------------------------------------------------------ */
 
 /* What tuple.__new__(type, items) makes, in a quarter of its instructions. */
@@ -1516,10 +1678,13 @@ static PyObject *named(PyObject *module, PyObject *const *args, Py_ssize_t num_a
 
 static PyMethodDef methods[] = {
     {"head_of", (PyCFunction)(void (*)(void))head_of, METH_FASTCALL, "A head without its length's digits, or None."},
+    {"events_in", events_in, METH_O, "How many events a block has, and whether one has an object of usage."},
+    {"json_line", (PyCFunction)(void (*)(void))json_line, METH_FASTCALL, "A line of JSON with these keys and values."},
     {"numbered", (PyCFunction)(void (*)(void))numbered, METH_FASTCALL, "Plain events, each with an id of its own, or None."},
     {"counts_at", (PyCFunction)(void (*)(void))counts_at, METH_FASTCALL, "The tokens that an answer tells, or None."},
     {"named", (PyCFunction)(void (*)(void))named, METH_FASTCALL, "A named tuple of these items."},
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, "What a body asks for, or None."},
+    {"spliced", (PyCFunction)(void (*)(void))spliced, METH_FASTCALL, "A body with other bytes in two places."},
     {"take_usage", take_usage, METH_O, "Events without the one of usage, and what that tells, or None."},
     {"whole_chunks", (PyCFunction)(void (*)(void))whole_chunks, METH_FASTCALL, "The body in whole chunks, or None."},
     {NULL, NULL, 0, NULL},

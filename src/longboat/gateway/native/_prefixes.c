@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INTERFACE 1 /* as prefix_names.py expects it */
+#define INTERFACE 2 /* as prefix_names.py expects it */
 
 enum {
     BLOCK_BYTES = 512,          /* of the first MiB of a prompt; twice as many with each doubling beyond */
@@ -290,7 +290,12 @@ static bool read_fields(PyObject *names, Field *fields) {
 
 static PyObject *result_of(Sink *s) {
     PyObject *names = PyBytes_FromStringAndSize((const char *)s->names, (Py_ssize_t)(s->num * NAME_BYTES));
-    PyObject *ends = PyBytes_FromStringAndSize((const char *)s->ends, (Py_ssize_t)(s->num * sizeof *s->ends));
+    PyObject *ends = PyTuple_New((Py_ssize_t)s->num);
+    for (size_t at = 0; ends != NULL && at < s->num; at++) {
+        PyObject *end = PyLong_FromUnsignedLong(s->ends[at]);
+        if (end == NULL) Py_CLEAR(ends);
+        else PyTuple_SET_ITEM(ends, (Py_ssize_t)at, end);
+    }
     PyObject *result = names != NULL && ends != NULL ? PyTuple_New(2) : NULL;
     if (result != NULL) {
         PyTuple_SET_ITEM(result, 0, names);

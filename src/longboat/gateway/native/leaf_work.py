@@ -9,6 +9,8 @@ the name of the model begins and ends between its quotes.
 It returns where the object ends, the number of its choices (-1: it has no such list), and its counts of prompt,
 completion and cached tokens. None where it has no count of the completion, or is out of the ordinary.
 
+``events_in`` returns the number of events that end in a block, and whether it has an object of usage.
+
 ``take_usage`` returns whole events without the one that tells only the tokens, and its counts of prompt, completion and
 cached tokens. None where there is none, or anything is out of the ordinary.
 
@@ -23,6 +25,11 @@ the data is anything else than whole chunks.
 the count for the next event; and whether all of them report tokens. None where an event is not plain: ids of one
 choice, and no comment.
 
+``spliced`` returns "{", ``inserted``, body[first:begin], ``name`` and body[end:].
+
+``json_line`` returns a line with one JSON object. Each key comes with its quotes and colon; there may be more keys than
+values. A number that is not whole gets at most three decimals.
+
 ``named`` returns what ``tuple.__new__(cls, items)`` does: a named tuple, whose own ``__new__`` is a function in Python.
 """
 
@@ -34,10 +41,13 @@ from longboat.gateway.native._native import (
     Histogram,
     TokenLog,
     counts_at,
+    events_in,
     head_of,
+    json_line,
     named,
     numbered,
     scan,
+    spliced,
     take_usage,
     whole_chunks,
 )
@@ -47,15 +57,18 @@ __all__ = (
     "Histogram",
     "TokenLog",
     "counts_at",
+    "events_in",
     "head_of",
+    "json_line",
     "named",
     "numbered",
     "scan",
+    "spliced",
     "take_usage",
     "whole_chunks",
 )
 
-_INTERFACE = 12
+_INTERFACE = 13
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 if _native.INTERFACE != _INTERFACE:

@@ -1,8 +1,8 @@
 """Names of a prompt's blocks, from ``_prefixes.c``.
 
-``prefix_names(body, fields, seed)`` returns the names (8 bytes each, little-endian) and the ends (4 bytes each, as this
-machine writes integers) of the blocks of these members of the body's object, in this order. None where the body is not
-a JSON object with plain keys, a member stands twice, or a member holds several prompts.
+``prefix_names(body, fields, seed)`` returns the names (8 bytes each, little-endian) and the ends of the blocks of these
+members of the body's object, in this order. None where the body is not a JSON object with plain keys, a member stands
+twice, or a member holds several prompts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from longboat.gateway.native._prefixes import prefix_names
 
 __all__ = ("prefix_names",)
 
-_INTERFACE = 1
+_INTERFACE = 2
 """One more whenever the compiled module's interface changes: one that an older source left behind is not used."""
 
 if _prefixes.INTERFACE != _INTERFACE:

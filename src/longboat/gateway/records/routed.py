@@ -13,6 +13,7 @@ __all__ = ("Routed", "explained")
 
 _ROUTED_BYTES: Final = 400
 _ROW_BYTES: Final = 240
+_BLOCK_PARTS: Final = 6  # what a block takes, with its end, in lengths of its name
 _MAX_ROWS: Final = 16  # of a timeline: the replicas that cost least, and the chosen one
 
 
@@ -59,7 +60,7 @@ class Routed:
     @property
     def num_bytes(self) -> int:
         """Estimated memory."""
-        return _ROUTED_BYTES + _ROW_BYTES * len(self.keys) + len(self.prompt.blocks)
+        return _ROUTED_BYTES + _ROW_BYTES * len(self.keys) + _BLOCK_PARTS * len(self.prompt.blocks)
 
 
 def explained(

@@ -6,7 +6,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from longboat.core.tasks import GENERATE
 from longboat.gateway.admin.admin_api import is_admin_path
 from longboat.gateway.api.apis import APIS, RESPONSES, TOKENIZER_INFO
 from longboat.gateway.api.body import BodyError, read_body, top_fields
@@ -120,7 +119,7 @@ def _admit(state: GatewayState, request: Request, plan: HeadPlan) -> Call | Defe
     route = _route(request, plan, facts, body)
     if route is None:
         return error_responses.unknown_model(facts.model, visible_models(state, plan.tenant))
-    refusal = _forbidden(state, plan.tenant, facts, route) or _lacks_path(state, plan, route)
+    refusal = _forbidden(state, plan, facts, route) or _lacks_path(state, plan, route)
     if refusal is not None:
         return refusal
     by_media = _by_media(plan, facts, body, route)
@@ -157,9 +156,9 @@ def _read(request: Request, plan: HeadPlan) -> Facts:
     return read_body(
         request.body(),
         plan.api.body,
-        keyed=plan.live.keys.asks,
+        keyed=plan.keyed,
         content_type=request.noted.get(b"content-type", b""),
-        allowed=plan.tenant.allow_fields,
+        allowed=plan.allowed_fields,
     )
 
 
@@ -182,10 +181,10 @@ def _route(request: Request, plan: HeadPlan, facts: Facts, body: bytes) -> Resol
     )
 
 
-def _forbidden(state: GatewayState, tenant: TenantPolicy, facts: Facts, route: Resolution) -> Refusal | None:
-    names, limit = tenant.models, tenant.max_context_tokens
-    if names is not None and facts.model not in names and not may_use(state, tenant, route.pools[0]):
-        return error_responses.model_not_allowed(facts.model, visible_models(state, tenant))
+def _forbidden(state: GatewayState, plan: HeadPlan, facts: Facts, route: Resolution) -> Refusal | None:
+    names, limit = plan.models, plan.max_context_tokens
+    if names is not None and facts.model not in names and not may_use(state, plan.tenant, route.pools[0]):
+        return error_responses.model_not_allowed(facts.model, visible_models(state, plan.tenant))
     if limit is not None and facts.context_tokens > limit:
         return error_responses.context_too_long(facts.context_tokens, limit)
     return None
@@ -193,8 +192,8 @@ def _forbidden(state: GatewayState, tenant: TenantPolicy, facts: Facts, route: R
 
 def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refusal | None:
     """Return the refusal where the model is for another task; the fleet file gives fallbacks of the same one."""
-    tasks, model = plan.live.policy.tasks, route.pools[0]
-    if tasks.get(model, GENERATE) in plan.api.tasks or model not in tasks:
+    tasks, model = plan.tasks, route.pools[0]
+    if model not in tasks or tasks[model] in plan.api.tasks:
         return None
     path = plan.path.partition(b"?")[0].decode("latin-1")
     return lacks_path(model, path, plan.api, tasks, visible_models(state, plan.tenant))
@@ -202,7 +201,7 @@ def _lacks_path(state: GatewayState, plan: HeadPlan, route: Resolution) -> Refus
 
 def _by_media(plan: HeadPlan, facts: Facts, body: bytes, route: Resolution) -> Resolution | Refusal:
     """Return the models that may have a request's images, sounds or videos; why the first choice may not."""
-    rules = plan.live.policy.media
+    rules = plan.media
     if not rules:
         return route
     ruled = [model for model in route.pools if model in rules]

@@ -53,7 +53,7 @@ class ClientConnection(ClientLink):
             return False
         head, body_at = known
         size = len(data) - body_at
-        if size > state.limits.max_body_bytes or state.held_bytes + size > state.limits.max_held_bytes:
+        if size > state.max_body_bytes or state.held_bytes + size > state.max_held_bytes:
             return False  # the reader refuses it
         state.held_bytes += size
         request = head.request(data[body_at:])

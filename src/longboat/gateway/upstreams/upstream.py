@@ -11,6 +11,7 @@ from longboat.core.errors import UserInputError
 from longboat.core.states import Endpoint, ResumeLevel
 from longboat.gateway.config import GatewayLimits
 from longboat.gateway.external.address import Address
+from longboat.gateway.http.response_head import replica_line
 from longboat.gateway.upstreams.idle_connections import IdleConnections
 from longboat.routing.health.breaker import Breaker
 from longboat.routing.health.poison import Admitted
@@ -72,6 +73,7 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         "ready",
         "relay",
         "replica",
+        "replica_line",
         "reported_slots",
         "resume",
         "revision",
@@ -91,6 +93,7 @@ class Upstream:  # size: one flat record, because choosing an endpoint reads mos
         self.url = endpoint.url
         self.model = endpoint.model
         self.replica = endpoint.replica
+        self.replica_line = replica_line(endpoint.replica)  # of heads that clients get
         self.key = f"{endpoint.replica}/{endpoint.generation}@{endpoint.url}"
         self.api_key = endpoint.api_key
         self.announced_ready = endpoint.ready  # what the table says

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Final
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.overlap import cached_tokens
-from longboat.routing.policies.plain import PlainPolicy
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("Aibrix",)
@@ -18,7 +17,7 @@ IMBALANCE_GAP: Final = 8  # and this many requests more than the idlest
 DEVIATIONS: Final = 1.0  # a match may have this many standard deviations above the mean requests
 
 
-class Aibrix(PlainPolicy):
+class Aibrix(RoutingPolicy):
     """Takes the best match whose load is at most one standard deviation above the mean, otherwise the least busy.
 
     Source: ``pkg/plugins/gateway/algorithms/prefix_cache.go`` of AIBrix with its default settings: matches in whole

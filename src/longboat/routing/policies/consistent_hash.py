@@ -8,8 +8,7 @@ from math import ceil
 from typing import Final
 from zlib import crc32
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
-from longboat.routing.policies.plain import PlainPolicy
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 
 __all__ = ("ConsistentHash",)
@@ -19,7 +18,7 @@ LOAD_FACTOR: Final = 1.25  # most requests of a replica, in mean numbers of requ
 KEY_TOKENS: Final = 1024  # of a prompt's beginning that are hashed, where its session is unknown
 
 
-class ConsistentHash(PlainPolicy):
+class ConsistentHash(RoutingPolicy):
     """Hashes the session, or the prompt's beginning, to a ring of replicas, and passes over those that are too busy.
 
     Source: V. Mirrokni, M. Thorup, M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2016), with the factor

@@ -8,7 +8,7 @@ from math import exp
 from typing import Final, overload
 from zlib import crc32
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.prefill_queue import PrefillQueue
 from longboat.routing.policies.prefill_time import CHUNK_TOKENS, PrefillSeed, PrefillTime, Work
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
@@ -72,7 +72,7 @@ class Cheapest(Choice):
         return f"lowest cost: {held}waits {self._wait_s:.3f} s"
 
 
-class Cost:
+class Cost(RoutingPolicy):
     """Takes the lowest cost in seconds.
 
     cost = wait until the replica has computed the prefills before + prefill of the uncached part (both: the TTFT)

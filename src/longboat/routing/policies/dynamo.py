@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.overlap import cached_tokens
-from longboat.routing.policies.plain import PlainPolicy
 from longboat.routing.prefixes.index import DictIndex
 from longboat.routing.prefixes.prompt import BLOCK_BYTES, Prompt
 
@@ -16,7 +15,7 @@ __all__ = ("Dynamo",)
 BLOCK_TOKENS: Final = 16  # vLLM's
 
 
-class Dynamo(PlainPolicy):
+class Dynamo(RoutingPolicy):
     """Takes the lowest sum of prompt blocks to compute and blocks that active requests hold, both in one unit.
 
     Source: ``lib/kv-router/src/scheduling/selector.rs`` of NVIDIA Dynamo with its default weights and temperature 0:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.overlap import cached_tokens
-from longboat.routing.policies.plain import PlainPolicy
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("LlmD",)
@@ -17,7 +16,7 @@ MAX_PENALTY_S: Final = 18.0  # seconds of TTFT that stickiness may cost
 PREFILL_TOKENS_S: Final = 15_928.0  # tokens a second of one replica, as llm-d assumes
 
 
-class LlmD(PlainPolicy):
+class LlmD(RoutingPolicy):
     """Keeps the replicas that hold most of the prompt, unless they are far behind; of the rest, the least loaded one.
 
     Source: ``prefix-cache-affinity-filter`` and ``token-load-scorer`` of llm-d-router with the parameters of its

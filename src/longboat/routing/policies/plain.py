@@ -5,33 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.prefixes.prompt import Prompt
 
-__all__ = ("LeastRequests", "PlainPolicy", "RoundRobin")
+__all__ = ("LeastRequests", "RoundRobin")
 
 
-class PlainPolicy:
-    """A policy that learns nothing from requests."""
-
-    name = ""
-    terms: tuple[str, ...] = ()
-    reads_prefixes = False
-
-    def sent(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int, now_s: float) -> None:
-        pass
-
-    def first_token(self, prompt: Prompt, replica: ReplicaLoad, *, cached_tokens: int | None, now_s: float) -> None:
-        pass
-
-    def ended(self, prompt: Prompt, replica: ReplicaLoad, *, output_tokens: int, now_s: float) -> None:
-        pass
-
-    def left(self, replica: ReplicaLoad) -> None:
-        pass
-
-
-class RoundRobin(PlainPolicy):
+class RoundRobin(RoutingPolicy):
     """Gives requests to the replicas in turn."""
 
     name = "round_robin"
@@ -44,7 +24,7 @@ class RoundRobin(PlainPolicy):
         return Choice(turn % len(replicas), _IN_TURN)
 
 
-class LeastRequests(PlainPolicy):
+class LeastRequests(RoutingPolicy):
     """Gives a request to the replica with the fewest requests of this gateway; equals take turns."""
 
     name = "least_requests"

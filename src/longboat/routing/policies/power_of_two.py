@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
-from longboat.routing.policies.plain import PlainPolicy
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("PowerOfTwo",)
 
 
-class PowerOfTwo(PlainPolicy):
+class PowerOfTwo(RoutingPolicy):
     """Draws two replicas and takes the one with fewer requests of this gateway.
 
     Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001). SMG, Dynamo and AIBrix have

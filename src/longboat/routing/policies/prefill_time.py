@@ -15,7 +15,8 @@ _PRIOR_LEFT: Final = 1e-3  # and this in the end, for terms that the samples do 
 _TRUSTED: Final = 30  # samples after which a time above
 _OUTLIER: Final = 3.0  # times the predicted one counts as that: the request waited for something else
 _MEAN_OF: Final = 100.0  # samples
-_EVERY: Final = 4  # samples between two solutions
+_EVERY: Final = 4  # samples between two solutions,
+_LATER: Final = 16  # and between those after as many as count
 
 
 class PrefillSeed:
@@ -103,7 +104,7 @@ class PrefillTime:
             self._vector[at] = self._vector[at] * _FORGET + row[at] * target
         self.samples += 1
         self._prior = max(_PRIOR_LEFT, self._prior * _PRIOR_KEEPS)
-        if self.samples % _EVERY == 0 or self.samples < _EVERY:
+        if self.samples % (_EVERY if self.samples < _TRUSTED else _LATER) == 0 or self.samples < _EVERY:
             self._solve()
 
     def _solve(self) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from longboat.routing.policies.contract import Choice, ReplicaLoad, View
+from longboat.routing.policies.contract import Choice, ReplicaLoad, RoutingPolicy, View
 from longboat.routing.policies.overlap import cached_tokens
-from longboat.routing.policies.plain import PlainPolicy
 from longboat.routing.prefixes.prompt import Prompt
 
 __all__ = ("Smg",)
@@ -16,7 +15,7 @@ BALANCE_ABS: Final = 64  # requests between the busiest and the idlest replica
 BALANCE_REL: Final = 1.5  # and the ratio of their requests: both together mean imbalance
 
 
-class Smg(PlainPolicy):
+class Smg(RoutingPolicy):
     """Takes the replica with the longest overlap, unless loads are imbalanced: then the least busy one.
 
     Source: ``cache_aware`` of the SGLang Model Gateway (SMG) in its event-driven mode with default thresholds; ties go
