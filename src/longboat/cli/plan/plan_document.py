@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_notes import notes_of
 from longboat.cli.shared.error_text import error_values
 from longboat.core.errors import LongboatError
-from longboat.planner.cost import Cost
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
@@ -18,6 +17,9 @@ from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import settings_of
 from longboat.planner.search.search import SearchResult
+
+if TYPE_CHECKING:
+    from longboat.planner.cost import Cost
 
 __all__ = ("cost_values", "demand_values", "found_values", "model_values", "plan_values", "refused_values")
 
