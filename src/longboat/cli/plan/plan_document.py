@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from longboat.catalog.shape.model_shape import ModelShape
@@ -66,7 +66,8 @@ def found_values(found: SearchResult) -> dict[str, Any]:
 
 def demand_values(demand: Demand) -> dict[str, Any]:
     """Return the load and the limits."""
-    values = asdict(demand) | {"context_tokens": demand.context, "kv_bits": demand.settings.kv_bits}
+    values = asdict(replace(demand, draft=None)) | {"draft": demand.draft.name if demand.draft else None}
+    values |= {"context_tokens": demand.context, "kv_bits": demand.settings.kv_bits}
     return {name: value for name, value in values.items() if name != "settings"}
 
 
