@@ -370,3 +370,15 @@ def test_plan_compares_speculation_and_prefill_apart() -> None:
 def test_speculation_of_several_kinds_of_machines_is_refused() -> None:
     with pytest.raises(UserInputError, match="several kinds"):
         run("plan", "Qwen3-32B", "--on", "any of: 8xH100, 4xL40S", "--speculation", "mtp")
+
+
+def test_plan_says_what_llama_cpp_keeps_in_ram() -> None:
+    words = ["plan", "gpt-oss-120b", "--on", "RTX3090", "--offload", "Desktop 2ch DDR5-5600 64GB", "--offline"]
+    told = run(*words, "--concurrency", "1").output
+    assert "the experts of" in told
+    assert "llama-server -m MODEL.gguf --n-gpu-layers" in told
+    assert json.loads(run(*words, "--json").output)["ways"][0]["way"] == "experts"
+    with pytest.raises(UserInputError, match="not one processor"):
+        run("plan", "gpt-oss-120b", "--on", "RTX3090", "--offload", "RTX4090")
+    with pytest.raises(UserInputError, match="no plan for --chart"):
+        run(*words, "--apart")

@@ -43,6 +43,9 @@ def plan_model(
         typer.Option("--speculation", help="Compare with speculative decoding: mtp:1, eagle3:3, or eagle3:3:0.7."),
     ] = "",
     draft_model: Annotated[str, typer.Option("--draft-model", help="The model of --speculation draft:4.")] = "",
+    offload: Annotated[
+        str, typer.Option("--offload", help='Keep what does not fit a card in RAM: "Desktop 2ch DDR5-5600 64GB".')
+    ] = "",
     apart: Annotated[bool, typer.Option("--apart", help="Compare with prefill and decode on replicas apart.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -57,6 +60,7 @@ def plan_model(
         commands=commands,
         must_keep=must_keep,
         what_if=WhatIf(speculation=speculation, draft_model=draft_model, apart=apart),
+        offload=offload,
     )
     run_plan(model, request, wanted)
 

@@ -15,6 +15,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.outputs.engine_commands import engine_commands
 from longboat.cli.plan.outputs.fleet_text import fleet_text, writable_plan, write_fleet
 from longboat.cli.plan.outputs.model_files import files_of
+from longboat.cli.plan.outputs.offload_command import run_offload
 from longboat.cli.plan.outputs.size_command import LIMIT_MISSED, is_any_of, rate_notes, rate_values, run_size
 from longboat.cli.plan.outputs.what_if_notes import WhatIf, answers, with_draft
 from longboat.cli.plan.plan_chart import Point, draw_chart
@@ -42,6 +43,7 @@ class Wanted:
     write: Path | None = None  # a fleet file to write
     commands: bool = False  # whether the engine's own commands are printed
     what_if: WhatIf = NOTHING_ELSE  # changes to look at beside the best plan
+    offload: str = ""  # the RAM that takes what does not fit a card
     must_keep: bool = False  # exit with ``LIMIT_MISSED`` where the best plan misses a limit of --slo, or --rate
 
 
@@ -50,6 +52,10 @@ def run_plan(model: str, request: PlanRequest, wanted: Wanted) -> None:
     if is_any_of(request.on):
         _check_any_of(wanted)
         run_size(model, request, as_json=wanted.as_json, must_keep=wanted.must_keep)
+        return
+    if wanted.offload:
+        _check_offload(wanted)
+        run_offload(model, request, wanted.offload, as_json=wanted.as_json)
         return
     planner = with_draft(planner_for(request), wanted.what_if)
     planner, shape, found, served = _planned(planner, model, request.kv_bits, as_json=wanted.as_json)
@@ -94,11 +100,20 @@ def whole_values(
 
 
 def _check_any_of(wanted: Wanted) -> None:
+    if wanted.chart or wanted.write or wanted.commands or wanted.offload or wanted.what_if != NOTHING_ELSE:
+        raise UserInputError(
+            "--chart, --write, --commands, --offload, --speculation and --apart are of one plan, and several kinds of "
+            "machines are compared",
+            hint="plan for the kind that you choose: --on '2x(8xH100), net=25GbE'",
+        )
+
+
+def _check_offload(wanted: Wanted) -> None:
     if wanted.chart or wanted.write or wanted.commands or wanted.what_if != NOTHING_ELSE:
         raise UserInputError(
-            "--chart, --write, --commands, --speculation and --apart are of one plan, and several kinds of machines "
-            "are compared",
-            hint="plan for the kind that you choose: --on '2x(8xH100), net=25GbE'",
+            "--offload prints ways to keep a part in RAM, and no plan for --chart, --write, --commands, --speculation "
+            "or --apart",
+            hint="leave them out, or leave --offload out",
         )
 
 
