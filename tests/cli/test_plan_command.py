@@ -351,3 +351,34 @@ def test_live_machines_need_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_planning_loads_neither_ray_nor_torch() -> None:
     report = cost_of_longboat("plan", "Qwen3-8B", "--on", "RTX4090", "--json")
     assert not {"ray", "torch", "vllm", "httpx"} & set(report["loaded"])
+
+
+def test_plan_compares_speculation_and_prefill_apart() -> None:
+    words = ["plan", "Qwen3-32B", "--on", "4x(2xH100), net=100GbE", "--offline", "--concurrency", "32"]
+    asked = [*words, "--speculation", "draft:4", "--draft-model", "Qwen3-0.6B", "--apart"]
+    document = json.loads(run(*asked, "--json").output)
+    assert document["speculation"]["gain"] == pytest.approx(
+        document["speculation"]["plain_itl_s"] / document["speculation"]["itl_s"]
+    )
+    assert document["speculation"]["acceptance_is_usual"]
+    assert document["demand"]["draft"] == "Qwen3-0.6B"
+    assert document["apart"]["prefill"] + document["apart"]["decode"] >= 2
+    assert len(document["notes"]) >= 3
+    assert "speculation" not in json.loads(run(*words, "--json").output)
+
+
+def test_speculation_of_several_kinds_of_machines_is_refused() -> None:
+    with pytest.raises(UserInputError, match="several kinds"):
+        run("plan", "Qwen3-32B", "--on", "any of: 8xH100, 4xL40S", "--speculation", "mtp")
+
+
+def test_plan_says_what_llama_cpp_keeps_in_ram() -> None:
+    words = ["plan", "gpt-oss-120b", "--on", "RTX3090", "--offload", "Desktop 2ch DDR5-5600 64GB", "--offline"]
+    told = run(*words, "--concurrency", "1").output
+    assert "the experts of" in told
+    assert "llama-server -m MODEL.gguf --n-gpu-layers" in told
+    assert json.loads(run(*words, "--json").output)["ways"][0]["way"] == "experts"
+    with pytest.raises(UserInputError, match="not one processor"):
+        run("plan", "gpt-oss-120b", "--on", "RTX3090", "--offload", "RTX4090")
+    with pytest.raises(UserInputError, match="no plan for --chart"):
+        run(*words, "--apart")

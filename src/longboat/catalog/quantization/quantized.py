@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import translate
 from functools import lru_cache
@@ -32,7 +32,7 @@ def quantize(shape: ModelShape, quantization: Quantization, *, prefix: str = "mo
     prefix: text before ``layers.0`` in the files' names; patterns are tried with and without it
     """
     chooser = _Chooser(quantization, prefix)
-    layers = [_layer(layer, index, chooser) for index, layer in enumerate(shape.layers)]
+    layers = _alike(shape.layers, chooser) if chooser.same_everywhere else _each(shape.layers, chooser)
     others = tuple(_other(weight, len(layers), chooser) for weight in shape.others)
     return replace(
         shape,
@@ -41,6 +41,19 @@ def quantize(shape: ModelShape, quantization: Quantization, *, prefix: str = "mo
         head=chooser.end(shape.head, "lm_head"),
         others=others,
     )
+
+
+def _each(layers: Sequence[Layer], chooser: _Chooser) -> list[Layer]:
+    return [_layer(layer, index, chooser) for index, layer in enumerate(layers)]
+
+
+def _alike(layers: Sequence[Layer], chooser: _Chooser) -> list[Layer]:
+    """Quantize each sort of layers once: which weights are stored how does not depend on the layer's number."""
+    known: dict[int, Layer] = {}
+    for index, layer in enumerate(layers):
+        if id(layer) not in known:
+            known[id(layer)] = _layer(layer, index, chooser)
+    return [known[id(layer)] for layer in layers]
 
 
 def _layer(layer: Layer, index: int, chooser: _Chooser) -> Layer:
@@ -73,6 +86,11 @@ class _Chooser:
         self.quantization = quantization
         self.excluded = Patterns(quantization.excluded, prefix)
         self.rules = [(Patterns(rule.patterns, prefix), rule.form) for rule in quantization.rules]
+
+    @property
+    def same_everywhere(self) -> bool:
+        """Whether no pattern names weights."""
+        return not self.excluded and not any(patterns for patterns, _ in self.rules)
 
     def stored(self, weight: Weight, *paths: str, force: bool = False) -> Weight:
         if not force and not self.concerns(weight):

@@ -38,12 +38,30 @@ def plan_model(
     must_keep: Annotated[
         bool, typer.Option("--must-keep", help="Exit with 6 where the best plan misses --slo or --rate.")
     ] = False,
+    speculation: Annotated[
+        str,
+        typer.Option("--speculation", help="Compare with speculative decoding: mtp:1, eagle3:3, or eagle3:3:0.7."),
+    ] = "",
+    draft_model: Annotated[str, typer.Option("--draft-model", help="The model of --speculation draft:4.")] = "",
+    offload: Annotated[
+        str, typer.Option("--offload", help='Keep what does not fit a card in RAM: "Desktop 2ch DDR5-5600 64GB".')
+    ] = "",
+    apart: Annotated[bool, typer.Option("--apart", help="Compare with prefill and decode on replicas apart.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Plan a model on machines: how to split it, how fast it will be, and why. The word `model` may be left out."""
+    from longboat.cli.plan.outputs.what_if_notes import WhatIf
     from longboat.cli.plan.plan_command import Wanted, run_plan
 
-    wanted = Wanted(as_json=as_json, chart=chart, write=write, commands=commands, must_keep=must_keep)
+    wanted = Wanted(
+        as_json=as_json,
+        chart=chart,
+        write=write,
+        commands=commands,
+        must_keep=must_keep,
+        what_if=WhatIf(speculation=speculation, draft_model=draft_model, apart=apart),
+        offload=offload,
+    )
     run_plan(model, request, wanted)
 
 

@@ -15,7 +15,9 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.outputs.engine_commands import engine_commands
 from longboat.cli.plan.outputs.fleet_text import fleet_text, writable_plan, write_fleet
 from longboat.cli.plan.outputs.model_files import files_of
+from longboat.cli.plan.outputs.offload_command import run_offload
 from longboat.cli.plan.outputs.size_command import LIMIT_MISSED, is_any_of, rate_notes, rate_values, run_size
+from longboat.cli.plan.outputs.what_if_notes import WhatIf, answers, with_draft
 from longboat.cli.plan.plan_chart import Point, draw_chart
 from longboat.cli.plan.plan_document import found_values, model_values, refused_values
 from longboat.cli.plan.plan_notes import name_notes, notes_of
@@ -28,6 +30,7 @@ from longboat.planner.search.search import SearchResult, search
 
 __all__ = ("LIMIT_MISSED", "Wanted", "run_plan", "whole_values")
 
+NOTHING_ELSE = WhatIf()
 CHART_USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -39,6 +42,8 @@ class Wanted:
     chart: Path | None = None  # an SVG file to write
     write: Path | None = None  # a fleet file to write
     commands: bool = False  # whether the engine's own commands are printed
+    what_if: WhatIf = NOTHING_ELSE  # changes to look at beside the best plan
+    offload: str = ""  # the RAM that takes what does not fit a card
     must_keep: bool = False  # exit with ``LIMIT_MISSED`` where the best plan misses a limit of --slo, or --rate
 
 
@@ -48,16 +53,22 @@ def run_plan(model: str, request: PlanRequest, wanted: Wanted) -> None:
         _check_any_of(wanted)
         run_size(model, request, as_json=wanted.as_json, must_keep=wanted.must_keep)
         return
-    planner = planner_for(request)
+    if wanted.offload:
+        _check_offload(wanted)
+        run_offload(model, request, wanted.offload, as_json=wanted.as_json)
+        return
+    planner = with_draft(planner_for(request), wanted.what_if)
     planner, shape, found, served = _planned(planner, model, request.kv_bits, as_json=wanted.as_json)
     queue = planner.queue(served)
+    more = answers(wanted.what_if, planner, found)
     notes = [*name_notes(model, shape), *rate_notes(served, request.rate, queue), *notes_of(shape, request.kv_bits)]
+    notes += more.notes
     commands = _commands(planner, model, shape, found) if wanted.commands else []
     base = planner.before(shape)
     if wanted.as_json:
         rates = rate_values(served, request.rate, queue)
         document = whole_values(shape, request, found, rates, notes)
-        document |= {"base": None if base is None else found_values(base), "commands": commands}
+        document |= {**more.values, "base": None if base is None else found_values(base), "commands": commands}
         print(json.dumps(document, indent=2))
     else:
         from longboat.cli.plan.plan_tables import print_found
@@ -89,10 +100,20 @@ def whole_values(
 
 
 def _check_any_of(wanted: Wanted) -> None:
-    if wanted.chart or wanted.write or wanted.commands:
+    if wanted.chart or wanted.write or wanted.commands or wanted.offload or wanted.what_if != NOTHING_ELSE:
         raise UserInputError(
-            "--chart, --write and --commands are of one plan, and several kinds of machines are compared",
+            "--chart, --write, --commands, --offload, --speculation and --apart are of one plan, and several kinds of "
+            "machines are compared",
             hint="plan for the kind that you choose: --on '2x(8xH100), net=25GbE'",
+        )
+
+
+def _check_offload(wanted: Wanted) -> None:
+    if wanted.chart or wanted.write or wanted.commands or wanted.what_if != NOTHING_ELSE:
+        raise UserInputError(
+            "--offload prints ways to keep a part in RAM, and no plan for --chart, --write, --commands, --speculation "
+            "or --apart",
+            hint="leave them out, or leave --offload out",
         )
 
 

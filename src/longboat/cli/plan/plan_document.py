@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_notes import notes_of
 from longboat.cli.shared.error_text import error_values
 from longboat.core.errors import LongboatError
-from longboat.planner.cost import Cost
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
@@ -18,6 +17,9 @@ from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import settings_of
 from longboat.planner.search.search import SearchResult
+
+if TYPE_CHECKING:
+    from longboat.planner.cost import Cost
 
 __all__ = ("cost_values", "demand_values", "found_values", "model_values", "plan_values", "refused_values")
 
@@ -64,7 +66,8 @@ def found_values(found: SearchResult) -> dict[str, Any]:
 
 def demand_values(demand: Demand) -> dict[str, Any]:
     """Return the load and the limits."""
-    values = asdict(demand) | {"context_tokens": demand.context, "kv_bits": demand.settings.kv_bits}
+    values = asdict(replace(demand, draft=None)) | {"draft": demand.draft.name if demand.draft else None}
+    values |= {"context_tokens": demand.context, "kv_bits": demand.settings.kv_bits}
     return {name: value for name, value in values.items() if name != "settings"}
 
 

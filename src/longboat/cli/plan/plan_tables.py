@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longboat.planner.cost import Cost
 from longboat.planner.machines.pools import system_notes
 from longboat.planner.memory.fit import RankBytes
 from longboat.planner.predict.number import Number
@@ -16,6 +16,9 @@ from longboat.planner.search.forecast import Forecast
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.reasons import settings_of
 from longboat.planner.search.search import SearchResult
+
+if TYPE_CHECKING:
+    from longboat.planner.cost import Cost
 
 __all__ = ("console", "cost_table", "print_cost", "print_found", "simple_table")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from longboat.catalog.quantization.requantize import widened
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.catalog.shape.weight import Weight
 from longboat.planner.predict.efficiency import multiply_share
 from longboat.planner.predict.machine import Machine
 
-__all__ = ("kernel_class", "multiply_bits", "multiply_flops", "unpacks")
+__all__ = ("computed_on", "kernel_class", "multiply_bits", "multiply_flops", "unpacks")
 
 # Formats whose numbers the hardware can multiply as they are; all others are widened to 16 bits first.
 FLOAT4 = ("nvfp4", "mxfp4")
@@ -55,3 +56,8 @@ def kernel_class(shape: ModelShape, machine: Machine) -> str:
 
 def _float4(shape: ModelShape) -> bool:
     return any(name in shape.quantization for name in FLOAT4)
+
+
+def computed_on(machine: Machine, shape: ModelShape) -> ModelShape:
+    """Return the weights as the engine holds them there."""
+    return widened(shape) if machine.native == "fp32" else shape

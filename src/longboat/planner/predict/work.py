@@ -16,7 +16,7 @@ from longboat.planner.predict.efficiency import expert_read_share
 from longboat.planner.predict.kernels import multiply_flops, unpacks
 from longboat.planner.predict.machine import Fabric
 
-__all__ = ("Pass", "expected_experts", "stage_work")
+__all__ = ("Pass", "expected_experts", "head_work", "layer_work", "stage_work")
 
 # Reads and writes of the hidden state in one layer, beside the multiplications: norms, residuals, rotation, conversion.
 ACTIVATION_PASSES = 10
@@ -50,24 +50,40 @@ def stage_work(deployment: Deployment, index: int, step: Pass) -> dict[str, floa
     stage = deployment.stages[index]
     found: dict[str, float] = defaultdict(float)
     for layer, count in _distinct(deployment, index):
-        for name, value in _layer_sums(deployment, stage, layer, step).items():
+        for name, value in layer_work(deployment, stage, layer, step).items():
             found[name] += count * value
     if index == len(deployment.stages) - 1:
-        _add_head(found, deployment, stage, step)
-    return {step.kind + name: value for name, value in found.items() if value}
+        for name, value in head_work(deployment, stage, step).items():
+            found[name] += value
+    return dict(found)
 
 
-def _layer_sums(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> dict[str, float]:
-    """Return the quantities of one layer, counted once for the deployments of a search."""
+def layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> dict[str, float]:
+    """Return the quantities of one layer of a stage, counted once for the deployments of a search."""
     split = (stage.machine, stage.tensor, stage.link, stage.near, deployment.attention_data, deployment.expert)
     key = (id(layer), *split, deployment.stages[0].machine, step)
     found = deployment.counted.get(key)
     if found is None:
-        found = defaultdict(float)
+        sums: dict[str, float] = defaultdict(float)
         for name, value in _layer_work(deployment, stage, layer, step):
-            found[name] += value
+            sums[name] += value
+        found = {step.kind + name: value for name, value in sums.items() if value}
         deployment.counted[key] = found
     return found
+
+
+def head_work(deployment: Deployment, stage: Stage, step: Pass) -> dict[str, float]:
+    """Return the quantities of the head, one multiplication for each sequence that samples; embedding rows are few
+    bytes.
+    """
+    head, found = deployment.shape.head or deployment.shape.embedding, {}
+    if head is not None:
+        params, size = _rank_size(head, stage.tensor)
+        found["read_weights"] = size / stage.machine.bandwidth_bytes_per_s
+        found["multiply"] = MULTIPLY_ADD * params * step.sequences / stage.machine.flops_16
+    if step.decoding:
+        found |= {"step": 1.0, "sequence": step.sequences}
+    return {step.kind + name: value for name, value in found.items()}
 
 
 def _distinct(deployment: Deployment, index: int) -> Iterator[tuple[Layer, int]]:
@@ -78,11 +94,7 @@ def _distinct(deployment: Deployment, index: int) -> Iterator[tuple[Layer, int]]
 
 
 def _layer_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> Iterator[tuple[str, float]]:
-    for weight in layer.weights:
-        if weight.part == "experts":
-            yield from _expert_work(deployment, stage, layer, weight, step)
-        elif weight.part not in ("vision", "mtp", "norm"):
-            yield from _weight_work(deployment, stage, weight, step)
+    yield from _weights_work(deployment, stage, layer, step)
     yield from _attention_work(deployment, stage, layer, step)
     yield from _link_work(deployment, stage, step)
     numbers = step.tokens * deployment.shape.hidden_size * ACTIVATION_PASSES
@@ -103,29 +115,64 @@ def _rank_size(weight: Weight, tensor: int) -> tuple[int, int]:
     return weight.rank_params(tensor=tensor), weight.rank_bytes(tensor=tensor)
 
 
-def _weight_work(deployment: Deployment, stage: Stage, weight: Weight, step: Pass) -> Iterator[tuple[str, float]]:
+def _weights_work(deployment: Deployment, stage: Stage, layer: Layer, step: Pass) -> Iterator[tuple[str, float]]:
+    """Count reading and multiplying all weights of a layer.
+
+    Experts are divided over all ranks of the stage by copies or by cutting each; the bytes are the same.
+    """
+    unit = _weight_costs(deployment, stage, layer)
+    yield "read_weights", unit["read_weights"]
+    yield "multiply", unit["multiply"] * step.tokens
+    if not layer.num_experts:
+        return
+    share = _imbalance(deployment, step)
+    read = share * expected_experts(layer.num_experts, layer.experts_per_token, step.tokens) / layer.num_experts
+    yield "read_experts", unit["read_experts"] * read
+    yield "multiply_experts", unit["multiply_experts"] * step.tokens * share
+    yield (
+        "unpack_experts",
+        unit["unpack_read"] * read if step.decoding else unit["unpack_multiply"] * step.tokens * share,
+    )
+
+
+def _weight_costs(deployment: Deployment, stage: Stage, layer: Layer) -> dict[str, float]:
+    """Return seconds at the peak for the weights of a layer on a rank: reads of all, and multiplications of a token.
+
+    They are the same for all passes, and counted once for the deployments of a search.
+    """
+    key = ("weights", id(layer), stage.machine, stage.tensor, deployment.attention_data, deployment.expert)
+    found = deployment.counted.get(key)
+    if found is None:
+        found = defaultdict(float)
+        for weight in layer.weights:
+            if weight.part not in ("vision", "mtp", "norm"):
+                count = _expert_costs if weight.part == "experts" else _common_costs
+                for name, value in count(deployment, stage, layer, weight):
+                    found[name] += value
+        deployment.counted[key] = found
+    return found
+
+
+def _common_costs(deployment: Deployment, stage: Stage, layer: Layer, weight: Weight) -> Iterator[tuple[str, float]]:
     groups = deployment.attention_data if weight.part in ("attention", "mixer") else 1
     params, size = _rank_size(weight, max(1, stage.tensor // groups))
     yield "read_weights", size / stage.machine.bandwidth_bytes_per_s
     flops = multiply_flops(weight, deployment.shape, stage.machine)
-    yield "multiply", MULTIPLY_ADD * params * step.tokens / groups / flops
+    yield "multiply", MULTIPLY_ADD * params / groups / flops
 
 
-def _expert_work(
-    deployment: Deployment, stage: Stage, layer: Layer, weight: Weight, step: Pass
-) -> Iterator[tuple[str, float]]:
-    """Count experts, divided over all ranks of the stage by copies or by cutting each; the bytes are the same."""
-    machine, share = stage.machine, _imbalance(deployment, step) / stage.tensor
-    hit = expected_experts(layer.num_experts, layer.experts_per_token, step.tokens) / layer.num_experts
+def _expert_costs(deployment: Deployment, stage: Stage, layer: Layer, weight: Weight) -> Iterator[tuple[str, float]]:
+    """Count all experts' bytes, and the multiplications of those that a token is routed to, divided by the ranks."""
+    machine = stage.machine
     reached = expert_read_share(machine, deployment.engine.name, _slice_columns(deployment, stage, weight))
-    read_s = weight.num_bytes * hit * share / machine.bandwidth_bytes_per_s / reached
+    read_s = weight.num_bytes / machine.bandwidth_bytes_per_s / reached / stage.tensor
     active = weight.num_params * layer.experts_per_token / layer.num_experts
+    multiply_s = MULTIPLY_ADD * active / multiply_flops(weight, deployment.shape, machine) / stage.tensor
     yield "read_experts", read_s
-    flops = multiply_flops(weight, deployment.shape, machine)
-    multiply_s = MULTIPLY_ADD * active * step.tokens * share / flops
     yield "multiply_experts", multiply_s
     if unpacks(weight, deployment.shape, machine):
-        yield "unpack_experts", read_s if step.decoding else multiply_s
+        yield "unpack_read", read_s
+        yield "unpack_multiply", multiply_s
 
 
 def _slice_columns(deployment: Deployment, stage: Stage, weight: Weight) -> float:
@@ -207,15 +254,3 @@ def _reduce_work(
     payload = tokens * deployment.shape.hidden_size * deployment.number_bytes
     moved = count * 2.0 * (ranks - 1) / ranks * payload
     yield "link_bytes", moved / link.bandwidth_bytes_per_s
-
-
-def _add_head(found: dict[str, float], deployment: Deployment, stage: Stage, step: Pass) -> None:
-    """Add the head, one multiplication for each sequence that samples; embedding rows are few bytes."""
-    head = deployment.shape.head or deployment.shape.embedding
-    if head is not None:
-        params, size = _rank_size(head, stage.tensor)
-        found["read_weights"] += size / stage.machine.bandwidth_bytes_per_s
-        found["multiply"] += MULTIPLY_ADD * params * step.sequences / stage.machine.flops_16
-    if step.decoding:
-        found["step"] += 1.0
-        found["sequence"] += step.sequences

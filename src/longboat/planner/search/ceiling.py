@@ -2,7 +2,8 @@
 
 The bound is never below what the forecast says. Each step of it drops or lowers a time of the time model:
 
-- A response lasts at least as long as its decode steps, and its share of all prompts.
+- A response lasts at least as long as its decode steps, its own prompt on its way through all stages, and its share of
+  the prompts of others.
 - The slowest stage takes at least as long as if layers were divided into parts of any size, each stage
   equally busy, and at least as long as the layers of one kind that some stage has for certain.
 - The time of a stage is at least its time under the default constants, times the least factor of its layers.
@@ -12,10 +13,8 @@ The bound is never below what the forecast says. Each step of it drops or lowers
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import ceil, floor, inf, log2
 
-from longboat.catalog.shape.model_shape import Layer
 from longboat.planner.predict.constants import Calibration
 from longboat.planner.predict.deployment import Deployment, Stage
 from longboat.planner.predict.engine import engine_traits
@@ -23,7 +22,7 @@ from longboat.planner.predict.features import hops_s
 from longboat.planner.predict.kernels import kernel_class
 from longboat.planner.predict.queueing import in_step
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import Pass, stage_work
+from longboat.planner.predict.work import Pass, head_work, layer_work
 from longboat.planner.search.forecast import HELD_OUTPUT, Forecaster, replica_users
 from longboat.planner.search.layouts import Layout
 from longboat.planner.search.partition import Place
@@ -32,8 +31,8 @@ __all__ = ("Ceilings",)
 
 # For the rounding of sums of floating-point numbers.
 ROUNDING = 1.0 + 1e-9
-# Least shares of a prompt that a first token waits for, and that each other request's prompt costs (``queueing``).
-LEAST_PASSES, LEAST_INTERFERENCE = 0.95, 0.85
+# The least share of each other request's prompt that a response waits for (``queueing``).
+LEAST_INTERFERENCE = 0.85
 # Seconds of a layer under the default constants, and times the least factor of the calibration.
 Seconds = tuple[float, float]
 
@@ -67,13 +66,14 @@ class Ceilings:
         constants, itl_factor, ttft_factor = self._constants(first)
         batches = min(running, len(layout.places))
         batch = max(1.0, running / len(layout.places))
-        step_s = self._pass_s(layout, batch, batches, decoding=True)
-        prompt_s = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
+        step_s, _ = self._pass_s(layout, batch, batches, decoding=True)
+        prompt_s, busy_s = self._pass_s(layout, self.traffic.computed_tokens, 0.0, decoding=False)
         output, wait = self.traffic.mean_output_tokens, ttft_factor * constants["wait"]
-        prompts = min(itl_factor * constants["interference"] * LEAST_INTERFERENCE, wait * LEAST_PASSES)
-        prompts += wait / (2.0 * self.traffic.waves)
+        own_s, others_s = wait * prompt_s, itl_factor * constants["interference"] * LEAST_INTERFERENCE * busy_s
+        prompts_s = others_s + (own_s - others_s) / running if own_s > others_s else own_s
+        prompts_s += wait * busy_s / (2.0 * self.traffic.waves)
         steps = itl_factor * output + ttft_factor * constants["first_steps"]
-        life_s = (steps * step_s + ttft_factor * constants["floor"]) / running + prompts * prompt_s
+        life_s = (steps * step_s + ttft_factor * constants["floor"]) / running + prompts_s
         return busy * output / life_s * ROUNDING if life_s > 0 else inf
 
     def _constants(self, place: Place) -> tuple[dict[str, float], float, float]:
@@ -104,8 +104,10 @@ class Ceilings:
         memory = sum(layout.tensor * place.card.memory_bytes for place in layout.places)
         return layout.data * max(0.0, memory - self.weight_bytes) / each if each else inf
 
-    def _pass_s(self, layout: Layout, tokens: float, batches: float, *, decoding: bool) -> float:
-        """Return the least seconds between two tokens, or that a prompt keeps the slowest stage busy.
+    def _pass_s(self, layout: Layout, tokens: float, batches: float, *, decoding: bool) -> tuple[float, float]:
+        """Return the least seconds of a pass through all stages, and those that it keeps the slowest stage busy.
+
+        While decoding, a pass lasts from one token to the next.
 
         batches: under way at once, while decoding
         """
@@ -127,8 +129,9 @@ class Ceilings:
         depth = len(layout.places)
         slowest = max(slowest, *(-(-count // depth) * least[kind] for kind, (_, count) in enumerate(self.kinds)))
         if not decoding:
-            return factor * chunks * slowest
-        return hops_s(self._across(layout), tokens, tokens) + factor * max(total + head_s, batches * slowest)
+            through_s = factor * (total + head_s + (chunks - 1.0) * slowest)
+            return hops_s(self._across(layout), tokens / chunks, 1.0) + through_s, factor * chunks * slowest
+        return hops_s(self._across(layout), tokens, tokens) + factor * max(total + head_s, batches * slowest), 0.0
 
     def _across(self, layout: Layout) -> Deployment:
         """Return as many stages as the layout has, whatever their layers: what passes between them is the same."""
@@ -157,41 +160,35 @@ class Ceilings:
         return self._known[key]
 
     def _count(self, layout: Layout, first: Place, place: Place, tokens: float, decoding: bool) -> Iterator[Seconds]:
-        """Count two stages of one layer each: the second has the head besides."""
+        """Count one stage, alone as in a replica of one stage."""
         constants = self._constants(first)[0]
         stage = Stage(num_layers=1, machine=place.machine, tensor=layout.tensor, link=place.link, near=place.near)
+        alone = self._alone(stage, layout)
         context, sequences = self.traffic.mean_prompt_tokens + self.traffic.mean_output_tokens / 2.0, tokens
         if not decoding:
             context = self.traffic.mean_prompt_tokens - self.traffic.computed_tokens / 2.0
             sequences = 1.0
         step = Pass(tokens=tokens, sequences=sequences, context_tokens=context, decoding=decoding)
         for layer, _ in self.kinds:
-            pair = self._pair(layer, stage, layout)
-            usual_s, known_s = _seconds(stage_work(pair, 0, step), constants)
-            yield usual_s, _ratio(known_s, usual_s)
-        with_head_s = _seconds(stage_work(pair, 1, step), constants)
-        yield with_head_s[0] - usual_s, _ratio(with_head_s[1] - known_s, with_head_s[0] - usual_s)
+            yield _seconds(layer_work(alone, stage, layer, step), constants)
+        yield _seconds(head_work(alone, stage, step), constants)
 
-    def _pair(self, layer: Layer, stage: Stage, layout: Layout) -> Deployment:
+    def _alone(self, stage: Stage, layout: Layout) -> Deployment:
         return Deployment(
-            shape=replace(self.shape, layers=(layer, layer)),
+            shape=self.shape,
             engine=self.engine,
-            stages=(stage, stage),
+            stages=(stage,),
             attention_data=layout.data,
             expert=layout.tensor if layout.expert_parallel else 1,
             counted=self.forecaster.counted,
         )
 
 
-def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> tuple[float, float]:
-    """Return seconds under the default constants and under the calibrated ones."""
+def _seconds(work: Mapping[str, float], constants: Mapping[str, float]) -> Seconds:
+    """Return seconds under the default constants, and what calibration multiplies them by."""
     usual_s = sum(DEFAULTS[name] * value for name, value in work.items())
-    return usual_s, sum(constants[name] * value for name, value in work.items())
-
-
-def _ratio(known_s: float, usual_s: float) -> float:
-    """Return what calibration multiplies the time by."""
-    return known_s / usual_s if usual_s > 0 else inf
+    known_s = sum(constants[name] * value for name, value in work.items())
+    return usual_s, known_s / usual_s if usual_s > 0 else inf
 
 
 def _slowness(each: list[Seconds], least: list[float]) -> float:

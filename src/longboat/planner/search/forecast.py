@@ -120,10 +120,10 @@ class Forecaster:
     def __init__(self, shape: ModelShape, demand: Demand, engine: EngineKind, calibration: Calibration) -> None:
         self.shape, self.demand, self.engine, self.calibration = shape, demand, engine, calibration
         self.traits = engine_traits(engine)
-        self._times = StageTimes(shape, self.traits, demand.traffic(1.0))
         self._known: dict[tuple[object, ...], list[Forecast]] = {}
         # The work of layers that was counted (``work``), for all deployments of this model and engine.
         self.counted: dict[tuple[object, ...], dict[str, float]] = {}
+        self._times = StageTimes(shape, self.traits, demand.traffic(1.0), self.counted)
 
     def divided(self, layout: Layout, share: float = 1.0) -> list[Forecast]:
         """Return a forecast for each division of the layers that is worth a look; all of them may not fit.

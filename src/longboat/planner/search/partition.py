@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from longboat.catalog.shape.model_shape import Layer, ModelShape
@@ -19,13 +19,14 @@ from longboat.planner.predict.engine import EngineTraits
 from longboat.planner.predict.load import Load as Traffic
 from longboat.planner.predict.machine import Fabric, Machine
 from longboat.planner.predict.terms import DEFAULTS
-from longboat.planner.predict.work import Pass, stage_work
+from longboat.planner.predict.work import Pass, head_work, layer_work
 
 __all__ = ("Place", "StageTimes", "partitions")
 
 SEARCH_STEPS = 24
 # Seconds of stages that differ by this share of them count as equal.
 ALIKE = 1e-6
+Counted = dict[tuple[object, ...], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,13 @@ class StageTimes:
     Counted with usual constants, once for each sort of layer and place.
     """
 
-    def __init__(self, shape: ModelShape, engine: EngineTraits, traffic: Traffic) -> None:
+    def __init__(
+        self, shape: ModelShape, engine: EngineTraits, traffic: Traffic, counted: Counted | None = None
+    ) -> None:
+        """counted: work of layers that was counted for the same model and engine (``work``)."""
         self._shape, self._engine, self._traffic = shape, engine, traffic
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._counted: Counted = {} if counted is None else counted
 
     def layer_s(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> float:
         return self._times(layer, place, tensor, expert, batch)[0]
@@ -62,26 +67,30 @@ class StageTimes:
         return self._known[key]
 
     def _measured(self, layer: Layer, place: Place, tensor: int, expert: int, batch: float) -> tuple[float, float]:
-        """Count two stages of one layer each: the second has the head besides."""
         stage = Stage(num_layers=1, machine=place.machine, tensor=tensor, link=place.link)
-        pair = replace(self._shape, layers=(layer, layer))
-        deployment = Deployment(shape=pair, engine=self._engine, stages=(stage, stage), expert=expert)
+        alone = Deployment(
+            shape=self._shape, engine=self._engine, stages=(stage,), expert=expert, counted=self._counted
+        )
         traffic = self._traffic
         context = traffic.mean_prompt_tokens + traffic.mean_output_tokens / 2
         decode = Pass(tokens=batch, sequences=batch, context_tokens=context, decoding=True)
         prompt = traffic.computed_tokens
         before = traffic.mean_prompt_tokens - prompt / 2
         prefill = Pass(tokens=prompt, sequences=1.0, context_tokens=before, decoding=False)
-        first, last = (
-            _seconds(deployment, index, decode)
-            + batch / traffic.mean_output_tokens * _seconds(deployment, index, prefill)
-            for index in (0, 1)
-        )
-        return first, last - first
+        prompts = batch / traffic.mean_output_tokens
+        of_layer = (_seconds(layer_work(alone, stage, layer, step)) for step in (decode, prefill))
+        of_head = (_seconds(head_work(alone, stage, step)) for step in (decode, prefill))
+        return _with_prompts(of_layer, prompts), _with_prompts(of_head, prompts)
 
 
-def _seconds(deployment: Deployment, index: int, step: Pass) -> float:
-    return sum(DEFAULTS[name] * value for name, value in stage_work(deployment, index, step).items())
+def _with_prompts(seconds: Iterable[float], prompts: float) -> float:
+    """Return the seconds of a decode step and of ``prompts`` prompts."""
+    decode_s, prefill_s = seconds
+    return decode_s + prompts * prefill_s
+
+
+def _seconds(work: Mapping[str, float]) -> float:
+    return sum(DEFAULTS[name] * value for name, value in work.items())
 
 
 def partitions(

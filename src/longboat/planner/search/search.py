@@ -11,8 +11,8 @@ from longboat.planner.machines.cluster import Cluster
 from longboat.planner.machines.pools import Pool, pools_of
 from longboat.planner.memory.fit import Fit
 from longboat.planner.memory.split_shape import EngineKind
-from longboat.planner.predict.calibration.sample import computed_on
 from longboat.planner.predict.constants import Calibration
+from longboat.planner.predict.kernels import computed_on
 from longboat.planner.predict.machine import machine_for
 from longboat.planner.search.ceiling import Ceilings
 from longboat.planner.search.demand import Demand

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from longboat.catalog.library import Library
 from longboat.catalog.quantization.quantized import quantize
-from longboat.catalog.quantization.requantize import requantized, widened
+from longboat.catalog.quantization.requantize import requantized
 from longboat.catalog.quantization.rules import NVFP4, Quantization, Rule
 from longboat.catalog.shape.model_shape import ModelShape
 from longboat.core.errors import UserInputError
@@ -18,11 +18,11 @@ from longboat.planner.predict.capacity import sequences_that_fit
 from longboat.planner.predict.deployment import Deployment, even_stages
 from longboat.planner.predict.engine import EngineTraits, engine_traits
 from longboat.planner.predict.features import Features, features_of
-from longboat.planner.predict.kernels import kernel_class
+from longboat.planner.predict.kernels import computed_on, kernel_class
 from longboat.planner.predict.load import Load
 from longboat.planner.predict.machine import LOOPBACK, Fabric, Machine, fabric_of, machine_for, machine_of
 
-__all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "computed_on", "stored_as")
+__all__ = ("Sample", "SampleMaker", "ShapeOf", "Skipped", "stored_as")
 
 ShapeOf = Callable[[str], ModelShape]
 # Where neither the row nor the catalog names a link between the accelerators of a node.
@@ -149,11 +149,6 @@ def _deployment(row: Row, shape: ModelShape, machine: Machine, link: Fabric, hop
         expert=row.expert,
         hop=hop,
     )
-
-
-def computed_on(machine: Machine, shape: ModelShape) -> ModelShape:
-    """Return the weights as the engine holds them there."""
-    return widened(shape) if machine.native == "fp32" else shape
 
 
 def stored_as(shape: ModelShape, quantization: str) -> ModelShape:

@@ -1,0 +1,135 @@
+"""Speculative decoding and prefill apart, beside the best plan: as sentences and as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longboat.cli.plan.planning import Planner
+from longboat.planner.compare.disaggregated import Apart, apart
+from longboat.planner.compare.speculation import Speculated, parse_speculation, speculated
+from longboat.planner.search.ranking import Plan
+from longboat.planner.search.search import SearchResult
+
+__all__ = ("Answers", "WhatIf", "answers", "with_draft")
+
+MIB = 1024**2
+# Links that are busy for this share of the time slow requests down.
+FULL_LINK = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The changes to look at beside the best plan."""
+
+    speculation: str = ""  # METHOD[:TOKENS[:ACCEPTANCE]]
+    draft_model: str = ""
+    apart: bool = False  # prefill and decode on replicas of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the changes bring."""
+
+    notes: tuple[str, ...] = ()
+    values: dict[str, Any]  # for ``--json``, by the name of the change
+
+
+def with_draft(planner: Planner, asked: WhatIf) -> Planner:
+    """Return the planner with the draft model, whose memory plans then count. Raises UserInputError, TransferError."""
+    draft = planner.read(asked.draft_model) if asked.draft_model else None
+    parse_speculation(asked.speculation, draft)
+    return replace(planner, demand=replace(planner.demand, draft=draft)) if draft else planner
+
+
+def answers(asked: WhatIf, planner: Planner, found: SearchResult) -> Answers:
+    """Return what the changes bring to the best plan. Raises UserInputError for a mistake in them."""
+    best, values = found.plans[0], dict[str, Any]()
+    notes: list[str] = []
+    if (speculation := parse_speculation(asked.speculation, planner.demand.draft)) is not None:
+        gained = speculated(max(best.groups, key=lambda one: one.tokens_per_s), speculation, planner.calibration)
+        notes += speculation_notes(gained)
+        values["speculation"] = speculation_values(gained)
+    if asked.apart:
+        divided = apart(found.plans, found.cluster, planner.calibration)
+        notes += apart_notes(divided, best)
+        values["apart"] = None if divided is None else apart_values(divided, best)
+    return Answers(notes=tuple(notes), values=values)
+
+
+def speculation_notes(found: Speculated) -> Iterator[str]:
+    """Yield what speculation gains for the plan's load, and from which load on it loses."""
+    told = found.speculation
+    given = "usual, give your own" if told.assumed else "given"
+    yield (
+        f"speculation {told.method}:{told.tokens}: {told.acceptance:.0%} of proposals are accepted ({given}), so a "
+        f"step brings {told.tokens_a_step:.2f} tokens; proposals take {found.draft_s * 1e3:.1f} ms of it"
+    )
+    gains = "faster" if found.gain >= 1.0 else "slower: leave it out for this load"
+    yield (
+        f"with it a token comes each {found.itl_s * 1e3:.1f} ms instead of {found.plain_itl_s * 1e3:.1f} "
+        f"({found.users:.3g} users of a replica), {max(found.gain, 1 / found.gain):.2f} times {gains}; "
+        f"{found.alone:.2f} times as fast for one user alone"
+    )
+    if found.loses_from:
+        yield f"from about {found.loses_from} users of a replica on it is slower, as passes compute more than they read"
+
+
+def speculation_values(found: Speculated) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    told = found.speculation
+    return {
+        "method": told.method,
+        "tokens": told.tokens,
+        "acceptance": told.acceptance,
+        "acceptance_is_usual": told.assumed,
+        "tokens_a_step": told.tokens_a_step,
+        "users": found.users,
+        "itl_s": found.itl_s,
+        "plain_itl_s": found.plain_itl_s,
+        "draft_s": found.draft_s,
+        "gain": found.gain,
+        "gain_of_one_user": found.alone,
+        "loses_from_users": found.loses_from or None,
+    }
+
+
+def apart_notes(found: Apart | None, best: Plan) -> Iterator[str]:
+    """Yield what the best division into prefill and decode does, and which of both is better."""
+    if found is None:
+        yield "prefill and decode apart: no plan has two equal replicas on machines of one kind that could be divided"
+        return
+    one = f"{found.group.layout.cards_title}, {found.group.layout.split_title}"
+    limits = f"; misses {found.missed}" if found.missed else ""
+    yield (
+        f"prefill and decode apart: {found.prefill} for prompts and {found.decode} for decoding (each {one}): first "
+        f"token {found.ttft_s * 1e3:.0f} ms, between tokens {found.itl_s * 1e3:.1f} ms, {found.tokens_per_s:.0f} "
+        f"tokens/s{limits}; a prompt's cache is {found.sent_bytes / MIB:.0f} MiB, {found.send_s * 1e3:.0f} ms over "
+        f"{found.link}"
+    )
+    yield _verdict(found, best)
+
+
+def _verdict(found: Apart, best: Plan) -> str:
+    both = (
+        f"the plan below has {best.ttft_s * 1e3:.0f} ms, {best.itl_s * 1e3:.1f} ms and {best.tokens_per_s:.0f} tokens/s"
+    )
+    if found.beats(best):
+        why = "it keeps the limits" if best.missed and not found.missed else "decoding does not wait for prompts"
+        return f"apart is better for this load: {why}; {both}"
+    if found.missed and not best.missed:
+        return f"replicas that do both are better for this load: they keep the limits; {both}"
+    why = f"replicas for prompts are idle {1.0 - found.prefill_busy:.0%} of the time"
+    if found.link_busy > FULL_LINK:
+        why = f"{found.link} is full of caches on their way"
+    return f"replicas that do both are better for this load, or as good: {both}; apart, {why}"
+
+
+def apart_values(found: Apart, best: Plan) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    values = {name: getattr(found, name) for name in ("prefill", "decode", "users", "ttft_s", "itl_s", "tokens_per_s")}
+    sent = {
+        name: getattr(found, name) for name in ("sent_bytes", "send_s", "link", "link_busy", "prefill_busy", "missed")
+    }
+    return {**values, **sent, "replica": found.group.title, "better": found.beats(best)}
