@@ -129,6 +129,12 @@ test-console: venv  ## open the console in headless Chromium; installs playwrigh
 	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -r requirements/console.txt
 	@$(VENV)/bin/pytest -rs -m browser tests/gateway/test_console_browser.py tests/gateway/test_sign_in_browser.py
 
+.PHONY: check-adapters
+check-adapters: engine  ## make LoRA adapters with PEFT, and compare vLLM's answers with PEFT's (two to three minutes)
+	@$(VENV)/bin/uv pip install --quiet --require-hashes --no-deps --target build/peft -r requirements/peft.txt
+	@LONGBOAT_TEST_PEFT=$(CURDIR)/build/peft LONGBOAT_TEST_PLATFORM=cpu LONGBOAT_TEST_ENGINE_PYTHON="$$($(LONGBOAT) engines list --json \
+		| sed -n 's/.*"python": "\(.*\/vllm-.*\)",/\1/p' | tail -n 1)" $(VENV)/bin/pytest -rs -m engine tests/engines/test_peft_adapters.py
+
 .PHONY: console-pictures
 console-pictures: venv  ## make the pictures of the console that README and docs show, with headless Chromium
 	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -r requirements/console.txt

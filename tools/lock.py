@@ -19,6 +19,7 @@ EXTRAS = ("cluster", "kv-events", "oidc", "redis", "tracing")
 REQUIREMENTS = {
     "bootstrap": ("requirements/bootstrap.in",),
     "site": ("requirements/site.in",),
+    "peft": ("--no-deps", "requirements/peft.in"),
     "dev": ("pyproject.toml", "requirements/dev.in", *(f"--extra={name}" for name in EXTRAS)),
 }
 OPTIONS = ("--generate-hashes", "--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-header")

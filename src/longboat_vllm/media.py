@@ -8,6 +8,7 @@ nowhere else. Redirects are not followed, and proxies of the environment are not
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import ipaddress
 import json
 import os
@@ -15,7 +16,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ("NAME", "RULES", "Rules", "install", "is_public")
+from longboat_vllm.shapes import expect
+
+__all__ = ("NAME", "RULES", "Rules", "install", "is_public", "resample_by_pyav")
 
 NAME = "longboat"
 RULES = "LONGBOAT_MEDIA"
@@ -151,6 +154,19 @@ def install() -> None:
                 raise ValueError(f"the media cannot be fetched from {found.host!r}: {why}") from error
 
     MEDIA_CONNECTOR_REGISTRY.register(NAME)(LongboatConnector)
+
+
+def resample_by_pyav() -> None:
+    """Let chats resample audio by PyAV where torchaudio is missing, as transcriptions do. Raises UnexpectedShapeError.
+
+    vLLM's chats resample by torchaudio alone, which Longboat's environments leave out.
+    """
+    if importlib.util.find_spec("torchaudio") is not None:
+        return
+    from vllm.multimodal import audio
+
+    expect(hasattr(audio, "resample_audio_torchaudio"), "chats do not resample by torchaudio")
+    audio.resample_audio_torchaudio = audio.resample_audio_pyav
 
 
 def _is_data(url: str) -> bool:

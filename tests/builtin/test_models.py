@@ -98,7 +98,7 @@ def test_unknown_name_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["tiny-embed", "tiny-rerank", "tiny-classify", "tiny-vision"])
+@pytest.mark.parametrize("name", ["tiny-embed", "tiny-rerank", "tiny-classify", "tiny-vision", "tiny-audio"])
 def test_small_models_are_written_once_and_always_alike(name: str, tmp_path: Path) -> None:
     one, other = (ensure(f"builtin:{name}", tmp_path / place) for place in ("one", "other"))
     assert one.name == other.name

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import base64
-import http.server
-import json
 import os
 import struct
-import threading
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import FleetLab, wait_until
-from fleet.load import num_resumed
+from fleet.fleet_lab import FleetLab
+from fleet.media_lab import Files, ask, outlive_their_replica, said, served
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
@@ -44,31 +39,10 @@ def data_url(colour: tuple[int, int, int], side: int = 32) -> str:
     return "data:image/png;base64," + base64.b64encode(png(colour, side)).decode()
 
 
-class _Images(http.server.BaseHTTPRequestHandler):
-    """``/red.png`` is an image, ``/away`` a redirect to it; whatever was asked for is noted."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        is_image = self.path == "/red.png"
-        self.send_response(200 if is_image else 302)
-        if not is_image:
-            self.send_header("Location", "/red.png")
-        self.end_headers()
-        self.wfile.write(png(RED) if is_image else b"")
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
-def images() -> Iterator[int]:
-    """The port of a server of images on loopback."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Images)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    server.shutdown()
+def files() -> Iterator[Files]:
+    with served({"/red.png": png(RED)}) as files:
+        yield files
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +62,6 @@ def body(model: str, *urls: str, **more: object) -> dict[str, Any]:
     return asked | more
 
 
-def ask(up: FleetLab, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    url = f"http://127.0.0.1:{up.local_port}/v1/chat/completions"
-    request = urllib.request.Request(url, json.dumps(asked).encode(), {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
-
-
-def said(up: FleetLab, asked: dict[str, Any]) -> str:
-    status, answer = ask(up, asked)
-    assert status == 200, answer
-    return str(answer["choices"][0]["message"]["content"])
-
-
 def test_images_change_the_answer_and_are_counted(up: FleetLab) -> None:
     red, blue = said(up, body("v", data_url(RED))), said(up, body("v", data_url(BLUE)))
     assert red != blue
@@ -113,20 +71,20 @@ def test_images_change_the_answer_and_are_counted(up: FleetLab) -> None:
     assert with_image["usage"]["prompt_tokens"] == without["usage"]["prompt_tokens"] + 16
 
 
-def test_an_image_is_fetched_from_an_allowed_host_and_a_redirect_is_not_followed(up: FleetLab, images: int) -> None:
-    _Images.asked.clear()
-    assert said(up, body("v", f"http://127.0.0.1:{images}/red.png")) == said(up, body("v", data_url(RED)))
-    status, answer = ask(up, body("v", f"http://127.0.0.1:{images}/away"))
+def test_an_image_is_fetched_from_an_allowed_host_and_a_redirect_is_not_followed(up: FleetLab, files: Files) -> None:
+    files.asked.clear()
+    assert said(up, body("v", f"http://127.0.0.1:{files.port}/red.png")) == said(up, body("v", data_url(RED)))
+    status, answer = ask(up, body("v", f"http://127.0.0.1:{files.port}/away"))
     assert status == 400, answer
-    assert _Images.asked == ["/red.png", "/away"]
+    assert files.asked == ["/red.png", "/away"]
 
 
-def test_a_name_that_resolves_to_the_inside_leads_nowhere(up: FleetLab, images: int) -> None:
-    _Images.asked.clear()
-    status, answer = ask(up, body("outside", f"http://localhost:{images}/red.png"))
+def test_a_name_that_resolves_to_the_inside_leads_nowhere(up: FleetLab, files: Files) -> None:
+    files.asked.clear()
+    status, answer = ask(up, body("outside", f"http://localhost:{files.port}/red.png"))
     assert status == 400, answer
     assert "no address that may be connected to" in answer["error"]["message"]
-    assert _Images.asked == []
+    assert files.asked == []
 
 
 @pytest.mark.parametrize(
@@ -146,12 +104,12 @@ def test_a_name_that_resolves_to_the_inside_leads_nowhere(up: FleetLab, images: 
         "ftp://localhost/a.png",
     ],
 )
-def test_other_addresses_are_refused(up: FleetLab, images: int, url: str) -> None:
-    _Images.asked.clear()
-    status, answer = ask(up, body("outside", url.format(port=images)))
+def test_other_addresses_are_refused(up: FleetLab, files: Files, url: str) -> None:
+    files.asked.clear()
+    status, answer = ask(up, body("outside", url.format(port=files.port)))
     assert status == 400, answer
     assert answer["error"]["code"].startswith("media_")
-    assert _Images.asked == []
+    assert files.asked == []
 
 
 def test_large_images_are_refused(up: FleetLab) -> None:
@@ -168,35 +126,4 @@ def test_streams_about_images_outlive_their_replica(up: FleetLab) -> None:
     long: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "stream": True}
     drawn: tuple[dict[str, Any], ...] = ({}, {"seed": 7, "temperature": 0.8})
     cases = [body("v", data_url(colour), **long, **more) for colour in (RED, BLUE) for more in drawn]
-    expected = [streamed(up, case, [], []) for case in cases]
-    assert len(set(expected)) == len(cases)
-    before = num_resumed(up.local_port)
-    pids = {replica["replica"]: replica["ranks"][0]["pid"] for replica in up.replicas("v")}
-    found: list[str] = [""] * len(cases)
-    events: list[list[str]] = [[] for _ in cases]
-    served_by: list[str] = []
-
-    def client(at: int) -> None:
-        found[at] = streamed(up, cases[at], events[at], served_by)
-
-    threads = [threading.Thread(target=client, args=(at,)) for at in range(len(cases))]
-    for thread in threads:
-        thread.start()
-    wait_until("streams run", lambda: all(len(one) > 50 for one in events))
-    os.kill(pids[served_by[0]], 9)
-    for thread in threads:
-        thread.join(200)
-    assert found == expected
-    assert num_resumed(up.local_port) > before
-
-
-def streamed(up: FleetLab, asked: dict[str, Any], events: list[str], served_by: list[str]) -> str:
-    """The text of a stream. Its events are noted as they come, and the replica that begins it."""
-    url = f"http://127.0.0.1:{up.local_port}/v1/chat/completions"
-    request = urllib.request.Request(url, json.dumps(asked).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=240) as answer:
-        served_by.append(answer.headers["x-longboat-replica"])
-        events.extend(line.decode()[6:].strip() for line in answer if line.startswith(b"data: "))
-    assert events[-1] == "[DONE]", events[-1]
-    parts = [json.loads(event)["choices"] for event in events[:-1]]
-    return "".join(choice[0]["delta"].get("content") or "" for choice in parts if choice)
+    outlive_their_replica(up, "v", cases)

@@ -10,7 +10,7 @@ from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
 from longboat.cluster.preflight.knowledge import built_in_basis, with_knowledge
 from longboat.planner.fleet.inputs import PlannerInputs
-from longboat.planner.memory.draft import draft_cache_bytes
+from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes, mtp_draft
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.split_shape import Load, Split, card_of, even_stages
 from longboat.spec.files.load import load_fleet
@@ -60,9 +60,9 @@ def test_a_draft_that_cannot_be_divided_as_its_model_is_refused() -> None:
     assert refused.shortage.what.startswith("the draft model Qwen3-0.6B: ")
 
 
-def knowledge(method: str, model: str = "") -> PlannerInputs:
+def knowledge(method: str, model: str = "", source: str = "hf:Qwen/Qwen3-8B") -> PlannerInputs:
     told = f"{{method: {method}, model: '{model}'}}" if model else f"{{method: {method}}}"
-    fleet = load_fleet(f"models: [{{name: m, source: hf:Qwen/Qwen3-8B, speculative: {told}}}]", "f")
+    fleet = load_fleet(f"models: [{{name: m, source: {source}, speculative: {told}}}]", "f")
     return with_knowledge(PlannerInputs(), fleet, {}, built_in_basis())
 
 
@@ -74,3 +74,40 @@ def test_the_draft_of_a_fleet_file_is_looked_up() -> None:
         assert not told.drafts
         assert told.memory["m"].unknown == ("--speculative-config",)
     assert knowledge("ngram").memory["m"].unknown == ()
+
+
+V3 = shape_of_entry(LIBRARY.models["DeepSeek-V3"])
+H200 = card_of(LIBRARY.accelerators.find("H200"))
+
+
+def mtp_bytes(split: Split) -> int:
+    return draft_bytes(H200, split, replace(LOAD, draft=mtp_draft(V3)))
+
+
+def test_mtp_layers_are_counted_without_what_they_share_with_their_model() -> None:
+    layers = mtp_draft(V3)
+    assert layers is not None
+    (layer,) = layers.layers
+    assert layer.num_params == pytest.approx(11.5e9, rel=0.015)  # README_WEIGHTS.md of DeepSeek-V3: "unique parameters"
+    split = Split(tensor=8, stages=(61,))
+    assert draft_cache_bytes(split, replace(LOAD, draft=layers)) == 576 * 2  # one more layer of latent attention
+    assert mtp_draft(MODEL) is None
+
+
+def test_ranks_divide_the_experts_of_mtp_layers_as_those_of_their_model() -> None:
+    experts = 3 * 256 * 7168 * 2048
+    for split in (Split(tensor=8, stages=(61,)), Split(tensor=8, stages=(61,), expert_parallel=True, data=8)):
+        rest = mtp_bytes(split) - experts / 8
+        assert 0 < rest < 0.5e9
+
+
+def test_mtp_layers_of_a_pipeline_have_an_embedding_of_their_own() -> None:
+    alone, behind = (mtp_bytes(Split(tensor=8, stages=stages)) for stages in ((61,), (30, 31)))
+    assert behind - alone == pytest.approx(129_280 * 7168 * 2 / 8, rel=0.001)
+
+
+def test_mtp_of_a_fleet_file_is_counted_where_the_model_has_such_layers() -> None:
+    assert knowledge("mtp").memory["m"].unknown == ("--speculative-config",)
+    known = knowledge("mtp", source="hf:deepseek-ai/DeepSeek-V3-0324")
+    assert known.drafts["m"] == mtp_draft(V3)
+    assert known.memory["m"].unknown == ()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-__all__ = ("DEVIATION", "Tensor", "data_bytes", "write_random_weights")
+__all__ = ("DEVIATION", "Tensor", "data_bytes", "matrix", "vectors", "write_random_weights")
 
 Tensor = tuple[str, tuple[int, ...]]
 
@@ -29,6 +29,16 @@ _ZERO = bytes(2)
 def data_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the bytes of all weights in bfloat16, without the header."""
     return sum(math.prod(shape) for _, shape in tensors) * BYTES_PER_WEIGHT
+
+
+def matrix(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return a linear layer's weight and bias."""
+    return (f"{name}.weight", (rows, columns)), (f"{name}.bias", (rows,))
+
+
+def vectors(name: str, numbers: int) -> tuple[Tensor, Tensor]:
+    """Return a norm's weight and bias."""
+    return (f"{name}.weight", (numbers,)), (f"{name}.bias", (numbers,))
 
 
 def write_random_weights(path: Path, tensors: Iterable[Tensor], seed: int, *, deviation: float = DEVIATION) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from longboat.builtin.random_folder import ensure_folder
-from longboat.builtin.safetensors_file import Tensor
+from longboat.builtin.safetensors_file import Tensor, matrix, vectors
+from longboat.builtin.small_audio import AUDIO_CONFIG, AUDIO_FILES, AUDIO_SETTINGS, AUDIO_TOKENS, audio_tensors
 from longboat.builtin.small_vision import IMAGE_ID, IMAGE_MARK, VISION_CONFIG, VISION_FILES, vision_tensors
 
 __all__ = ("SMALL", "SmallModel", "ensure_small")
@@ -29,6 +30,7 @@ class SmallModel:
     tensors: Sequence[Tensor] = field(repr=False)
     files: Mapping[str, str] = field(default_factory=dict, repr=False)  # further files, by name
     added_tokens: Mapping[str, int] = field(default_factory=dict)  # tokens that the tokenizer gets besides its own
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the tokenizer's config, with added tokens
     deviation: float = _DEVIATION  # of the random weights
 
 
@@ -53,10 +55,10 @@ def _with_tokens(model: SmallModel, tokenizer: Path) -> dict[str, str]:
     if not model.added_tokens:
         return {}
     told = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
-    settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
     first = next(token for token in told["added_tokens"] if token["special"])
     told["added_tokens"] += [{**first, "id": at, "content": text} for text, at in model.added_tokens.items()]
-    settings |= {"image_token": next(iter(model.added_tokens)), "processor_class": "LlavaProcessor"}
+    settings |= model.settings
     return {"tokenizer.json": json.dumps(told), "tokenizer_config.json": json.dumps(settings)}
 
 
@@ -96,27 +98,17 @@ def _encoder_tensors(config: Mapping[str, Any]) -> Iterator[Tensor]:
     yield "embeddings.word_embeddings.weight", (config["vocab_size"], hidden)
     yield "embeddings.position_embeddings.weight", (config["max_position_embeddings"], hidden)
     yield "embeddings.token_type_embeddings.weight", (config["type_vocab_size"], hidden)
-    yield from _norm("embeddings.LayerNorm", hidden)
+    yield from vectors("embeddings.LayerNorm", hidden)
     for layer in range(config["num_hidden_layers"]):
         at = f"encoder.layer.{layer}"
         for part in ("query", "key", "value"):
-            yield from _matrix(f"{at}.attention.self.{part}", hidden, hidden)
-        yield from _matrix(f"{at}.attention.output.dense", hidden, hidden)
-        yield from _norm(f"{at}.attention.output.LayerNorm", hidden)
-        yield from _matrix(f"{at}.intermediate.dense", inner, hidden)
-        yield from _matrix(f"{at}.output.dense", hidden, inner)
-        yield from _norm(f"{at}.output.LayerNorm", hidden)
-    yield from _matrix("pooler.dense", hidden, hidden)
-
-
-def _matrix(name: str, rows: int, columns: int) -> Iterator[Tensor]:
-    yield f"{name}.weight", (rows, columns)
-    yield f"{name}.bias", (rows,)
-
-
-def _norm(name: str, numbers: int) -> Iterator[Tensor]:
-    yield f"{name}.weight", (numbers,)
-    yield f"{name}.bias", (numbers,)
+            yield from matrix(f"{at}.attention.self.{part}", hidden, hidden)
+        yield from matrix(f"{at}.attention.output.dense", hidden, hidden)
+        yield from vectors(f"{at}.attention.output.LayerNorm", hidden)
+        yield from matrix(f"{at}.intermediate.dense", inner, hidden)
+        yield from matrix(f"{at}.output.dense", hidden, inner)
+        yield from vectors(f"{at}.output.LayerNorm", hidden)
+    yield from matrix("pooler.dense", hidden, hidden)
 
 
 SMALL: Mapping[str, SmallModel] = {
@@ -131,7 +123,17 @@ SMALL: Mapping[str, SmallModel] = {
             tensors=tuple(vision_tensors()),
             files=VISION_FILES,
             added_tokens={IMAGE_MARK: IMAGE_ID},
+            settings={"image_token": IMAGE_MARK, "processor_class": "LlavaProcessor"},
             deviation=0.08,
+        ),
+        SmallModel(
+            name="tiny-audio",
+            config=AUDIO_CONFIG,
+            tensors=tuple(audio_tensors()),
+            files=AUDIO_FILES,
+            added_tokens=AUDIO_TOKENS,
+            settings=AUDIO_SETTINGS,
+            deviation=0.15,
         ),
     )
 }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from longboat.builtin.safetensors_file import Tensor
+from longboat.builtin.safetensors_file import Tensor, matrix, vectors
 
 __all__ = ("IMAGE_ID", "IMAGE_MARK", "VISION_CONFIG", "VISION_FILES", "vision_tensors")
 
@@ -95,8 +95,8 @@ def vision_tensors() -> Iterator[Tensor]:
     """Yield the name and shape of every weight."""
     yield from _tower()
     hidden, width = _TOWER["hidden_size"], _TEXT["hidden_size"]
-    yield from _matrix("multi_modal_projector.linear_1", width, hidden)
-    yield from _matrix("multi_modal_projector.linear_2", width, width)
+    yield from matrix("multi_modal_projector.linear_1", width, hidden)
+    yield from matrix("multi_modal_projector.linear_2", width, width)
     yield from _language(width)
 
 
@@ -105,16 +105,16 @@ def _tower() -> Iterator[Tensor]:
     yield f"{at}.embeddings.class_embedding", (hidden,)
     yield f"{at}.embeddings.patch_embedding.weight", (hidden, 3, _PATCH, _PATCH)
     yield f"{at}.embeddings.position_embedding.weight", ((_PIXELS // _PATCH) ** 2 + 1, hidden)
-    yield from _vectors(f"{at}.pre_layrnorm", hidden)
+    yield from vectors(f"{at}.pre_layrnorm", hidden)
     for layer in range(_TOWER["num_hidden_layers"]):
         block = f"{at}.encoder.layers.{layer}"
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            yield from _matrix(f"{block}.self_attn.{part}", hidden, hidden)
-        yield from _vectors(f"{block}.layer_norm1", hidden)
-        yield from _matrix(f"{block}.mlp.fc1", inner, hidden)
-        yield from _matrix(f"{block}.mlp.fc2", hidden, inner)
-        yield from _vectors(f"{block}.layer_norm2", hidden)
-    yield from _vectors(f"{at}.post_layernorm", hidden)
+            yield from matrix(f"{block}.self_attn.{part}", hidden, hidden)
+        yield from vectors(f"{block}.layer_norm1", hidden)
+        yield from matrix(f"{block}.mlp.fc1", inner, hidden)
+        yield from matrix(f"{block}.mlp.fc2", hidden, inner)
+        yield from vectors(f"{block}.layer_norm2", hidden)
+    yield from vectors(f"{at}.post_layernorm", hidden)
 
 
 def _language(hidden: int) -> Iterator[Tensor]:
@@ -124,7 +124,7 @@ def _language(hidden: int) -> Iterator[Tensor]:
         block = f"language_model.model.layers.{layer}"
         yield f"{block}.input_layernorm.weight", (hidden,)
         for part, rows in (("q_proj", hidden), ("k_proj", kv), ("v_proj", kv)):
-            yield from _matrix(f"{block}.self_attn.{part}", rows, hidden)
+            yield from matrix(f"{block}.self_attn.{part}", rows, hidden)
         yield f"{block}.self_attn.o_proj.weight", (hidden, hidden)
         yield f"{block}.post_attention_layernorm.weight", (hidden,)
         yield f"{block}.mlp.gate_proj.weight", (inner, hidden)
@@ -132,13 +132,3 @@ def _language(hidden: int) -> Iterator[Tensor]:
         yield f"{block}.mlp.down_proj.weight", (hidden, inner)
     yield "language_model.model.norm.weight", (hidden,)
     yield "language_model.lm_head.weight", (_VOCABULARY, hidden)
-
-
-def _matrix(name: str, rows: int, columns: int) -> Iterator[Tensor]:
-    yield f"{name}.weight", (rows, columns)
-    yield f"{name}.bias", (rows,)
-
-
-def _vectors(name: str, numbers: int) -> Iterator[Tensor]:
-    yield f"{name}.weight", (numbers,)
-    yield f"{name}.bias", (numbers,)

@@ -26,11 +26,15 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """One engine that generates (and hears, where it can), one that pools."""
+    """One engine that generates, one that pools, one that takes audio."""
 
     kind: str
     chat: EngineProcess
     pooling: EngineProcess
+    audio: EngineProcess | None  # None: vLLM's environment lacks what decodes it
+
+    def all(self) -> list[EngineProcess]:
+        return list({engine.url: engine for engine in (self.chat, self.pooling, self.audio) if engine}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,7 @@ class Target:
     through_gateway: bool
     chat: Place
     pooling: Place
+    audio: Place | None
 
 
 @contextmanager

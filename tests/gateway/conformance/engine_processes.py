@@ -17,6 +17,7 @@ from gateway_lab import API_KEY
 
 from engines.fake_process import PLAIN
 from engines.vllm_node import VllmNode
+from longboat.builtin.models import ensure
 from longboat.core.plan import GangPlan, GangShape, RankPlan, RankResources
 from longboat.engines.fake import FakeAdapter
 
@@ -39,9 +40,11 @@ def fake(model: str, folder: Path) -> Iterator[EngineProcess]:
 
 
 @contextmanager
-def vllm(node: VllmNode, model: str, folder: Path, *extra_args: str) -> Iterator[EngineProcess]:
-    """A real vLLM with the built-in tiny model, started by the command line that its adapter writes."""
-    plan = _plan(model, "builtin:tiny", extra_args, str(node.tiny))
+def vllm(
+    node: VllmNode, model: str, folder: Path, *extra_args: str, source: str = "builtin:tiny"
+) -> Iterator[EngineProcess]:
+    """A real vLLM with a built-in tiny model, started by the command line that its adapter writes."""
+    plan = _plan(model, source, extra_args, str(ensure(source, node.folder)))
     with node.running(plan, folder / f"{model}.log") as url:
         yield EngineProcess(model=model, url=url)
 

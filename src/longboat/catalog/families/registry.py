@@ -96,8 +96,8 @@ COMMON = frozenset(
 )
 
 
-# Classes with a vision tower that were checked with one sort of language model, by its type: counts are exact with that
-# one, and with any other whose own class was checked.
+# Classes with a tower for images or audio that were checked with one sort of language model, by its type: counts are
+# exact with that one, and with any other whose own class was checked.
 TOWERS = {
     "Cohere2VisionForConditionalGeneration": "cohere2",
     "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
@@ -105,7 +105,9 @@ TOWERS = {
     "Lfm2VlForConditionalGeneration": "lfm2",
     "LlavaForConditionalGeneration": "llama",
     "PaliGemmaForConditionalGeneration": "gemma",
+    "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
+    "Qwen3ASRForConditionalGeneration": "qwen3_asr_text",
 }
 
 

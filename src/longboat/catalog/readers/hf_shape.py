@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from longboat.catalog.families.audio import audio_section, read_audio
 from longboat.catalog.families.defaults import class_fields, defaults_of
 from longboat.catalog.families.kinds import refuse_other_kinds
 from longboat.catalog.families.parts import Stack
@@ -95,7 +96,7 @@ def _assemble(
     whole: Fields, text: Fields, facts: ModelConfig, stack: Stack, *, name: str, quantization: Quantization
 ) -> ModelShape:
     hidden, vocab = text.need("hidden_size", "n_embd", "d_model"), text.need("vocab_size", "padded_vocab_size")
-    vision = read_vision(whole.section("vision_config"), hidden)
+    towers = (*read_vision(whole.section("vision_config"), hidden), *read_audio(audio_section(whole), hidden))
     embedded = text.count("word_embed_proj_dim", default=hidden)
     estimate = (*stack.estimate, *_doubts(whole, text, facts.architecture), *quantization.estimate)
     return ModelShape(
@@ -106,7 +107,7 @@ def _assemble(
         head=None
         if _tied(whole, text)
         else Weight(name="lm_head", part="head", rows=vocab, columns=embedded, shard="vocab"),
-        others=(Weight(name="norm", part="norm", rows=hidden), *stack.others, *vision, *stack.mtp),
+        others=(Weight(name="norm", part="norm", rows=hidden), *stack.others, *towers, *stack.mtp),
         hidden_size=hidden,
         vocab_size=vocab,
         max_context_tokens=facts.max_position_tokens or 0,
@@ -139,9 +140,10 @@ def _doubts(whole: Fields, text: Fields, architecture: str) -> tuple[str, ...]:
         )
     if unread := unread_fields(text):
         doubts.append(f"config.json has fields that were not read: {', '.join(unread)}")
-    if "audio_config" in whole:
+    audio = audio_section(whole)
+    if audio and not read_audio(audio, 1):
         doubts.append("weights: the audio tower is left out")
-    multimodal = text_section(whole.values) is not whole.values
+    multimodal = text_section(whole.values) is not whole.values and not audio
     if multimodal and "vision_config" not in whole and "vision" not in architecture.lower():
         doubts.append("weights: the config has no vision_config: a vision tower, if any, is left out")
     return tuple(doubts)

@@ -19,6 +19,7 @@ from longboat.engines.card_parts import planned_memory
 from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.inputs import PlannerInputs
+from longboat.planner.memory.draft import mtp_draft
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.spec.types.adapters import DEFAULT_RANK
@@ -66,14 +67,14 @@ def with_knowledge(
         if told is None:
             continue
         memory[model.name] = replace(told, adapters=_room(model))
-        if draft := _draft_shape(model, findings, basis):
-            drafts[model.name] = draft
-            unknown_flags = tuple(flag for flag in told.unknown if flag != SPECULATION)
-            memory[model.name] = replace(memory[model.name], unknown=unknown_flags)
         try:
             shapes[model.name] = shape_of(model, findings, basis)
         except LongboatError as error:
             unknown[model.name] = error.message
+        if draft := _draft_shape(model, shapes.get(model.name), findings, basis):
+            drafts[model.name] = draft
+            unknown_flags = tuple(flag for flag in told.unknown if flag != SPECULATION)
+            memory[model.name] = replace(memory[model.name], unknown=unknown_flags)
     return replace(
         inputs,
         library=basis.library,
@@ -92,12 +93,16 @@ def _room(model: ModelSpec) -> AdapterRoom | None:
     return AdapterRoom(slots=spec.slots, held=spec.num_held, rank=spec.rank or DEFAULT_RANK) if spec else None
 
 
-def _draft_shape(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape | None:
-    """Return the shape of the model that proposes tokens; None where there is none, or it is not known.
+def _draft_shape(
+    model: ModelSpec, shape: ModelShape | None, findings: Mapping[str, NodeFindings], basis: Basis
+) -> ModelShape | None:
+    """Return the shape of what proposes tokens; None where nothing does, or it is not known.
 
     A head of EAGLE shares matrices with its model, so its file does not tell what it takes.
     """
     told = model.speculative
+    if told is not None and told.method == "mtp":
+        return mtp_draft(shape) if shape is not None else None
     if told is None or told.model is None or told.method != "draft":
         return None
     try:

@@ -103,6 +103,7 @@ class VllmAdapter(EngineAdapter):
         # Text needs none of them, and they restrict the choice of the torch build.
         excluded=("torchvision", "torchaudio", "torchcodec"),
         of_version=("torchvision==0.28.0",),  # for images; made for the torch of this version
+        also=("av", "soundfile<0.14", "soxr"),  # decode and resample audio; wheels of 0.14 may lack libsndfile
         pins_torch=True,
     )
     overlay = Overlay(

@@ -3,20 +3,25 @@
 Where engines put usage (vLLM 0.32, which others follow): in ``usage`` of a whole response; in the last event of a chat,
 completion or audio stream, one with ``"choices":[]``, when ``include_usage`` asks for it; in ``response.usage`` of the
 event that ends a Responses stream; in ``message.usage`` of a Messages stream's first event and ``usage`` of its last
-but one, both without the prompt tokens that were cached. A quote inside a JSON string is escaped, so ``"usage":{`` can
-only be the start of such an object (or of a client's own metadata, which is why the event is decoded then).
+but one, both without the prompt tokens that were cached. A whole transcription reports seconds of audio instead.
+
+A quote inside a JSON string is escaped, so ``"usage":{`` can only be the start of such an object (or of a client's own
+metadata, which is why the event is decoded then).
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from typing import Final, NamedTuple
 
 from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
 from longboat.gateway.native.leaf_work import counts_at, events_in, named, take_usage
 
-__all__ = ("AnswerKind", "Usage", "UsageReader", "take_usage_event", "usage_of_document")
+__all__ = ("AUDIO_TOKENS_PER_S", "AnswerKind", "Usage", "UsageReader", "take_usage_event", "usage_of_document")
 
+AUDIO_TOKENS_PER_S: Final = 50
+"""The tokens that a second of audio counts where the engine reports seconds: as many as Whisper makes of it."""
 _MAX_HELD_BYTES: Final = 1024 * 1024
 _TAIL_BYTES: Final = 16 * 1024
 
@@ -215,5 +220,7 @@ def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
     prompt = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
     if apart and prompt is not None:
         prompt += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    if prompt is None and usage.seconds is not None:
+        prompt = math.ceil(usage.seconds * AUDIO_TOKENS_PER_S)
     completion = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
     return named(Usage, (prompt, completion, cached))

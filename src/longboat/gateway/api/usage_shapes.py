@@ -13,6 +13,7 @@ __all__ = ("DOCUMENT", "EVENT", "UNREADABLE", "USAGE", "Event", "UsageShape")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # a broken engine's number must not break the books
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1 << 30)]
 
 
 class _PromptDetails(msgspec.Struct):
@@ -30,6 +31,7 @@ class UsageShape(msgspec.Struct):
     input_tokens_details: _PromptDetails | None = None
     cache_read_input_tokens: _Count | None = None
     cache_creation_input_tokens: _Count | None = None
+    seconds: _Seconds | None = None  # of audio, in place of tokens
 
 
 class _Holder(msgspec.Struct):
