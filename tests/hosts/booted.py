@@ -176,7 +176,8 @@ class BootedHost:
 
     def files(self) -> set[str]:
         """Files that a person would find there, but for logs, temporary ones of the system, and the data folder."""
-        skipped = ("proc", "sys", "dev", "run", "var/log", "var/lib", "var/cache", "var/tmp", "root", "engines")
+        skipped = ["proc", "sys", "dev", "run", "root", "engines"]
+        skipped += [f"var/{name}" for name in ("log", "lib", "cache", "tmp", "backups")]
         folders = [self.root / name for name in skipped] + [self.root / "home/deploy/.local"]
         found = set()
         for folder, names, files in os.walk(self.root):
