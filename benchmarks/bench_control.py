@@ -27,13 +27,22 @@ SETTLE_S = 10.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
-LIMITS = {"--help": 0.15}
+LIMITS = {"--help": 0.15, "completion": 0.15, "completion of models": 0.15}
 LIMIT_S, LIMIT_MIB, LIMIT_IDLE = 0.5, 60.0, 0.1
 FLEET = """name: bench
 models:
   - {{name: a, source: 'builtin:tiny', engine: fake, replicas: {replicas}, resources: {{cpus: 0.01}}}}
 gateway: {{port: {port}}}
 """
+
+
+COMPLETED = {"completion": "longboat st", "completion of models": "longboat logs "}
+"""Lines as typed, before the key that completes them."""
+
+
+def completing(line: str) -> dict[str, str]:
+    """Return the variables with which bash asks for the completion of a line."""
+    return {"_LONGBOAT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
 
 
 def cost(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
@@ -128,6 +137,8 @@ def measure(replicas: int, idle_s: float, run: Path) -> dict[str, Any]:
         for name, words in commands(str(file)).items():
             _note(name)
             found[name] = cost((*LONGBOAT, *words), env)
+        for name, line in COMPLETED.items():
+            found[name] = cost((str(Path(sys.executable).with_name("longboat")),), {**env, **completing(line)})
         _note("an idle node")
         time.sleep(SETTLE_S)
         rest = idle(run, idle_s)
@@ -145,13 +156,13 @@ def _note(what: str) -> None:
 def show(found: Mapping[str, Any]) -> None:
     """Print the figures beside their limits."""
     bare_s = found["commands"]["bare interpreter"]["cpu_s"]
-    print(f"{'COMMAND':18} {'CPU S':>7} {'LIMIT':>6} {'x BARE':>7} {'MIB':>6} {'WALL S':>7}")
+    print(f"{'COMMAND':20} {'CPU S':>7} {'LIMIT':>6} {'x BARE':>7} {'MIB':>6} {'WALL S':>7}")
     for name, row in found["commands"].items():
         limit_s = LIMITS.get(name, LIMIT_S)
         ratio = row["cpu_s"] / max(bare_s, 1e-3)
         over = " over" if name != "bare interpreter" and (row["cpu_s"] > limit_s or row["rss_mib"] > LIMIT_MIB) else ""
         figures = f"{row['cpu_s']:7.2f} {limit_s:6.2f} {ratio:7.1f} {row['rss_mib']:6.0f} {row['wall_s']:7.2f}"
-        print(f"{name:18} {figures}{over}")
+        print(f"{name:20} {figures}{over}")
     idle = found["idle"]
     print(f"\nidle with {found['replicas']} replicas: {idle['cores']:.3f} of a core (wanted: {LIMIT_IDLE})")
     print(f"{'PROCESSES':44} {'COUNT':>5} {'CORES':>7} {'MIB':>7}")

@@ -1,4 +1,4 @@
-"""A node whose parts are killed, each alone and in pairs: it is adopted again, or says what it was and is resumed.
+"""A node whose parts are killed under load, alone and in pairs: it is adopted, or says what it was and is resumed.
 
 LONGBOAT_TEST_ALL_KILLS=1 tries every pair, which takes minutes.
 """
@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from fleet.fleet_lab import FleetLab, wait_until
+from fleet.lasting import Streams
 from longboat.cluster.host.adopted import ray_here
 from longboat.cluster.host.record import ClusterRecord, load_record
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
-ONE = "name: t\nmodels:\n  - {name: a, source: 'builtin:tiny', engine: fake, replicas: 1, resources: {cpus: 0.1}}"
+ONE = "name: t\nmodels:\n  - {name: a, source: 'builtin:tiny', replicas: 1, resources: {cpus: 0.1}, "
+ONE += "engine: {kind: fake, options: {itl_ms: 50}}}"
 PARTS = ("runner", "starter", "raylet", "gcs_server", "controller", "supervisor", "daemon", "gateway", "keeper")
 ALL = [*((part,) for part in PARTS), *itertools.combinations(PARTS, 2)]
 KILLS = ALL if os.environ.get("LONGBOAT_TEST_ALL_KILLS") else [("runner",), ("runner", "raylet")]
@@ -74,18 +76,26 @@ def kill(pids: list[int]) -> None:
 
 @pytest.mark.parametrize("parts", KILLS, ids="+".join)
 def test_node_that_lost_parts_is_whole_again(up: FleetLab, parts: tuple[str, ...]) -> None:
+    with Streams([f"http://127.0.0.1:{up.port}"], "a", num_clients=4, max_tokens=40) as streams:
+        pids = kill_parts(up, parts)
+        wait_until("a runner keeps the node", lambda: record_of(up).is_kept and record_of(up).phase == "up")
+        wait_until("status answers", lambda: up.cli("status").returncode == 0)
+        wait_until("the model answers", lambda: up.answers("a"))
+    assert (streams.failed, streams.differing) == ([], [])
+    assert record_of(up).runner_pid not in pids
+
+
+def kill_parts(up: FleetLab, parts: tuple[str, ...]) -> list[int]:
+    """Kill them, and resume the node where none of its parts is left that could; returns what was killed."""
     pids = [pid for part in parts for pid in pids_of(up, part)]
     assert len(pids) >= len(parts)
     kill(pids)
-    if {"runner", "starter"} == set(parts):  # nothing of the node is left that could take it over
+    if {"runner", "starter"} == set(parts):
         wait_until("the machine says what it was", lambda: "node start" in up.cli("status").stderr)
         up.must("node", "start", timeout_s=240)
     elif parts == ("runner",):
         assert up.answers("a"), "only the process that watches over the node is gone"
-    wait_until("a runner keeps the node", lambda: record_of(up).is_kept and record_of(up).phase == "up")
-    wait_until("status answers", lambda: up.cli("status").returncode == 0)
-    wait_until("the model answers", lambda: up.answers("a"))
-    assert record_of(up).runner_pid not in pids
+    return pids
 
 
 def test_machine_that_was_restarted_says_what_it_was_and_becomes_it_again(up: FleetLab) -> None:

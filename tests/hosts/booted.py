@@ -6,9 +6,10 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PACKAGES = "systemd,systemd-sysv,dbus,libpam-systemd,dbus-user-session,openssh-server,iproute2,python3,sudo,procps"
@@ -16,6 +17,7 @@ MORE = "libnuma1,libgomp1"
 PROGRAMS = ("systemd-nspawn", "mmdebstrap", "ip", "ssh", "ssh-keygen", "ssh-keyscan")
 FOLDER = Path(os.environ.get("LONGBOAT_TEST_HOSTS", "/var/tmp/longboat-test-hosts"))
 SUBNET, BRIDGE = "10.92.0", "lbhosts"
+GATEWAY = 8000
 BOOT_S, MAKE_S = 120.0, 900.0
 USERS = ("deploy", "plain")
 
@@ -61,6 +63,17 @@ class Site:
     def learn_keys(self) -> None:
         found = run("ssh-keyscan", "-t", "ed25519", *(host.address for host in self.hosts))
         (self.folder / "known").write_text(found.stdout)
+
+    @contextlib.contextmanager
+    def gateways(self) -> Iterator[list[str]]:
+        """Reach both hosts' gateways, which listen on loopback there, from this machine."""
+        found = [host.forwarded(GATEWAY) for host in self.hosts]
+        try:
+            yield [f"http://127.0.0.1:{port}" for port, _ in found]
+        finally:
+            for _, process in found:
+                process.terminate()
+                process.wait(30)
 
     def end(self) -> None:
         """Leave nothing but the base tree, which the next run uses."""
@@ -133,6 +146,20 @@ class BootedHost:
         words = ["-F", str(config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", *checks, f"{user}@{self.address}"]
         return run("ssh", *words, command, check=False, limit_s=limit_s)
 
+    def forwarded(self, port: int) -> tuple[int, subprocess.Popen[bytes]]:
+        """Carry a port of this machine to a port of the host's loopback; returns it and ssh's process."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            local = int(free.getsockname()[1])
+        words = ["ssh", "-F", str(self.site.folder / "ssh_config"), "-o", "ExitOnForwardFailure=yes", "-N"]
+        words += ["-L", f"127.0.0.1:{local}:127.0.0.1:{port}", f"deploy@{self.address}"]
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        end_s = time.monotonic() + BOOT_S
+        while not _listens(local):
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"port {port} of {self.name} cannot be reached")
+            time.sleep(0.1)
+        return local, process
+
     def kill(self) -> None:
         """Cut its power."""
         if self.process is not None:
@@ -149,7 +176,8 @@ class BootedHost:
 
     def files(self) -> set[str]:
         """Files that a person would find there, but for logs, temporary ones of the system, and the data folder."""
-        skipped = ("proc", "sys", "dev", "run", "var/log", "var/lib", "var/cache", "var/tmp", "root", "engines")
+        skipped = ["proc", "sys", "dev", "run", "root", "engines"]
+        skipped += [f"var/{name}" for name in ("log", "lib", "cache", "tmp", "backups")]
         folders = [self.root / name for name in skipped] + [self.root / "home/deploy/.local"]
         found = set()
         for folder, names, files in os.walk(self.root):
@@ -158,6 +186,12 @@ class BootedHost:
             ]
             found |= {str(Path(folder, name).relative_to(self.root)) for name in (*names, *files)}
         return found
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5.0):
+        return True
+    return False
 
 
 def _make_base() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from booted import BootedHost, Site, why_unavailable
 
+from fleet.lasting import Streams
 from longboat.core.errors import UserInputError
 from longboat.engines.environments.environment import find_environment
 from longboat.folders import home_folder
@@ -53,7 +54,7 @@ class Story:
 
     def write(self, *, user: str = "deploy", sudo: bool = True, bundle: str = "bundle", more: str = "") -> None:
         """Write the hosts file."""
-        hosts = "".join(f"- {host.address}\n" for host in self.site.hosts)
+        hosts = "".join(f"- {{host: {host.address}, cpus: 2}}\n" for host in self.site.hosts)
         (self.folder / "hosts.yaml").write_text(
             f"hosts:\n{hosts}user: {user}\nsudo: {str(sudo).lower()}\nfleet: fleet.yaml\n"
             f"install: {{bundle: {bundle}}}\nssh_config: {self.site.folder}/ssh_config\n{more}"
@@ -88,7 +89,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     engine, binds = _engine()
     (folder / "fleet.yaml").write_text(
         "name: split\nmodels:\n  - {name: tiny, source: builtin:tiny, split: {pipeline: 2}, placement: {nodes: 2}, "
-        f"engine: {engine}}}\n"
+        f"resources: {{cpus: 0.5}}, engine: {engine}}}\n"
+        "  - {name: flow, source: builtin:tiny, replicas: 2, resources: {cpus: 1.2}, "  # a node has room for one
+        "engine: {kind: fake, options: {itl_ms: 400}}}\n"
     )
     wheel = _wheel(folder)
     _bundle(folder / "bundle", wheel)
@@ -251,9 +254,12 @@ def test_host_is_removed_and_added_again(story: Story) -> None:
     assert story.answers(story.worker)
 
 
-def test_upgrade_restarts_node_by_node(story: Story) -> None:
+def test_upgrade_restarts_node_by_node_and_loses_no_stream(story: Story) -> None:
     story.write(bundle="bundle2")
-    done = story.cluster("upgrade")
+    with story.site.gateways() as bases, Streams(bases, "flow", num_clients=200) as streams:
+        done = story.cluster("upgrade")
+    print(f"{streams.num_whole} streams of 200 clients, {streams.num_continued} continued over another gateway")
+    assert (streams.failed, streams.differing) == ([], [])
     assert done.returncode == 0, done.stdout + done.stderr
     restarts = re.findall(r"^(\S+): restart the node$", done.stderr, re.MULTILINE)
     assert restarts == [story.worker.address, story.head.address]

@@ -75,6 +75,20 @@ async def test_probe_tells_of_a_bare_host_and_changes_nothing(server: LocalSshd)
     assert sorted(server.folder.rglob("*")) == before
 
 
+async def test_host_whose_connection_breaks_once_is_looked_at_again(server: LocalSshd, tmp_path: Path) -> None:
+    keys = server.folder / "authorized_keys"
+    text, cut = keys.read_text(), tmp_path / "cut"
+    first = f"[ -e {cut} ] || {{ touch {cut}; kill -9 $PPID; }}"
+    keys.write_text(f'command="{first}; eval \\"$SSH_ORIGINAL_COMMAND\\"" {text}')
+    file = server.hosts_file()
+    try:
+        async with connections(file, file.hosts) as ssh:
+            look = await look_at(file, file.hosts, ssh)
+    finally:
+        keys.write_text(text)
+    assert cut.exists() and not look.problems and look.facts["127.0.0.1"].uid == os.getuid()
+
+
 async def test_manifest_of_a_host_is_found_again(server: LocalSshd, tmp_path: Path) -> None:
     file = server.hosts_file()
     software = server.folder / "software"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longboat.core.errors import ClusterError, LongboatError, UserInputError
+from longboat.core.errors import LongboatError, UserInputError
 from longboat.engines.environments.engine_lock import recipe_of
 from longboat.engines.environments.installer import parse_engine
 from longboat.hosts.plan.address import address_of
@@ -23,14 +23,13 @@ from longboat.hosts.plan.steps import HostPlan, Kind, plan_hosts, sha256
 from longboat.hosts.plan.wanted import Wanted, WantedEngine
 from longboat.hosts.remote.actions import RemoteHost
 from longboat.hosts.remote.look import look_at, unreachable
+from longboat.hosts.remote.rolling import restart_worker
 from longboat.hosts.remote.source import Source, read_source, uv_program
 from longboat.hosts.remote.ssh import SshHost, connections
 from longboat.hosts.remote.work import HostWork, Told
 from longboat.spec.files.hosts_file import HostsFile
 
 __all__ = ("Failure", "Observer", "Raised", "bring_up", "fleet_text")
-
-DRAIN_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +176,21 @@ async def _work(works: Sequence[HostWork], raised: Raised) -> None:
     await _each(
         [work for work in _sound(workers, raised) if work.host.plan.has(Kind.START)], lambda work: work.live(), raised
     )
-    for worker in _sound(workers, raised):
-        if worker.host.plan.has(Kind.RESTART):
-            await _drain(head, worker)
-            await _each([worker], lambda work: work.live(), raised)
-    if head.host.plan.has(Kind.RESTART):
-        await _each([head], lambda work: work.live(), raised)
+    await _roll(head, workers, raised)
     # The fleet is for the whole cluster: it waits for the next run where a host is missing.
     last = works if not raised.failures else workers
     await _each(_sound(last, raised), lambda work: work.finish(), raised)
     for work in _sound(works, raised):
         work.tell(work.name, "done")
+
+
+async def _roll(head: HostWork, workers: Sequence[HostWork], raised: Raised) -> None:
+    """Restart nodes one by one, the head last. After a failure, the rest waits for the next run."""
+    for worker in (work for work in workers if work.host.plan.has(Kind.RESTART)):
+        if not raised.failures:
+            await _each([worker], lambda work: restart_worker(head, work), raised)
+    if head.host.plan.has(Kind.RESTART) and not raised.failures:
+        await _each([head], lambda work: work.live(), raised)
 
 
 def _sound(works: Sequence[HostWork], raised: Raised) -> list[HostWork]:
@@ -206,20 +209,3 @@ async def _each(works: Sequence[HostWork], what: Callable[[HostWork], Awaitable[
             raised.failures.append(Failure(work.name, error))
 
     await asyncio.gather(*(one(work) for work in works))
-
-
-async def _drain(head: HostWork, worker: HostWork) -> None:
-    """Let the fleet move answers away from a node that is about to restart, where it can."""
-    worker.tell(worker.name, "moving its answers to other nodes")
-    command = (
-        f"{head.host.plan.layout.launcher} drain node {worker.host.plan.address} --move --timeout {DRAIN_S} </dev/null"
-    )
-    try:
-        done = await head.host.ssh.run(command, limit_s=DRAIN_S + 60.0)
-    except ClusterError as error:
-        worker.tell(worker.name, f"its answers were not moved: {error.message}")
-        return
-    if done.code:
-        worker.tell(
-            worker.name, f"its answers were not moved: {done.last_words.splitlines()[0] if done.last_words else ''}"
-        )

@@ -10,6 +10,7 @@ from longboat.core.errors import ClusterError, Problem
 from longboat.hosts.plan.facts import HostFacts, facts_from
 from longboat.hosts.plan.layout import UNIT, wants_sudo
 from longboat.hosts.remote.ssh import SshHost
+from longboat.hosts.remote.ssh_errors import SilentHostError
 from longboat.spec.files.hosts_file import HostSection, HostsFile
 
 __all__ = ("Look", "look_at", "reaches", "unreachable")
@@ -53,7 +54,10 @@ async def _probe(file: HostsFile, host: HostSection, ssh: SshHost) -> HostFacts:
         "UNIT": UNIT,
         "SUDO": "1" if wants_sudo(file, host) else "0",
     }
-    done = await ssh.script("probe", variables, limit_s=PROBE_S)
+    try:
+        done = await ssh.script("probe", variables, limit_s=PROBE_S)
+    except SilentHostError:  # a busy host may miss its turn once, and a second look costs nothing
+        done = await ssh.script("probe", variables, limit_s=PROBE_S)
     return facts_from(done.out, now_s=time.time())
 
 
