@@ -54,7 +54,7 @@ def register() -> None:
     _apply(tell_prefixes)
     if os.environ.get("VLLM_MEDIA_CONNECTOR") == media.NAME:
         _apply(guard_media)
-    _apply(media.resample_by_pyav)
+        _apply(media.resample_by_pyav)
     _apply(mend_memory_left_behind)
     from vllm.platforms import current_platform
 
