@@ -230,5 +230,6 @@ class Policy:
     wake: WakePolicy = WakePolicy()
     routing: RoutingRules = RoutingRules()
     cors: CorsPolicy = CorsPolicy()
+    demo: bool = False  # whether operators may kill engines to see that responses go on
     num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts
     salt: str = field(default="", repr=False)  # secret from which each tenant's ``cache_salt`` is made

@@ -66,6 +66,7 @@ def policy_of(
         resume=ResumePolicy(**gateway.resume.model_dump()),
         routing=RoutingRules(policy=gateway.routing.policy, sticky=gateway.routing.sticky or ""),
         cors=CorsPolicy(**gateway.cors.model_dump()),
+        demo=gateway.demo,
         num_gateways=num_gateways,
         salt=salt,
     )

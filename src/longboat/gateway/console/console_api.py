@@ -18,7 +18,7 @@ from longboat.gateway.api.paths import unknown_path
 from longboat.gateway.console.asked import Asked, ChatAs, ConsoleAnswer, ConsoleState
 from longboat.gateway.console.documents import models_document, tenants_document, traffic_document
 from longboat.gateway.console.node_reads import read_log, stored_weights
-from longboat.gateway.console.orders import ORDERS, Order, carry_out
+from longboat.gateway.console.orders import KILL, ORDERS, Order, carry_out
 from longboat.gateway.console.provider_sign_in import answer_provider, provider_of, silent
 from longboat.gateway.console.sections import Section
 from longboat.gateway.console.sessions import cookie_line, cookie_value
@@ -183,9 +183,18 @@ def _session(state: ConsoleState, asked: Asked, visitor: Visitor | None) -> Cons
             "chooses_tenant": visitor.may_steer and state.live.keys.asks,
             "may_chat": visitor.tenant is not None or not state.live.keys.asks or visitor.may_steer,
             "may_steer": visitor.may_steer,
+            "may_kill": _may_kill(state, visitor),
             **about,
         }
     )
+
+
+def _may_kill(state: ConsoleState, visitor: Visitor) -> bool:
+    """Return whether the person may kill an engine of a fleet for showing: an operator, or without keys its owner.
+
+    A visitor without a session sits at the gateway's own machine (``visitor_of``).
+    """
+    return state.live.policy.demo and (visitor.may_steer or visitor.session is None)
 
 
 def _forged(state: ConsoleState, asked: Asked, visitor: Visitor) -> Refusal | None:
@@ -217,7 +226,7 @@ async def _change(state: ConsoleState, asked: Asked, visitor: Visitor, name: str
         return tenant if isinstance(tenant, Refusal) else ChatAs(tenant)
     if name == "sign-out":
         return await _sign_out(state, visitor)
-    if not visitor.may_steer:
+    if not (visitor.may_steer or (name == KILL and _may_kill(state, visitor))):
         return _not_allowed(name, "operator")
     given = {key: values[-1] for key, values in parse_qs(asked.query[:2000]).items()}
     found = await carry_out(state, Order(name, given, asked.body, visitor.name))

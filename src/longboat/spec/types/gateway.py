@@ -348,3 +348,5 @@ class GatewaySpec(Section):
     """OpenTelemetry traces; null sends none."""
     redis: RedisSpec | None = None
     """Redis for limits that all gateways count together; null gives each node its share of them."""
+    demo: bool = False
+    """A fleet for showing: operators may kill the engine of a response, which another replica then continues."""
