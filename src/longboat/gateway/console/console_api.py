@@ -23,7 +23,7 @@ from longboat.gateway.console.provider_sign_in import answer_provider, provider_
 from longboat.gateway.console.sections import Section
 from longboat.gateway.console.sessions import cookie_line, cookie_value
 from longboat.gateway.console.static_files import StaticFile, asset, page
-from longboat.gateway.console.visitors import Visitor, credential_of, playing_tenant, visitor_of
+from longboat.gateway.console.visitors import Visitor, credential_of, leaving, playing_tenant, visitor_of
 from longboat.gateway.http.error_responses import method_not_allowed
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.sign_in.problems import ProviderSilentError
@@ -69,7 +69,9 @@ async def answer_console(state: ConsoleState, asked: Asked) -> Refusal | Console
     try:
         visitor = await visitor_of(state, state.console.sessions, cookie, asked.noted, asked.peer, now_s)
     except ProviderSilentError as error:
-        return silent(error)
+        if name != "sign-out":
+            return silent(error)
+        visitor = leaving(state, state.console.sessions, cookie, now_s)
     if name == "session":
         return _session(state, asked, visitor)
     if visitor is None:
