@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,21 @@ async def test_two_models_answer_side_by_side(visit: Visit) -> None:
     await page.wait_for_function("() => document.querySelectorAll('.said .about a').length === 2")
     notes = await page.locator(".said .about").all_inner_texts()
     assert [note for note in notes if note.startswith("llama-3.1-8b")] and [n for n in notes if n.startswith("qwen3")]
+    visit.assert_clean()
+
+
+@BUSY
+async def test_plot_of_usage_is_saved_as_a_file(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    await visit.sign_in("viewer")
+    await page.goto(f"{visit.lab.url}/usage")
+    await page.wait_for_selector("tbody tr td.num")
+    async with page.expect_download() as saved:
+        await page.click("text=Save as SVG")
+    await (await saved.value).save_as(tmp_path / "usage.svg")
+    root = ElementTree.parse(tmp_path / "usage.svg").getroot()  # noqa: S314 - the page made it
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(root.findall("{*}rect")) == 31 and "Output tokens by day (UTC)" in (tmp_path / "usage.svg").read_text()
     visit.assert_clean()
 
 
