@@ -114,9 +114,13 @@ def _report(session: Session | QuickSession) -> FleetReport:
 
 def _currencies(report: FleetReport) -> dict[str, str]:
     from longboat.spec.files.load import load_fleet
+    from longboat.spec.policy import prices_of
 
-    models = load_fleet(report.document, "the running fleet").external if report.document else ()
-    return {model.name: model.engine.price.currency for model in models if model.engine.price is not None}
+    if not report.document:
+        return {}
+    fleet = load_fleet(report.document, "the running fleet")
+    own = {name: price.currency for name, price in prices_of(fleet.gateway, fleet.adapters()).items()}
+    return own | {model.name: model.engine.price.currency for model in fleet.external if model.engine.price}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

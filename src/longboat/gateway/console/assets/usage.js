@@ -21,7 +21,7 @@ export function show(main, { query }) {
     { title: "From cache", num: true, cell: (row) => (row.prompt_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "–") },
     { title: "Output tokens", num: true, cell: (row) => count(row.completion_tokens) },
     { title: "Sent outside", num: true, cell: (row) => (row.sent ? count(row.sent) : "") },
-    { title: "Cost outside", num: true, cell: (row) => (row.cost_nanos ? (row.cost_nanos / 1e9).toFixed(2) : "") },
+    { title: "Cost", num: true, cell: (row) => (row.cost_nanos ? (row.cost_nanos / 1e9).toFixed(2) : "") },
   ], (row) => row.name, { empty: "Nothing was used in the last 31 days." });
   main.append(h("p", { class: "row" }, by.node, save, picture, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
     h("div", { class: "plots" }, output.node, prompt.node), h("h2", { text: "In all" }), list.node);
