@@ -70,6 +70,10 @@ bench-reuse: venv  ## measure what prefix-aware routing saves on real vLLM, besi
 bench-routing: venv  ## compare routing policies in the twin; ARGS="--traces FOLDER --quick" chooses
 	@$(VENV)/bin/python benchmarks/bench_routing.py $(ARGS)
 
+.PHONY: bench-console
+bench-console: venv  ## measure what ten open consoles cost a gateway; ARGS="--viewers 10 --rounds 5"
+	@$(VENV)/bin/python benchmarks/bench_console.py $(ARGS)
+
 .PHONY: bench-scaling
 bench-scaling: venv  ## compare autoscalers in the twin; ARGS="--traces FOLDER --quick" chooses
 	@$(VENV)/bin/python benchmarks/bench_scaling.py $(ARGS)
@@ -168,6 +172,10 @@ fuzz: SECONDS ?= 3600
 .PHONY: check-alerts
 check-alerts: venv  ## let Prometheus' promtool check the alerts: each fires with its fault and ends with it
 	@$(VENV)/bin/python tools/check_alerts.py
+
+.PHONY: check-watch
+check-watch: venv  ## let a real Prometheus watch a real fleet: no panel is empty, each alert fires with its fault and ends with it
+	@$(VENV)/bin/pytest -rs -m watch --randomly-dont-reorganize tests/fleet/test_watched_fleet.py
 
 ##@ Set up
 .PHONY: venv

@@ -35,9 +35,10 @@ def lock_requirements(uv: Uv, *, upgrade: bool) -> None:
 
 
 def lock_longboat(uv: Uv) -> None:
-    """The lock of Longboat with Ray, which hosts of a cluster install by; its versions are those of ``dev``."""
+    """The lock of Longboat with Ray and sign-in, by which hosts of a cluster install; versions are those of ``dev``."""
     output = "src/longboat/hosts/longboat.lock"
-    words = ("pyproject.toml", "--extra=cluster", "--no-annotate", "--constraint", "requirements/dev.txt")
+    extras = ("--extra=cluster", "--extra=oidc")
+    words = ("pyproject.toml", *extras, "--no-annotate", "--constraint", "requirements/dev.txt")
     uv.run("pip", "compile", "--quiet", *OPTIONS, *words, "--output-file", output, deadline_s=600.0)
     print(output)
 

@@ -50,11 +50,11 @@ CHECKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "types": (("mypy",),),
 }
 TESTS = {
-    "quick": "not engine and not ray and not net and not slow and not hosts and not browser",
-    "engine": "engine and not ray and not net and not slow and not hosts and not browser",
-    "ray": "ray and not net and not slow and not hosts and not browser",
-    "net": "net and not slow and not hosts and not browser",
-    "slow": "slow and not hosts and not browser",
+    "quick": "not engine and not ray and not net and not slow and not hosts and not browser and not watch",
+    "engine": "engine and not ray and not net and not slow and not hosts and not browser and not watch",
+    "ray": "ray and not net and not slow and not hosts and not browser and not watch",
+    "net": "net and not slow and not hosts and not browser and not watch",
+    "slow": "slow and not hosts and not browser and not watch",
 }
 TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 900}
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""

@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 import json
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
 from longboat.cli.look import usage
 from longboat.cli.look.usage import added_up
+from longboat.cli.look.usage_chart import usage_chart
 from longboat.cli.look.usage_forms import CSV_COLUMNS, usage_csv, usage_plot
 from longboat.cluster.protocol.messages import FleetReport
 from longboat.core.errors import ClusterError
@@ -103,8 +105,44 @@ def test_plot_has_a_bar_for_each_day_and_adds_money_by_currency() -> None:
     assert third.split() == ["2026-01-03", "0"]
 
 
+def test_chart_is_xml_with_a_bar_of_each_tenant_and_day() -> None:
+    rows = [
+        entry("2026-01-02", tenant="<b>", prompt_tokens=75),
+        entry("2026-01-02", tenant="a", prompt_tokens=25, model="n"),
+        entry("2026-01-01", tenant="a"),
+        entry("2025-12-31", tenant="old"),
+    ]
+    bars = {bar[0].text: float(bar.attrib["height"]) for bar in drawn(rows) if len(bar)}
+    assert set(bars) == {
+        "2026-01-01, a: 15 tokens",
+        "2026-01-02, a: 30 tokens",
+        "2026-01-02, <b>: 80 tokens",
+    }
+    whole = bars["2026-01-02, a: 30 tokens"] + bars["2026-01-02, <b>: 80 tokens"]
+    assert bars["2026-01-01, a: 15 tokens"] == pytest.approx(whole * 15 / 110, abs=0.2)
+
+
+def test_chart_joins_the_smallest_of_many_tenants() -> None:
+    bars = [
+        bar[0].text for bar in drawn([entry("2026-01-01", tenant=f"t{n}", requests=1) for n in range(30)]) if len(bar)
+    ]
+    assert len(bars) == 8 and "2026-01-01, all others: 345 tokens" in bars
+
+
+def test_chart_without_usage_has_no_bar() -> None:
+    assert [bar for bar in drawn([]) if len(bar)] == []
+
+
+def drawn(rows: list[dict[str, Any]]) -> list[ElementTree.Element]:
+    """Return the rectangles of the chart of two days; bars have a title inside."""
+    root = ElementTree.fromstring(usage_chart(rows, ["2026-01-01", "2026-01-02"]))  # noqa: S314 - made here
+    return root.findall("{http://www.w3.org/2000/svg}rect")
+
+
 @pytest.mark.parametrize(
-    ("words", "shown"), [(("--csv",), "day,tenant,model"), (("--plot",), "█" * 40)], ids=["csv", "plot"]
+    ("words", "shown"),
+    [(("--csv",), "day,tenant,model"), (("--plot",), "█" * 40), (("--svg",), "</svg>")],
+    ids=["csv", "plot", "svg"],
 )
 def test_the_command_prints_other_forms(
     longboat: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], shown: str

@@ -41,6 +41,7 @@ TARGETS = {
     "what-fits": "tests/docs/test_what_fits.py",
     "check-deploy": "tests/deploy",
     "check-alerts": "it needs Prometheus' promtool",
+    "check-watch": "it needs Prometheus, and eight minutes",
     "bench-control": "it measures",
 }
 

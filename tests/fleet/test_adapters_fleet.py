@@ -52,7 +52,7 @@ def file(up: FleetLab, folder: Path, *names: str) -> str:
     for seed, name in enumerate(NAMES):
         write_adapter(folder / name, seed)
     path = Path(up.write(FLEET % ", ".join(str(folder / name) for name in names)))
-    path.write_text(path.read_text().replace("gateway: {", f"gateway: {{processes: 2, {ADMIN}, "))
+    path.write_text(path.read_text().replace("gateway: {", f"gateway: {{processes: 2, demo: true, {ADMIN}, "))
     return str(path)
 
 
@@ -168,3 +168,22 @@ def test_admin_api_changes_numbers_of_replicas_as_the_command_does(up: FleetLab,
     assert order(up, "POST", "models/none/pause")[0] == 400
     assert order(up, "POST", "models/a/scale", replicas="auto")[0] == 200
     wait_until("the file's two are left", lambda: len(up.replicas("a")) == 2)
+
+
+def test_admin_api_kills_an_engine_and_its_answer_goes_on(up: FleetLab, folder: Path) -> None:
+    before = replicas(up)
+    request = {"model": "a", "prompt": "row", "max_tokens": 400, "stream": True, "ignore_eos": True}
+    url, headers = f"http://127.0.0.1:{up.local_port}/v1/completions", {"Content-Type": "application/json"}
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(request).encode(), headers), timeout=120
+    ) as answer:
+        replica = answer.headers["x-longboat-replica"]
+        status, document = order(up, "POST", "kill-engine", replica=replica)
+        assert (status, document["killed"]["replica"]) == (200, replica), document
+        assert document["killed"]["processes"] > 0
+        lines = answer.read().decode().splitlines()
+    assert lines[-2] == "data: [DONE]"
+    wait_until("it is replaced", lambda: len(up.replicas("a")) == 2 and replica not in replicas(up))
+    assert replica in before
+    status, error = order(up, "POST", "kill-engine", replica=replica)
+    assert (status, error["code"]) == (400, "bad_kill"), error

@@ -29,7 +29,7 @@ class Browser:
     async def post(self, path: str, document: Any = None, headers: str | None = None) -> Response:
         body = json.dumps(document or {}).encode()
         token = f"x-csrf-token: {self.csrf}\r\n" if headers is None else headers
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{self._own()}{token}"
+        head = f"POST {path} HTTP/1.1\r\nhost: {self.host}\r\ncontent-type: application/json\r\n{self._own()}{token}"
         return await self._ask(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
 
     async def sign_in(self, key: str) -> Response:

@@ -24,6 +24,7 @@ class Daemon:
     def __init__(self, policy: Policy, push: Callable[[Policy], None], lines: str = "") -> None:
         self.policy = policy
         self.push = push
+        self.kills: dict[str, Callable[[], object]] = {}  # replica → what ends its engine
         self.log = lines or "".join(f"INFO 11-23 17:0{n % 10}:12 [loggers.py:123] {text}\n" for n, text in _LINES)
 
     @asynccontextmanager
@@ -55,6 +56,9 @@ class Daemon:
         if "remove_key" in order:
             left = tuple(key for key in self.policy.keys if key.key_id != order["remove_key"])
             return self._keys(left, order["remove_key"])
+        if "kill" in order:
+            self.kills[order["kill"]]()
+            return {"killed": {"model": "m", "replica": order["kill"], "hostname": "host-1", "processes": 1}}
         return {"status": 400, "error": "there is no folder here", "hint": "put it on every node"}
 
     def _keys(self, keys: tuple[KeyRecord, ...], key_id: str) -> dict[str, Any]:

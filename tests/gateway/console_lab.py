@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -155,14 +156,17 @@ async def opened_lab(
     view: dict[str, Any] | None = None,
     traffic: bool = False,
     with_engines: bool = True,
+    demo: bool = False,
 ) -> AsyncIterator[Lab]:
     """A gateway whose models fake engines serve, the first of them with two replicas.
 
     traffic: whether every tenant sends requests all the time; with_engines: False runs none
+    demo: whether operators may kill engines
     """
     names = [*models, models[0]] if with_engines else []
     engines = [Engine(options=("--model", model, "--itl-ms", "18", "--ttft-ms", "90")) for model in names]
     policy, secrets = lab_policy(tenants)
+    policy = dataclasses.replace(policy, demo=demo)
     stack = AsyncExitStack()
     run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lb-console-")))
     own = {"policy": policy, "fleet": "harbour", "node": "host-1", "daemon_socket": str(run / "daemon.sock")}
@@ -178,6 +182,7 @@ async def opened_lab(
             endpoint(engine.url, f"{model[:5]}-{index}", model, capacity=8, resume=ResumeLevel.CARRIED, revision="r")
             for index, (engine, model) in enumerate(zip(engines, names, strict=True))
         ]
+        daemon.kills = {place.replica: engine.kill for place, engine in zip(places, engines, strict=True)}
         scaling = {model: {"wanted": names.count(model), "minimum": 1, "maximum": 8} for model in models}
         table = EndpointTable(version=1, models=tuple(dict.fromkeys(names)), endpoints=tuple(places), scaling=scaling)
         gateway.state.offer_table("e", table)

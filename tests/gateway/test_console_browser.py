@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 from browser_lab import browser, why_no_browser
-from console_lab import HOSTILE, Lab, fleet_view, opened_lab, with_hostile_names
+from console_lab import HOSTILE, MODELS, Lab, fleet_view, opened_lab, with_hostile_names
 
 pytestmark = [
     pytest.mark.browser,
@@ -385,6 +386,39 @@ async def test_two_models_answer_side_by_side(visit: Visit) -> None:
     notes = await page.locator(".said .about").all_inner_texts()
     assert [note for note in notes if note.startswith("llama-3.1-8b")] and [n for n in notes if n.startswith("qwen3")]
     visit.assert_clean()
+
+
+@BUSY
+async def test_plot_of_usage_is_saved_as_a_file(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    await visit.sign_in("viewer")
+    await page.goto(f"{visit.lab.url}/usage")
+    await page.wait_for_selector("tbody tr td.num")
+    async with page.expect_download() as saved:
+        await page.click("text=Save as SVG")
+    await (await saved.value).save_as(tmp_path / "usage.svg")
+    root = ElementTree.parse(tmp_path / "usage.svg").getroot()  # noqa: S314 - the page made it
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(root.findall("{*}rect")) == 31 and "Output tokens by day (UTC)" in (tmp_path / "usage.svg").read_text()
+    visit.assert_clean()
+
+
+async def test_killed_engine_is_seen_and_the_answer_goes_on(lab: Lab) -> None:
+    async with opened_lab(demo=True) as shown, browser() as chromium:
+        visit = Visit(await (await chromium.new_context()).new_page(), shown)
+        page = visit.page
+        await visit.sign_in("operator")
+        await page.goto(f"{shown.url}/playground?model={MODELS[0]}")
+        await page.wait_for_selector(f"select option[value='{MODELS[0]}']", state="attached")
+        await page.fill("input[type=number] >> nth=0", "400")
+        await page.fill("textarea[aria-label=Message]", "Who rows?")
+        await page.press("textarea[aria-label=Message]", "Enter")
+        await page.click("text=Kill the engine now")
+        await page.wait_for_selector("text=continued the answer after")
+        text = await page.inner_text("article.assistant")
+        assert "was killed" in text and "400 tokens" in text
+        assert await page.locator("text=Kill the engine now").count() == 0
+        visit.assert_clean()
 
 
 def tool_call(index: int, name: str, arguments: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from console_client import API, Browser, signed_in
 from console_lab import HOSTILE, fleet_view, lab_policy
 
+from longboat.core.policy import Policy
 from longboat.gateway.console import node_reads
 from longboat.gateway.console.node_reads import stored_weights
 from longboat.gateway.console.plan_worker import PlanWorkers
@@ -24,7 +26,7 @@ from longboat.gateway.http.responses import Refusal
 from longboat.gateway.process.server import Gateway
 
 PLAN = {"kind": "plan", "model": "Llama-3.1-8B", "on": "2x(2xRTX4090), net=10GbE", "slo": "ttft=2s"}
-ORDERS = ("plan", "make-key", "revoke-key", "add-adapter", "remove-adapter?name=x")
+ORDERS = ("plan", "make-key", "revoke-key", "add-adapter", "remove-adapter?name=x", "kill-engine")
 
 
 @asynccontextmanager
@@ -398,3 +400,36 @@ async def test_nodes_that_are_not_asked_in_time_count_as_silent(
 def test_environment_of_the_planner_names_the_run_folder(tmp_path: Path) -> None:
     assert PlanWorkers(tmp_path)._env["LONGBOAT_RUN"] == str(tmp_path)
     assert PlanWorkers(None)._env == dict(os.environ)
+
+
+@pytest.mark.parametrize("demo", [False, True])
+async def test_engines_are_killed_only_in_a_fleet_for_showing(
+    make_gateway: Any, make_upstream: Any, tmp_path: Path, demo: bool
+) -> None:
+    policy, keys = lab_policy(("a",))
+    policy = dataclasses.replace(policy, demo=demo)
+    own = {"daemon_socket": str(tmp_path / "d.sock")}
+    gateway = await make_gateway(await make_upstream(), policy=policy, settings=own)
+    asked: list[Any] = []
+    async with daemon_at(tmp_path / "d.sock", lambda _: {"value": {"killed": {"replica": "r"}}}, asked):
+        found = []
+        for who in ("operator", "viewer", "a"):
+            browser = await signed_in(gateway, keys[who])
+            may = (await browser.get(API + "session")).json()["may_kill"]
+            found.append((may, (await browser.post(API + "kill-engine", {"replica": "r"})).status))
+    assert found == [(demo, 200 if demo else 403), (False, 403), (False, 403)]
+    assert [question["args"][0]["kill"] for question in asked] == ["r"] * demo
+
+
+async def test_owner_of_a_keyless_demo_may_kill_engines(make_gateway: Any, make_upstream: Any, tmp_path: Path) -> None:
+    own = {"daemon_socket": str(tmp_path / "d.sock")}
+    gateway = await make_gateway(await make_upstream(), policy=Policy(demo=True), settings=own)
+    async with daemon_at(tmp_path / "d.sock", lambda _: {"value": {"killed": {"replica": "r"}}}, []):
+        browser = Browser(gateway)
+        browser.host = f"localhost:{gateway.port}"
+        session = (await browser.get(API + "session")).json()
+        assert (session["may_kill"], session["may_steer"]) == (True, False)
+        browser.csrf = session["csrf"]
+        assert (await browser.post(API + "kill-engine", {"replica": "r"})).status == 200
+        assert (await browser.post(API + "kill-engine", {"replica": "r"}, headers="")).status == 403
+        assert (await browser.post(API + "drain")).status == 403

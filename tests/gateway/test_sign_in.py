@@ -363,6 +363,21 @@ async def test_sign_out_ends_the_session_itself(gateway: Gateway, provider: Prov
     assert (await person.session())["signed_in"] is False
 
 
+async def test_sign_out_works_while_the_provider_is_silent(
+    gateway: Gateway, provider: Provider, clock: ShiftedClock
+) -> None:
+    person = Person(gateway)
+    await person.arrive(provider)
+    csrf, kept = (await person.session())["csrf"], dict(person.cookies)
+    provider.is_down, clock.ahead_s = True, 61
+    assert (await person.get("/console/api/session")).status == 503
+    assert (await person.post("/console/api/sign-out", "")).code == "csrf"
+    assert (await person.post("/console/api/drain", f"x-csrf-token: {csrf}\r\n")).code == "provider_silent"
+    assert (await person.post("/console/api/sign-out", f"x-csrf-token: {csrf}\r\n")).status == 200
+    provider.is_down, person.cookies = False, kept
+    assert (await person.session())["signed_in"] is False
+
+
 async def test_a_sign_out_forgets_the_tokens_though_the_end_cannot_be_stored(
     gateway: Gateway, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

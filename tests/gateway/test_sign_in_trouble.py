@@ -145,7 +145,7 @@ async def test_an_answer_that_is_not_of_the_person_ends_no_session(
     assert await desk.grant(session) == OPERATOR
 
 
-@pytest.mark.parametrize("error", ["invalid_grant", "access_denied"])
+@pytest.mark.parametrize("error", ["invalid_grant", "access_denied", "interaction_required", "login_required"])
 async def test_a_refusal_of_the_person_ends_the_session(
     provider: Provider, clock: ShiftedClock, desk: Desk, error: str
 ) -> None:

@@ -235,12 +235,13 @@ def usage(
     days: Annotated[int, typer.Option("--days", min=1, max=3660, help="Number of days (UTC), today included.")] = 7,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Print a bar of tokens for each day.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Print an SVG file: tokens by day and tenant.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show requests, tokens and money by tenant, model and day."""
     from longboat.cli.look.usage import form_of, run_usage
 
-    run_usage(num_days=days, form=form_of(csv=as_csv, plot=plot, json=as_json))
+    run_usage(num_days=days, form=form_of(csv=as_csv, plot=plot, svg=svg, json=as_json))
 
 
 @app.command()

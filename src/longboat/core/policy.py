@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from longboat.core.external import ExternalModel, Overflow
+from longboat.core.external import ExternalModel, Overflow, Price
 from longboat.core.media import MediaRules
 from longboat.core.sign_in import SignIn
 from longboat.core.tasks import Task
@@ -220,6 +220,7 @@ class Policy:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # model → where its requests go that would wait too long
     overflow: Mapping[str, Overflow] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)  # model or adapter of the fleet → what its tokens cost
     tasks: Mapping[str, Task] = field(default_factory=dict)  # model of the fleet → what it is for; others: unknown
     media: Mapping[str, MediaRules] = field(default_factory=dict)  # model of the fleet → what its requests may hold
     external: tuple[ExternalModel, ...] = ()  # models that other people serve; gateways send to them by themselves
@@ -230,5 +231,6 @@ class Policy:
     wake: WakePolicy = WakePolicy()
     routing: RoutingRules = RoutingRules()
     cors: CorsPolicy = CorsPolicy()
+    demo: bool = False  # whether operators may kill engines to see that responses go on
     num_gateways: int = 1  # nodes that divide each tenant's limits where no Redis shares the counts
     salt: str = field(default="", repr=False)  # secret from which each tenant's ``cache_salt`` is made

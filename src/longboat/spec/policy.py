@@ -28,7 +28,7 @@ from longboat.spec.types.fleet import ModelSpec
 from longboat.spec.types.gateway import AliasSpec, GatewaySpec, QueueSpec, TenantSpec
 from longboat.spec.types.sign_in import SignInSpec
 
-__all__ = ("adapter_rights", "policy_of", "tenant_names")
+__all__ = ("adapter_rights", "policy_of", "prices_of", "tenant_names")
 
 
 def policy_of(
@@ -47,7 +47,7 @@ def policy_of(
     adapters: each with its model
     admins: ``spec.secrets.admin_credentials`` reads them; keys of tenants that the section does not name open nothing
     """
-    named = served or {}
+    named, adapters = served or {}, tuple(adapters)
     return Policy(
         auth=gateway.auth or "none",
         tenants=_tenants(gateway),
@@ -57,6 +57,7 @@ def policy_of(
         aliases=tuple(_alias(alias) for alias in gateway.aliases),
         fallbacks=dict(gateway.fallbacks),
         overflow={name: Overflow(to=spec.to, after_s=spec.after_s) for name, spec in gateway.overflow.items()},
+        prices=prices_of(gateway, adapters),
         tasks={name: model.task for name, model in named.items()},
         media={name: model.media.rules for name, model in named.items()},
         external=tuple(_external(model) for model in external),
@@ -66,6 +67,7 @@ def policy_of(
         resume=ResumePolicy(**gateway.resume.model_dump()),
         routing=RoutingRules(policy=gateway.routing.policy, sticky=gateway.routing.sticky or ""),
         cors=CorsPolicy(**gateway.cors.model_dump()),
+        demo=gateway.demo,
         num_gateways=num_gateways,
         salt=salt,
     )
@@ -74,6 +76,12 @@ def policy_of(
 def adapter_rights(adapters: Iterable[tuple[ModelSpec, AdapterSpec]]) -> tuple[AdapterRights, ...]:
     """Return who may use which adapter. adapters: each with its model"""
     return tuple(AdapterRights(name=entry.name, model=m.name, tenants=entry.tenants) for m, entry in adapters)
+
+
+def prices_of(gateway: GatewaySpec, adapters: Iterable[tuple[ModelSpec, AdapterSpec]]) -> dict[str, Price]:
+    """Return the price of each model that has one, and of its adapters."""
+    own = {name: Price(**spec.model_dump()) for name, spec in gateway.prices.items()}
+    return {**{entry.name: own[model.name] for model, entry in adapters if model.name in own}, **own}
 
 
 def tenant_names(gateway: GatewaySpec) -> tuple[str, ...]:

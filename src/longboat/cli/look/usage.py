@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.look.daily_limits import limit_table, usage_query
+from longboat.cli.look.usage_chart import usage_chart
 from longboat.cli.look.usage_forms import usage_csv, usage_plot
 from longboat.cli.shared.cluster_at_hand import connect_quickly
 from longboat.cli.shared.node_replies import replies_of
@@ -38,7 +39,7 @@ def form_of(**chosen: bool) -> str:
 
 
 def run_usage(*, num_days: int, form: str = "table") -> None:
-    """Print the last ``num_days`` days of UTC, today included. form: ``table``, ``json``, ``csv`` or ``plot``
+    """Print the last ``num_days`` days of UTC, today included. form: ``table``, ``json``, ``csv``, ``plot`` or ``svg``
 
     Raises ClusterError when there is no fleet, or no gateway answers; nodes that do not answer are named on stderr.
     """
@@ -52,13 +53,16 @@ def run_usage(*, num_days: int, form: str = "table") -> None:
     if any("cost_nanos" in row for row in rows):
         rows = priced(rows, _currencies(report))
     limits = with_rests(replies[0].get("limits", ()) if replies else (), rows, today.isoformat())
+    days = [(first + datetime.timedelta(days=at)).isoformat() for at in range(num_days)]
     match form:
         case "json":
             print(json.dumps({"days": rows, "limits": limits, "missing_nodes": silent}, indent=2))
         case "csv":
             print(usage_csv(rows), end="")
         case "plot":
-            print(usage_plot(rows, [(first + datetime.timedelta(days=at)).isoformat() for at in range(num_days)]))
+            print(usage_plot(rows, days))
+        case "svg":
+            print(usage_chart(rows, days), end="")
         case _:
             _print(rows, limits, first.isoformat())
     for node, why in silent.items():
@@ -110,9 +114,13 @@ def _report(session: Session | QuickSession) -> FleetReport:
 
 def _currencies(report: FleetReport) -> dict[str, str]:
     from longboat.spec.files.load import load_fleet
+    from longboat.spec.policy import prices_of
 
-    models = load_fleet(report.document, "the running fleet").external if report.document else ()
-    return {model.name: model.engine.price.currency for model in models if model.engine.price is not None}
+    if not report.document:
+        return {}
+    fleet = load_fleet(report.document, "the running fleet")
+    own = {name: price.currency for name, price in prices_of(fleet.gateway, fleet.adapters()).items()}
+    return own | {model.name: model.engine.price.currency for model in fleet.external if model.engine.price}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

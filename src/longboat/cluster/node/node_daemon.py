@@ -141,6 +141,13 @@ class NodeDaemon:  # size: one method for each order and question, and what a no
         """List the weights in this node's home folder, as ``longboat weights list`` does."""
         return await asyncio.to_thread(_stored_weights)
 
+    async def kill_rank(self, model: str, replica: str, node_rank: int) -> int:
+        """SIGKILL a rank of this node, and return the number of processes. The controller decides who may ask."""
+        from longboat.engines.launch.process import reap
+
+        gang = {"LONGBOAT_RUN": str(self._run), "LONGBOAT_GANG": f"{model}/{replica}"}
+        return len(await reap({**gang, "LONGBOAT_NODE_RANK": str(node_rank)}))
+
     def _keep_warm(self, wanted: tuple[WarmEnvironment, ...]) -> None:
         for environment in wanted:
             task = self._warming.get(environment)

@@ -91,7 +91,7 @@ async def carry_out(report: Report, order: Mapping[str, Any], dashboard: str) ->
     Done: ``{"adapter": its row}``, with None after a removal, ``{"count": …}``, or ``{"key": …}``.
     order: ``{"add": {"model", "source", "name", "tenants"}}``, ``{"remove": name}`` (both of an adapter) or
     ``{"count": {"model", "verb", "replicas", "by"}}``, ``{"add_key": its record, which has a digest only}``,
-    ``{"remove_key": id}``, and ``timeout_s``
+    ``{"remove_key": id}``, ``{"kill": replica}``, and ``timeout_s``
     """
     try:
         session = ControllerSession(dashboard, report, asyncio.get_running_loop(), float(order["timeout_s"]))
@@ -147,6 +147,12 @@ def _keys_told(
     raise ClusterError(what, hint="wait until that command has ended, and try again; longboat keys list shows the keys")
 
 
+def _killed(session: ControllerSession, order: Mapping[str, Any]) -> dict[str, Any]:
+    from longboat.cluster.ray.engine_kills import kill_engine
+
+    return {"killed": kill_engine(session, str(order["kill"]))}
+
+
 def _changed(session: ControllerSession, order: Mapping[str, Any]) -> dict[str, Any]:
     from longboat.cluster.ray.adapter_changes import adapter_entry, adapter_rows, add_adapter, remove_adapter
 
@@ -166,5 +172,6 @@ _CHANGES: Mapping[str, Callable[[ControllerSession, Mapping[str, Any]], dict[str
     "count": _counted,
     "add_key": _key_added,
     "remove_key": _key_removed,
+    "kill": _killed,
 }
 """Kind of order → what carries it out; others are of adapters."""

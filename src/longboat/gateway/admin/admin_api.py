@@ -13,6 +13,7 @@ import msgspec
 from longboat.core.errors import ClusterError
 from longboat.gateway.admin.adapter_changes import MAX_WAIT_S, add_adapter, remove_adapter
 from longboat.gateway.admin.count_changes import VERBS, change_count
+from longboat.gateway.admin.engine_kills import kill_engine
 from longboat.gateway.admin.local_clients import is_here
 from longboat.gateway.admin.node_query import USAGE_DAYS, MetricsQuery, RecentQuery, TimelineQuery, UsageQuery
 from longboat.gateway.admin.node_view import Node
@@ -40,6 +41,7 @@ __all__ = ("ROLES", "AdminAnswer", "AdminState", "adapter_rows", "answer", "is_a
 _MAX_LIMIT = 1000
 _REQUEST_PATH = re.compile(r"requests/[^/]{1,400}")
 _ADAPTER_PATH = re.compile(r"adapters/[^/]{1,400}")
+_KILL_PATH = "kill-engine"
 _COUNT_PATH = re.compile(rf"models/([^/]{{1,400}})/({'|'.join(VERBS)})")
 ROLES = {"viewer": 1, "operator": 2}
 _READ: Final = ("state", "usage", "requests", "adapters", "routes", "trace", "prometheus-targets")
@@ -273,6 +275,8 @@ def _change_of(method: str, name: str) -> str:
         return name
     if (name == "adapters" and method == "POST") or _ADAPTER_PATH.fullmatch(name):
         return "changes of adapters"
+    if name == _KILL_PATH:
+        return "ends of engines"
     return "numbers of replicas" if _COUNT_PATH.fullmatch(name) else ""
 
 
@@ -281,6 +285,8 @@ async def _change(call: _Call, method: str, name: str) -> Refusal | AdminAnswer:
         return await _steer(call, method, name)
     if found := _COUNT_PATH.fullmatch(name):
         return await _change_count(call, method, unquote(found[1]), found[2])
+    if name == _KILL_PATH:
+        return await _kill(call, method)
     return await _change_adapters(call, method, name)
 
 
@@ -309,6 +315,13 @@ async def _change_count(call: _Call, method: str, model: str, verb: str) -> Refu
     if method != "POST":
         return method_not_allowed(method, "POST")
     found = await change_count(call.state.config.daemon_socket, model, verb, call.body, "admin API")
+    return found if isinstance(found, Refusal) else AdminAnswer(200, found)
+
+
+async def _kill(call: _Call, method: str) -> Refusal | AdminAnswer:
+    if method != "POST":
+        return method_not_allowed(method, "POST")
+    found = await kill_engine(call.state, call.body)
     return found if isinstance(found, Refusal) else AdminAnswer(200, found)
 
 

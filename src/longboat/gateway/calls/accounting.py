@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.usage import Usage
 from longboat.gateway.calls.lease import Lease
+from longboat.gateway.external.budgets import cost_of
 from longboat.gateway.http.error_responses import quota_refused
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.native.leaf_work import named
@@ -15,6 +17,7 @@ from longboat.gateway.records.access_log import access_line
 from longboat.gateway.records.recent import Record
 
 if TYPE_CHECKING:
+    from longboat.core.external import Price
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.trip import Trips
     from longboat.gateway.http.request import Request
@@ -42,8 +45,8 @@ class Accounting:
     """The accounts of requests: each is opened once and closed once, however the request ends."""
 
     __slots__ = (
-        "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "recorder", "remote_counters", "tracer",
-        "trips", "usage",
+        "_ended", "access_log", "counters", "in_flight", "metrics", "prices", "recent", "recorder",
+        "remote_counters", "tracer", "trips", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +67,7 @@ class Accounting:
         self.trips: Trips | None = None  # set where requests are routed
         self.access_log = access_log
         self.tracer: Tracer | None = None
+        self.prices: Mapping[str, Price] = {}  # of the fleet's own models, as the policy in force has them
         self.in_flight = 0  # leases that are open
         self._ended: list[tuple[Call, float, int, str, str]] = []
 
@@ -227,6 +231,7 @@ class Accounting:
             cached,
             retries if retries > 0 else 0,
         )
+        price = self.prices.get(call.pool) if self.prices else None
         self.usage.add(
             record.tenant,
             call.pool,
@@ -234,6 +239,7 @@ class Accounting:
             prompt_tokens=prompt or 0,
             completion_tokens=completion or 0,
             cached_tokens=cached or 0,
+            cost_nanos=0 if record.outcome in FAILED else cost_of(price, prompt or 0, completion or 0),
         )
 
 

@@ -82,6 +82,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
             LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config), self.recorder
         )
         self.accounting.trips = self.trips
+        self.accounting.prices = self.live.policy.prices
         self.console = Console(config)
         self.sign_in = SignInDesk(config, clock)
         self.node: Node  # answers for the node; set by the maker of this state
@@ -137,6 +138,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.table.set_adapters(policy.adapters)
         self.live = LivePolicy(policy, self.table.names, digest_of_policy(document))
         self.table.set_rules(policy.queue, policy.routing)
+        self.accounting.prices = policy.prices
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         return True
 

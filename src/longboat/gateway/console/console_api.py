@@ -18,12 +18,12 @@ from longboat.gateway.api.paths import unknown_path
 from longboat.gateway.console.asked import Asked, ChatAs, ConsoleAnswer, ConsoleState
 from longboat.gateway.console.documents import models_document, tenants_document, traffic_document
 from longboat.gateway.console.node_reads import read_log, stored_weights
-from longboat.gateway.console.orders import ORDERS, Order, carry_out
+from longboat.gateway.console.orders import KILL, ORDERS, Order, carry_out
 from longboat.gateway.console.provider_sign_in import answer_provider, provider_of, silent
 from longboat.gateway.console.sections import Section
 from longboat.gateway.console.sessions import cookie_line, cookie_value
 from longboat.gateway.console.static_files import StaticFile, asset, page
-from longboat.gateway.console.visitors import Visitor, credential_of, playing_tenant, visitor_of
+from longboat.gateway.console.visitors import Visitor, credential_of, leaving, playing_tenant, visitor_of
 from longboat.gateway.http.error_responses import method_not_allowed
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.sign_in.problems import ProviderSilentError
@@ -69,7 +69,9 @@ async def answer_console(state: ConsoleState, asked: Asked) -> Refusal | Console
     try:
         visitor = await visitor_of(state, state.console.sessions, cookie, asked.noted, asked.peer, now_s)
     except ProviderSilentError as error:
-        return silent(error)
+        if name != "sign-out":
+            return silent(error)
+        visitor = leaving(state, state.console.sessions, cookie, now_s)
     if name == "session":
         return _session(state, asked, visitor)
     if visitor is None:
@@ -183,9 +185,18 @@ def _session(state: ConsoleState, asked: Asked, visitor: Visitor | None) -> Cons
             "chooses_tenant": visitor.may_steer and state.live.keys.asks,
             "may_chat": visitor.tenant is not None or not state.live.keys.asks or visitor.may_steer,
             "may_steer": visitor.may_steer,
+            "may_kill": _may_kill(state, visitor),
             **about,
         }
     )
+
+
+def _may_kill(state: ConsoleState, visitor: Visitor) -> bool:
+    """Return whether the person may kill an engine of a fleet for showing: an operator, or without keys its owner.
+
+    A visitor without a session sits at the gateway's own machine (``visitor_of``).
+    """
+    return state.live.policy.demo and (visitor.may_steer or visitor.session is None)
 
 
 def _forged(state: ConsoleState, asked: Asked, visitor: Visitor) -> Refusal | None:
@@ -217,7 +228,7 @@ async def _change(state: ConsoleState, asked: Asked, visitor: Visitor, name: str
         return tenant if isinstance(tenant, Refusal) else ChatAs(tenant)
     if name == "sign-out":
         return await _sign_out(state, visitor)
-    if not visitor.may_steer:
+    if not (visitor.may_steer or (name == KILL and _may_kill(state, visitor))):
         return _not_allowed(name, "operator")
     given = {key: values[-1] for key, values in parse_qs(asked.query[:2000]).items()}
     found = await carry_out(state, Order(name, given, asked.body, visitor.name))

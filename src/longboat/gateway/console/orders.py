@@ -9,12 +9,14 @@ import orjson
 
 from longboat.gateway.admin.adapter_changes import add_adapter, remove_adapter
 from longboat.gateway.admin.count_changes import VERBS, change_count
+from longboat.gateway.admin.engine_kills import kill_engine
 from longboat.gateway.admin.key_changes import make_key, revoke_key
 from longboat.gateway.console.asked import ConsoleState
 from longboat.gateway.http.responses import Refusal
 
-__all__ = ("ORDERS", "Order", "carry_out")
+__all__ = ("KILL", "ORDERS", "Order", "carry_out")
 
+KILL = "kill-engine"
 _ADAPTER_WAIT_S = 60
 
 
@@ -61,6 +63,10 @@ async def _revoke_key(state: ConsoleState, order: Order) -> Answer:
     return await revoke_key(state.config.daemon_socket, order.body)
 
 
+async def _kill_engine(state: ConsoleState, order: Order) -> Answer:
+    return await kill_engine(state, order.body)
+
+
 async def _plan(state: ConsoleState, order: Order) -> Answer:
     try:
         question = orjson.loads(order.body)
@@ -80,5 +86,6 @@ ORDERS: Mapping[str, Callable[[ConsoleState, Order], Awaitable[Answer]]] = {
     "make-key": _make_key,
     "revoke-key": _revoke_key,
     "plan": _plan,
+    KILL: _kill_engine,
 }
 """Name of an order in the address → what carries it out."""

@@ -16,7 +16,7 @@ from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.sign_in.desk import SignInDesk
 from longboat.gateway.sign_in.grants import Grant
 
-__all__ = ("Visitor", "credential_of", "playing_tenant", "visitor_of")
+__all__ = ("Visitor", "credential_of", "leaving", "playing_tenant", "visitor_of")
 
 
 class _Live(Protocol):
@@ -72,6 +72,12 @@ async def visitor_of(
         return Visitor(credential.name, rank=rank, session=session) if rank else None
     tenant = next((tenant for tenant in policy.tenants if tenant.name == credential.tenant), None)
     return Visitor(credential.tenant, tenant=tenant, session=session) if tenant is not None else None
+
+
+def leaving(state: _Live, sessions: Sessions, cookie: str, now_s: float) -> Visitor | None:
+    """Return the owner of a good session without any right: it can be ended while its provider does not answer."""
+    found = sessions.find(cookie, state.live.policy, now_s) if cookie else None
+    return None if found is None else Visitor("", session=found[0])
 
 
 def _person(state: _Live, session: Session, grant: Grant) -> Visitor | None:

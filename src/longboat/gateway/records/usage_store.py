@@ -101,7 +101,7 @@ class UsageStore:
             counts[1] += prompt_tokens
             counts[2] += completion_tokens
             counts[3] += cached_tokens
-            if sent:
+            if sent or cost_nanos:
                 counts[4] += sent
                 counts[5] += cost_nanos
 

@@ -18,8 +18,8 @@ from longboat.gateway.sign_in.web import Web
 __all__ = ("Provider",)
 
 _DOCUMENT_GOOD_S = 3600.0
-_REFUSALS = ("invalid_grant", "access_denied")
-"""Errors of the token endpoint that end a sign-in or a session."""
+_REFUSALS = ("invalid_grant", "access_denied", "interaction_required", "login_required", "consent_required")
+"""Errors of the token endpoint that end a sign-in or a session: the person must sign in again, or may not."""
 
 
 class Provider:

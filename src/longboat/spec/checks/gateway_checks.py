@@ -36,6 +36,7 @@ def gateway_problems(
         *_alias_problems(gateway, models, (*at, "aliases")),
         *_fallback_problems(gateway, models, (*at, "fallbacks")),
         *_overflow_problems(gateway, models, (*at, "overflow")),
+        *_price_problems(gateway, models, external, (*at, "prices")),
         *_unused_external(gateway, external, at),
         *_rule_problems(gateway, served, (*at, "rules")),
         *_tenant_model_problems(gateway, served, (*at, "tenants")),
@@ -102,6 +103,14 @@ def _overflow_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterat
         yield from _unknown(overflow.to, models, (*at, name, "to"))
         if overflow.to == name:
             yield Problem(where=show((*at, name, "to")), what="it is the model itself", hint="name another model")
+
+
+def _price_problems(gateway: GatewayParts, models: Names, external: Collection[str], at: Path) -> Iterator[Problem]:
+    for name in gateway.priced:
+        yield from _unknown(name, models, (*at, name))
+        if name in external:
+            hint = "write its price into its engine: {kind: external, price: ...}"
+            yield Problem(where=show((*at, name)), what=f"{name!r} is an external model", hint=hint)
 
 
 def _unused_external(gateway: GatewayParts, external: Collection[str], at: Path) -> Iterator[Problem]:

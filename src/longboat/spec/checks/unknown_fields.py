@@ -38,6 +38,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("gateway", "aliases"): gateway.AliasSpec,
     ("gateway", "aliases", "pools"): gateway.PoolSpec,
     ("gateway", "overflow"): gateway.OverflowSpec,
+    ("gateway", "prices"): external.PriceSpec,
     ("gateway", "rules"): gateway.RuleSpec,
     ("gateway", "queue"): gateway.QueueSpec,
     ("gateway", "resume"): gateway.ResumeSpec,

@@ -114,7 +114,7 @@ class SpendingSpec(Section):
 
 
 class PriceSpec(Section):
-    """What the tokens of an external model cost."""
+    """What the tokens of a model cost."""
 
     input_per_million: float = Field(ge=0, le=1_000_000)
     """Price of a million prompt tokens."""

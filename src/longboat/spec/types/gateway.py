@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longboat.core.sizes import size_bytes
+from longboat.spec.types.external import PriceSpec
 from longboat.spec.types.gateway_values import (
     AliasName,
     Digest,
@@ -334,6 +335,8 @@ class GatewaySpec(Section):
     """Model: the models that are tried in order if it cannot serve a request and no response has begun."""
     overflow: dict[ModelName, OverflowSpec] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     """Model: where its requests go that would wait too long for it."""
+    prices: dict[ModelName, PriceSpec] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    """Model of the fleet: what its tokens cost the tenants."""
     rules: tuple[RuleSpec, ...] = Field(default=(), max_length=MAX_ENTRIES)
     """Rules that send requests to other models; the first that matches counts."""
     queue: QueueSpec = QueueSpec()
@@ -348,3 +351,5 @@ class GatewaySpec(Section):
     """OpenTelemetry traces; null sends none."""
     redis: RedisSpec | None = None
     """Redis for limits that all gateways count together; null gives each node its share of them."""
+    demo: bool = False
+    """A fleet for showing: operators may kill the engine of a response, which another replica then continues."""

@@ -39,6 +39,7 @@ class GatewayParts:
     rules: Numbered[RuleSpec] = ()
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overflow: Mapping[str, OverflowSpec] = field(default_factory=dict)
+    priced: tuple[str, ...] = ()
     tenant_names: frozenset[str] | None = frozenset()
     """Names of all tenants; None where one of them cannot be read."""
     tags: frozenset[str] | None = frozenset()
@@ -61,6 +62,7 @@ def parts_of(section: object) -> GatewayParts:
         rules=_entries(values, "rules", RuleSpec),
         fallbacks=_fallbacks(values.get("fallbacks")),
         overflow=_overflow(values.get("overflow")),
+        priced=tuple(map(str, values["prices"])) if isinstance(values.get("prices"), dict) else (),
         tenant_names=_tenant_names(_names(values, "tenants"), auth),
         tags=_tags(values, tenants),
         alias_names=_names(values, "aliases"),

@@ -1,6 +1,6 @@
 // One conversation with one model: it sends, streams, shows tool calls and takes their results.
 
-import { headers, messageOf, session } from "./api.js";
+import { get, headers, messageOf, post, session } from "./api.js";
 import { h, text } from "./dom.js";
 import { count, seconds } from "./format.js";
 
@@ -40,9 +40,10 @@ export function lane(settings, changed) {
     const shown = add("assistant", "");
     aborter = new AbortController();
     changed();
+    const kill = killer(shown);
     const answer = { content: "", thought: "", tokens: 0, began: performance.now(), first: null, id: "", calls: [], model: settings.model() };
     try {
-      await stream(mine, answer, shown, aborter.signal);
+      await stream(mine, answer, shown, kill, aborter.signal);
     } catch (problem) {
       if (problem.name !== "AbortError") {
         shown.node.classList.add("failed");
@@ -54,6 +55,7 @@ export function lane(settings, changed) {
     else if (answer.content) mine.push({ role: "assistant", content: answer.content });
     else mine.splice(-asked, asked);
     summarize(answer, shown, settings.json.schema);
+    kill.ended(answer);
     if (made.length && !answer.stopped && mine === messages) showCalls(shown, made);
     aborter = null;
     changed();
@@ -74,11 +76,12 @@ export function lane(settings, changed) {
     said.scrollTop = said.scrollHeight;
   }
 
-  async function stream(mine, answer, shown, signal) {
+  async function stream(mine, answer, shown, kill, signal) {
     const place = session.chooses_tenant ? `?tenant=${encodeURIComponent(settings.tenant())}` : "";
     const response = await fetch(`/console/api/chat${place}`, { method: "POST", credentials: "same-origin", headers: headers(), body: JSON.stringify(bodyOf(mine, answer.model, settings)), signal });
     answer.id = response.headers.get("x-request-id") ?? "";
     if (!response.ok) throw new Error(await messageOf(response));
+    kill.offer(response.headers.get("x-longboat-replica"));
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let left = "";
     for (;;) {
@@ -88,6 +91,7 @@ export function lane(settings, changed) {
       left = lines.pop();
       for (const line of lines) if (line.startsWith("data: ") && line !== "data: [DONE]") take(JSON.parse(line.slice(6)), answer);
       text(shown.body, shownOf(answer));
+      kill.heard(answer);
       shown.thought.classList.toggle("hidden", !answer.thought);
       text(shown.thought, answer.thought);
       said.scrollTop = said.scrollHeight;
@@ -105,6 +109,48 @@ export function lane(settings, changed) {
       said.replaceChildren();
     },
     get busy() { return aborter !== null; },
+  };
+}
+
+/** In a fleet for showing: a button that kills the engine of a running answer, and a line that says how the answer went on. */
+function killer(shown) {
+  if (!session.may_kill) return { offer() {}, heard() {}, ended() {} };
+  const said = h("span", { role: "status" });
+  const button = h("button", { type: "button", class: "danger", text: "Kill the engine now" });
+  const row = h("div", { class: "kill hidden" }, button, said);
+  shown.node.append(row);
+  let length = 0; // of the answer, last seen
+  let dead = null; // the replica whose engine was killed, when, and the answer's length then
+  return {
+    offer(replica) {
+      row.classList.toggle("hidden", !replica);
+      button.addEventListener("click", async () => {
+        button.disabled = true;
+        text(said, `Killing the engine of ${replica} …`);
+        try {
+          const { killed } = await post("kill-engine", { replica });
+          dead = { replica, at: performance.now(), length };
+          text(said, `The engine of ${killed.model} ${replica} on ${killed.hostname} is dead (SIGKILL). Waiting for another …`);
+        } catch (problem) {
+          text(said, problem.message);
+        }
+      });
+    },
+    heard(answer) {
+      length = shownOf(answer).length;
+      if (dead && !dead.went && length > dead.length) {
+        dead.went = performance.now();
+        text(said, `The engine of ${dead.replica} is dead, and the answer goes on.`);
+      }
+    },
+    async ended(answer) {
+      button.remove();
+      if (!dead) return row.remove();
+      const { events } = await get(`request/${encodeURIComponent(answer.id)}`).catch(() => ({ events: [] }));
+      const sent = events.filter((event) => event.event === "sent");
+      const by = sent.length > 1 ? `${sent.at(-1).replica} continued the answer after ${seconds((sent.at(-1).at_ms - events.find((event) => event.event === "attempt_failed").at_ms) / 1e3)}` : "the answer had ended before";
+      text(said, `The engine of ${dead.replica} was killed; ${by}.`);
+    },
   };
 }
 

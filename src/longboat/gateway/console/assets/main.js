@@ -67,6 +67,7 @@ function showPage() {
     if (link === found) node.setAttribute("aria-current", "page");
     else node.removeAttribute("aria-current");
   }
+  links.get(found).scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone the bar scrolls
   document.title = `${TITLES[found]} · ${session.fleet || "Longboat"}`;
   const title = h("h1", { text: TITLES[found], tabindex: "-1" });
   main.replaceChildren(title);
@@ -95,7 +96,7 @@ function showFrame() {
       h("a", { class: "brand", href: "/console" }, h("img", { src: "/console/assets/longboat.svg", alt: "" }), "Longboat",
         h("span", { class: "soft", text: session.fleet })),
       h("nav", { "aria-label": "Pages" }, ...links.values()), h("span", { class: "grow" }), pulse,
-      h("span", { class: "soft", text: session.name === session.role ? session.name : `${session.name} · ${session.role}` }),
+      h("span", { class: "soft user", text: session.name === session.role ? session.name : `${session.name} · ${session.role}` }),
       h("button", { class: "plain", text: "◐", title: "Dark or light", "aria-label": "Dark or light", onclick: switchTheme }), out),
     main);
   onHealth((silent, isIncomplete) => {

@@ -82,5 +82,13 @@ export function barPlot(title, show) {
       text(last, bars.length ? bars[bars.length - 1].name : "");
       text(most, `0 to ${show(scale)}`);
     },
+    /** Return the plot as the text of an SVG file, with its title, its days and its scale. */
+    file() {
+      const label = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor, "font-family": "sans-serif", "font-size": 11 }, words);
+      const copy = picture.cloneNode(true);
+      for (const [name, value] of Object.entries({ viewBox: `-10 -30 ${WIDTH + 20} ${HEIGHT + 60}`, fill: "#0b6e7f" })) copy.setAttribute(name, value);
+      copy.append(label(0, -12, "start", title), label(WIDTH, -12, "end", most.textContent), label(0, HEIGHT + 18, "start", first.textContent), label(WIDTH, HEIGHT + 18, "end", last.textContent));
+      return new XMLSerializer().serializeToString(copy);
+    },
   };
 }

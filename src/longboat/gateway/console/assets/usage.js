@@ -13,6 +13,7 @@ export function show(main, { query }) {
   const output = barPlot("Output tokens by day (UTC)", short);
   const prompt = barPlot("Prompt tokens by day (UTC)", short);
   const save = h("button", { text: "Save as CSV", onclick: () => saveCsv(days) });
+  const picture = h("button", { text: "Save as SVG", onclick: () => saveFile("longboat-usage.svg", "image/svg+xml", output.file()) });
   const list = table([
     { title: "Of", cell: (row) => ({ text: row.name, class: "name" }) },
     { title: "Requests", num: true, cell: (row) => count(row.requests) },
@@ -20,9 +21,9 @@ export function show(main, { query }) {
     { title: "From cache", num: true, cell: (row) => (row.prompt_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "–") },
     { title: "Output tokens", num: true, cell: (row) => count(row.completion_tokens) },
     { title: "Sent outside", num: true, cell: (row) => (row.sent ? count(row.sent) : "") },
-    { title: "Cost outside", num: true, cell: (row) => (row.cost_nanos ? (row.cost_nanos / 1e9).toFixed(2) : "") },
+    { title: "Cost", num: true, cell: (row) => (row.cost_nanos ? (row.cost_nanos / 1e9).toFixed(2) : "") },
   ], (row) => row.name, { empty: "Nothing was used in the last 31 days." });
-  main.append(h("p", { class: "row" }, by.node, save, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
+  main.append(h("p", { class: "row" }, by.node, save, picture, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
     h("div", { class: "plots" }, output.node, prompt.node), h("h2", { text: "In all" }), list.node);
 
   function changed(value) {
@@ -62,8 +63,12 @@ function saveCsv(days) {
   const columns = ["day", "tenant", "model", ...SUMMED];
   const quoted = (value) => `"${String(value).replaceAll('"', '""').replace(/^[=+@\t\r-]/, "'$&")}"`;
   const lines = [columns.join(","), ...days.map((row) => columns.map((name) => (typeof row[name] === "number" ? row[name] : quoted(row[name] ?? ""))).join(","))];
-  const address = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
-  const link = h("a", { href: address, download: "longboat-usage.csv" });
+  saveFile("longboat-usage.csv", "text/csv", `${lines.join("\n")}\n`);
+}
+
+function saveFile(name, type, content) {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  const link = h("a", { href: address, download: name });
   document.body.append(link);
   link.click();
   link.remove();

@@ -1,0 +1,389 @@
+"""A real Prometheus scrapes a real fleet: every panel has data, and each alert fires with its fault and ends with it.
+
+The rules are those that ``longboat dashboards`` writes, with every duration divided by 30: ten seconds stand for five
+minutes. ``make check-watch`` runs this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.fleet_lab import FleetLab, free_port, wait_until
+from longboat.dashboards.alert_list import ALERTS
+from longboat.dashboards.files import all_files
+from longboat.gateway.limits.keys import new_admin_key
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gateway"))
+
+from check_panels import empty_panels
+from redis_server import RedisServer, programs
+
+PROMETHEUS = shutil.which("prometheus") or ""
+pytestmark = [
+    pytest.mark.watch,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not PROMETHEUS, reason="Prometheus is not installed: apt-get install prometheus"),
+    pytest.mark.skipif(not programs(), reason="no redis-server is here: install the development requirements"),
+]
+FASTER = 30
+FAULT_S = 150.0
+VIEWER, VIEWER_RECORD = new_admin_key("eye", "viewer")
+OPERATOR, OPERATOR_RECORD = new_admin_key("hand", "operator")
+
+FLEET = """
+name: watched
+models:
+  - name: a
+    source: builtin:tiny
+    engine: {{kind: fake, options: {{max_num_seqs: 2, itl_ms: 20, ttft_ms: 20}}}}
+    replicas: 2
+    resources: {{cpus: 0.1}}
+  - name: lone
+    source: builtin:tiny
+    engine: {{kind: fake, options: {{max_num_seqs: 2, itl_ms: 20, start_s: 8}}}}
+    resources: {{cpus: 0.1}}
+  - name: outside
+    engine:
+      kind: external
+      urls: ["http://127.0.0.1:{outside}/v1"]
+      price: {{input_per_million: 1, output_per_million: 2}}
+gateway:
+  port: {port}
+  processes: 2
+  auth: keys
+  demo: true
+  tenants:
+    - {{name: urgent, priority: 0, external: true}}
+    - {{name: batch, priority: 5, tokens_per_day: 1000000000}}
+    - {{name: small, requests_per_minute: 1}}
+  fallbacks: {{lone: [outside]}}
+  resume: {{wait_s: 1, whole_wait_s: 1}}
+  redis: {{url: "{redis}"}}
+  admin:
+    - {{name: eye, role: viewer, sha256: {eye}}}
+    - {{name: hand, role: operator, sha256: {hand}}}
+"""
+
+
+def scaled(text: str) -> str:
+    """Return rules with all their durations divided by ``FASTER``."""
+
+    def shorter(found: re.Match[str]) -> str:
+        seconds = int(found[2]) * {"s": 1, "m": 60, "h": 3600}[found[3]]
+        return f"{found[1]}{max(seconds // FASTER, 1 if 's' in found[3] else 5)}s{found[4]}"
+
+    return re.sub(r"(for: |\[)(\d+)([smh])(\]|$)", shorter, text, flags=re.MULTILINE)
+
+
+@dataclass
+class Watched:
+    """A fleet with its Prometheus, and keys that open it."""
+
+    lab: FleetLab
+    prometheus: str
+    keys: dict[str, str]
+    redis: RedisServer
+
+    def ask(self, tenant: str, model: str, prompt: str = "row", max_tokens: int = 3, **more: object) -> int:
+        """Return the status of a streamed completion; 0 where it broke off."""
+        values = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "stream": True, **more}
+        return self._post(f"http://127.0.0.1:{self.lab.port}/v1/completions", values, self.keys[tenant])[0]
+
+    def admin(self, path: str, **body: object) -> Any:
+        return self._post(f"http://127.0.0.1:{self.lab.port}/admin/v1/{path}", body, OPERATOR)[1]
+
+    def engines(self, model: str) -> dict[str, str]:
+        """Return replica → the address of its engine."""
+        groups = json.loads(self._get("prometheus-targets?of=engines"))
+        found = [(group["labels"], group["targets"][0]) for group in groups]
+        return {labels["replica"]: f"http://{target}" for labels, target in found if labels["model"] == model}
+
+    def plant(self, url: str, **fault: object) -> None:
+        self._post(f"{url}/fault", fault, "")
+
+    def firing(self) -> set[str]:
+        with urllib.request.urlopen(f"{self.prometheus}/api/v1/alerts", timeout=20) as answer:
+            alerts = json.load(answer)["data"]["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def _get(self, path: str) -> bytes:
+        headers = {"Authorization": f"Bearer {VIEWER}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.lab.port}/admin/v1/{path}", None, headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return bytes(answer.read())
+
+    def _post(self, url: str, values: dict[str, Any], key: str) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        request = urllib.request.Request(url, json.dumps(values).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=90) as answer:
+                data = answer.read()
+            return answer.status, json.loads(data) if data.startswith((b"{", b"[")) else data
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError as error:
+            return 0, str(error)
+
+    @contextmanager
+    def always(self, *works: Callable[[], object]) -> Iterator[None]:
+        """Repeat each of these works in a thread of its own until the block is left."""
+        over = threading.Event()
+
+        def repeat(work: Callable[[], object]) -> None:
+            while not over.wait(0.05):
+                with contextlib.suppress(OSError, KeyError, StopIteration, ValueError):
+                    work()
+
+        threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(100)
+
+    def fires_and_ends(self, fault: contextlib.AbstractContextManager[object], *alerts: str) -> None:
+        """Check that none of the alerts fires before the fault, that all fire while it lasts, and none after it."""
+        missing: set[str] = set(alerts)
+
+        def all_fired() -> bool:
+            missing.difference_update(self.firing())
+            return not missing
+
+        wait_until(f"{alerts} are quiet", lambda: not self.firing() & set(alerts), FAULT_S)
+        with fault:
+            try:
+                wait_until("fire", all_fired, FAULT_S)
+            except AssertionError:
+                raise AssertionError(f"these do not fire with their fault: {sorted(missing)}") from None
+        wait_until(f"{alerts} end with the fault", lambda: not self.firing() & set(alerts), FAULT_S)
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True))
+        lab = FleetLab(Path(folder), env={"LONGBOAT_HOME": f"{folder}/home"})
+        stack.callback(lab.end)
+        redis = RedisServer(next(iter(programs().values())), lab.folder)
+        redis.start()
+        stack.callback(redis.kill)
+        outside = free_port()
+        _process(stack, sys.executable, "-m", "longboat_fake", "--model", "outside", "--port", str(outside))
+        file = lab.folder / "fleet.yaml"
+        eye, hand = VIEWER_RECORD.sha256, OPERATOR_RECORD.sha256
+        file.write_text(FLEET.format(port=lab.port, outside=outside, redis=redis.url, eye=eye, hand=hand))
+        lab.must("up", str(file), "--detach", timeout_s=240)
+        keys = {name: lab.must("keys", "create", "--tenant", name).strip() for name in ("urgent", "batch", "small")}
+        wait_until("all are ready", lambda: len(lab.replicas()) == 3)
+        yield Watched(lab, _prometheus(stack, lab), keys, redis)
+
+
+def _process(stack: ExitStack, *words: str) -> None:
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stack.callback(process.wait, 30)
+    stack.callback(process.kill)
+
+
+def _prometheus(stack: ExitStack, lab: FleetLab) -> str:
+    """Run Prometheus with the files of ``longboat dashboards``, in faster time; return its address."""
+    (lab.folder / "key").write_text(VIEWER)
+    files = all_files((f"127.0.0.1:{lab.port}",), key_file=str(lab.folder / "key"))
+    settings = files["prometheus.yaml"].replace("15s", "1s")
+    (lab.folder / "prometheus.yaml").write_text(settings)
+    (lab.folder / "longboat-alerts.yaml").write_text(scaled(files["longboat-alerts.yaml"]))
+    port = free_port()
+    _process(
+        stack, PROMETHEUS, f"--config.file={lab.folder}/prometheus.yaml", f"--storage.tsdb.path={lab.folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )  # fmt: skip
+    return f"http://127.0.0.1:{port}"
+
+
+def test_no_panel_of_a_busy_fleet_is_empty(watched: Watched) -> None:
+    lab = watched.lab
+
+    def kill_one() -> None:
+        watched.admin("kill-engine", replica=next(iter(watched.engines("a"))))
+        time.sleep(15)
+
+    def hang_one() -> None:
+        watched.plant(next(iter(watched.engines("a").values())), kind="hang")
+        time.sleep(20)
+
+    batch = lambda: watched.ask("batch", "a", "a long prompt of batches " * 20, 300)  # noqa: E731
+    works = (
+        *[batch] * 6,
+        lambda: watched.ask("urgent", "a", "row", 20),
+        lambda: watched.ask("urgent", "a", "the same words " * 60, 20),
+        lambda: watched.ask("urgent", "outside"),
+        lambda: watched.ask("urgent", "lone"),
+        lambda: watched.ask("small", "lone"),
+        kill_one,
+        hang_one,
+    )
+    lone = next(iter(watched.engines("lone")))
+    missing: list[str] = []
+
+    def all_have_data() -> bool:
+        found = empty_panels(watched.prometheus)
+        missing[:] = [line for line in found if "_predicted_" not in line]  # the planner knows nothing of fake engines
+        return not missing
+
+    with watched.always(*works):
+        watched.admin("models/a/scale", replicas=3)
+        time.sleep(8)
+        watched.admin("models/a/scale", replicas="auto")
+        watched.admin("kill-engine", replica=lone)  # its requests fall back to the external model meanwhile
+        try:
+            wait_until("all panels have data", all_have_data, 240)
+        except AssertionError:
+            print("\n".join(missing))
+    assert missing == []
+    assert lab.replicas()
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def gateway_pids(watched: Watched) -> tuple[int, list[int]]:
+    """Return the parent of the gateway's processes, and its children."""
+    parent = int(watched.lab.status()["gateways"][0]["pid"])
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return parent, [int(child) for child in children]
+
+
+def test_alerts_of_gateways(watched: Watched) -> None:
+    parent, workers = gateway_pids(watched)
+    ask = lambda: watched.ask("batch", "a")  # noqa: E731
+    with watched.always(ask):
+        watched.fires_and_ends(stopped(parent), "LongboatGatewayDown")
+        watched.fires_and_ends(stopped(workers[0]), "LongboatGatewayProcessMissing")
+        watched.fires_and_ends(lagging(watched, workers[0]), "LongboatGatewayLags")
+        watched.fires_and_ends(full_disk(watched), "LongboatLogLinesDropped")
+        watched.fires_and_ends(without_redis(watched), "LongboatLimitsWithoutRedis")
+
+
+@contextmanager
+def lagging(watched: Watched, pid: int) -> Iterator[None]:
+    def pulse() -> None:
+        with stopped(pid):
+            time.sleep(0.8)
+        time.sleep(0.2)
+
+    with watched.always(pulse):
+        yield
+
+
+@contextmanager
+def full_disk(watched: Watched) -> Iterator[None]:
+    """Put a device that is full in the place of the access log."""
+    log = next(watched.lab.folder.rglob("access.log"))
+    kept = log.with_suffix(".kept")
+    log.rename(kept)
+    log.symlink_to("/dev/full")
+    try:
+        yield
+    finally:
+        log.unlink()
+        kept.rename(log)
+
+
+@contextmanager
+def without_redis(watched: Watched) -> Iterator[None]:
+    watched.redis.kill()
+    try:
+        yield
+    finally:
+        watched.redis.start()
+
+
+def test_alerts_of_replicas(watched: Watched) -> None:
+    ask = lambda: watched.ask("urgent", "lone", max_tokens=100)  # noqa: E731
+    with watched.always(ask, ask):
+        watched.fires_and_ends(dying(watched, "lone"), "LongboatModelHasNoReplica", "LongboatStreamsLost")
+    watched.fires_and_ends(too_many(watched), "LongboatReplicasUnplaced", "LongboatReplicasMissing")
+    watched.fires_and_ends(flapping(watched), "LongboatScalingFlaps")
+
+
+@contextmanager
+def dying(watched: Watched, model: str) -> Iterator[None]:
+    def kill() -> None:
+        watched.admin("kill-engine", replica=next(iter(watched.engines(model))))
+        time.sleep(2)
+
+    with watched.always(kill):
+        yield
+
+
+@contextmanager
+def too_many(watched: Watched) -> Iterator[None]:
+    watched.admin("models/lone/scale", replicas=100)
+    try:
+        yield
+    finally:
+        watched.admin("models/lone/scale", replicas="auto")
+
+
+@contextmanager
+def flapping(watched: Watched) -> Iterator[None]:
+    def flap() -> None:
+        for number in (2, 1):
+            watched.admin("models/a/scale", replicas=number)
+            time.sleep(1)
+
+    with watched.always(flap):
+        yield
+    watched.admin("models/a/scale", replicas="auto")
+
+
+def test_alerts_of_requests(watched: Watched) -> None:
+    wait_until("a is whole", lambda: len(watched.lab.replicas("a")) == 2)
+    late = lambda: watched.ask("batch", "a", max_tokens=150)  # noqa: E731
+    watched.fires_and_ends(watched.always(*[late] * 40), "LongboatQueueIsLong")
+
+
+NOT_PLANTED = {
+    "LongboatErrors": "fires while engines answer 500; promtool plants it whole",
+    "LongboatPoisonRequests": "promtool plants it; the gateway's own tests refuse such requests",
+    "LongboatPrefixPredictionWrong": "needs half an hour of caches that are wrong; promtool plants it",
+    "LongboatReplicaSuspect": "engines that answer 500 are not suspect; promtool plants it",
+    "LongboatRefusals": "its fault is that of LongboatQueueIsLong, with a queue that is full; promtool plants it",
+}
+
+
+def test_every_alert_has_a_fault_or_a_reason() -> None:
+    planted = set(re.findall(r'"(Longboat\w+)"', Path(__file__).read_text().partition("NOT_PLANTED = {")[0]))
+    assert planted | NOT_PLANTED.keys() == {alert.name for alert in ALERTS}
+    assert not planted & NOT_PLANTED.keys()
