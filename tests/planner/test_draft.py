@@ -8,9 +8,10 @@ import pytest
 
 from longboat.catalog.library import built_in_library
 from longboat.catalog.model_entry import shape_of_entry
+from longboat.catalog.readers.hf_shape import shape_from_config
 from longboat.cluster.preflight.knowledge import built_in_basis, with_knowledge
 from longboat.planner.fleet.inputs import PlannerInputs
-from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes, mtp_draft
+from longboat.planner.memory.draft import draft_bytes, draft_cache_bytes, eagle_draft, mtp_draft
 from longboat.planner.memory.fit import Fit, plan_fit
 from longboat.planner.memory.split_shape import Load, Split, card_of, even_stages
 from longboat.spec.files.load import load_fleet
@@ -70,7 +71,7 @@ def test_the_draft_of_a_fleet_file_is_looked_up() -> None:
     known = knowledge("draft", "hf:Qwen/Qwen3-0.6B")
     assert known.drafts["m"].num_params == DRAFT.num_params
     assert known.memory["m"].unknown == ()
-    for told in (knowledge("draft", "hf:nobody/nothing"), knowledge("eagle3", "hf:Qwen/Qwen3-0.6B")):
+    for told in (knowledge("draft", "hf:nobody/nothing"), knowledge("eagle3", "hf:nobody/nothing")):
         assert not told.drafts
         assert told.memory["m"].unknown == ("--speculative-config",)
     assert knowledge("ngram").memory["m"].unknown == ()
@@ -111,3 +112,52 @@ def test_mtp_of_a_fleet_file_is_counted_where_the_model_has_such_layers() -> Non
     known = knowledge("mtp", source="hf:deepseek-ai/DeepSeek-V3-0324")
     assert known.drafts["m"] == mtp_draft(V3)
     assert known.memory["m"].unknown == ()
+
+
+LLAMA = shape_of_entry(LIBRARY.models["Llama-3.1-8B"])
+HEAD = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 1,
+    "vocab_size": 128_256,
+    "tie_word_embeddings": False,
+}
+
+
+LAYER = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096
+"""Numbers of a layer of Llama-3.1-8B, without its norms."""
+
+
+@pytest.mark.parametrize(
+    ("config", "states", "num_params"),
+    [
+        (HEAD, 1, LAYER + 2 * 4096 * 4096),  # 0.25B, as EAGLE's README says
+        # queries, keys and values of twice the width; three states are joined; an output head of fewer tokens
+        (
+            {**HEAD, "draft_vocab_size": 32_000},
+            3,
+            LAYER + (4096 + 2 * 1024) * 4096 + 3 * 4096 * 4096 + 32_000 * 4096,
+        ),
+    ],
+)
+def test_heads_of_eagle_take_what_the_classes_of_vllm_hold(
+    config: dict[str, object], states: int, num_params: int
+) -> None:
+    head = eagle_draft(shape_from_config(config, name="head"), LLAMA, states=states)
+    alone, behind = (
+        draft_bytes(H200, Split(tensor=1, stages=stages), replace(LOAD, draft=head)) for stages in ((32,), (16, 16))
+    )
+    assert alone == pytest.approx(2 * num_params, rel=0.001)
+    assert behind - alone == 128_256 * 4096 * 2  # an embedding of its own, since the model's is on another rank
+    assert draft_cache_bytes(Split(tensor=1, stages=(32,)), replace(LOAD, draft=head)) == 2 * 8 * 128 * 2
+
+
+def test_a_head_of_eagle_in_a_fleet_file_is_counted() -> None:
+    for method in ("eagle", "eagle3"):
+        known = knowledge(method, "hf:Qwen/Qwen3-0.6B")  # any model with a config.json
+        assert known.drafts["m"].layers[0].weights[0].name == "fc"
+        assert known.memory["m"].unknown == ()

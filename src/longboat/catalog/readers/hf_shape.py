@@ -106,7 +106,13 @@ def _assemble(
         embedding=Weight(name="embed_tokens", part="embedding", rows=vocab, columns=embedded, shard="vocab"),
         head=None
         if _tied(whole, text)
-        else Weight(name="lm_head", part="head", rows=vocab, columns=embedded, shard="vocab"),
+        else Weight(
+            name="lm_head",
+            part="head",
+            rows=text.count("draft_vocab_size", default=vocab),
+            columns=embedded,
+            shard="vocab",
+        ),
         others=(Weight(name="norm", part="norm", rows=hidden), *stack.others, *towers, *stack.mtp),
         hidden_size=hidden,
         vocab_size=vocab,

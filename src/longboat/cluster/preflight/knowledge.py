@@ -19,7 +19,7 @@ from longboat.engines.card_parts import planned_memory
 from longboat.engines.model_arguments import arguments_of
 from longboat.engines.registry import adapter_for
 from longboat.planner.fleet.inputs import PlannerInputs
-from longboat.planner.memory.draft import mtp_draft
+from longboat.planner.memory.draft import eagle_draft, mtp_draft
 from longboat.planner.predict.calibration.calibration_file import built_in_calibration
 from longboat.planner.predict.constants import Calibration
 from longboat.spec.types.adapters import DEFAULT_RANK
@@ -31,6 +31,8 @@ __all__ = ("Basis", "built_in_basis", "shape_of", "shape_of_file", "with_knowled
 HUB = "hf:"
 SPECULATION = "--speculative-config"
 """The flag behind ``speculative``. Its memory is known where the proposing model's shape is."""
+_STATES = {"eagle": 1, "eagle3": 3}
+"""Kind of EAGLE head → the hidden states of the model that it joins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,19 +98,19 @@ def _room(model: ModelSpec) -> AdapterRoom | None:
 def _draft_shape(
     model: ModelSpec, shape: ModelShape | None, findings: Mapping[str, NodeFindings], basis: Basis
 ) -> ModelShape | None:
-    """Return the shape of what proposes tokens; None where nothing does, or it is not known.
-
-    A head of EAGLE shares matrices with its model, so its file does not tell what it takes.
-    """
+    """Return the shape of what proposes tokens; None where nothing does, or it is not known."""
     told = model.speculative
     if told is not None and told.method == "mtp":
         return mtp_draft(shape) if shape is not None else None
-    if told is None or told.model is None or told.method != "draft":
+    if told is None or told.model is None:
         return None
     try:
-        return shape_of(model.model_copy(update={"source": told.model}), findings, basis)
+        found = shape_of(model.model_copy(update={"source": told.model}), findings, basis)
     except LongboatError:
         return None
+    if told.method == "draft":
+        return found
+    return eagle_draft(found, shape, states=_STATES[told.method]) if shape is not None else None
 
 
 def shape_of(model: ModelSpec, findings: Mapping[str, NodeFindings], basis: Basis) -> ModelShape:

@@ -3,8 +3,8 @@
 Source: vLLM 0.32, ``SpeculativeConfig``: the ranks of the last stage hold it, divided as the model's own layers are,
 and compute it with the model's type of numbers. Its cache has a block for each block of the model's.
 
-MTP layers use the model's embedding and output head; with several stages they have an embedding of their own, since the
-model's is on another rank (``SpecDecodeBaseProposer._maybe_share_embeddings``).
+MTP layers and EAGLE heads use the model's embedding; with several stages they have one of their own, since the model's
+is on another rank (``SpecDecodeBaseProposer._maybe_share_embeddings``). Only EAGLE 3 has an output head of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longboat.planner.memory.processor import computed_shape
 from longboat.planner.memory.split_shape import Card, Load, Split
 from longboat.planner.memory.stage_weights import stage_weights
 
-__all__ = ("draft_bytes", "draft_cache_bytes", "draft_obstacle", "mtp_draft", "with_draft_caches")
+__all__ = ("draft_bytes", "draft_cache_bytes", "draft_obstacle", "eagle_draft", "mtp_draft", "with_draft_caches")
 
 _SHARED = ("embed_tokens", "shared_head")
 """Ends of names of weights that files of MTP layers repeat, and engines share with the model."""
@@ -39,6 +39,27 @@ def mtp_draft(shape: ModelShape) -> ModelShape | None:
         for number in numbers
     )
     return replace(shape, name="MTP", layers=layers, head=None, others=()) if layers else None
+
+
+def eagle_draft(head: ModelShape, model: ModelShape, *, states: int) -> ModelShape:
+    """Return an EAGLE head as a model that proposes.
+
+    head: as its config.json reads, which leaves out the matrix that joins states
+    states: hidden states of the model that it joins: 1, or 3 for EAGLE 3, whose first layer reads the embedding of a
+    token beside them (vLLM's ``llama_eagle.py`` and ``llama_eagle3.py``). Each rank holds the whole joining matrix.
+    """
+    columns = head.hidden_size + model.hidden_size if states == 1 else states * model.hidden_size
+    joining = Weight(name="fc", part="mtp", rows=head.hidden_size, columns=columns)
+    first, *rest = head.layers
+    weights = first.weights if states == 1 else tuple(map(_beside_embedding, first.weights))
+    layers = (replace(first, weights=(joining, *weights)), *rest)
+    return replace(head, layers=layers, head=head.head if states > 1 else None)
+
+
+def _beside_embedding(weight: Weight) -> Weight:
+    """Return a weight that reads the hidden state and an embedding at once, if it is one of those that do."""
+    reads = weight.name.endswith(("q_proj", "k_proj", "v_proj"))
+    return replace(weight, columns=2 * weight.columns) if reads else weight
 
 
 def _own(weight: Weight) -> Weight:
@@ -91,5 +112,5 @@ def _own_split(split: Split, load: Load) -> Split:
 
 
 def _is_head(draft: ModelShape) -> bool:
-    """Return whether a draft consists of the model's own MTP layers."""
+    """Return whether a draft is a part of the model, such as its MTP layers or an EAGLE head."""
     return any(weight.part == "mtp" for layer in draft.layers for weight in layer.weights)
