@@ -178,11 +178,6 @@ def test_rows_hold_what_is_chosen_and_can_run() -> None:
     assert rows_of([], {}) == []
 
 
-def test_the_files_of_every_group_are_divided() -> None:
-    run_tests = tool("run_tests")
-    assert set(run_tests.NUM_PROCESSES) == set(run_tests.TESTS)
-
-
 def test_rows_run_at_the_same_time_and_each_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     run_tests = tool("run_tests")
     both, order = threading.Barrier(2), []

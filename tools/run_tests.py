@@ -60,9 +60,10 @@ TEST_DEADLINE_S = {"quick": 120, "engine": 300, "ray": 600, "net": 600, "slow": 
 """Most that one test of a group takes, on a busy machine; a test's own mark ``timeout`` wins."""
 NEEDS_ENGINES = ("engine", "slow", "net", "ray")
 """Groups that run as one: its files take from seconds to minutes, and are given to whichever process is free."""
-NUM_PROCESSES = {"quick": 2, **dict.fromkeys(NEEDS_ENGINES, 3)}
-"""Processes that the files of a group are divided among. Quick tests wait about half of their time, tests of engines
-and clusters for more: they start processes, one after the other."""
+SIDE_BY_SIDE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
+"""Words for pytest-xdist: tests wait for most of their time, so three processes divide their files on two cores. A file
+stays in one process, since its tests may share an engine. Files run in their order: by itself, xdist would leave those
+with the fewest tests for the end, and they take the longest."""
 NEEDS_NOTHING = (*CHECKS, "quick")
 ROWS_BEFORE = ((("lint",), ("types",)), (("quick",),))
 """Rows of what needs nothing; see ROWS."""
@@ -269,7 +270,7 @@ def run_tests(groups: Groups, missing: Mapping[str, str], env: Mapping[str, str]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-m", marks, f"--timeout={deadline_s}", f"--junit-xml={report}"]
-        words += ["--durations=5", "--durations-min=10", *side_by_side(groups)]
+        words += ["--durations=5", "--durations-min=10", *SIDE_BY_SIDE]
         words += (
             [] if groups[0] in NEEDS_NOTHING else ["--randomly-dont-reorganize"]
         )  # a cluster's tests tell one story
@@ -352,14 +353,6 @@ def run_quietly(group: str, words: Sequence[str], env: Mapping[str, str]) -> int
 def headline(group: str) -> str:
     """What stands over a group's output."""
     return f"\n── {group}"
-
-
-def side_by_side(groups: Groups) -> list[str]:
-    """Words for pytest-xdist. A file stays in one process: its tests may share an engine. Files run in their order: by
-    itself, xdist would leave those with the fewest tests for the end, and they take the longest.
-    """
-    number = NUM_PROCESSES[groups[0]]
-    return [f"--numprocesses={number}", "--dist=loadfile", "--no-loadscope-reorder"]
 
 
 def count(report: Path, outcome: Outcome) -> None:
