@@ -13,6 +13,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -234,7 +235,8 @@ def _make_modules(compiled: Any) -> str:
 
 def _compiles_with_gcc() -> bool:
     """Return whether setuptools takes gcc, which needs nothing more to link all modules as one."""
-    return "gcc" in (os.environ.get("CC") or str(sysconfig.get_config_var("CC")))
+    words = (os.environ.get("CC") or str(sysconfig.get_config_var("CC"))).split()
+    return any(re.fullmatch(r"(.*-)?gcc(-[\d.]+)?", os.path.basename(word)) for word in words)
 
 
 def _compile_side_by_side() -> None:

@@ -165,7 +165,9 @@ def resample_by_pyav() -> None:
         return
     from vllm.multimodal import audio
 
-    expect(hasattr(audio, "resample_audio_torchaudio"), "chats do not resample by torchaudio")
+    if not hasattr(audio, "resample_audio_torchaudio"):
+        return
+    expect(hasattr(audio, "resample_audio_pyav"), "audio is not resampled by PyAV")
     audio.resample_audio_torchaudio = audio.resample_audio_pyav
 
 

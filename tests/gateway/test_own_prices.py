@@ -9,10 +9,13 @@ import pytest
 from fake_upstream import Seen
 from gateway_lab import RawClient, push_policy, settled
 
+from longboat.cluster.fleet.adapters import values_with_adapters, with_adapter
+from longboat.cluster.fleet.deployed import plain_policy
 from longboat.core.external import Price
 from longboat.core.policy import Policy
 from longboat.spec.files.load import load_fleet
 from longboat.spec.policy import policy_of
+from longboat.spec.types.adapters import AdapterSpec
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "row"}]}
 FLEET = """
@@ -55,6 +58,19 @@ def test_price_of_a_model_holds_for_its_adapters() -> None:
     policy = policy_of(fleet.gateway, external=fleet.external, served=fleet.served(), adapters=fleet.adapters())
     price = Price(input_per_million=1.0, output_per_million=2.0, currency="EUR")
     assert policy.prices == {"a": price, "red": price}
+
+
+def test_an_adapter_that_is_added_later_has_the_price_of_its_model_too() -> None:
+    text = FLEET.format(prices="{a: {input_per_million: 1, output_per_million: 2}}", more=OUTSIDE)
+    fleet = load_fleet(text, "t")
+    before = policy_of(fleet.gateway, external=fleet.external, served=fleet.served(), adapters=fleet.adapters())
+    changed = with_adapter(fleet, "a", AdapterSpec(name="blue", source="/x/blue"))
+    told = values_with_adapters({"policy": plain_policy(before)}, changed)["policy"]
+    assert set(told["prices"]) == {"a", "red", "blue"}
+    of_file = policy_of(
+        changed.gateway, external=changed.external, served=changed.served(), adapters=changed.adapters()
+    )
+    assert told == plain_policy(of_file)
 
 
 @pytest.mark.parametrize(("name", "told"), [("b", "no model 'b'"), ("cloud", "is an external model")])

@@ -123,6 +123,7 @@ RULES = [
     (RouteRule(to="small", min_prompt_tokens=10, max_prompt_tokens=10), {"prompt_tokens": 10}, True),
     (RouteRule(to="small", max_prompt_tokens=9), {"prompt_tokens": 10}, False),
     (RouteRule(to="small", min_context_tokens=11), {"context_tokens": 10}, False),
+    (RouteRule(to="small", min_context_tokens=11), {"context_tokens": 2**63 + 5}, True),
     (RouteRule(to="small", tenants=("acme",), min_context_tokens=11), {"context_tokens": 10}, False),
 ]
 

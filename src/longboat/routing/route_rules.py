@@ -125,6 +125,7 @@ class HeadRoutes:
         if branches is None:
             branches = self._learn(model)
         branch = branches.otherwise
+        prompt_tokens, context_tokens = min(prompt_tokens, _MOST_TOKENS), min(context_tokens, _MOST_TOKENS)
         for other in branches.by_body:
             if other.fits(prompt_tokens, context_tokens, fields):
                 branch = other

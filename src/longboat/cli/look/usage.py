@@ -26,7 +26,7 @@ __all__ = ("added_up", "form_of", "run_usage")
 
 COUNTS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 OUTSIDE = ("sent", "cost_nanos")
-"""Counts of external models only: requests that their addresses got, and what these cost in billionths."""
+"""Counts that not every model has: requests that external addresses got, and what all requests cost in billionths."""
 KEYS = ("day", "tenant", "model")
 
 

@@ -26,12 +26,14 @@ Row = Mapping[str, Any]
 def usage_chart(rows: Iterable[Row], days: Sequence[str]) -> str:
     """Return the whole file. Seven tenants have a colour of their own; the others share one."""
     found = [(row["day"], row["tenant"], row["prompt_tokens"] + row["completion_tokens"]) for row in rows]
-    found = [entry for entry in found if entry[0] in days]
+    known = set(days)
+    found = [entry for entry in found if entry[0] in known]
     names = _tenants(found)
     tokens: Counter[tuple[str, str]] = Counter()
     for day, tenant, number in found:
         tokens[day, tenant if tenant in names else OTHERS] += number
-    most = max((sum(tokens[day, name] for name in names) for day in days), default=0) or 1
+    most = max((sum(tokens[day, name] for name in names) for day in days), default=0)
+    most = max(most, TICKS)  # so that each line has a number of its own
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',

@@ -11,7 +11,7 @@ from longboat.cluster.protocol.model import WantedAdapter
 from longboat.core.errors import UserInputError
 from longboat.spec.files.dump import dump_fleet
 from longboat.spec.files.load import load_fleet
-from longboat.spec.policy import adapter_rights
+from longboat.spec.policy import adapter_rights, prices_of
 from longboat.spec.types.adapters import DEFAULT_RANK, AdapterSpec, AdaptersSpec
 from longboat.spec.types.fleet import Fleet, ModelSpec
 
@@ -109,11 +109,12 @@ def without_adapters(fleet: Fleet, model: str) -> Fleet:
 
 def values_with_adapters(values: Mapping[str, Any], fleet: Fleet) -> dict[str, Any]:
     """Return the controller's values with the adapters of ``fleet``. No replica is replaced by that."""
-    served = fleet.served()
+    served, prices = fleet.served(), prices_of(fleet.gateway, fleet.adapters()).items()
     told = {
         "adapters": [dataclasses.asdict(right) for right in adapter_rights(fleet.adapters())],
         "tasks": {name: model.task for name, model in served.items()},
         "media": {name: dataclasses.asdict(model.media.rules) for name, model in served.items()},
+        "prices": {name: dataclasses.asdict(price) for name, price in prices},
     }
     policy = {**values.get("policy", {}), **json.loads(json.dumps(told))}
     return {**values, "text": dump_fleet(fleet), "adapters": adapter_values(fleet), "policy": policy}

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ("kill_engine",)
 
-_NODE_S = 10.0
+_NODE_S = 40.0
+"""More than a node takes to find out that a process does not end."""
 
 
 class Reporting(Protocol):
@@ -35,6 +36,8 @@ def kill_engine(session: Reporting, replica: str) -> dict[str, Any]:
     try:
         daemon = ray.get_actor(daemon_name(rank.node_id), namespace=NAMESPACE)
         num = ray.get(daemon.kill_rank.remote(model, replica, rank.node_rank), timeout=_NODE_S)
+    except ray.exceptions.RayTaskError as error:
+        raise ClusterError(f"the engine of {replica} was not killed: {error.cause}") from error
     except (ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(f"node {rank.hostname} does not answer ({type(error).__name__})") from error
     if not num:

@@ -15,7 +15,7 @@ import enum
 import math
 from typing import Final, NamedTuple
 
-from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape
+from longboat.gateway.api.usage_shapes import DOCUMENT, EVENT, UNREADABLE, USAGE, Event, UsageShape, seconds_of
 from longboat.gateway.native.leaf_work import counts_at, events_in, named, take_usage
 
 __all__ = ("AUDIO_TOKENS_PER_S", "AnswerKind", "Usage", "UsageReader", "take_usage_event", "usage_of_document")
@@ -134,10 +134,12 @@ def usage_of_document(body: bytes) -> Usage:
     found = counts_at(body, 0)
     if found is not None and found[0] == len(body):
         return named(Usage, found[2:])
-    if b'"usage"' not in body:
+    if b'"usage"' not in body and b'"duration"' not in body:
         return _UNKNOWN
     try:
         document = DOCUMENT.decode(body)
+        if document.usage is None and document.duration is not None:
+            return named(Usage, (_audio_tokens(seconds_of(document.duration)), None, None))
     except UNREADABLE:
         return _UNKNOWN
     return _shape(document.usage, apart=document.type == "message")
@@ -208,6 +210,10 @@ def _separator(block: bytes) -> bytes:
     return b"\n\n" if b"\n\n" in block else b"\r\n\r\n"
 
 
+def _audio_tokens(seconds: float) -> int:
+    return math.ceil(seconds * AUDIO_TOKENS_PER_S)
+
+
 def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
     """Return the counts under one name each.
 
@@ -221,6 +227,6 @@ def _shape(usage: UsageShape | None, *, apart: bool = False) -> Usage:
     if apart and prompt is not None:
         prompt += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     if prompt is None and usage.seconds is not None:
-        prompt = math.ceil(usage.seconds * AUDIO_TOKENS_PER_S)
+        prompt = _audio_tokens(usage.seconds)
     completion = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
     return named(Usage, (prompt, completion, cached))

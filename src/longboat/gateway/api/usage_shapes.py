@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ("DOCUMENT", "EVENT", "UNREADABLE", "USAGE", "Event", "UsageShape")
+__all__ = ("DOCUMENT", "EVENT", "UNREADABLE", "USAGE", "Event", "UsageShape", "seconds_of")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # a broken engine's number must not break the books
@@ -34,6 +34,11 @@ class UsageShape(msgspec.Struct):
     seconds: _Seconds | None = None  # of audio, in place of tokens
 
 
+def seconds_of(duration: float | str) -> float:
+    """Return the seconds of a response's ``duration``; vLLM writes them as text. Raises msgspec.ValidationError."""
+    return float(msgspec.convert(duration, _Seconds, strict=False))
+
+
 class _Holder(msgspec.Struct):
     usage: UsageShape | None = None
 
@@ -48,6 +53,7 @@ class Event(msgspec.Struct):
 class _TypedHolder(msgspec.Struct):
     usage: UsageShape | None = None
     type: str = ""
+    duration: float | str | None = None  # of audio, in responses with segments, which report no usage
 
 
 EVENT = msgspec.json.Decoder(Event)

@@ -35,7 +35,7 @@ class UsageRow:
     completion_tokens: int
     cached_tokens: int
     sent: int = 0  # requests that an external address got
-    cost_nanos: int = 0  # what they cost, in billionths of the currency of the model's price
+    cost_nanos: int = 0  # what the requests cost, in billionths of the currency of the model's price
 
 
 def day_of(now_s: float) -> str:
@@ -88,7 +88,8 @@ class UsageStore:
     ) -> None:
         """Count one response. now_s: Unix seconds of its start, whose day it counts for; sent, cost_nanos: ``UsageRow``
 
-        What an external model costs is counted apart from the response, with ``requests=0``.
+        What an external model costs is counted apart from the response, with ``requests=0``; what a model of the fleet
+        costs is counted with it.
         """
         if not self._day_starts_s <= now_s < self._day_ends_s:
             self._set_day(now_s)

@@ -133,6 +133,7 @@ function killer(shown) {
           text(said, `The engine of ${killed.model} ${replica} on ${killed.hostname} is dead (SIGKILL). Waiting for another …`);
         } catch (problem) {
           text(said, problem.message);
+          button.disabled = false;
         }
       });
     },
@@ -147,11 +148,20 @@ function killer(shown) {
       button.remove();
       if (!dead) return row.remove();
       const { events } = await get(`request/${encodeURIComponent(answer.id)}`).catch(() => ({ events: [] }));
-      const sent = events.filter((event) => event.event === "sent");
-      const by = sent.length > 1 ? `${sent.at(-1).replica} continued the answer after ${seconds((sent.at(-1).at_ms - events.find((event) => event.event === "attempt_failed").at_ms) / 1e3)}` : "the answer had ended before";
-      text(said, `The engine of ${dead.replica} was killed; ${by}.`);
+      text(said, `The engine of ${dead.replica} was killed${whatCameOf(events, dead.replica, answer)}.`);
     },
   };
+}
+
+/** How an answer went on after the engine of a replica was killed, by its timeline; nothing where that is not known. */
+function whatCameOf(events, replica, answer) {
+  const at = events.findLastIndex((event) => event.event === "attempt_failed" && event.replica === replica);
+  const next = events.slice(at + 1).find((event) => event.event === "sent");
+  if (at >= 0 && next) return `; ${next.replica} continued the answer after ${seconds((next.at_ms - events[at].at_ms) / 1e3)}`;
+  if (answer.stopped) return "; the answer was stopped";
+  const end = events.find((event) => event.event === "ended");
+  if (!end) return "";
+  return end.outcome === "ok" ? "; the answer had ended before" : "; no other replica continued the answer";
 }
 
 function bodyOf(messages, model, settings) {
