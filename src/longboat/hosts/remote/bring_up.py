@@ -176,21 +176,28 @@ async def _work(works: Sequence[HostWork], raised: Raised) -> None:
     await _each(
         [work for work in _sound(workers, raised) if work.host.plan.has(Kind.START)], lambda work: work.live(), raised
     )
-    await _roll(head, workers, raised)
+    waiting = await _roll(head, workers, raised)
     # The fleet is for the whole cluster: it waits for the next run where a host is missing.
     last = works if not raised.failures else workers
-    await _each(_sound(last, raised), lambda work: work.finish(), raised)
+    await _each([work for work in _sound(last, raised) if work not in waiting], lambda work: work.finish(), raised)
     for work in _sound(works, raised):
-        work.tell(work.name, "done")
+        work.tell(work.name, "waits for the next run" if work in waiting else "done")
 
 
-async def _roll(head: HostWork, workers: Sequence[HostWork], raised: Raised) -> None:
-    """Restart nodes one by one, the head last. After a failure, the rest waits for the next run."""
-    for worker in (work for work in workers if work.host.plan.has(Kind.RESTART)):
-        if not raised.failures:
-            await _each([worker], lambda work: restart_worker(head, work), raised)
-    if head.host.plan.has(Kind.RESTART) and not raised.failures:
-        await _each([head], lambda work: work.live(), raised)
+async def _roll(head: HostWork, workers: Sequence[HostWork], raised: Raised) -> list[HostWork]:
+    """Restart nodes one by one, the head last. Return those that wait for the next run, because a restart failed.
+
+    They still run the release that they had, which must stay on them.
+    """
+    num_before, waiting = len(raised.failures), list[HostWork]()
+    for work in _sound([*workers, head], raised):
+        if not work.host.plan.has(Kind.RESTART):
+            continue
+        if len(raised.failures) > num_before:
+            waiting.append(work)
+            continue
+        await _each([work], lambda one: one.live() if one is head else restart_worker(head, one), raised)
+    return waiting
 
 
 def _sound(works: Sequence[HostWork], raised: Raised) -> list[HostWork]:

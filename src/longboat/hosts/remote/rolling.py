@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longboat.core.errors import ClusterError
-from longboat.hosts.plan.whole import lacking, ready_replicas
+from longboat.hosts.plan.whole import lacking, living_replicas
 from longboat.hosts.remote.work import HostWork
 
 __all__ = ("restart_worker",)
@@ -17,6 +17,9 @@ __all__ = ("restart_worker",)
 DRAIN_S = 120
 WHOLE_S = 600.0
 POLL_S = 3.0
+NUM_LOOKS = 20
+NO_FLEET = "no fleet is up"
+"""Begins the message of ``longboat status`` where nothing can be lost by a restart."""
 
 
 async def restart_worker(head: HostWork, worker: HostWork) -> None:
@@ -24,11 +27,21 @@ async def restart_worker(head: HostWork, worker: HostWork) -> None:
 
     Raises ClusterError where it does not get them: the next restart would take more of them away.
     """
-    document = await _status(head)
-    before = ready_replicas(document) if document else {}
+    before = await _replicas(head, worker)
     await _drain(head, worker)
     await worker.live()
     await _until_whole(head, worker, before)
+
+
+async def _replicas(head: HostWork, worker: HostWork) -> dict[str, int]:
+    """Return how many replicas of each model live; a head that is busy is asked again."""
+    for _ in range(NUM_LOOKS):
+        document = await _status(head)
+        if document is not None:
+            return living_replicas(document) if "wanted" in document else {}
+        await asyncio.sleep(POLL_S)
+    worker.tell(worker.name, "the head does not say which replicas there are: nothing waits for them after the restart")
+    return {}
 
 
 async def _drain(head: HostWork, worker: HostWork) -> None:
@@ -56,7 +69,7 @@ async def _until_whole(head: HostWork, worker: HostWork, before: Mapping[str, in
             raise ClusterError(f"the fleet lacks replicas after its restart: {_listed(left)}", hint="longboat status")
         await asyncio.sleep(POLL_S)
         document = await _status(head)
-        left = left if document is None else lacking(before, document)
+        left = left if document is None or "wanted" not in document else lacking(before, document)
 
 
 def _listed(left: Mapping[str, int]) -> str:
@@ -64,10 +77,10 @@ def _listed(left: Mapping[str, int]) -> str:
 
 
 async def _status(head: HostWork) -> dict[str, Any] | None:
-    """Return the fleet's state as the head's command tells it; None where it tells none."""
+    """Return what the head's command says: the fleet's state, or that no fleet is up. None where it says neither."""
     try:
         done = await head.host.ssh.run(f"{head.host.plan.layout.launcher} status --json </dev/null")
         document = json.loads(done.out)
     except (ClusterError, ValueError):
         return None
-    return document if "wanted" in document else None
+    return document if "wanted" in document or NO_FLEET in str(document.get("error")) else None

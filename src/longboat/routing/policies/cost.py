@@ -130,9 +130,10 @@ class Cost(RoutingPolicy):
                 depth = depths[replica.slot]
                 uncached = float(num_tokens - _cached(prompt, depth))
                 context = uncached * (num_tokens - uncached * 0.5)
-            computed_s = queue.pace * (uncached * token_s + context * token_context_s)
+            pace = queue.pace_at(now_s)
+            computed_s = pace * (uncached * token_s + context * token_context_s)
             steps_s = line.request_s + resident_s * replica.decode_tokens * (1.0 + uncached / CHUNK_TOKENS)
-            prefill_s = computed_s + queue.pace * steps_s
+            prefill_s = computed_s + pace * steps_s
             wait_s = queue.wait_s(now_s)
             if queue.places.is_full(replica):
                 wait_s += queue.places.wait_s(replica)
@@ -285,7 +286,7 @@ class Cost(RoutingPolicy):
         sample = queue.done(prompt.key, computed, now_s, waited=waited)
         if sample is not None:
             self.prefill_time.learn(sample.work, sample.seconds)
-            queue.learn(sample.seconds, self.prefill_time.seconds(sample.work))
+            queue.learn(sample.seconds, self.prefill_time.seconds(sample.work), now_s)
 
     def ended(self, prompt: Prompt, replica: ReplicaLoad, *, output_tokens: int, now_s: float) -> None:
         """Take the prefill off where the request ended without a first token, and its place."""

@@ -13,6 +13,7 @@ __all__ = ("PrefillQueue", "Sample")
 _SAMPLE_TOKENS: Final = 4096.0  # prefills share steps of the engine: times are taken over at least this many tokens
 _PACE_MEMORY: Final = 0.97  # weight that a sample of the pace keeps with each new one: about 33 count
 _PACE_PRIOR: Final = 4.0  # samples that the mean replica's pace counts as
+_FORGET_S: Final = 10.0  # time without a sample after which those there were count half
 _OWN_AT_MOST: Final = 1.1  # reported tokens are other gateways' above this multiple of our own,
 _OWN_MARGIN: Final = 512.0  # and this many more
 _SAME_STEP_S: Final = 0.002  # first tokens that come within it are of one step
@@ -64,6 +65,8 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._measured_sum_s = 0.0  # measured seconds of samples, with forgetting
         self._predicted_sum_s = 0.0  # predicted seconds of the same samples
         self._samples = 0.0  # number of those samples
+        self._learned_s = 0.0  # when the pace was last corrected
+        self._is_warm = False  # whether a sample was seen: the first also holds what an engine does only once
 
     def wait_s(self, now_s: float) -> float:
         """Return how long until a prefill that is sent now begins."""
@@ -148,12 +151,29 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
         self._measured = None
         return None if self._shared else sample
 
-    def learn(self, measured_s: float, predicted_s: float) -> None:
+    def pace_at(self, now_s: float) -> float:
+        """Return the pace. Without samples it goes back to the mean's: a replica that seemed slow is tried again."""
+        if now_s - self._learned_s > _FORGET_S and self._samples > 0.0:
+            self._learned_s = now_s
+            self._measured_sum_s *= 0.5
+            self._predicted_sum_s *= 0.5
+            self._samples *= 0.5
+            self._set_pace()
+        return self.pace
+
+    def learn(self, measured_s: float, predicted_s: float, now_s: float) -> None:
         """Correct the pace: long prefills say more of it than short ones. predicted_s: of the mean replica"""
+        self._learned_s = now_s
+        if not self._is_warm:
+            self._is_warm = True
+            return
         measured_s = min(8.0 * predicted_s, max(0.125 * predicted_s, measured_s))
         self._measured_sum_s = self._measured_sum_s * _PACE_MEMORY + measured_s
         self._predicted_sum_s = self._predicted_sum_s * _PACE_MEMORY + predicted_s
         self._samples = self._samples * _PACE_MEMORY + 1.0
+        self._set_pace()
+
+    def _set_pace(self) -> None:
         prior_s = _PACE_PRIOR * self._predicted_sum_s / self._samples
         self.pace = (self._measured_sum_s + prior_s) / (self._predicted_sum_s + prior_s)
 
