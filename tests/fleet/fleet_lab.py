@@ -95,10 +95,10 @@ class FleetLab:
             cwd=self.folder,
         )
 
-    def write(self, text: str, name: str = "fleet.yaml") -> str:
-        """A fleet file with this fleet's gateway port."""
+    def write(self, text: str, name: str = "fleet.yaml", *, gateway: str = "") -> str:
+        """A fleet file with this fleet's gateway port. gateway: more of that section"""
         path = self.folder / name
-        path.write_text(f"{text}\ngateway: {{port: {self.port}}}\n")
+        path.write_text(f"{text}\ngateway: {{port: {self.port}, {gateway}}}\n")
         return str(path)
 
     def status(self) -> dict[str, Any]:

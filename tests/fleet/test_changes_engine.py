@@ -25,7 +25,9 @@ models:
 
 
 def file(up: FleetLab, *, args: str = "", context: int = 1024, replicas: int = 2) -> str:
-    return up.write(FLEET % (Path(PYTHON).parent.parent, args, context, replicas))
+    """Write a file whose gateway gives each replica as many answers: one that goes has some, whatever was learned."""
+    text = FLEET % (Path(PYTHON).parent.parent, args, context, replicas)
+    return up.write(text, gateway="routing: {policy: least_requests}")
 
 
 @pytest.fixture(scope="module")

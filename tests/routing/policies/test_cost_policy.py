@@ -236,9 +236,9 @@ def test_a_pace_does_not_come_of_the_first_prefill_and_is_forgotten_without_new_
     assert queue.pace == 1.0
     for number in range(40):
         queue.learn(2.0, 1.0, float(number))
-    assert queue.pace_at(45.0) == queue.pace == pytest.approx(1.87, abs=0.03)
-    paces = [queue.pace_at(50.0 + 11.0 * number) for number in range(10)]
+    assert queue.pace_at(90.0) == queue.pace == pytest.approx(1.87, abs=0.03)
+    paces = [queue.pace_at(100.0 + 61.0 * number) for number in range(10)]
     assert paces == sorted(paces, reverse=True)
     assert paces[-1] < 1.05
-    queue.learn(2.0, 1.0, 200.0)
+    queue.learn(2.0, 1.0, 900.0)
     assert queue.pace > paces[-1]
