@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from fleet.fleet_lab import wait_until
 from longboat.cli.chat.lasting_answer import LastingAnswer, Refused
 from longboat.core.errors import ClusterError
 
@@ -28,6 +29,7 @@ class Streams:
     num_clients: int
     max_tokens: int = 60
     num_whole: int = 0
+    num_events: int = 0
     num_continued: int = 0  # requests for the rest of an answer whose gateway went away
     # What was not as it should be: a client's number and what it got.
     failed: list[tuple[int, str]] = field(default_factory=list)
@@ -43,8 +45,10 @@ class Streams:
         with ThreadPoolExecutor(self.num_clients) as pool:
             self._quiet = list(pool.map(self.text, range(self.num_clients)))
         self._threads = [threading.Thread(target=self._client, args=(n,)) for n in range(self.num_clients)]
+        before = self.num_events
         for thread in self._threads:
             thread.start()
+        wait_until("streams run", lambda: self.num_events >= before + self.num_clients)
         return self
 
     def __exit__(
@@ -76,8 +80,9 @@ class Streams:
         end_s = time.monotonic() + MOST_S
         while True:
             try:
-                answer = LastingAnswer(self._http, bases, "/v1/completions", body)
-                events.extend(json.loads(data) for data in answer)
+                for data in LastingAnswer(self._http, bases, "/v1/completions", body):
+                    events.append(json.loads(data))
+                    self.num_events += 1
                 return events
             except ClusterError:
                 if events or time.monotonic() > end_s:

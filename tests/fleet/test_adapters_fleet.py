@@ -15,6 +15,7 @@ import pytest
 
 from adapter_files import write_adapter
 from fleet.fleet_lab import FleetLab, wait_until
+from fleet.load import num_resumed
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -22,7 +23,7 @@ FLEET = """name: t
 models:
   - name: a
     source: builtin:tiny
-    engine: fake
+    engine: {kind: fake, options: {itl_ms: 20}}
     replicas: 2
     resources: {cpus: 0.1}
     adapters: {slots: 2, entries: [%s]}"""
@@ -51,9 +52,8 @@ def file(up: FleetLab, folder: Path, *names: str) -> str:
     """A fleet file with these adapters, and two gateway processes."""
     for seed, name in enumerate(NAMES):
         write_adapter(folder / name, seed)
-    path = Path(up.write(FLEET % ", ".join(str(folder / name) for name in names)))
-    path.write_text(path.read_text().replace("gateway: {", f"gateway: {{processes: 2, demo: true, {ADMIN}, "))
-    return str(path)
+    entries = ", ".join(str(folder / name) for name in names)
+    return up.write(FLEET % entries, gateway=f"processes: 2, demo: true, {ADMIN}")
 
 
 def is_served(up: FleetLab, number: int) -> bool:
@@ -171,7 +171,8 @@ def test_admin_api_changes_numbers_of_replicas_as_the_command_does(up: FleetLab,
 
 
 def test_admin_api_kills_an_engine_and_its_answer_goes_on(up: FleetLab, folder: Path) -> None:
-    before = replicas(up)
+    before, resumed = replicas(up), num_resumed(up.local_port)
+    wait_until("both proved how they resume", lambda: {r["resume"] for r in up.replicas("a")} == {"carried"})
     request = {"model": "a", "prompt": "row", "max_tokens": 400, "stream": True, "ignore_eos": True}
     url, headers = f"http://127.0.0.1:{up.local_port}/v1/completions", {"Content-Type": "application/json"}
     with urllib.request.urlopen(
@@ -183,6 +184,7 @@ def test_admin_api_kills_an_engine_and_its_answer_goes_on(up: FleetLab, folder: 
         assert document["killed"]["processes"] > 0
         lines = answer.read().decode().splitlines()
     assert lines[-2] == "data: [DONE]"
+    assert num_resumed(up.local_port) == resumed + 1
     wait_until("it is replaced", lambda: len(up.replicas("a")) == 2 and replica not in replicas(up))
     assert replica in before
     status, error = order(up, "POST", "kill-engine", replica=replica)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -135,10 +136,9 @@ def test_a_broken_stream_of_a_transcription_says_so(up: FleetLab) -> None:
     url = f"http://127.0.0.1:{up.local_port}/v1/audio/transcriptions"
     form = {"model": "a", "stream": "true", "max_completion_tokens": "900"}
     with httpx.stream("POST", url, files={"file": ("a.wav", LOW)}, data=form, timeout=120) as response:
-        lines: list[str] = []
-        for line in response.iter_lines():
-            lines += [line[6:]] if line.startswith("data: ") else []
-            if len(lines) == 5:
-                os.kill(pids[response.headers["x-longboat-replica"]], 9)
+        events = (line[6:] for line in response.iter_lines() if line.startswith("data: "))
+        lines = list(itertools.islice(events, 5))
+        os.kill(pids[response.headers["x-longboat-replica"]], 9)
+        lines += events
     assert "error" in json.loads(lines[-1]), lines[-1]
     assert text_of(heard(up, LOW))

@@ -82,6 +82,7 @@ def test_node_that_lost_parts_is_whole_again(up: FleetLab, parts: tuple[str, ...
         wait_until("status answers", lambda: up.cli("status").returncode == 0)
         wait_until("the model answers", lambda: up.answers("a"))
     assert (streams.failed, streams.differing) == ([], [])
+    assert streams.num_whole >= streams.num_clients
     assert record_of(up).runner_pid not in pids
 
 
