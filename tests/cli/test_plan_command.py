@@ -382,3 +382,48 @@ def test_plan_says_what_llama_cpp_keeps_in_ram() -> None:
         run("plan", "gpt-oss-120b", "--on", "RTX3090", "--offload", "RTX4090")
     with pytest.raises(UserInputError, match="no plan for --chart"):
         run(*words, "--apart")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("Llama-3.1-8B", "--on", "1xH100", "--speculation", "mtp:1"), "no layers that predict several tokens"),
+        (("Llama-3.1-8B", "--on", "1xH100", "--draft-model", "Llama-3.2-1B"), "without --speculation"),
+        (("Llama-3.1-8B", "--on", "1xH100", "--speculation", "eagle3:1:1:1:1"), "too many parts"),
+    ],
+)
+def test_speculation_that_the_model_cannot_do_is_refused(words: tuple[str, ...], told: str) -> None:
+    assert told in refused("plan", *words).message
+
+
+def test_mtp_layers_take_memory_of_the_plan() -> None:
+    words = ("plan", "DeepSeek-V3", "--on", "8xH200", "--concurrency", "64", "--json")
+    plain, with_mtp = (json.loads(run(*words, *more).output) for more in ((), ("--speculation", "mtp:1")))
+    most, plain_most = (found["plans"][0]["groups"][0]["per_replica"]["max_sequences"] for found in (with_mtp, plain))
+    assert most < plain_most
+    assert with_mtp["speculation"]["gain"] > 1
+
+
+OFFLOAD = ("plan", "gpt-oss-120b", "--offload", "Desktop 2ch DDR5-5600 64GB", "--on")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("RTX3090", "--slo", "itl=1ms"), "--slo"),
+        (("RTX3090", "--rate", "2"), "--rate"),
+        (("RTX3090", "--engine", "vllm"), "llama.cpp"),
+        (("1xRTX3090, 1xRTX4090",), "one kind of card"),
+    ],
+)
+def test_offload_refuses_what_it_does_not_look_at(words: tuple[str, ...], told: str) -> None:
+    assert told in refused(*OFFLOAD, *words).message
+
+
+def test_offload_counts_the_requests_that_run_at_once() -> None:
+    few, many = (
+        json.loads(run(*OFFLOAD, "RTX3090", "--concurrency", number, "--json").output)["ways"][0]
+        for number in ("1", "1000")
+    )
+    assert few["sequences"] == 1
+    assert many["sequences"] < 1000

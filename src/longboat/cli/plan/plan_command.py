@@ -54,11 +54,10 @@ def run_plan(model: str, request: PlanRequest, wanted: Wanted) -> None:
         run_size(model, request, as_json=wanted.as_json, must_keep=wanted.must_keep)
         return
     if wanted.offload:
-        _check_offload(wanted)
+        _check_offload(request, wanted)
         run_offload(model, request, wanted.offload, as_json=wanted.as_json)
         return
-    planner = with_draft(planner_for(request), wanted.what_if)
-    planner, shape, found, served = _planned(planner, model, request.kv_bits, as_json=wanted.as_json)
+    planner, shape, found, served = _planned(model, request, wanted)
     queue = planner.queue(served)
     more = answers(wanted.what_if, planner, found)
     notes = [*name_notes(model, shape), *rate_notes(served, request.rate, queue), *notes_of(shape, request.kv_bits)]
@@ -108,7 +107,17 @@ def _check_any_of(wanted: Wanted) -> None:
         )
 
 
-def _check_offload(wanted: Wanted) -> None:
+def _check_offload(request: PlanRequest, wanted: Wanted) -> None:
+    if request.slo or request.rate or wanted.must_keep:
+        raise UserInputError(
+            "--offload prints what a card and its RAM bring, and compares it with no --slo, --rate or --must-keep",
+            hint="leave them out; --concurrency gives the load",
+        )
+    if request.engine not in ("", "llamacpp", "llama.cpp"):
+        raise UserInputError(
+            f"--offload is of llama.cpp, and --engine {request.engine} keeps nothing in RAM",
+            hint="leave --engine out, or leave --offload out",
+        )
     if wanted.chart or wanted.write or wanted.commands or wanted.what_if != NOTHING_ELSE:
         raise UserInputError(
             "--offload prints ways to keep a part in RAM, and no plan for --chart, --write, --commands, --speculation "
@@ -138,21 +147,21 @@ def _write_fleet(path: Path, planner: Planner, model: str, shape: ModelShape, fo
 
 
 def _planned(
-    planner: Planner, model: str, kv_bits: int, *, as_json: bool
+    model: str, request: PlanRequest, wanted: Wanted
 ) -> tuple[Planner, ModelShape, SearchResult, Served | None]:
     """Return the planner at the rate that is asked for, the model, its plans, and what is served of the rate.
 
     Raises LongboatError after the document of the refusal, where JSON is wanted.
     """
-    shape = None
+    planner, shape = planner_for(request), None
     try:
         shape = planner.read(model)
         check_generates(shape)
-        planner, served = planner.at_rate(shape)
+        planner, served = with_draft(planner, wanted.what_if, shape).at_rate(shape)
         return planner, shape, planner.plan(shape), served
     except LongboatError as error:
-        if as_json:
-            print(json.dumps(refused_values(error, shape, kv_bits), indent=2))
+        if wanted.as_json:
+            print(json.dumps(refused_values(error, shape, request.kv_bits), indent=2))
         raise
 
 

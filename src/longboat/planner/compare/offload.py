@@ -48,6 +48,7 @@ class Offloaded:
     layers: int  # of which something is in RAM
     card_bytes: int
     ram_bytes: int
+    sequences: int  # requests at once
     itl_s: float
     ttft_s: float
     options: tuple[str, ...]  # of llama-server
@@ -106,13 +107,15 @@ class _Maker:
         step = Pass(tokens=users, sequences=users, context_tokens=context, decoding=True)
         chunk = engine_traits("llama.cpp").chunk_tokens
         chunks = max(1.0, -(-prompt // chunk))
-        part = Pass(tokens=prompt / chunks, sequences=1.0, context_tokens=prompt / 2, decoding=False)
+        before = traffic.mean_prompt_tokens - prompt / 2
+        part = Pass(tokens=prompt / chunks, sequences=1.0, context_tokens=before, decoding=False)
         itl_s = self._pass_s(way, number, step)
         return Offloaded(
             way=way,  # type: ignore[arg-type]
             layers=number,
             card_bytes=self.whole - moved,
             ram_bytes=moved,
+            sequences=self.load.num_sequences,
             itl_s=itl_s,
             ttft_s=chunks * self._pass_s(way, number, part) + itl_s,
             options=self._options(way, number),

@@ -105,7 +105,9 @@ def _numbers(text: str, numbers: list[str]) -> tuple[int, float | None]:
         acceptance = float(numbers[1]) if len(numbers) > 1 else None
     except ValueError:
         raise UserInputError(f"{text!r} has no number where one is expected", hint=EXAMPLE) from None
-    if len(numbers) > 2 or (numbers and not 1 <= tokens <= MOST_TOKENS):
+    if len(numbers) > 2:
+        raise UserInputError(f"{text!r} has too many parts", hint=EXAMPLE)
+    if numbers and not 1 <= tokens <= MOST_TOKENS:
         raise UserInputError(f"{text!r}: tokens are from 1 to {MOST_TOKENS}", hint=EXAMPLE)
     if acceptance is not None and not 0.0 <= acceptance <= 1.0:
         raise UserInputError(f"{text!r}: the acceptance is from 0 to 1", hint=EXAMPLE)
@@ -115,7 +117,7 @@ def _numbers(text: str, numbers: list[str]) -> tuple[int, float | None]:
 def speculated(group: Forecast, speculation: Speculation, calibration: Calibration) -> Speculated:
     """Return what speculation changes for the replicas of a forecast."""
     maker = _Maker(group, speculation, calibration)
-    itl_s, plain_s = maker.itl_s(group.users)
+    (itl_s, plain_s), draft_s = maker.itl_s(group.users), maker.draft_s(group.users)
     alone_s, alone_plain_s = maker.itl_s(1.0)
     most = group.demand.settings.sequences or max(group.fit.max_sequences, 1)
     slower = (users for users in USERS if users <= most and (pair := maker.itl_s(float(users)))[0] > pair[1])
@@ -124,7 +126,7 @@ def speculated(group: Forecast, speculation: Speculation, calibration: Calibrati
         users=group.users,
         itl_s=itl_s,
         plain_itl_s=plain_s,
-        draft_s=maker.draft_s(group.users),
+        draft_s=draft_s,
         alone=alone_plain_s / alone_s,
         loses_from=next(slower, 0),
     )
@@ -150,8 +152,7 @@ class _Maker:
         plain = self.forecaster.at(self.group, users, 1).prediction
         batch = self._batch(plain.running)
         grown = self._step_s(batch, self.speculation.tokens) / self._step_s(batch, 0)
-        scale = plain.step_s.value / self._step_s(batch, 0)
-        step_s = plain.step_s.value * grown + scale * self.draft_s(users)
+        step_s = plain.step_s.value * grown + self.draft_s(users)
         prompts_s = plain.itl_s.value - plain.step_s.value
         return step_s / self.speculation.tokens_a_step + prompts_s, plain.itl_s.value
 
@@ -174,9 +175,11 @@ class _Maker:
         return total + self.constants["decode_multiply"] * checked.get("decode_multiply", 0.0)
 
     def draft_s(self, users: float) -> float:
-        """Return the seconds that the proposals of one step take, one pass after the other."""
-        batch = self._batch(users)
-        return self.speculation.tokens * self._seconds(self._draft_work(self._pass(batch)))
+        """Return the seconds that the proposals of one step take, one pass after the other; scaled as the step is."""
+        plain = self.forecaster.at(self.group, users, 1).prediction
+        batch = self._batch(plain.running)
+        scale = plain.step_s.value / self._step_s(batch, 0)
+        return scale * self.speculation.tokens * self._seconds(self._draft_work(self._pass(batch)))
 
     def _draft_work(self, step: Pass) -> dict[str, float]:
         """Return the work of one proposal for each request: a layer and the head, or the whole draft model."""

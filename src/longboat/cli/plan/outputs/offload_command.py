@@ -28,7 +28,7 @@ def run_offload(model: str, request: PlanRequest, ram: str, *, as_json: bool) ->
     shape = planner.read(model)
     check_generates(shape)
     shape = planner.comparison(shape).formats("llama.cpp")[0]
-    pool, memory = pools_of(planner.cluster)[0], _ram(ram, planner)
+    pool, memory = _card(planner), _ram(ram, planner)
     found = offloaded(shape, pool, memory, planner.demand, planner.calibration)
     if not found:
         raise UserInputError(
@@ -43,6 +43,15 @@ def run_offload(model: str, request: PlanRequest, ram: str, *, as_json: bool) ->
     print("\n".join(_lines(shape, pool, memory, planner, found)))
 
 
+def _card(planner: Planner) -> Pool:
+    """Return the one kind of card that the machines have. Raises UserInputError."""
+    pools = pools_of(planner.cluster)
+    names = sorted({pool.entry.name for pool in pools})
+    if len(names) > 1 or pools[0].entry.kind == "cpu":
+        raise UserInputError(f"--offload looks at one kind of card, and --on has {', '.join(names)}", hint=EXAMPLE)
+    return pools[0]
+
+
 def _ram(text: str, planner: Planner) -> Ram:
     """Return the RAM of a processor of the catalog. Raises UserInputError."""
     cards = parse_cards(text, planner.library)
@@ -53,14 +62,16 @@ def _ram(text: str, planner: Planner) -> Ram:
 
 
 def _lines(shape: ModelShape, pool: Pool, memory: Ram, planner: Planner, found: Sequence[Offloaded]) -> Iterator[str]:
-    demand, users = planner.demand, planner.demand.users
+    demand, running = planner.demand, found[0].sequences
     told = f"weights in {shape.quantization or shape.dtype}, {shape.weight_bytes / GIB:.1f} GiB"
     yield f"{shape.name} on one {pool.entry.name} and the RAM of {memory.machine.name}, llama.cpp; {told}"
-    yield f"{users} requests at once of {demand.prompt_tokens} + {demand.output_tokens} tokens; speeds are computed"
+    waiting = f", {demand.users - running} more wait" if demand.users > running else ""
+    at_once = f"{running} request{'s' * (running > 1)} at once{waiting}"
+    yield f"{at_once}, of {demand.prompt_tokens} + {demand.output_tokens} tokens; speeds are computed"
     for one in found:
         yield (
             f"· {_what(one, shape)} in RAM: {one.card_bytes / GIB:.1f} GiB on the card, {one.ram_bytes / GIB:.1f} in "
-            f"RAM; {users / one.itl_s:.1f} tokens/s, first token {one.ttft_s:.1f} s"
+            f"RAM; {one.sequences / one.itl_s:.1f} tokens/s, first token {one.ttft_s:.1f} s"
         )
     yield ""
     yield " ".join(["llama-server -m MODEL.gguf", *found[0].options])

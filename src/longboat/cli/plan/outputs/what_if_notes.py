@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.planning import Planner
+from longboat.core.errors import UserInputError
 from longboat.planner.compare.disaggregated import Apart, apart
 from longboat.planner.compare.speculation import Speculated, parse_speculation, speculated
+from longboat.planner.memory.draft import mtp_draft
 from longboat.planner.search.ranking import Plan
 from longboat.planner.search.search import SearchResult
 
@@ -36,10 +39,20 @@ class Answers:
     values: dict[str, Any]  # for ``--json``, by the name of the change
 
 
-def with_draft(planner: Planner, asked: WhatIf) -> Planner:
-    """Return the planner with the draft model, whose memory plans then count. Raises UserInputError, TransferError."""
+def with_draft(planner: Planner, asked: WhatIf, shape: ModelShape) -> Planner:
+    """Return the planner with what proposes tokens: plans count its memory. Raises UserInputError, TransferError.
+
+    shape: of the model, whose own layers may propose
+    """
+    if asked.draft_model and not asked.speculation.strip():
+        raise UserInputError("a draft model without --speculation", hint="add --speculation draft:4")
     draft = planner.read(asked.draft_model) if asked.draft_model else None
-    parse_speculation(asked.speculation, draft)
+    wanted = parse_speculation(asked.speculation, draft)
+    if wanted is not None and wanted.method == "mtp" and (draft := mtp_draft(shape)) is None:
+        raise UserInputError(
+            f"{shape.name} has no layers that predict several tokens (MTP)",
+            hint="--speculation eagle3, with a head trained for the model; or ngram; or draft:4 --draft-model MODEL",
+        )
     return replace(planner, demand=replace(planner.demand, draft=draft)) if draft else planner
 
 
@@ -47,9 +60,14 @@ def answers(asked: WhatIf, planner: Planner, found: SearchResult) -> Answers:
     """Return what the changes bring to the best plan. Raises UserInputError for a mistake in them."""
     best, values = found.plans[0], dict[str, Any]()
     notes: list[str] = []
-    if (speculation := parse_speculation(asked.speculation, planner.demand.draft)) is not None:
+    draft = planner.demand.draft if asked.draft_model else None
+    if (speculation := parse_speculation(asked.speculation, draft)) is not None:
         gained = speculated(max(best.groups, key=lambda one: one.tokens_per_s), speculation, planner.calibration)
         notes += speculation_notes(gained)
+        if speculation.method in ("eagle", "eagle3"):
+            notes.append(
+                "the memory of an EAGLE head is not counted here: longboat check reads it from its config.json"
+            )
         values["speculation"] = speculation_values(gained)
     if asked.apart:
         divided = apart(found.plans, found.cluster, planner.calibration)
@@ -73,7 +91,8 @@ def speculation_notes(found: Speculated) -> Iterator[str]:
         f"{found.alone:.2f} times as fast for one user alone"
     )
     if found.loses_from:
-        yield f"from about {found.loses_from} users of a replica on it is slower, as passes compute more than they read"
+        why = "as passes compute more than they read" if told.acceptance else "as no proposal is accepted"
+        yield f"with {found.loses_from} or more users of a replica it is slower, {why}"
 
 
 def speculation_values(found: Speculated) -> dict[str, Any]:
@@ -113,7 +132,7 @@ def apart_notes(found: Apart | None, best: Plan) -> Iterator[str]:
 
 def _verdict(found: Apart, best: Plan) -> str:
     both = (
-        f"the plan below has {best.ttft_s * 1e3:.0f} ms, {best.itl_s * 1e3:.1f} ms and {best.tokens_per_s:.0f} tokens/s"
+        f"the best plan has {best.ttft_s * 1e3:.0f} ms, {best.itl_s * 1e3:.1f} ms and {best.tokens_per_s:.0f} tokens/s"
     )
     if found.beats(best):
         why = "it keeps the limits" if best.missed and not found.missed else "decoding does not wait for prompts"
