@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -73,6 +74,21 @@ def test_what_differs_is_kept_and_what_is_equal_is_left(home: Path) -> None:
     assert (home / "measured.csv.before-T1").read_text() == "newer"
     assert (home / "cluster_token").stat().st_mode & 0o777 == 0o600
     assert set(restored(home, files, "T2").values()) == {"same"}
+
+
+def test_disk_without_room_leaves_the_file_that_stood_there(home: Path) -> None:
+    files = {"measured.csv": b"x" * 100_000}
+    (home / "measured.csv").write_text("older")
+    there = sorted(path.name for path in home.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(UserInputError, match="cannot be written"):
+            restored(home, files)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (home / "measured.csv").read_text() == "older"
+    assert sorted(path.name for path in home.iterdir()) == there
 
 
 def test_nothing_is_written_where_a_backup_has_no_business(home: Path) -> None:

@@ -7,7 +7,10 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,7 @@ from cli.cli_builders import gateway, report
 from cli.cli_process import Done
 from cli.fake_cluster import FakeSession
 from longboat.cli.fleet import down
+from longboat.cli.keys.commands import _change
 from longboat.cli.shared import cluster_at_hand
 from longboat.cluster.counts.by_hand import read_holds
 from longboat.cluster.fleet.adapters import running_fleet, values_with_adapters, with_adapter
@@ -326,3 +330,22 @@ def document_of(cluster: Cluster, book: KeyBook) -> dict[str, Any]:
     """Return Serve's document in which the fleet has other keys, as another machine's command writes it."""
     apps = cluster.apps.all()
     return document_with(apps, values_with_keys(controller_values(apps), book))
+
+
+def test_commands_that_change_one_file_at_once_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+
+    def create(number: int) -> None:
+        record = KeyRecord(key_id=f"k{number}", tenant="search", sha256="1" * 64)
+
+        def slowly_added(book: KeyBook) -> KeyBook:
+            time.sleep(0.02)
+            return replace(book, keys=(*book.keys, record))
+
+        _change(path, slowly_added, lambda session: book_of_nothing)
+
+    book_of_nothing = KeyBook()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, range(8)))
+    kept = load_keys(path)
+    assert kept is not None and {key.key_id for key in kept.keys} == {f"k{number}" for number in range(8)}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_upstream import DEADLINE_S
-from gateway_lab import RawClient, Response, endpoint, keyed, table
+from gateway_lab import RawClient, Response, config, endpoint, keyed, table
 from prometheus_client.parser import text_string_to_metric_families
 from test_beats import Gang
 from test_gateway_process import ASK, Running, Start, came_true, start
@@ -21,6 +24,7 @@ from longboat.core.policy import AdminCredential, Policy, TenantPolicy
 from longboat.gateway.admin.control_client import GatewayControl
 from longboat.gateway.admin.node_query import MetricsQuery, TimelineQuery
 from longboat.gateway.limits.keys import new_admin_key, new_key
+from longboat.gateway.process.workers import WorkerParent
 from longboat.gateway.records.usage_store import UsageStore
 from longboat.routing.health.liveness import Life
 
@@ -236,6 +240,63 @@ async def test_limit_of_one_request_at_a_time_is_open_to_whichever_worker_is_ask
     clients = [await RawClient.to(running.port) for _ in range(12)]
     for client in clients * 2:  # kept connections, so that the head is known the second time
         assert (await client.post(ASK, headers=key)).status == 200
+
+
+async def test_successor_takes_the_port_while_old_requests_end(start: Start) -> None:
+    old = await start(processes=2)
+    client = await RawClient.to(old.port)
+    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    await came_true(lambda: _counts_a_connection(old))
+    await old.control.stop(DEADLINE_S)
+    for _ in range(50):  # the workers close their listeners a moment later
+        new = await start(listening=False, processes=2, port=old.port)
+        assert new.process.stdout
+        if line := await asyncio.wait_for(new.process.stdout.readline(), DEADLINE_S):
+            break
+    assert json.loads(line)["port"] == old.port
+    assert old.process.returncode is None, "the old gateway had ended already"
+    client.abort()
+
+
+class Ended:
+    pid, returncode = 1, -9
+
+    async def wait(self) -> int:
+        return self.returncode
+
+
+class Unforkable:
+    """A worker that ended, and that cannot be started three times."""
+
+    name, fed, process = "worker-0", None, Ended()
+
+    def __init__(self) -> None:
+        self.num_failures = 0
+        self.started = asyncio.Event()
+
+    def kill(self) -> None:
+        pass
+
+    async def start(self, policy: Policy | None) -> None:
+        if self.num_failures < 3:
+            self.num_failures += 1
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.started.set()
+
+
+async def test_worker_is_tried_again_after_the_system_had_no_process_for_it(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        parent = WorkerParent(config(control_socket=str(tmp_path / "c.sock"), processes=2), held)
+        worker: Any = Unforkable()
+        keeping = asyncio.create_task(parent._keep(worker))
+        await asyncio.wait_for(worker.started.wait(), DEADLINE_S)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert worker.num_failures == 3
+
+
+async def _counts_a_connection(running: Running) -> bool:
+    return bool((await running.control.state())["connections"])
 
 
 async def _has_version(running: Running, worker: GatewayControl, version: int) -> bool:

@@ -189,17 +189,26 @@ def put_file(target: Path, content: bytes, now: str) -> Restored:
 
 
 def _put(target: Path, content: bytes, now: str) -> Restored:
-    before = None
-    if target.is_file():
-        if _content(target) == content:
-            return Restored(target, "same")
-        before = target.with_name(f"{target.name}.before-{now}")
-        target.replace(before)
-        for end in ("-wal", "-shm"):  # a database's, which the one that comes does not have
-            target.with_name(target.name + end).unlink(missing_ok=True)
+    is_there = target.is_file()
+    if is_there and _content(target) == content:
+        return Restored(target, "same")
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-    draft.replace(target)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        before = _moved_away(target, now) if is_there else None  # only when the new file is whole
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
     return Restored(target, "replaced" if before else "new", before)
+
+
+def _moved_away(target: Path, now: str) -> Path:
+    before = target.with_name(f"{target.name}.before-{now}")
+    target.replace(before)
+    for end in ("-wal", "-shm"):  # a database's, which the one that comes does not have
+        target.with_name(target.name + end).unlink(missing_ok=True)
+    return before

@@ -115,11 +115,12 @@ def key_rows(keys: Sequence[KeyRecord], now_s: float) -> list[dict[str, Any]]:
 
 def _change(file: Path | None, in_file: Callable[[KeyBook], KeyBook], in_fleet: Callable[[Session], KeyBook]) -> None:
     from longboat.cli.shared.cluster_at_hand import connect
-    from longboat.cluster.ray.key_changes import wait_for_gateways
+    from longboat.cluster.ray.key_changes import keys_locked, wait_for_gateways
     from longboat.spec.files.keys_file import save_keys
 
     if file is not None:
-        save_keys(file, in_file(_book_in(file)))
+        with keys_locked(file):
+            save_keys(file, in_file(_book_in(file)))
         return
     with connect() as session:
         num_informed, num_all = wait_for_gateways(session, in_fleet(session))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 
 from longboat.cluster.gang.gang import Gang
 from longboat.cluster.gang.meter import Meter
@@ -15,6 +16,7 @@ from longboat.gateway.http.message import ask
 __all__ = ("EngineMetrics",)
 
 MEASURE_EVERY_S = 5.0
+READ_S = 2.0
 SETTLE_S = 1.0
 """How long an engine must be idle before it is ended; gateways have the new endpoint table well before."""
 
@@ -50,14 +52,21 @@ class EngineMetrics:
             await asyncio.sleep(0.2)
 
     async def _is_busy(self) -> bool:
-        load = self._adapter.load(await self._read())
+        text = await self._read()
+        if text is None:  # it may be at work, and slow because of that
+            return True
+        load = self._adapter.load(text)
         return bool((load.num_running or 0) + (load.num_waiting or 0))
 
-    async def _read(self) -> str:
-        """Return the page; empty where the engine does not answer."""
+    async def _read(self) -> str | None:
+        """Return the page; empty where there is none, or no engine listens any more; None where no page came."""
         plan = self._gang.plan
         try:
-            answer = await ask(self._gang.url, "/metrics", api_key=plan.api_key if plan else "", timeout_s=2.0)
-        except (OSError, ValueError):
+            answer = await ask(self._gang.url, "/metrics", api_key=plan.api_key if plan else "", timeout_s=READ_S)
+        except ConnectionRefusedError:
             return ""
-        return answer.body.decode(errors="replace")
+        except (OSError, ValueError):
+            return None
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return ""
+        return answer.body.decode(errors="replace") if answer.status == HTTPStatus.OK else None

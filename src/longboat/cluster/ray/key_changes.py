@@ -102,7 +102,7 @@ def fleet_key_book(session: KeySession, fleet: str, *, asks_for_keys: bool = Tru
     running = key_book_in(controller_values(session.apps.all()))
     if not asks_for_keys:
         return running or KeyBook()
-    with _only_we(path):
+    with keys_locked(path):
         in_file = load_keys(path)
         book = running or in_file or KeyBook()
         book = book if book.salt else KeyBook(salt=new_salt(), keys=book.keys)
@@ -123,7 +123,7 @@ def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> Ke
     A file that cannot be written is a warning: the running fleet has the change.
     """
     fleet = str(_running_values(session)["fleet"])
-    with _only_we(keys_path(fleet)):
+    with keys_locked(keys_path(fleet)):
         for _ in range(TRIES):
             with WRITING:
                 apps = session.apps.all()
@@ -190,7 +190,7 @@ def _running_values(session: KeySession) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _only_we(path: Path) -> Iterator[None]:
+def keys_locked(path: Path) -> Iterator[None]:
     """Let commands of this user on this machine wait for each other. Raises ClusterError where one never ends."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

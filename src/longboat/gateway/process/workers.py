@@ -91,7 +91,10 @@ class WorkerReports:
 class WorkerParent:  # size: the control socket asks it for all workers, which it starts, feeds and replaces
     """Owns the workers. Answers the control socket for all of them."""
 
-    def __init__(self, config: GatewayConfig, port: int, clock: Clock = WALL) -> None:
+    def __init__(self, config: GatewayConfig, held: socket.socket, clock: Clock = WALL) -> None:
+        """Keep the parts. held: the bound socket that keeps the port for the workers; ``stop`` closes it."""
+        self._held = held
+        port = held.getsockname()[1]
         self._config = config.replaced(port=port)
         self._clock = clock
         self._workers = [Worker(config, index, port) for index in range(config.processes)]
@@ -186,6 +189,7 @@ class WorkerParent:  # size: the control socket asks it for all workers, which i
 
     def stop(self, deadline_s: float | None = None) -> None:
         if self._stop_task is None:
+            self._held.close()  # a successor may take the port while old requests end
             self._feed.draining = True
             limit_s = self._config.limits.stop_deadline_s if deadline_s is None else deadline_s
             self._stop_task = asyncio.get_running_loop().create_task(self._stop(limit_s))
@@ -208,10 +212,15 @@ class WorkerParent:  # size: the control socket asks it for all workers, which i
             worker.fed = None
             self._quotas.ended(worker.name)
             await asyncio.sleep(_RESTART_PAUSE_S)
-            with contextlib.suppress(EngineError, UserInputError):  # the worker printed why; the loop tries again
+            try:
                 await worker.start(self._feed.policy)
                 await self._quotas.divide()
                 await self._feed.feed(worker)
+            except (EngineError, UserInputError):
+                pass  # the worker printed why; the loop tries again
+            except Exception:  # no memory or no process left for it, say: the loop tries again, too
+                log.exception("worker %s did not start; trying again", worker.name)
+                worker.kill()
 
     async def _follow_demands(self) -> None:
         """Divide the node's slots and limits once a second."""
@@ -250,13 +259,14 @@ async def supervise_workers(config: GatewayConfig, announce: Any) -> None:
     Raise UserInputError where the port or the control socket cannot be used.
     """
     with _reserve(config.host, config.port) as held:
-        parent = WorkerParent(config, held.getsockname()[1])
+        port = held.getsockname()[1]
+        parent = WorkerParent(config, held)
         control = ControlServer(parent, config.control_socket, config.control_token)
         await control.start()
         try:
             await parent.start()
             stop_on_signals(parent.stop)
-            announce(held.getsockname()[1])
+            announce(port)
             await parent.stopped.wait()
         finally:
             await control.close()
