@@ -35,8 +35,8 @@ demo: venv  ## serve the built-in model with two real replicas, ENGINE=vllm or l
 	@$(LONGBOAT) demo --engine $(or $(ENGINE),vllm)
 
 .PHONY: bench-start
-bench-start: venv engine  ## measure how long a replica takes to start, part by part
-	@$(VENV)/bin/python benchmarks/bench_start.py
+bench-start: venv engine  ## measure how long a replica takes to start, part by part; ARGS="--engine sglang --only 1"
+	@$(VENV)/bin/python benchmarks/bench_start.py $(ARGS)
 
 .PHONY: bench-recovery
 bench-recovery: venv engine  ## measure how long a split model is away after one of its parts was killed
@@ -134,10 +134,11 @@ test-console: venv  ## open the console in headless Chromium; installs playwrigh
 	@$(VENV)/bin/pytest -rs -m browser tests/gateway/test_console_browser.py tests/gateway/test_sign_in_browser.py
 
 .PHONY: check-adapters
-check-adapters: engine  ## make LoRA adapters with PEFT, and compare vLLM's answers with PEFT's (two to three minutes)
+check-adapters: engine  ## make LoRA adapters with PEFT, compare vLLM's answers with PEFT's, and serve 20 of them under kills (five minutes)
 	@$(VENV)/bin/uv pip install --quiet --require-hashes --no-deps --target build/peft -r requirements/peft.txt
 	@LONGBOAT_TEST_PEFT=$(CURDIR)/build/peft LONGBOAT_TEST_PLATFORM=cpu LONGBOAT_TEST_ENGINE_PYTHON="$$($(LONGBOAT) engines list --json \
-		| sed -n 's/.*"python": "\(.*\/vllm-.*\)",/\1/p' | tail -n 1)" $(VENV)/bin/pytest -rs -m engine tests/engines/test_peft_adapters.py
+		| sed -n 's/.*"python": "\(.*\/vllm-.*\)",/\1/p' | tail -n 1)" $(VENV)/bin/pytest -rs -s -m engine --randomly-dont-reorganize \
+		tests/engines/test_peft_adapters.py tests/fleet/test_adapters_engine.py
 
 .PHONY: console-pictures
 console-pictures: venv  ## make the pictures of the console that README and docs show, with headless Chromium

@@ -33,18 +33,24 @@ ROUND_DEADLINE_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is measured. limit_s: most that ``engine`` and ``total`` should take from a warm zygote."""
+    """What is measured. limit_s: most that a part should take from a warm zygote, where there is a limit."""
 
     title: str
     split: str
     num_hosts: int
-    limit_s: tuple[float, float]
+    limit_s: Mapping[str, float]
 
 
-CASES = (
-    Case(title="one host", split="{}", num_hosts=1, limit_s=(2.0, 4.5)),
-    Case(title="two hosts, pipeline 2", split="{pipeline: 2}", num_hosts=2, limit_s=(2.0, 6.5)),
-)
+CASES = {
+    "vllm": (
+        Case(title="one host", split="{}", num_hosts=1, limit_s={"engine": 2.0, "total": 4.5}),
+        Case(title="two hosts, pipeline 2", split="{pipeline: 2}", num_hosts=2, limit_s={"engine": 2.0, "total": 6.5}),
+    ),
+    "sglang": (
+        Case(title="one host", split="{}", num_hosts=1, limit_s={"engine": 3.0}),
+        Case(title="two hosts, tensor 2", split="{tensor: 2}", num_hosts=2, limit_s={}),
+    ),
+}
 
 Rounds = list[dict[str, float]]
 
@@ -54,27 +60,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10, help="rounds with a warm zygote")
     parser.add_argument("--plain-runs", type=int, default=3, help="rounds of a plain start (0: none)")
-    parser.add_argument("--only", choices=[str(case.num_hosts) for case in CASES], help="only so many hosts")
+    parser.add_argument("--only", choices=["1", "2"], help="only so many hosts")
+    parser.add_argument("--engine", choices=[*CASES], default="vllm")
     parser.add_argument("--inside", nargs=2, metavar=("FILE", "RUNS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         measure_here(options.inside[0], int(options.inside[1]))
         return 0
-    for case in CASES:
+    for case in CASES[options.engine]:
         if options.only in (None, str(case.num_hosts)):
-            show(case, run_case(case, "zygote", options.runs), run_case(case, "plain", options.plain_runs))
+            runs = {"zygote": options.runs, "plain": options.plain_runs}
+            zygote, plain = (
+                run_case(case, f"{{kind: {options.engine}, startup: {startup}}}", num_runs)
+                for startup, num_runs in runs.items()
+            )
+            show(case, zygote, plain)
     return 0
 
 
-def run_case(case: Case, startup: str, num_runs: int) -> Rounds:
-    """All rounds of one case, on machines of their own."""
+def run_case(case: Case, engine: str, num_runs: int) -> Rounds:
+    """All rounds of one case, on machines of their own. engine: as in the fleet file"""
     if num_runs == 0:
         return []
-    print(f"{case.title}, {startup}: {num_runs} rounds …", file=sys.stderr, flush=True)
-    return on_one_host(case, startup, num_runs) if case.num_hosts == 1 else on_two_hosts(case, startup, num_runs)
+    print(f"{case.title}, {engine}: {num_runs} rounds …", file=sys.stderr, flush=True)
+    return on_one_host(case, engine, num_runs) if case.num_hosts == 1 else on_two_hosts(case, engine, num_runs)
 
 
-def on_one_host(case: Case, startup: str, num_runs: int) -> Rounds:
+def on_one_host(case: Case, engine: str, num_runs: int) -> Rounds:
     """A local cluster in a run folder of its own."""
     with tempfile.TemporaryDirectory(prefix="lb-", ignore_cleanup_errors=True) as folder:
         env = {**os.environ, "LONGBOAT_RUN": folder}
@@ -86,12 +98,12 @@ def on_one_host(case: Case, startup: str, num_runs: int) -> Rounds:
                 timeout=180,
                 stdout=subprocess.DEVNULL,
             )
-            return rounds_by(functools.partial(_output, env), case, startup, num_runs, folder)
+            return rounds_by(functools.partial(_output, env), case, engine, num_runs, folder)
         finally:
             subprocess.run([*LONGBOAT, "node", "stop"], env=env, check=False, timeout=120, stdout=subprocess.DEVNULL)
 
 
-def on_two_hosts(case: Case, startup: str, num_runs: int) -> Rounds:
+def on_two_hosts(case: Case, engine: str, num_runs: int) -> Rounds:
     """Two hosts made of namespaces, with Ray on both."""
     sys.path.insert(0, str(ROOT / "tests"))
     from netlab.lab import Lab, why_unavailable
@@ -109,19 +121,18 @@ def on_two_hosts(case: Case, startup: str, num_runs: int) -> Rounds:
             output: str = first.run(words, timeout=ROUND_DEADLINE_S * num_runs).stdout
             return output
 
-        return rounds_by(run, case, startup, num_runs, first.env["LONGBOAT_RUN"])
+        return rounds_by(run, case, engine, num_runs, first.env["LONGBOAT_RUN"])
 
 
 def _output(env: Mapping[str, str], words: list[str]) -> str:
     return subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def rounds_by(run: Callable[[list[str]], str], case: Case, startup: str, num_runs: int, folder: str) -> Rounds:
+def rounds_by(run: Callable[[list[str]], str], case: Case, engine: str, num_runs: int, folder: str) -> Rounds:
     """Have this program measure on a host; ``run`` leads there."""
     path = Path(folder) / "bench.yaml"
     nodes = f", placement: {{nodes: {case.num_hosts}}}" if case.num_hosts > 1 else ""
-    engine = f"engine: {{startup: {startup}}}"
-    model = f"{{name: m, source: 'builtin:tiny', {engine}, context: 512, split: {case.split}{nodes}}}"
+    model = f"{{name: m, source: 'builtin:tiny', engine: {engine}, context: 512, split: {case.split}{nodes}}}"
     path.write_text(f"name: bench\nmodels: [{model}]\ngateway: {{port: 8765}}\n")
     output = run([sys.executable, __file__, "--inside", str(path), str(num_runs)])
     rounds: Rounds = json.loads(output.strip().splitlines()[-1])
@@ -194,8 +205,8 @@ def show(case: Case, zygote: Rounds, plain: Rounds) -> None:
     for part in PARTS:
         values = sorted(r[part] for r in zygote)
         middle = statistics.median(values)
-        limit = {"engine": case.limit_s[0], "total": case.limit_s[1]}.get(part)
-        line = f"  {part:9}{middle:8.2f}{f'{values[0]:.2f} – {values[-1]:.2f}':>16}{limit or '':>8}"
+        limit = case.limit_s.get(part, "")
+        line = f"  {part:9}{middle:8.2f}{f'{values[0]:.2f} – {values[-1]:.2f}':>16}{limit:>8}"
         if plain:
             slow = statistics.median(r[part] for r in plain)
             line += f"{slow:8.2f}{slow / middle:7.1f}"

@@ -1,15 +1,21 @@
-"""Writes LoRA adapters in PEFT's format, with random weights that are large enough to change answers."""
+"""Writes LoRA adapters in PEFT's format, with random weights that are large enough to change answers; PEFT can too."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
+import subprocess
 from array import array
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ("TINY_MODULES", "write_adapter")
+__all__ = ("PEFT", "TINY_MODULES", "make_by_peft", "write_adapter")
+
+PEFT = os.environ.get("LONGBOAT_TEST_PEFT", "")
+"""A folder with PEFT; empty: there is none."""
+TOOL = Path(__file__).resolve().parent.parent / "tools" / "peft_adapters.py"
 
 TINY_MODULES: dict[str, tuple[int, int]] = {
     "self_attn.q_proj": (128, 256),
@@ -54,4 +60,14 @@ def write_adapter(
                 header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, len(data)]}
     text = json.dumps(header).encode()
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return folder
+
+
+def make_by_peft(python: str, model: Path, folder: Path, *, number: int, tokens: int) -> Path:
+    """Have PEFT make the adapters ``ad0``, ``ad1`` … of ``model``, and answer with each; return their folder.
+
+    python: an interpreter with torch and transformers
+    """
+    words = (python, str(TOOL), str(model), str(folder), str(number), str(tokens))
+    subprocess.run(words, env={**os.environ, "PYTHONPATH": PEFT}, check=True, timeout=600)
     return folder

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from adapter_files import write_adapter
+from adapter_files import PEFT, make_by_peft, write_adapter
 from engines.vllm_node import ENGINE_PYTHON, VllmNode
 from longboat.catalog.read_adapter import read_adapter_folder
 from longboat.core.plan import AdapterRoom, GangPlan, GangShape, RankPlan, RankResources
 
-PEFT = os.environ.get("LONGBOAT_TEST_PEFT", "")
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "peft_adapters.py"
 NUM_ADAPTERS, NUM_TOKENS, KEY = 4, 16, "a-secret"
 
 pytestmark = [
@@ -33,9 +29,7 @@ pytestmark = [
 def made(vllm_node: VllmNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the adapters and PEFT's answers."""
     folder = tmp_path_factory.mktemp("peft")
-    words = (ENGINE_PYTHON, str(TOOL), str(vllm_node.tiny), str(folder), str(NUM_ADAPTERS), str(NUM_TOKENS))
-    subprocess.run(words, env={**os.environ, "PYTHONPATH": PEFT}, check=True, timeout=600)
-    return folder
+    return make_by_peft(ENGINE_PYTHON, vllm_node.tiny, folder, number=NUM_ADAPTERS, tokens=NUM_TOKENS)
 
 
 def tensors_of(adapter: Path) -> dict[str, tuple[str, list[int]]]:

@@ -1,6 +1,6 @@
 """Twenty LoRA adapters on two replicas of real vLLM with room for eight: right answers under load and kills.
 
-``make check-adapters`` shows that adapters written by PEFT itself are such files, and are answered as PEFT answers.
+``make check-adapters`` has PEFT make the adapters, and shows that vLLM answers with PEFT's as PEFT does.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from adapter_files import write_adapter
+from adapter_files import PEFT, make_by_peft, write_adapter
 from fleet.fleet_lab import FleetLab, wait_until
 from fleet.load import num_resumed
+from longboat.builtin.models import ensure
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -29,6 +30,7 @@ NUM_ADAPTERS, NUM_CLIENTS, MAX_TOKENS = 20, 6, 48
 PAUSE_S = 2.0
 """Between a client's requests while a replica starts."""
 NAMES = tuple(f"ad{number}" for number in range(NUM_ADAPTERS))
+ALL_NAMES = (*NAMES, "late")
 FLEET = """name: t
 models:
   - name: a
@@ -113,11 +115,17 @@ def up(lab: FleetLab, tmp_path_factory: pytest.TempPathFactory) -> FleetLab:
     if not PYTHON:
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
     folder = tmp_path_factory.mktemp("adapters")
-    paths = [str(write_adapter(folder / name, seed)) for seed, name in enumerate((*NAMES, "late"))]
-    file = lab.write(FLEET % (Path(PYTHON).parent.parent, ", ".join(paths[:-1])))
+    paths = made_by_peft(folder) if PEFT else [write_adapter(folder / name, at) for at, name in enumerate(ALL_NAMES)]
+    file = lab.write(FLEET % (Path(PYTHON).parent.parent, ", ".join(map(str, paths[:-1]))))
     lab.must("up", file, "--detach", timeout_s=600)
-    lab.env["LATE_ADAPTER"] = paths[-1]
+    lab.env["LATE_ADAPTER"] = str(paths[-1])
     return lab
+
+
+def made_by_peft(folder: Path) -> list[Path]:
+    """Return adapters of all names that PEFT made."""
+    make_by_peft(PYTHON, ensure("builtin:tiny", folder), folder, number=len(ALL_NAMES), tokens=1)
+    return [(folder / f"ad{at}").rename(folder / name) for at, name in enumerate(ALL_NAMES)]
 
 
 def test_prompt_logprobs_are_refused_and_cost_no_replica(up: FleetLab) -> None:

@@ -87,7 +87,9 @@ def mixed() -> Iterator[Mixed]:
             words = ["node", "start", *way, "--label", f"host={name}", "--num-cpus", cpus, *common]
             host.run([*COMMAND, *words], timeout=240)
             limit_memory(host, MEMORY_MIB[name])
-        yield Mixed(fleet_at(lab, hosts["small"]), hosts)
+        mixed = Mixed(fleet_at(lab, hosts["small"]), hosts)
+        yield mixed
+        mixed.fleet.stop_watching()
 
 
 def test_stages_are_on_the_hosts_that_they_were_computed_for(mixed: Mixed) -> None:

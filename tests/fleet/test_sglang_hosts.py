@@ -44,6 +44,7 @@ def hosts() -> Iterator[tuple[FleetLab, list[Host]]]:
         path.write_text("name: t\nmodels:\n" + "".join(lines))
         fleet.must("up", str(path), "--detach", timeout_s=400)
         yield fleet, lab.hosts
+        fleet.stop_watching()
 
 
 def text(fleet: FleetLab, name: str, prompt: str) -> str:

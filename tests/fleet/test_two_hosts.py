@@ -24,18 +24,19 @@ CUT_S = 20.0
 PROMPTS = ("What is Longboat?", "Many rowers", "Count to twenty:", "こんにちは")
 
 
-def model(name: str, more: str, source: str = "builtin:tiny") -> str:
-    environment = Path(PYTHON).parent.parent
-    engine = f"engine: {{environment: {environment}}}"
-    return f"  - {{name: {name}, source: '{source}', {engine}, context: 1024, resources: {{cpus: 1}}, {more}}}\n"
+def model(name: str, more: str, source: str = "builtin:tiny", cpus: float = 1) -> str:
+    engine = f"engine: {{environment: {Path(PYTHON).parent.parent}}}"
+    resources = f"resources: {{cpus: {cpus}}}"
+    return f"  - {{name: {name}, source: '{source}', {engine}, context: 1024, {resources}, {more}}}\n"
 
 
 ONE = model("one", "placement: {labels: {host: a}}")
 PIPELINE = model("pipeline", "split: {pipeline: 2}")
 TENSOR = model("tensor", "split: {tensor: 2}, placement: {nodes: 2}")
 FAR = model("far", "placement: {labels: {host: b}}")
-EXPERTS = model("experts", "placement: {labels: {host: a}}", "builtin:tiny-moe")
-DATA = model("data", "split: {data: 2}, placement: {nodes: 2}", "builtin:tiny-moe")
+EXPERTS = model("experts", "placement: {labels: {host: a}}", "builtin:tiny-moe", 0.5)
+DATA = model("data", "split: {data: 2}, placement: {nodes: 2}", "builtin:tiny-moe", 0.5)
+WIDE = model("wide", "split: {tensor: 2}, placement: {nodes: 2}", "builtin:tiny-moe", 0.5)
 
 
 @dataclass
@@ -152,9 +153,12 @@ def test_a_gang_that_lost_a_part_is_replaced(two: TwoHosts, part: str) -> None:
     wait_until("no more memory and files are left than before", lambda: leftovers(two) <= before, 30)
 
 
-def test_streams_of_a_data_parallel_gang_outlive_a_lost_rank(two: TwoHosts) -> None:
-    two.up(ONE, PIPELINE, EXPERTS, DATA)
+def test_experts_split_over_two_hosts_answer_like_one_rank_and_streams_outlive_a_lost_rank(two: TwoHosts) -> None:
+    two.up(ONE, PIPELINE, EXPERTS, DATA, WIDE)
     assert "DP2 TP1 PP1" in two.fleet.must("status")
+    for prompt in PROMPTS:
+        assert tokens(two.fleet, "wide", prompt) == tokens(two.fleet, "experts", prompt)
+    assert {rank["address"] for rank in only(two, "wide")["ranks"]} == {host.address for host in two.hosts}
     victim = only(two, "data")
     assert {rank["address"] for rank in victim["ranks"]} == {host.address for host in two.hosts}
     one, data = (streams(two, name) for name in ("experts", "data"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import struct
 import zlib
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from fleet.fleet_lab import FleetLab
+from fleet.fleet_lab import FleetLab, wait_until
 from fleet.media_lab import Files, ask, outlive_their_replica, said, served
 
 PYTHON = os.environ.get("LONGBOAT_TEST_ENGINE_PYTHON", "")
+ENVIRONMENT = Path(PYTHON).parent.parent
 pytestmark = [pytest.mark.engine, pytest.mark.ray, pytest.mark.timeout(900)]
 
 FLEET = """name: t
@@ -49,10 +51,9 @@ def files() -> Iterator[Files]:
 def up(lab: FleetLab) -> FleetLab:
     if not PYTHON:
         pytest.skip("LONGBOAT_TEST_ENGINE_PYTHON is not set: no engine environment")
-    environment = Path(PYTHON).parent.parent
-    if not any(environment.glob("lib/python3*/site-packages/torchvision")):
-        pytest.skip(f"{environment} has no torchvision: longboat engines install vllm")
-    lab.must("up", lab.write(FLEET % environment), "--detach", timeout_s=800)
+    if not any(ENVIRONMENT.glob("lib/python3*/site-packages/torchvision")):
+        pytest.skip(f"{ENVIRONMENT} has no torchvision: longboat engines install vllm")
+    lab.must("up", lab.write(FLEET % ENVIRONMENT), "--detach", timeout_s=800)
     return lab
 
 
@@ -127,3 +128,21 @@ def test_streams_about_images_outlive_their_replica(up: FleetLab) -> None:
     drawn: tuple[dict[str, Any], ...] = ({}, {"seed": 7, "temperature": 0.8})
     cases = [body("v", data_url(colour), **long, **more) for colour in (RED, BLUE) for more in drawn]
     outlive_their_replica(up, "v", cases)
+
+
+def test_tokens_of_images_count_for_the_quota(up: FleetLab) -> None:
+    """It comes last: the limit stays."""
+    asked = body("v", data_url(RED), data_url(BLUE), max_tokens=1)
+    used = used_tokens(up)
+    _, answer = ask(up, asked)
+    assert answer["usage"]["prompt_tokens"] > 32, "two images have 32 tokens"
+    wait_until("they are counted", lambda: used_tokens(up) == used + answer["usage"]["prompt_tokens"])
+    limit = 2 * answer["usage"]["total_tokens"]
+    tenants = f"tenants: [{{name: anonymous, tokens_per_minute: {limit}}}]"
+    up.must("up", up.write(FLEET % ENVIRONMENT, gateway=tenants), "--detach")
+    wait_until("images are refused", lambda: ask(up, asked)[0] == 429)
+
+
+def used_tokens(up: FleetLab) -> int:
+    """Prompt tokens of the model ``v`` on all days."""
+    return sum(row["prompt_tokens"] for row in json.loads(up.must("usage", "--json"))["days"] if row["model"] == "v")
