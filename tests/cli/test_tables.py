@@ -6,6 +6,7 @@ from rich.console import Console
 
 from cli.cli_builders import replica, report
 from longboat.cli.shared.tables import phase_times, resume_lines, tenant_view
+from longboat.cluster.protocol.shown import shown_gateway
 from longboat.core.states import Phase, ResumeLevel
 from longboat.spec.types.gateway import GatewaySpec, TenantSpec
 
@@ -32,7 +33,7 @@ def test_columns_of_tenants_are_named_as_the_fields_of_the_file() -> None:
     console = Console(width=120)
     tenant = TenantSpec(name="a", priority=2, concurrent_requests=7)
     with console.capture() as shown:
-        console.print(tenant_view(GatewaySpec(auth="keys", tenants=(tenant,)), report()))
+        console.print(tenant_view(shown_gateway(GatewaySpec(auth="keys", tenants=(tenant,))), report()))
     header, row = shown.get().splitlines()[-2:]
     assert header.split() == ["TENANT", "WEIGHT", "PRIORITY", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "CONCURRENT"]
     assert row.split() == ["a", "1", "2", "-", "-", "-", "7"]

@@ -12,6 +12,7 @@ import typer
 from longboat import __version__
 from longboat.cli.adapters.commands import adapters_app
 from longboat.cli.backup.command import backup, restore
+from longboat.cli.completion.deferred import defer
 from longboat.cli.completion.names import complete_model, complete_replica
 from longboat.cli.dashboards.command import dashboards
 from longboat.cli.gateway.commands import gateway_app
@@ -374,6 +375,9 @@ def schema() -> None:
 def version() -> None:
     """Print Longboat's version."""
     _print_version(True)
+
+
+defer(app)
 
 
 def main() -> None:

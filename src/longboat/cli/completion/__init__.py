@@ -1,1 +1,4 @@
-"""Names of the running fleet that the shell completes. It must load little, and show no error: a person is typing."""
+"""Completion by the shell: commands that are made when they are used, and names of the running fleet.
+
+It must load little, and show no error: a person is typing.
+"""

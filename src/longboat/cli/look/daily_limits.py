@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli.shared.node_replies import Nodes, replies_of
-from longboat.routing.capacity.daily_rests import with_rests
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +24,8 @@ def limits_today(nodes: Nodes, gateways: Sequence[GatewayReport]) -> tuple[list[
 
     Raises ClusterError where there are gateways, and none replies.
     """
+    from longboat.routing.capacity.daily_rests import with_rests
+
     replies, silent = replies_of(nodes, gateways, usage_query(1))
     rows = [row for reply in replies for row in reply["days"]]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

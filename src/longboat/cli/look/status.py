@@ -15,9 +15,9 @@ from longboat.cli.shared.cluster_at_hand import connect_quickly
 from longboat.cli.shared.gateway_notes import tenants_document
 from longboat.cluster.fleet.deployed import without_file
 from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.shown import ShownFleet, shown_fleet
 from longboat.core.errors import ClusterError
 from longboat.core.tasks import DOES, GENERATE
-from longboat.spec.types.fleet import Fleet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,17 +48,16 @@ def run_status(*, watch: bool, as_json: bool, why: bool = False) -> None:
 def wanted_replicas(report: FleetReport) -> dict[str, int]:
     """Model → replicas that are wanted: as was decided last, or as the fleet file has it."""
     counts = report.counts
-    return {m.name: counts[m.name].wanted if m.name in counts else m.num_replicas for m in _fleet(report).models}
+    models = _shown(report).models
+    return {name: counts[name].wanted if name in counts else model.replicas for name, model in models.items()}
 
 
-def _fleet(report: FleetReport) -> Fleet:
+def _shown(report: FleetReport) -> ShownFleet:
+    if report.shown is not None:
+        return report.shown
     from longboat.spec.files.load import load_fleet
 
-    return load_fleet(report.document, "the running fleet")
-
-
-def _engines(report: FleetReport) -> dict[str, str]:
-    return {model.name: model.engine.kind for model in _fleet(report).models}
+    return shown_fleet(load_fleet(report.document, "the running fleet"))
 
 
 def _report(session: Session | QuickSession) -> FleetReport:
@@ -73,7 +72,8 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
     from longboat.cli.shared.tables import external_table, fleet_view, tenant_view
 
     report = _report(session)
-    kept = keep_pairs(report, _engines(report))
+    shown = _shown(report)
+    kept = keep_pairs(report, {name: model.engine for name, model in shown.models.items()})
     if as_json:
         document = _document(session, report) | _limits_document(session, report)
         document |= {"scaling": session.scaling_history()} if why else {}
@@ -86,15 +86,15 @@ def _show(session: Session | QuickSession, as_json: bool, *, why: bool) -> None:
         console.print(line, style="dim", highlight=False, soft_wrap=True)
     if why:
         console.print(decision_table(report))
-    if external := _fleet(report).external:
-        console.print(external_table(external))
+    if shown.external:
+        console.print(external_table(shown.external))
         _print_limits(console, *_external_limits(session, report))
-    console.print(tenant_view(_fleet(report).gateway, report))
+    console.print(tenant_view(shown.gateway, report))
     if pairs := pairs_of(report):
         console.print(pair_table(pairs))
-    for model in _fleet(report).models:
+    for name, model in shown.models.items():
         if model.task != GENERATE:
-            console.print(f"{model.name} {DOES[model.task]}", style="dim", highlight=False)
+            console.print(f"{name} {DOES[model.task]}", style="dim", highlight=False)
     for line in forced_lines(report):
         console.print(line, style="red", highlight=False, soft_wrap=True)
     if kept is not None:
@@ -106,7 +106,7 @@ def _external_limits(
     session: Session | QuickSession, report: FleetReport
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return what is left today of external models' limits, and by node why its part is missing."""
-    if not any(model.engine.limits.model_dump(exclude_none=True) for model in _fleet(report).external):
+    if not any(model.limits for model in _shown(report).external):
         return [], {}
     try:
         limits, silent = limits_today(session, report.gateways)
@@ -148,6 +148,7 @@ def _reports(session: Session | QuickSession) -> Iterator[FleetReport]:
 
 
 def _document(session: Session | QuickSession, report: FleetReport) -> dict[str, Any]:
+    shown = _shown(report)
     return {
         "fleet": report.fleet,
         "at_s": report.at_s,
@@ -155,10 +156,10 @@ def _document(session: Session | QuickSession, report: FleetReport) -> dict[str,
         "wanted": wanted_replicas(report),
         "counts": {model: dataclasses.asdict(count) for model, count in report.counts.items()},
         "decisions": [dict(decision) for decision in report.decisions],
-        "tasks": {model.name: model.task for model in _fleet(report).models},
-        "external": {model.name: list(model.engine.urls) for model in _fleet(report).external},
+        "tasks": {name: model.task for name, model in shown.models.items()},
+        "external": {model.name: list(model.urls) for model in shown.external},
         "replicas": [_plain(state) for state in report.replicas],
-        "access": {**tenants_document(_fleet(report).gateway, len(report.gateways)), "num_keys": report.num_keys},
+        "access": {**tenants_document(shown.gateway, len(report.gateways)), "num_keys": report.num_keys},
         "gateways": [dataclasses.asdict(gateway) for gateway in report.gateways],
         "failures": {model: [*a.log_tail, a.state.detail] for model, a in report.failures.items()},
         "problems": list(report.problems),

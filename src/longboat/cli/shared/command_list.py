@@ -1,4 +1,4 @@
-"""The list of commands in ``--help``: in panels, in the order of use, each with its whole first sentence."""
+"""Groups of commands: their list in ``--help``, in panels and in the order of use, and in completions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from typer.core import TyperGroup
 
+from longboat.cli.completion.deferred import DeferredCommands, hastened
 from longboat.cli.shared.interrupts import exit_code
 
 __all__ = ("CommandList", "CommandPanels")
@@ -15,17 +16,39 @@ NO_LIMIT = 1000
 
 
 class CommandList(TyperGroup):
-    """A group of commands whose descriptions are never cut off."""
+    """A group of commands, each made when it is used, whose descriptions are never cut off."""
 
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Title → names of commands; commands that stand in none of them follow under "Commands"."""
 
+    later: ClassVar[Mapping[str, Any]] = {}
+    """Name → what Typer knows of a command."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.deferred = DeferredCommands(self.later)
+        self.commands: Any = self.deferred
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options that stand before a command."""
+        return hastened(super().get_params(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return list(self.commands)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the name of a command, or an option before it."""
+        self.commands = self.deferred.outlines()
+        return super().shell_complete(ctx, incomplete)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each panel with a line for each of its commands."""
+        outlines = self.deferred.outlines()
         known = {name for names in self.panels.values() for name in names}
         others = tuple(name for name in self.list_commands(ctx) if name not in known)
         for title, names in {**self.panels, "Commands": others}.items():
-            if rows := [(name, self.commands[name].get_short_help_str(NO_LIMIT)) for name in names]:
+            if rows := [(name, outlines[name].get_short_help_str(NO_LIMIT)) for name in names]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from longboat.cluster.protocol.messages import FleetReport
-from longboat.core.policy import DEFAULT_TENANT
-from longboat.routing.capacity.quota import share_of
-from longboat.spec.policy import tenant_names
-from longboat.spec.types.fleet import Fleet
-from longboat.spec.types.gateway import GatewaySpec, TenantSpec
-from longboat.spec.types.section import is_loopback
+from longboat.cluster.protocol.shown import ShownGateway
+
+if TYPE_CHECKING:
+    from longboat.spec.types.fleet import Fleet
 
 __all__ = ("auth_line", "key_note", "limits_line", "tenant_rows", "tenants_document")
 
 LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
 
 
-def auth_line(gateway: GatewaySpec, num_keys: int) -> str:
+def auth_line(gateway: ShownGateway, num_keys: int) -> str:
     """Say who may use the models."""
     if gateway.auth == "keys":
-        is_clear = gateway.tls is None and not is_loopback(gateway.host)
+        is_clear = not gateway.has_tls and not gateway.is_local
         warning = "; without gateway.tls keys cross the network in clear" if is_clear else ""
         return f"auth: keys, {num_keys} known{warning}"
-    if is_loopback(gateway.host):
+    if gateway.is_local:
         return f"auth: none; {gateway.host} is open to this node's own users only"
     return "auth: none; everyone who reaches the address may use the models"
 
@@ -35,14 +33,16 @@ def key_note(fleet: Fleet, report: FleetReport) -> str:
         return ""
     if report.num_keys:
         return "requests need a key: longboat keys list shows them"
+    from longboat.spec.policy import tenant_names
+
     return f"requests need a key, and there is none yet: longboat keys create --tenant {tenant_names(fleet.gateway)[0]}"
 
 
-def limits_line(gateway: GatewaySpec, num_gateways: int) -> str:
+def limits_line(gateway: ShownGateway, num_gateways: int) -> str:
     """Say how many gateways share the limits; empty where there are no limits."""
     if not any(_limits(tenant) for tenant in gateway.tenants):
         return ""
-    if gateway.redis is not None:
+    if gateway.has_redis:
         return "limits: counted by all gateways together, through Redis"
     if num_gateways < 2:
         return "limits: counted by the one gateway"
@@ -52,31 +52,33 @@ def limits_line(gateway: GatewaySpec, num_gateways: int) -> str:
     )
 
 
-def tenant_rows(gateway: GatewaySpec, num_gateways: int) -> Iterator[tuple[str, ...]]:
+def tenant_rows(gateway: ShownGateway, num_gateways: int) -> Iterator[tuple[str, ...]]:
     """Cells of the table of tenants: name, weight, priority, and each limit with each gateway's part of it."""
-    parts = 1 if gateway.redis is not None else max(1, num_gateways)
+    parts = 1 if gateway.has_redis else max(1, num_gateways)
     for tenant in gateway.tenants:
-        limits = (_cell(getattr(tenant, name), parts) for name in LIMITS)
-        yield (tenant.name, f"{tenant.weight:g}", str(tenant.priority), *limits)
-    if gateway.auth == "keys" and not gateway.tenants:
-        yield (DEFAULT_TENANT, "1", "1", *("-" for _ in LIMITS))
+        limits = (_cell(tenant.get(name), parts) for name in LIMITS)
+        yield (tenant["name"], f"{tenant['weight']:g}", str(tenant["priority"]), *limits)
+    if gateway.default_tenant:
+        yield (gateway.default_tenant, "1", "1", *("-" for _ in LIMITS))
 
 
-def tenants_document(gateway: GatewaySpec, num_gateways: int) -> dict[str, Any]:
+def tenants_document(gateway: ShownGateway, num_gateways: int) -> dict[str, Any]:
     """Return the tenants and their limits for machines."""
     return {
-        "auth": gateway.auth or "none",
-        "counted": "redis" if gateway.redis is not None else "per_gateway",
+        "auth": gateway.auth,
+        "counted": "redis" if gateway.has_redis else "per_gateway",
         "num_gateways": num_gateways,
-        "tenants": [tenant.model_dump(mode="json") for tenant in gateway.tenants],
+        "tenants": [dict(tenant) for tenant in gateway.tenants],
     }
 
 
-def _limits(tenant: TenantSpec) -> bool:
-    return any(getattr(tenant, name) is not None for name in LIMITS)
+def _limits(tenant: Mapping[str, Any]) -> bool:
+    return any(tenant.get(name) is not None for name in LIMITS)
 
 
 def _cell(limit: int | None, parts: int) -> str:
     if limit is None:
         return "-"
+    from longboat.routing.capacity.quota import share_of
+
     return f"{limit:,}" if parts == 1 else f"{limit:,} ({share_of(limit, parts):,} each)"

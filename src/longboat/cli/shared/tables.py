@@ -10,9 +10,8 @@ from rich.text import Text
 
 from longboat.cli.shared.gateway_notes import auth_line, limits_line, tenant_rows
 from longboat.cluster.protocol.messages import FleetReport, GatewayReport
+from longboat.cluster.protocol.shown import ShownExternal, ShownGateway
 from longboat.core.states import Phase, ReplicaState, ResumeLevel
-from longboat.spec.types.external import ExternalModelSpec
-from longboat.spec.types.gateway import GatewaySpec
 
 __all__ = (
     "external_table",
@@ -44,16 +43,14 @@ def fleet_view(report: FleetReport, wanted: Mapping[str, int]) -> RenderableType
     return Group(*parts)
 
 
-def external_table(models: Iterable[ExternalModelSpec]) -> Table:
+def external_table(models: Iterable[ShownExternal]) -> Table:
     """Show the models that other people serve; each gateway knows for itself whether they answer."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("EXTERNAL MODEL", "API", "THERE", "ADDRESSES", "LIMITS OF A DAY"):
         table.add_column(column)
     for model in models:
-        engine = model.engine
-        given = engine.limits.model_dump(exclude_none=True)
-        limits = ", ".join(f"{value:g} {name.removesuffix('_per_day')}" for name, value in given.items())
-        table.add_row(model.name, engine.api, engine.model or model.name, ", ".join(engine.urls), limits or "none")
+        limits = ", ".join(f"{value:g} {name.removesuffix('_per_day')}" for name, value in model.limits.items())
+        table.add_row(model.name, model.api, model.model, ", ".join(model.urls), limits or "none")
     return table
 
 
@@ -121,7 +118,7 @@ def gateway_table(gateways: Iterable[GatewayReport]) -> Table:
     return table
 
 
-def tenant_view(gateway: GatewaySpec, report: FleetReport) -> RenderableType:
+def tenant_view(gateway: ShownGateway, report: FleetReport) -> RenderableType:
     """Show who may use the models, and how much."""
     num_gateways = len(report.gateways)
     lines = [auth_line(gateway, report.num_keys), limits_line(gateway, num_gateways)]

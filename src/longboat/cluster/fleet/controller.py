@@ -16,6 +16,7 @@ from longboat.cluster.fleet.change_turns import ChangeTurns
 from longboat.cluster.fleet.count_loop import CountLoop
 from longboat.cluster.fleet.deployed import without_file
 from longboat.cluster.fleet.rollouts import Rollouts, Step, read_rollouts
+from longboat.cluster.fleet.running_file import RunningFile
 from longboat.cluster.members.fleet_table import FleetTable
 from longboat.cluster.members.node_orders import NodeOrders
 from longboat.cluster.members.relay_book import order_every_s, push_pause_s
@@ -54,6 +55,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._fleet = FleetTable(self._wake)
         self._orders = NodeOrders(self._epoch)
         self._views = ConsoleViews()
+        self._file = RunningFile()
         self._resources: dict[str, Mapping[str, float]] = {}  # of nodes
         self._rollouts = Rollouts()
         self._carry_out = carry_out
@@ -81,7 +83,8 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
 
     async def report(self) -> FleetReport:
         """Report everything known, for people."""
-        return self._report()
+        shown = await self._file.shown(str(self._document.get("text", "")))
+        return dataclasses.replace(self._report(), shown=shown)
 
     def _report(self) -> FleetReport:
         now_s = time.time()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longboat.cluster.protocol.model import WantedAdapter
+from longboat.cluster.protocol.shown import ShownFleet
 from longboat.core.states import ReplicaState
 from longboat.core.table_changes import TableUpdate
 
@@ -246,6 +247,7 @@ class FleetReport:
     planned: Mapping[str, Any] = field(default_factory=dict)  # the forecast, as ``up`` wrote it, without the file
     counts: Mapping[str, ModelCount] = field(default_factory=dict)  # model → its number of replicas
     decisions: tuple[Mapping[str, Any], ...] = ()  # the newest changes of these numbers, oldest first
+    shown: ShownFleet | None = None  # of the document; None: the controller is of an older version
 
 
 def policy_digest(document: bytes) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from longboat.core.media import MediaRules
 from longboat.core.plan import AdapterRoom, GangShape, RankResources
 from longboat.core.tasks import GENERATE, Task
-from longboat.spec.types.media import MediaSpec
 
 __all__ = ("EngineSettings", "GangIdentity", "ServedModel", "WantedAdapter", "read_engine", "read_model", "read_shape")
 
@@ -63,6 +62,8 @@ class GangIdentity:
 
 def read_model(values: Mapping[str, Any]) -> ServedModel:
     """Return the model that ``serve_config`` wrote into an application's arguments."""
+    from longboat.spec.types.media import MediaSpec  # commands load this module for its records, without pydantic
+
     return ServedModel(
         name=values["name"],
         source=values["source"],

@@ -1,0 +1,96 @@
+"""Commands that Typer makes when they are used: making all of them takes longer than most of them run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command_from_info, get_command_name, get_group_from_info
+from typer.models import CommandInfo, TyperInfo
+
+__all__ = ("DeferredCommands", "defer", "hastened")
+
+Info = CommandInfo | TyperInfo
+
+
+def defer(app: typer.Typer) -> None:
+    """Let ``app``, and the apps in it, make each command when it is used. The class of each is a ``CommandList``."""
+    for info in app.registered_groups:
+        assert info.typer_instance is not None
+        defer(info.typer_instance)
+    infos: list[Info] = [*app.registered_commands, *app.registered_groups]
+    later = {_name(info): info for info in infos}
+    own: Any = app.info.cls
+    app.info.cls = type(own.__name__, (own,), {"later": later})
+    app.registered_commands, app.registered_groups = [], []
+
+
+def _name(info: Info) -> str:
+    return info.name or get_command_name(info.callback.__name__ if info.callback else "")
+
+
+class DeferredCommands(Mapping[str, Any]):
+    """The commands of a group by name, each made when it is asked for."""
+
+    def __init__(self, later: Mapping[str, Info]) -> None:
+        self._later = later
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(self._later[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._later)
+
+    def __len__(self) -> int:
+        return len(self._later)
+
+    def outlines(self) -> dict[str, Any]:
+        """Return each command with its name and its help alone, which lists and completions need."""
+        return {
+            name: TyperCommand(name, help=_help(info), hidden=info.hidden is True) for name, info in self._later.items()
+        }
+
+
+def _help(info: Info) -> str:
+    text = info.help if isinstance(info.help, str) else inspect.getdoc(info.callback) if info.callback else ""
+    return inspect.cleandoc(text or "")
+
+
+def _made(info: Info) -> Any:
+    if isinstance(info, TyperInfo):
+        return get_group_from_info(info, pretty_exceptions_short=True, suggest_commands=True, rich_markup_mode=None)
+    info.cls = _QuickCommand
+    return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+
+
+class _QuickCommand(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return hastened(super().get_params(ctx))
+
+
+def hastened(params: list[Any]) -> list[Any]:
+    """Spare options pydantic, which Typer loads for the value of each, even of one that was not given."""
+    for param in params:
+        if getattr(param, "_runtime_param", param) is None:
+            param._runtime_param = _AsGiven()
+    return params
+
+
+class _AsGiven:
+    """Takes over a value that needs no conversion, and leaves every other one to Typer."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value in the type of its option. Raises BadParameter, as Typer does."""
+        of = param.type_descriptor
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if type(value) is of.annotation and (value == param.default or not (of.is_ranged or of.is_choice)):
+            return value
+        param._runtime_param = None
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
