@@ -83,6 +83,7 @@ class Demand:
             cache_bytes=told.cache_bytes,
             cache_tokens=told.cache_tokens,
             graphs=told.graphs,
+            version=told.version,
             engine=engine,
         )
 
