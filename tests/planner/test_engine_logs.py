@@ -212,3 +212,12 @@ def test_metas_405b_in_fp8_keeps_attention_in_16_bits() -> None:
     """github.com/vllm-project/vllm/issues/6746: "Loading model weights took 57.7520 GB" on each of eight H100."""
     found = fit_of(Log(source="", model="Llama-3.1-405B-FP8", card="H100", tensor=8, room_gib=0.0))
     assert found.ranks[0].weight_bytes / GIB == pytest.approx(57.752, rel=0.02)
+
+
+def test_sglang_takes_its_fraction_of_what_is_free_before_weights() -> None:
+    """github.com/vllm-project/vllm/issues/21348: K and V of 8.23 GB each, for 367,404 tokens."""
+    shape = named_model("Qwen3-235B-A22B-FP8", LIBRARY)
+    load = Load(context_tokens=4096, memory_ratio=0.93, engine="sglang")
+    card = card_of(LIBRARY.accelerators.find("H100"))
+    found = plan_fit(shape, [card] * 4, Split(tensor=4, stages=(len(shape.layers),)), load)
+    assert found.num_kv_tokens == pytest.approx(367_404, rel=WITHIN)

@@ -82,12 +82,22 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
         asked = min(int(total * ratio), card.usable_bytes)
         return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {total / GIB:.1f} GiB")
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
-    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     if load.engine == "sglang":
-        reserve = 0 if ratio else _sglang_reserve(card, split, load)
-        rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
-        return Budget(num_bytes=max(0, min(share, usable - reserve)), rule=rule)
+        return _sglang_budget(card, usable, split, load)
+    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
+
+
+def _sglang_budget(card: Card, usable: int, split: Split, load: Load) -> Budget:
+    """Return the part of what is free before weights are loaded, when the runtime and communicators are there."""
+    ratio = load.memory_ratio
+    reserve = 0 if ratio else _sglang_reserve(card, split, load)
+    rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
+    ratio = ratio or 1 - reserve / card.memory_bytes
+    free = min(usable, reported_bytes(card))
+    if card.kind == "gpu":
+        free -= RUNTIME_BYTES + (_communicator_bytes(card, split) if split.num_ranks > 1 else 0)
+    return Budget(num_bytes=max(0, int(free * ratio)), rule=rule)
 
 
 def reported_bytes(card: Card) -> int:
@@ -155,13 +165,17 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
         return _llama_overhead(card, shape, load, last=last)
     parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
-        parts["communicators"] = COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES)
-        parts["communicators"] += MULTICAST_BYTES if card.multicast and split.tensor > 1 else 0
+        parts["communicators"] = _communicator_bytes(card, split)
     if load.graphs and (not load.version or load.version >= COUNTS_GRAPHS_FROM):
         parts["graphs"] = GRAPH_BYTES * _captured_sizes(engine_sequences(load, card))
     if last and (more := _sampler_bytes(shape, load, card) - parts["activations"]) > 0:
         parts["sampler"] = more  # it runs after the step, whose activations are free then
     return parts
+
+
+def _communicator_bytes(card: Card, split: Split) -> int:
+    multicast = MULTICAST_BYTES if card.multicast and split.tensor > 1 else 0
+    return COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES) + multicast
 
 
 def _sampler_bytes(shape: ModelShape, load: Load, card: Card) -> int:

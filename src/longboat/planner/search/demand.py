@@ -84,6 +84,7 @@ class Demand:
             cache_tokens=told.cache_tokens,
             graphs=told.graphs,
             version=told.version,
+            fixed=told.fixed,
             engine=engine,
         )
 
