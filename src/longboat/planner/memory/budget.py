@@ -97,7 +97,7 @@ def _sglang_budget(card: Card, usable: int, split: Split, load: Load) -> Budget:
     free = min(usable, reported_bytes(card))
     if card.kind == "gpu":
         free -= RUNTIME_BYTES + (_communicator_bytes(card, split) if split.num_ranks > 1 else 0)
-    return Budget(num_bytes=max(0, int(free * ratio)), rule=rule)
+    return Budget(num_bytes=int(max(0, free) * max(0.0, ratio)), rule=rule)
 
 
 def reported_bytes(card: Card) -> int:
