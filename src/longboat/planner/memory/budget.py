@@ -206,13 +206,14 @@ def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -
     kinds = _kinds(shape)
     width = HIDDEN_STATES * shape.hidden_size + max(_results(layer, split) for layer in kinds)
     peak = 2 * tokens * width
-    if _experts(shape):
+    if any(layer.num_experts for layer in kinds):
         heads = max((layer.num_heads * layer.value_dim for layer in kinds), default=0) or shape.hidden_size
         factor = MOE_ACTIVATION_FACTORS.get(split.cut, MOE_ACTIVATION_FACTORS[4 if split.cut > 2 else 2])
         peak = max(peak, int(2 * tokens * heads * factor))
     if split.data > 1:
         peak += GATHERED_COPIES * 2 * split.data * tokens * shape.hidden_size
-    return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape, split, tokens)
+    most = max(layer.num_experts * layer.experts_per_token for layer in kinds)
+    return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape.hidden_size, most, split, tokens)
 
 
 def _results(layer: Layer, split: Split) -> int:
@@ -227,14 +228,9 @@ def _results(layer: Layer, split: Split) -> int:
     return max(sums.values(), default=0)
 
 
-def _expert_workspace(shape: ModelShape, split: Split, tokens: int) -> int:
+def _expert_workspace(hidden: int, most: int, split: Split, tokens: int) -> int:
     """Return buffers of the grouped multiplication: 4 x tokens x hidden x experts x chosen / 128 (aiconfigurator)."""
-    most = max((layer.num_experts * layer.experts_per_token for layer in _kinds(shape)), default=0)
-    return tokens * shape.hidden_size * most // 128 * 4 // split.cut if most else 0
-
-
-def _experts(shape: ModelShape) -> int:
-    return max((layer.num_experts for layer in _kinds(shape)), default=0)
+    return tokens * hidden * most // 128 * 4 // split.cut
 
 
 def padding_bytes(shape: ModelShape, split: Split, experts_bytes: int) -> int:
