@@ -39,12 +39,12 @@ class Request:
 
 
 REQUESTS = (
-    Request("Llama-3.1-70B", "2x RTX 4090", "must hold 67.6 GiB", "8 cards like these", tensor=2),
+    Request("Llama-3.1-70B", "2x RTX 4090", "must hold 67.2 GiB", "8 cards like these", tensor=2),
     Request("Llama-3.1-8B", "1x RTX 3060", "must hold 1", "weights in fp8"),
     Request("Llama-3.1-405B", "8x H100", "must hold 9", "weights in fp8", tensor=8),
     Request("DeepSeek-R1", "8x H100", "must hold 8", "16 cards", tensor=8),
     Request("Qwen3-8B", "1x RTX 4090", "of cache for 40960 tokens", "context 3", context=40_960),
-    Request("Llama-3.1-70B", "2x RTX 4090", "cache for 32768", "context 8", "awq", tensor=2, context=32_768),
+    Request("Llama-3.1-70B", "2x RTX 4090", "cache for 32768", "context 10925", "awq", tensor=2, context=32_768),
     Request("Qwen3-14B", "3x RTX 4090", "40 attention heads are not divisible by tensor 3", "tensor 2 or 4", tensor=3),
     Request("Phi-4", "4x RTX 4090", "10 key-value heads and tensor 4", "tensor 2 works", tensor=4),
     Request("GLM-4.5-Air", "8x RTX 4090", "1408 inputs / 8 ranks = 176", "tensor 1 works", "awq", tensor=8),

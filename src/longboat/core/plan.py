@@ -97,6 +97,8 @@ class EngineMemory:
     block_tokens: int = 16  # tokens of a cache block
     adapters: AdapterRoom | None = None  # that the engine makes before its first request; None: it knows no adapters
     graphs: bool = True  # whether the engine captures CUDA graphs
+    version: tuple[int, ...] = ()  # of the engine, (0, 11, 2); empty: the one that Longboat's catalog lists
+    fixed: bool = False  # no smaller settings are tried where the engine starts with these
     unknown: tuple[str, ...] = ()  # settings that make the bytes unpredictable, as the user wrote them
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cli.plan.inputs.running_command import as_run, is_command, request_notes, request_of
 from longboat.cli.plan.outputs.engine_commands import engine_commands
 from longboat.cli.plan.outputs.fleet_text import fleet_text, writable_plan, write_fleet
 from longboat.cli.plan.outputs.model_files import files_of
@@ -49,6 +50,8 @@ class Wanted:
 
 def run_plan(model: str, request: PlanRequest, wanted: Wanted) -> None:
     """Print the plans, and write the files that are wanted."""
+    if is_command(model):
+        model, request = request_of(model, request)
     if is_any_of(request.on):
         _check_any_of(wanted)
         run_size(model, request, as_json=wanted.as_json, must_keep=wanted.must_keep)
@@ -60,7 +63,12 @@ def run_plan(model: str, request: PlanRequest, wanted: Wanted) -> None:
     planner, shape, found, served = _planned(model, request, wanted)
     queue = planner.queue(served)
     more = answers(wanted.what_if, planner, found)
-    notes = [*name_notes(model, shape), *rate_notes(served, request.rate, queue), *notes_of(shape, request.kv_bits)]
+    notes = [
+        *request_notes(request, found),
+        *name_notes(model, shape),
+        *rate_notes(served, request.rate, queue),
+        *notes_of(shape, request.kv_bits),
+    ]
     notes += more.notes
     commands = _commands(planner, model, shape, found) if wanted.commands else []
     base = planner.before(shape)
@@ -157,6 +165,7 @@ def _planned(
     try:
         shape = planner.read(model)
         check_generates(shape)
+        planner = as_run(planner, request, shape)
         planner, served = with_draft(planner, wanted.what_if, shape).at_rate(shape)
         return planner, shape, planner.plan(shape), served
     except LongboatError as error:

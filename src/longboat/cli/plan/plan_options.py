@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -15,19 +16,26 @@ import typer
 
 from longboat.cli.shared.command_list import CommandList
 from longboat.core.errors import UserInputError
+from longboat.core.plan import EngineMemory
 
 if TYPE_CHECKING:
     from longboat.planner.machines.cluster_edits import Edits
     from longboat.planner.memory.split_shape import AskedSplit
 
-__all__ = ("Json", "ModelGroup", "ModelName", "PlanRequest", "check_numbers", "takes_request")
+__all__ = ("Json", "ModelGroup", "ModelName", "PlanRequest", "check_numbers", "takes_request", "version_of")
 
+VERSION = re.compile(r"v?(\d+(?:\.\d+){1,3})(?:[.+-].*)?")
 MAX_DEGREE = 64
 MAX_BURSTINESS = 1000.0
 MAX_RATE = 1e6
 
 ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A name of the catalog or the hub, a folder, config.json or GGUF file.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name of the catalog or the hub, a folder, config.json or GGUF file; or the command that serves it: "
+        '"vllm serve …".',
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
@@ -57,6 +65,7 @@ class PlanRequest:
     net: Annotated[str, _option("--net", "Another network between nodes.")] = ""
     os: Annotated[str, _option("--os", "Another system: linux, wsl2, windows or macos.")] = ""
     engine: Annotated[str, _option("--engine", "Another engine: vllm, sglang or llamacpp.")] = ""
+    engine_version: Annotated[str, _option("--engine-version", "Another version of the engine: 0.11.2.")] = ""
     context: Annotated[int, _option("--context", "Longest request in tokens; else prompt and output.")] = 0
     concurrency: Annotated[int, _option("--concurrency", "Requests under way at once.", shown=True)] = 8
     rate: Annotated[float, _option("--rate", "Requests a second, instead of --concurrency.")] = 0.0
@@ -96,6 +105,11 @@ class PlanRequest:
             os=self.os,
             engine=self.engine,
         )
+
+    @property
+    def settings(self) -> EngineMemory:
+        """The engine's settings, as far as options give them."""
+        return EngineMemory(kv_bits=self.kv_bits, version=version_of(self.engine_version))
 
     @property
     def split(self) -> AskedSplit:
@@ -167,6 +181,14 @@ class ModelGroup(CommandList):
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Read ``0.11.2`` or ``v0.11``. Raises UserInputError."""
+    found = VERSION.fullmatch(text.strip())
+    if text and found is None:
+        raise UserInputError(f"--engine-version {text!r} is not a version", hint="--engine-version 0.11.2")
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
 def check_numbers(request: PlanRequest) -> None:

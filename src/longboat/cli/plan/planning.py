@@ -17,7 +17,6 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_options import PlanRequest, check_numbers
 from longboat.cli.shared.catalog_files import read_library
 from longboat.core.errors import UserInputError
-from longboat.core.plan import EngineMemory
 from longboat.folders import home_folder
 from longboat.planner.compare.arrivals import Arrivals, Queue, queue_of
 from longboat.planner.compare.choices import format_reason
@@ -177,7 +176,7 @@ def planner_for(request: PlanRequest) -> Planner:
         output_tokens=request.output_tokens,
         prefix_share=request.prefix_share,
         context_tokens=request.context,
-        settings=EngineMemory(kv_bits=request.kv_bits),
+        settings=request.settings,
         slo=parse_slo(request.slo),
         split=request.split,
         data_attention=True,

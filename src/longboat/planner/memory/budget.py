@@ -33,21 +33,23 @@ BATCHED_TOKENS = {"vllm": 2048, "sglang": 2048, "llama.cpp": 512}
 LARGE_BATCHED_TOKENS = 8192
 ENGINE_SEQUENCES, LARGE_ENGINE_SEQUENCES = 256, 1024
 
-# Peak activations in units of 2 x tokens x attention width, by tensor parallel degree (aiconfigurator).
-ACTIVATION_FACTORS = {1: 11.0, 2: 6.5, 4: 5.0}
+# Hidden states of a step that are alive at once beside a layer's own results: input, residual, and norms of both.
+HIDDEN_STATES = 4
+# Peak activations of mixtures of experts in units of 2 x tokens x attention width, by tensor parallel degree
+# (aiconfigurator).
 MOE_ACTIVATION_FACTORS = {1: 22.0, 2: 13.0, 4: 10.0}
 MIN_ACTIVATION_BYTES = 70 * MIB
-# CUDA context, libraries, allocator's rounding: 551 MB in vLLM's logs of one card (aiconfigurator).
-RUNTIME_BYTES = 551 * MIB
+# Libraries, allocator's rounding: 0.07 to 0.26 GiB "non-torch memory" in vLLM's logs of one card.
+RUNTIME_BYTES = 256 * MIB
 LLAMA_RUNTIME_BYTES = 255 * MIB
 CPU_RUNTIME_BYTES = 600 * MIB
 COMMUNICATOR_BYTES = {2: 342 * MIB}
 MANY_COMMUNICATOR_BYTES = 392 * MIB
+# What NCCL keeps besides where the switch of the cards' links adds up (NVLink SHARP): between vLLM's logs of two
+# and of four Hopper and Blackwell cards with NVLink (0.95 to 1.84 GiB "non-torch memory").
+MULTICAST_BYTES = int(1.2 * GIB)
 # What the driver keeps of a card before CUDA counts its memory: between the logs of several cards.
 DRIVER_BYTES, DRIVER_RATIO = int(0.4 * GIB), 0.0025
-# What vLLM takes for mixtures of experts on large cards besides, whatever the tokens of a step: the middle of three
-# logs (Qwen3-235B-A22B in FP8 on four H100, gpt-oss-120b on one with 1,024 and with 8,192 tokens a step).
-EXPERT_BYTES = int(4.4 * GIB)
 # Kernels for MXFP4 (Marlin) pad the hidden size and a rank's slice of an expert to multiples of these.
 PADDED_HIDDEN, PADDED_SLICE = 256, 128
 # Our estimate from vLLM's logs: a captured size takes 8 MiB; sizes are 1, 2, 4, then each 8th to 256, each 16th to 512.
@@ -55,8 +57,11 @@ GRAPH_BYTES = 8 * MIB
 MAX_CAPTURED = 512
 # The largest batch of SGLang's graphs on cards below 60 GiB (its ``server_args.py``).
 MAX_SMALL_GRAPHS = 160
-# Logits in fp32, their copy, and what sorting them takes: our estimate of the sampler's peak, in logits.
-LOGITS_COPIES = 3
+# The sampler's peak in logits of 32 bits, one row for each request that runs at most. vLLM sorted them until 0.15
+# (1.25 GB for 256 rows of 131,072: vllm pull request 32558; 8.1 to 10.3 in logs), and keeps four copies of them since
+# (3.9 in a log of Gemma-4-31B).
+SORTED_LOGITS, LOGITS_COPIES = 9.6, 3.9
+SORTS_BEFORE, COUNTS_GRAPHS_FROM = (0, 17), (0, 21)
 # Hidden states of all ranks' tokens, gathered before experts and scattered after them: our estimate.
 GATHERED_COPIES = 2
 
@@ -77,12 +82,22 @@ def budget_of(card: Card, split: Split, load: Load) -> Budget:
         asked = min(int(total * ratio), card.usable_bytes)
         return Budget(num_bytes=asked, rule=f"gpu-memory-utilization {ratio:g} of {total / GIB:.1f} GiB")
     usable = card.usable_bytes if card.free_bytes is None else min(card.usable_bytes, card.free_bytes)
-    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     if load.engine == "sglang":
-        reserve = 0 if ratio else _sglang_reserve(card, split, load)
-        rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
-        return Budget(num_bytes=max(0, min(share, usable - reserve)), rule=rule)
+        return _sglang_budget(card, usable, split, load)
+    share = int(card.memory_bytes * ratio) if ratio else card.memory_bytes
     return Budget(num_bytes=min(share, usable), rule=f"all usable memory of {card.name}")
+
+
+def _sglang_budget(card: Card, usable: int, split: Split, load: Load) -> Budget:
+    """Return the part of what is free before weights are loaded, when the runtime and communicators are there."""
+    ratio = load.memory_ratio
+    reserve = 0 if ratio else _sglang_reserve(card, split, load)
+    rule = f"mem-fraction-static {ratio:g}" if ratio else f"all but SGLang's reserve of {reserve / GIB:.1f} GiB"
+    ratio = ratio or 1 - reserve / card.memory_bytes
+    free = min(usable, reported_bytes(card))
+    if card.kind == "gpu":
+        free -= RUNTIME_BYTES + (_communicator_bytes(card, split) if split.num_ranks > 1 else 0)
+    return Budget(num_bytes=int(max(0, free) * max(0.0, ratio)), rule=rule)
 
 
 def reported_bytes(card: Card) -> int:
@@ -150,14 +165,23 @@ def overhead_of(card: Card, shape: ModelShape, split: Split, load: Load, *, last
         return _llama_overhead(card, shape, load, last=last)
     parts = {"activations": _activation_bytes(shape, split, load, card), "runtime": RUNTIME_BYTES}
     if split.num_ranks > 1:
-        parts["communicators"] = COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES)
-    if _experts(shape) and card.memory_bytes >= LARGE_CARD_BYTES:
-        parts["experts' buffers"] = EXPERT_BYTES
-    if load.graphs:
+        parts["communicators"] = _communicator_bytes(card, split)
+    if load.graphs and (not load.version or load.version >= COUNTS_GRAPHS_FROM):
         parts["graphs"] = GRAPH_BYTES * _captured_sizes(engine_sequences(load, card))
-    if last:
-        parts["logits"] = LOGITS_COPIES * engine_sequences(load, card) * shape.vocab_size * 4
+    if last and (more := _sampler_bytes(shape, load, card) - parts["activations"]) > 0:
+        parts["sampler"] = more  # it runs after the step, whose activations are free then
     return parts
+
+
+def _communicator_bytes(card: Card, split: Split) -> int:
+    multicast = MULTICAST_BYTES if card.multicast and split.tensor > 1 else 0
+    return COMMUNICATOR_BYTES.get(split.num_ranks, MANY_COMMUNICATOR_BYTES) + multicast
+
+
+def _sampler_bytes(shape: ModelShape, load: Load, card: Card) -> int:
+    rows = min(engine_sequences(load, card), batched_tokens(load, card))
+    sorts = load.version and load.version < SORTS_BEFORE
+    return int((SORTED_LOGITS if sorts else LOGITS_COPIES) * rows * shape.vocab_size * 4)
 
 
 def batched_tokens(load: Load, card: Card) -> int:
@@ -177,26 +201,36 @@ def _is_large(card: Card) -> bool:
 
 
 def _activation_bytes(shape: ModelShape, split: Split, load: Load, card: Card) -> int:
-    """Return the peak by aiconfigurator's model: width of attention or hidden state, by a factor of the split."""
+    """Return the peak of the largest step: that of the widest layer; with experts, aiconfigurator's model of it."""
     tokens = batched_tokens(load, card)
-    width = max((layer.num_heads * layer.value_dim for layer in _kinds(shape)), default=0) or shape.hidden_size
-    large = card.memory_bytes >= LARGE_CARD_BYTES  # what experts take there is counted apart
-    factors = MOE_ACTIVATION_FACTORS if _experts(shape) and not large else ACTIVATION_FACTORS
-    factor = factors.get(split.cut, factors[4] if split.cut > 2 else factors[2])
-    peak = int(2 * tokens * width * factor)
+    kinds = _kinds(shape)
+    width = HIDDEN_STATES * shape.hidden_size + max(_results(layer, split) for layer in kinds)
+    peak = 2 * tokens * width
+    if any(layer.num_experts for layer in kinds):
+        heads = max((layer.num_heads * layer.value_dim for layer in kinds), default=0) or shape.hidden_size
+        factor = MOE_ACTIVATION_FACTORS.get(split.cut, MOE_ACTIVATION_FACTORS[4 if split.cut > 2 else 2])
+        peak = max(peak, int(2 * tokens * heads * factor))
     if split.data > 1:
         peak += GATHERED_COPIES * 2 * split.data * tokens * shape.hidden_size
-    return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape, split, tokens)
+    most = max(layer.num_experts * layer.experts_per_token for layer in kinds)
+    return max(peak, MIN_ACTIVATION_BYTES) + _expert_workspace(shape.hidden_size, most, split, tokens)
 
 
-def _expert_workspace(shape: ModelShape, split: Split, tokens: int) -> int:
+def _results(layer: Layer, split: Split) -> int:
+    """Return numbers per token that the widest part of a layer has at once on a rank: what goes in and comes out."""
+    sums: dict[str, int] = {}
+    for weight in layer.weights:
+        if weight.part == "experts" or weight.shard not in ("out", "kv_heads", "in"):
+            continue
+        whole = weight.columns if weight.shard == "in" else weight.rows
+        pieces = min(split.cut, weight.units or split.cut) if weight.shard == "kv_heads" else split.cut
+        sums[weight.part] = sums.get(weight.part, 0) + -(-whole // pieces)
+    return max(sums.values(), default=0)
+
+
+def _expert_workspace(hidden: int, most: int, split: Split, tokens: int) -> int:
     """Return buffers of the grouped multiplication: 4 x tokens x hidden x experts x chosen / 128 (aiconfigurator)."""
-    most = max((layer.num_experts * layer.experts_per_token for layer in _kinds(shape)), default=0)
-    return tokens * shape.hidden_size * most // 128 * 4 // split.cut if most else 0
-
-
-def _experts(shape: ModelShape) -> int:
-    return max((layer.num_experts for layer in _kinds(shape)), default=0)
+    return tokens * hidden * most // 128 * 4 // split.cut
 
 
 def padding_bytes(shape: ModelShape, split: Split, experts_bytes: int) -> int:

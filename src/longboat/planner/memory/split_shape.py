@@ -12,6 +12,8 @@ from longboat.core.plan import AdapterRoom
 __all__ = ("ANY_SPLIT", "AskedSplit", "Card", "EngineKind", "Load", "Split", "card_of", "even_stages")
 
 EngineKind = Literal["vllm", "sglang", "llama.cpp"]
+# Links of the catalog whose switches add up what all cards send.
+MULTICAST_LINKS = ("NVLink 4", "NVLink 5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +29,19 @@ class Card:
     usable_bytes: int
     free_bytes: int | None = None
     kind: Literal["gpu", "soc", "cpu"] = "gpu"
+    multicast: bool = False  # the links between such cards add up what they carry (NVLink SHARP, from Hopper on)
 
 
 def card_of(entry: Accelerator, *, memory_bytes: int = 0) -> Card:
     """Return a card of the catalog; memory_bytes: another size than the entry's, 0: the same."""
     total = memory_bytes or entry.memory_bytes
-    return Card(name=entry.name, memory_bytes=total, usable_bytes=int(total * entry.usable_ratio), kind=entry.kind)
+    return Card(
+        name=entry.name,
+        memory_bytes=total,
+        usable_bytes=int(total * entry.usable_ratio),
+        kind=entry.kind,
+        multicast=entry.link.startswith(MULTICAST_LINKS),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +136,8 @@ class Load:
     cache_bytes: int = 0
     cache_tokens: int = 0  # tokens that the engine must keep (SGLang's max-total-tokens); 0: no such setting
     graphs: bool = True  # the engine captures CUDA graphs
+    version: tuple[int, ...] = ()  # of the engine, (0, 11, 2); empty: the one that the catalog lists
+    fixed: bool = False  # no smaller settings are tried where the engine starts with these
     adapters: AdapterRoom | None = None  # room that the engine makes for LoRA adapters
     draft: ModelShape | None = None  # model that proposes tokens, whole on the last stage
     engine: EngineKind = "vllm"

@@ -83,6 +83,8 @@ class Demand:
             cache_bytes=told.cache_bytes,
             cache_tokens=told.cache_tokens,
             graphs=told.graphs,
+            version=told.version,
+            fixed=told.fixed,
             engine=engine,
         )
 

@@ -1,0 +1,1 @@
+"""Reads what a plan may be asked with beside options: a command that already runs. Must not print."""

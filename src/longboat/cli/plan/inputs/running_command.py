@@ -1,0 +1,174 @@
+"""A command that already runs an engine, as the question of a plan: its model, its split and its settings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from longboat.catalog.shape.model_shape import ModelShape
+from longboat.cli.plan.plan_options import PlanRequest, version_of
+from longboat.cli.plan.planning import Planner
+from longboat.core.errors import UserInputError
+from longboat.core.plan import EngineMemory
+from longboat.planner.search.reasons import memory_settings
+from longboat.planner.search.search import SearchResult
+
+__all__ = ("RunningRequest", "as_run", "is_command", "request_notes", "request_of")
+
+STORED = "stored"
+NUMBERS = ("tensor", "pipeline", "data", "context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRequest(PlanRequest):
+    """A request whose split and settings are those of a command."""
+
+    given: EngineMemory  # settings of the command
+    program: str  # as messages name it
+
+    @property
+    def settings(self) -> EngineMemory:
+        return replace(self.given, version=version_of(self.engine_version), fixed=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """What the arguments of one engine's server are called."""
+
+    engine: str
+    flags: Mapping[str, str]  # field of ``PlanRequest`` → flag; "model" too
+    experts: tuple[str, ...]  # flags with which whole experts are divided
+    text: Callable[[str, Sequence[str]], str]
+    memory: Callable[[Sequence[str], EngineMemory], EngineMemory]
+
+
+def is_command(model: str) -> bool:
+    """Return whether the word in the place of the model is a command of a server."""
+    return " " in model.strip() and bool(_program(model.split()))
+
+
+def request_of(command: str, request: PlanRequest) -> tuple[str, RunningRequest]:
+    """Return the model of a command, and the request with its split, context, format and settings.
+
+    Raises UserInputError for a command without a model, or with a number that is not one.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserInputError(f"the command cannot be read: {error}", hint="write it as in a shell") from None
+    program = _program(words)
+    reader, args = _reader(program), words[_arguments_at(words) :]
+    model = _model(reader, args, program)
+    told = {name: _number(reader, name, args) for name in NUMBERS}
+    given = reader.memory(args, EngineMemory(kv_bits=request.kv_bits))
+    changed = {field.name: getattr(request, field.name) for field in fields(request)} | {
+        "engine": request.engine or reader.engine,
+        "quantization": request.quantization or _format(reader, args),
+        "expert_parallel": request.expert_parallel or any(flag in args for flag in reader.experts),
+        "kv_bits": given.kv_bits,
+        **{name: getattr(request, name) or told[name] for name in NUMBERS},
+    }
+    if reader.engine != "llamacpp":
+        changed |= {name: changed[name] or 1 for name in ("tensor", "pipeline", "data")}
+    return model, RunningRequest(**changed, given=given, program=program)
+
+
+def as_run(planner: Planner, request: PlanRequest, shape: ModelShape) -> Planner:
+    """Return the planner for requests as long as the engine lets them be, where its command sets no length."""
+    if not isinstance(request, RunningRequest):
+        return planner
+    planner = replace(planner, base=None)
+    if planner.demand.context_tokens or request.engine == "llamacpp":
+        return planner
+    longest = max(shape.max_context_tokens, request.prompt_tokens + request.output_tokens)
+    return replace(planner, demand=replace(planner.demand, context_tokens=longest))
+
+
+def request_notes(request: PlanRequest, found: SearchResult) -> Iterator[str]:
+    """Yield what a reader of a command's plan must know: settings that do not start, and that are not counted."""
+    if not isinstance(request, RunningRequest):
+        return
+    group = found.plans[0].groups[0]
+    asked, started = request.settings, group.fit.load
+    if (asked.batched_tokens, asked.memory_ratio) != (started.batched_tokens, started.memory_ratio):
+        needed = " ".join(memory_settings(group))
+        yield f"{request.program} does not start as it is given: the plan adds {needed}"
+    if asked.unknown:
+        yield f"not counted: {', '.join(asked.unknown)}"
+
+
+def _program(words: Sequence[str]) -> str:
+    """Return the engine's server that a command starts; empty where it starts none that is known."""
+    names = [word.rpartition("/")[2] for word in words]
+    if "vllm" in names[:2] and "serve" in names[:3]:
+        return "vllm serve"
+    for word in words[:5]:
+        if word.startswith(("vllm.entrypoints", "sglang.launch_server")):
+            return word
+    if names[:2] == ["sglang", "serve"]:
+        return "sglang serve"
+    return "llama-server" if names and names[0] == "llama-server" else ""
+
+
+def _arguments_at(words: Sequence[str]) -> int:
+    ends = ("serve", "llama-server")
+    return next(
+        index + 1
+        for index, word in enumerate(words)
+        if word.rpartition("/")[2] in ends or word.startswith(("vllm.entrypoints", "sglang.launch_server"))
+    )
+
+
+def _reader(program: str) -> _Reader:
+    if program.startswith("vllm"):
+        from longboat.engines.vllm.flags import ARGUMENTS
+        from longboat.engines.vllm.memory import memory_of
+
+        names = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size"}
+        names |= {"data": "--data-parallel-size", "context": "--max-model-len", "model": "--model"}
+        experts = ("--enable-expert-parallel", "--enable_expert_parallel", "-ep")
+        return _Reader(engine="vllm", flags=names, experts=experts, text=ARGUMENTS.text, memory=memory_of)
+    if program.startswith("sglang"):
+        from longboat.engines.sglang.flags import ARGUMENTS as SGLANG
+        from longboat.engines.sglang.memory import memory_of as sglang_memory_of
+
+        names = {"tensor": "--tp-size", "pipeline": "--pp-size", "data": "--dp-size"}
+        names |= {"context": "--context-length", "model": "--model-path"}
+        return _Reader(engine="sglang", flags=names, experts=(), text=SGLANG.text, memory=sglang_memory_of)
+    from longboat.engines.llamacpp.adapter import LlamaCppAdapter
+    from longboat.engines.llamacpp.flags import text_given
+
+    names = {"context": "--ctx-size", "model": "--model"}
+    return _Reader(
+        engine="llamacpp",
+        flags=names,
+        experts=(),
+        text=text_given,
+        memory=lambda args, _: LlamaCppAdapter().memory(args, "cuda"),
+    )
+
+
+def _model(reader: _Reader, args: Sequence[str], program: str) -> str:
+    first = args[0] if args and not args[0].startswith("-") else ""
+    model = first or reader.text(reader.flags["model"], args)
+    if not model:
+        raise UserInputError(f"{program} is given no model", hint="write it as you start it: vllm serve Qwen/Qwen3-32B")
+    return model
+
+
+def _number(reader: _Reader, name: str, args: Sequence[str]) -> int:
+    flag = reader.flags.get(name, "")
+    text = reader.text(flag, args) if flag else ""
+    scaled = re.fullmatch(r"(\d+)([kKmM]?)", text)
+    if text and scaled is None:
+        raise UserInputError(f"{flag} {text!r} is not a whole number", hint=f"{flag} 8")
+    units = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1024**2}
+    return int(scaled[1]) * units[scaled[2]] if scaled else 0
+
+
+def _format(reader: _Reader, args: Sequence[str]) -> str:
+    """Return the format in which the engine computes: as stored, unless it quantizes 16 bits to fp8 while it loads."""
+    text = reader.text("--quantization", args) or reader.text("-q", args)
+    return text if text == "fp8" else STORED

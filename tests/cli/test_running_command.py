@@ -1,0 +1,101 @@
+"""Plans of commands that already run: the model, the split and the settings are the command's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from longboat.cli.app import app
+from longboat.cli.plan.inputs.running_command import is_command, request_of
+from longboat.cli.plan.plan_options import PlanRequest
+from longboat.core.errors import UserInputError
+
+GIB = 1024**3
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path))
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["plan", *words, "--offline"])
+
+
+def planned(command: str, on: str, version: str = "") -> dict[str, Any]:
+    result = run(command, "--on", on, "--engine-version", version, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "fields"),
+    [
+        (
+            "vllm serve Qwen/Qwen3-32B -tp 2 --max-model-len 16k -ep",
+            "Qwen/Qwen3-32B",
+            {"engine": "vllm", "tensor": 2, "context": 16_000, "expert_parallel": True, "quantization": "stored"},
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0 python -m vllm.entrypoints.openai.api_server --model=/m --pipeline_parallel_size=4",
+            "/m",
+            {"engine": "vllm", "tensor": 1, "pipeline": 4},
+        ),
+        ("vllm serve m --quantization fp8 --kv-cache-dtype fp8", "m", {"quantization": "fp8", "kv_bits": 8}),
+        (
+            "python3 -m sglang.launch_server --model m --tp 8 --context-length 4096",
+            "m",
+            {"engine": "sglang", "tensor": 8, "context": 4096},
+        ),
+        ("/usr/bin/llama-server -m m.gguf -c 8192", "m.gguf", {"engine": "llamacpp", "context": 8192, "tensor": 0}),
+    ],
+)
+def test_a_command_gives_the_model_and_the_request(command: str, model: str, fields: dict[str, Any]) -> None:
+    assert is_command(command)
+    found, request = request_of(command, PlanRequest())
+    assert found == model
+    assert {name: getattr(request, name) for name in fields} == fields
+
+
+def test_names_and_paths_are_not_commands() -> None:
+    for name in ("Qwen3-32B", "meta-llama/Llama-3.1-8B", "/models/my model", "vllm", "serve"):
+        assert not is_command(name)
+
+
+def test_settings_of_the_command_decide_the_room_and_its_version_what_the_sampler_takes() -> None:
+    command = "vllm serve Qwen/Qwen3-14B --gpu-memory-utilization 0.95 --max-model-len 8192"
+    for version, room_gib in (("0.15.0", 41.94), ("0.17", 45.34)):  # llm-d-planner's accuracy_report.md
+        plan = planned(command, "1xH100", version)["plans"][0]
+        assert plan["groups"][0]["ranks"][0]["cache_bytes"] / GIB == pytest.approx(room_gib, rel=0.03)
+
+
+def test_a_command_that_does_not_start_is_told_so_with_what_would_start() -> None:
+    """github.com/vllm-project/vllm/issues/23278."""
+    command = "vllm serve openai/gpt-oss-120b --gpu-memory-utilization 0.9 --max-model-len 8192"
+    (note, *_) = planned(command, "1xH100", "0.10.1")["notes"]
+    assert "vllm serve does not start as it is given: the plan adds --max-num-batched-tokens 2048" in note
+
+
+def test_settings_that_are_not_counted_are_named() -> None:
+    document = planned("vllm serve Qwen/Qwen3-8B --max-model-len 8192 --cpu-offload-gb 4", "1xRTX4090")
+    assert "not counted: --cpu-offload-gb" in document["notes"]
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "message"),
+    [
+        ("vllm serve --tensor-parallel-size 2", (), "vllm serve is given no model"),
+        ("vllm serve m --tensor-parallel-size two", (), "--tensor-parallel-size 'two' is not a whole number"),
+        ("vllm serve 'm", (), "the command cannot be read"),
+        ("vllm serve Qwen3-8B", ("--engine-version", "new"), "--engine-version 'new' is not a version"),
+    ],
+)
+def test_mistakes_in_a_command_are_named(command: str, more: tuple[str, ...], message: str) -> None:
+    result = run(command, "--on", "1xH100", *more)
+    assert isinstance(result.exception, UserInputError | SystemExit)
+    assert message in str(result.exception) + result.output
