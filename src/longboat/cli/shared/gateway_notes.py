@@ -15,7 +15,8 @@ from longboat.spec.types.section import is_loopback
 
 __all__ = ("auth_line", "key_note", "limits_line", "tenant_rows", "tenants_document")
 
-LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+MONEY = "money_per_day"
+LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", MONEY, "concurrent_requests")
 
 
 def auth_line(gateway: GatewaySpec, num_keys: int) -> str:
@@ -56,7 +57,7 @@ def tenant_rows(gateway: GatewaySpec, num_gateways: int) -> Iterator[tuple[str, 
     """Cells of the table of tenants: name, weight, priority, and each limit with each gateway's part of it."""
     parts = 1 if gateway.redis is not None else max(1, num_gateways)
     for tenant in gateway.tenants:
-        limits = (_cell(getattr(tenant, name), parts) for name in LIMITS)
+        limits = (_limit_cell(tenant, name, parts) for name in LIMITS)
         yield (tenant.name, f"{tenant.weight:g}", str(tenant.priority), *limits)
     if gateway.auth == "keys" and not gateway.tenants:
         yield (DEFAULT_TENANT, "1", "1", *("-" for _ in LIMITS))
@@ -76,7 +77,10 @@ def _limits(tenant: TenantSpec) -> bool:
     return any(getattr(tenant, name) is not None for name in LIMITS)
 
 
-def _cell(limit: int | None, parts: int) -> str:
+def _limit_cell(tenant: TenantSpec, name: str, parts: int) -> str:
+    limit = getattr(tenant, name)
     if limit is None:
         return "-"
+    if name == MONEY:
+        return f"{limit:,.2f}" if parts == 1 else f"{limit:,.2f} ({limit / parts:,.2f} each)"
     return f"{limit:,}" if parts == 1 else f"{limit:,} ({share_of(limit, parts):,} each)"

@@ -112,6 +112,8 @@ def _of_refusals(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from _family("external_requests_total", external)
     costs = ((_labels(model=name, currency=unit), nanos / NANOS) for name, unit, nanos in snapshot["costs"])
     yield from _family("external_cost_total", costs)
+    charges = ((_labels(tenant=name, currency=unit), nanos / NANOS) for name, unit, nanos in snapshot["charges"])
+    yield from _family("tenant_cost_total", charges)
     resumes = ((_labels(reason=why, result=result), count) for why, result, count in snapshot.get("resumes", ()))
     yield from _family("resumes_total", resumes)
     for field, name in _RESUME_TIMES.items():
