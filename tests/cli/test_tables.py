@@ -35,5 +35,14 @@ def test_columns_of_tenants_are_named_as_the_fields_of_the_file() -> None:
     with console.capture() as shown:
         console.print(tenant_view(shown_gateway(GatewaySpec(auth="keys", tenants=(tenant,))), report()))
     header, row = shown.get().splitlines()[-2:]
-    assert header.split() == ["TENANT", "WEIGHT", "PRIORITY", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "CONCURRENT"]
-    assert row.split() == ["a", "1", "2", "-", "-", "-", "7"]
+    assert header.split() == [
+        "TENANT",
+        "WEIGHT",
+        "PRIORITY",
+        "REQUESTS/MIN",
+        "TOKENS/MIN",
+        "TOKENS/DAY",
+        "MONEY/DAY",
+        "CONCURRENT",
+    ]
+    assert row.split() == ["a", "1", "2", "-", "-", "-", "-", "7"]

@@ -93,6 +93,23 @@ def test_every_alert_has_a_runbook() -> None:
         assert f"## {anchor}" in files["runbooks.md"].lower()
 
 
+def test_containers_read_the_files_that_are_written() -> None:
+    files = all_files(("10.0.0.5:8000",), key_file="/etc/key")
+    services = yaml.safe_load(files["compose.yaml"])["services"]
+    places: dict[str, str] = {}
+    for volume in (volume for service in services.values() for volume in service["volumes"]):
+        source, place = volume.split(":")[:2]
+        places[place] = source
+        if source.startswith("./"):
+            assert any(name.startswith(source[2:]) for name in files), source
+    (settings,) = [word for word in services["prometheus"]["command"] if word.startswith("--config.file=")]
+    assert places[settings.partition("=")[2]] == "./prometheus.yaml" and places["/etc/key"] == "/etc/key"
+    (provider,) = yaml.safe_load(files["grafana-boards.yaml"])["providers"]
+    assert places[provider["options"]["path"]] == "./grafana"
+    (source,) = yaml.safe_load(files["grafana-source.yaml"])["datasources"]
+    assert f"--web.listen-address={source['url'].removeprefix('http://')}" in services["prometheus"]["command"]
+
+
 def test_the_command_writes_files_and_keeps_what_was_changed(tmp_path: Path) -> None:
     def run(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["dashboards", str(tmp_path / "d"), *words])
@@ -100,7 +117,7 @@ def test_the_command_writes_files_and_keeps_what_was_changed(tmp_path: Path) -> 
 
     code, output = run("--gateway", "10.0.0.5:8000", "--key-file", "/etc/key", "--json")
     assert code == 0
-    assert len(json.loads(output)["files"]) == len(BOARDS) + 3
+    assert len(json.loads(output)["files"]) == len(BOARDS) + 6
     settings = yaml.safe_load((tmp_path / "d/prometheus.yaml").read_text())
     assert settings["scrape_configs"][0]["static_configs"] == [{"targets": ["10.0.0.5:8000"]}]
     assert settings["scrape_configs"][0]["authorization"]["credentials_file"] == "/etc/key"

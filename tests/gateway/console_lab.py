@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gateway_lab import RawClient, config, endpoint, push_policy
 
 from longboat.cluster.protocol.console_view import view_document
 from longboat.cluster.protocol.messages import Announcement, FleetReport, GatewayReport, ModelCount
+from longboat.core.external import Price
 from longboat.core.policy import AdminCredential, KeyRecord, Policy, TenantPolicy
 from longboat.core.states import EndpointTable, EngineActual, Phase, RankState, ReplicaState, ResumeLevel
 from longboat.gateway.limits.keys import new_admin_key, new_key
@@ -48,7 +49,7 @@ def fleet_view(num_nodes: int = 4, num_replicas: int = 9, models: Sequence[str] 
     """Return a fleet whose first model is split over two hosts; a replica loads, one finds no room, and one failed."""
     now_s = time.time()
     nodes = [f"{index:02x}" * 14 for index in range(1, num_nodes + 1)]
-    replicas = [_replica(index, nodes, models) for index in range(num_replicas)]
+    replicas = list(_with_cards(_replica(index, nodes, models) for index in range(num_replicas)))
     last = replicas[-1]
     failed = Announcement(state=last, slot=0, log_tail=("CUDA error: an illegal memory access was encountered",))
     report = FleetReport(
@@ -109,6 +110,19 @@ def _replica(index: int, nodes: Sequence[str], models: Sequence[str]) -> Replica
     )
 
 
+def _with_cards(replicas: Iterable[ReplicaState]) -> Iterator[ReplicaState]:
+    """Give each rank the next free cards of its node's eight."""
+    used: dict[str, int] = {}
+    for state in replicas:
+        size, ranks = 4 if "TP4" in state.shape else 2, []
+        for rank in state.ranks:
+            first = used.get(rank.node_id, 0)
+            used[rank.node_id] = min(8, first + size)
+            cards = tuple(map(str, range(first, used[rank.node_id])))
+            ranks.append(dataclasses.replace(rank, gpu_ids=cards))
+        yield dataclasses.replace(state, ranks=tuple(ranks))
+
+
 def _gateway(node: str, index: int) -> GatewayReport:
     return GatewayReport(
         node_id=node,
@@ -142,10 +156,18 @@ def lab_policy(tenants: Sequence[str]) -> tuple[Policy, dict[str, str]]:
         secrets[tenant], record = new_key(tenant, now_s=time.time() - 5e6, note=f"key of {tenant}")
         records.append(record)
     rows = tuple(
-        TenantPolicy(name=name, priority=index % 3, tokens_per_minute=20_000 * (1 + index % 5), weight=1.0 + index % 2)
+        TenantPolicy(
+            name=name,
+            priority=index % 3,
+            tokens_per_minute=20_000 * (1 + index % 5),
+            money_per_day=None if index % 3 else 25.0,
+            weight=1.0 + index % 2,
+        )
         for index, name in enumerate(tenants)
     )
-    return Policy(auth="keys", tenants=rows, keys=tuple(records), admins=tuple(admins)), secrets
+    prices = {name: Price(input_per_million=0.4, output_per_million=1.6, currency="EUR") for name in MODELS}
+    policy = Policy(auth="keys", tenants=rows, keys=tuple(records), admins=tuple(admins), prices=prices)
+    return policy, secrets
 
 
 @asynccontextmanager

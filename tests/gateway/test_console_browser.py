@@ -275,6 +275,50 @@ async def test_large_fleet_is_drawn_quickly_and_in_place(visit: Visit) -> None:
     visit.assert_clean()
 
 
+async def test_a_thousand_tenants_are_found_and_few_rows_drawn() -> None:
+    names = [f"team-{number:04}" for number in range(1000)]
+    async with opened_lab(view=fleet_view(), tenants=names, with_engines=False) as lab, browser() as chromium:
+        visit = Visit(await chromium.new_page(), lab)
+        page = visit.page
+        await visit.sign_in("operator")
+        await page.click("nav a[href='/console/tenants']")
+        await page.wait_for_selector("text=1000 of 1000 tenants")
+        assert await page.locator("tbody tr").count() <= 3 * 400
+        await page.keyboard.press("/")
+        await page.keyboard.type("team-0997")
+        await page.wait_for_selector("text=1 of 1000 tenants")
+        assert await page.inner_text("tbody tr >> nth=0") != ""
+        for name in ("usage", "traffic", "fleet"):
+            await page.click(f"nav a[href='/console/{name}']")
+            await page.wait_for_selector(f"nav a[href='/console/{name}'][aria-current=page]")
+        visit.assert_clean()
+
+
+async def test_cards_show_the_gang_that_is_chosen(visit: Visit) -> None:
+    page = visit.page
+    await visit.sign_in("viewer")
+    await page.wait_for_selector(".cards li")
+    assert await page.locator(".cards li").count() == 4 * 8
+    assert await page.locator(".cards li.chosen").count() == 0
+    await page.click(".rank:has-text('qwen3-32b · 1/2') >> nth=0")
+    chosen = page.locator(".node:has(.cards li.chosen)")
+    assert await chosen.count() == 2  # one rank on each of two hosts
+    title = await page.locator(".cards li.chosen >> nth=0").get_attribute("title")
+    assert "Accelerator" in title and "qwen3-32b" in title and "rank" in title
+    visit.assert_clean()
+
+
+@BUSY
+async def test_usage_shows_money_and_what_is_left_today(visit: Visit) -> None:
+    page = visit.page
+    await visit.sign_in("operator")
+    await page.goto(f"{visit.lab.url}/usage")
+    await page.wait_for_selector("td:has-text('money per day')")
+    await page.wait_for_selector("td:has-text('EUR')")
+    await page.wait_for_selector(".plot:has-text('Cost by day (UTC)'):not(.hidden)")
+    visit.assert_clean()
+
+
 async def test_plan_page_answers_and_its_address_can_be_shared(visit: Visit) -> None:
     page = visit.page
     await visit.sign_in("operator")

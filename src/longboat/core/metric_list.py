@@ -84,6 +84,10 @@ METRICS: Final = (
         ("counter", "external_cost_total", "Money that external models cost."),
     ),
     *_family(
+        GATEWAY, ("tenant", "currency"),
+        ("counter", "tenant_cost_total", "Money that tenants' requests cost, by the prices of the fleet file."),
+    ),
+    *_family(
         GATEWAY, ("reason", "result"),
         ("counter", "resumes_total", "Responses that lost their engine, by result."),
     ),

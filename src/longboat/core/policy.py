@@ -66,6 +66,7 @@ class TenantPolicy:
     requests_per_minute: int | None = None  # over a sliding minute
     tokens_per_minute: int | None = None  # prompt and completion tokens together, over a sliding minute
     tokens_per_day: int | None = None  # prompt and completion tokens together, per UTC day
+    money_per_day: float | None = None  # what its requests cost, in the currency of the prices, per UTC day
     concurrent_requests: int | None = None  # waiting and running requests together
     max_context_tokens: int | None = None  # prompt and requested completion of one request
     models: tuple[str, ...] | None = None  # names that the tenant may ask for; None: all of them

@@ -48,6 +48,7 @@ class RankState:
     # memory of one of its worker ranks, on its card or divided among processes; 0: not measured yet
     memory_bytes: int = 0
     cpu_s: float = 0.0
+    gpu_ids: tuple[str, ...] = ()  # its accelerators, as CUDA_VISIBLE_DEVICES names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

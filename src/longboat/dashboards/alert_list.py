@@ -142,8 +142,8 @@ ALERTS: Final = (
         expr="sum by (model, replica) (longboat_gateway_upstream_suspect) > 0",
         for_s=120,
         severity="ticket",
-        summary="Gateways fail to connect to replica {{ $labels.replica }} of {{ $labels.model }}.",
-        meaning="The replica is avoided while others are well. Its network or its engine is at fault.",
+        summary="Gateways avoid replica {{ $labels.replica }} of {{ $labels.model }}: it fails, or is slow.",
+        meaning="Its connections fail, its answers break off, or it is far slower than other replicas of the model.",
         steps=(
             "`longboat status`: its node, and whether other replicas there are suspect too: then it is the network.",
             "`longboat logs MODEL --replica NAME`; `longboat drain replica MODEL/NAME` replaces it.",

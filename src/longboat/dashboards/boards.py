@@ -202,6 +202,14 @@ TENANT: Final = Board(
             title="Refusals", unit="reqps", stacked=True,
             queries=((_rate("refusals_total", "tenant, code", _ONE_TENANT), "{{tenant}} {{code}}"),),
         ),
+        Panel(
+            title="Money, by hour",
+            queries=((
+                f"sum by (tenant, currency) (increase({_G}tenant_cost_total{{{_ONE_TENANT}}}[1h]))",
+                "{{tenant}} {{currency}}",
+            ),),
+            about="What requests cost by the prices of the fleet file. `tenants[].money_per_day` limits it.",
+        ),
     ),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ import json
 import yaml
 
 from longboat.dashboards.boards import BOARDS
+from longboat.dashboards.compose import boards_source, compose, data_source
 from longboat.dashboards.grafana import dashboard
 from longboat.dashboards.prometheus import rules, scrape_settings
 from longboat.dashboards.runbooks import runbooks
@@ -25,6 +26,9 @@ def all_files(gateways: tuple[str, ...], *, key_file: str = "", discover: bool =
         "longboat-alerts.yaml": _yaml(rules()),
         "prometheus.yaml": _yaml(scrape_settings(gateways, key_file=key_file, discover=discover)),
         "runbooks.md": runbooks(),
+        "compose.yaml": _yaml(compose(key_file)),
+        "grafana-source.yaml": _yaml(data_source()),
+        "grafana-boards.yaml": _yaml(boards_source()),
     }
 
 

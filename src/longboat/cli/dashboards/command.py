@@ -30,7 +30,8 @@ def dashboards(
 ) -> None:
     """Write dashboards for Grafana and alerts for Prometheus.
 
-    Import the files of DIR/grafana into Grafana, and start Prometheus with DIR/prometheus.yaml, or copy what you need.
+    Start both with DIR/compose.yaml; or import the files of DIR/grafana into your Grafana, and start Prometheus with
+    DIR/prometheus.yaml.
     """
     from longboat.dashboards.files import all_files
 

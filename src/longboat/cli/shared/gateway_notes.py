@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ("auth_line", "key_note", "limits_line", "tenant_rows", "tenants_document")
 
-LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
+MONEY = "money_per_day"
+LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", MONEY, "concurrent_requests")
 
 
 def auth_line(gateway: ShownGateway, num_keys: int) -> str:
@@ -56,7 +57,7 @@ def tenant_rows(gateway: ShownGateway, num_gateways: int) -> Iterator[tuple[str,
     """Cells of the table of tenants: name, weight, priority, and each limit with each gateway's part of it."""
     parts = 1 if gateway.has_redis else max(1, num_gateways)
     for tenant in gateway.tenants:
-        limits = (_cell(tenant.get(name), parts) for name in LIMITS)
+        limits = (_limit_cell(name, tenant.get(name), parts) for name in LIMITS)
         yield (tenant["name"], f"{tenant['weight']:g}", str(tenant["priority"]), *limits)
     if gateway.default_tenant:
         yield (gateway.default_tenant, "1", "1", *("-" for _ in LIMITS))
@@ -76,9 +77,11 @@ def _limits(tenant: Mapping[str, Any]) -> bool:
     return any(tenant.get(name) is not None for name in LIMITS)
 
 
-def _cell(limit: int | None, parts: int) -> str:
+def _limit_cell(name: str, limit: float | None, parts: int) -> str:
     if limit is None:
         return "-"
+    if name == MONEY:
+        return f"{limit:,.2f}" if parts == 1 else f"{limit:,.2f} ({limit / parts:,.2f} each)"
     from longboat.routing.capacity.quota import share_of
 
-    return f"{limit:,}" if parts == 1 else f"{limit:,} ({share_of(limit, parts):,} each)"
+    return f"{limit:,}" if parts == 1 else f"{limit:,} ({share_of(int(limit), parts):,} each)"

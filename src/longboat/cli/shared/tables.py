@@ -125,7 +125,8 @@ def tenant_view(gateway: ShownGateway, report: FleetReport) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in lines if line]
     if rows := list(tenant_rows(gateway, num_gateways)):
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("TENANT", "WEIGHT", "PRIORITY", "REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "CONCURRENT"):
+        limits = ("REQUESTS/MIN", "TOKENS/MIN", "TOKENS/DAY", "MONEY/DAY", "CONCURRENT")
+        for column in ("TENANT", "WEIGHT", "PRIORITY", *limits):
             table.add_column(column, no_wrap=True)
         for row in rows:
             table.add_row(*row)

@@ -275,6 +275,7 @@ def _rank_state(plan: GangPlan, node_rank: int, rank: RankProcess, log: Path) ->
         agent_pid=os.getpid(),
         log_path=str(log),
         started_by=rank.started_by,
+        gpu_ids=planned.gpu_ids,
     )
 
 

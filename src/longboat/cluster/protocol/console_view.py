@@ -140,6 +140,7 @@ def _replica(state: ReplicaState) -> dict[str, Any]:
                 "address": rank.address,
                 "alive": rank.pid is not None,
                 "memory_bytes": rank.memory_bytes or rank.rss_bytes,
+                "gpus": rank.gpu_ids,
             }
             for rank in state.ranks
         ],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from longboat.core.policy import Policy
 from longboat.gateway.api.usage import Usage
 from longboat.gateway.calls.lease import Lease
-from longboat.gateway.external.budgets import cost_of
+from longboat.gateway.calls.wallets import Wallets
 from longboat.gateway.http.error_responses import quota_refused
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.native.leaf_work import named
@@ -17,7 +17,6 @@ from longboat.gateway.records.access_log import access_line
 from longboat.gateway.records.recent import Record
 
 if TYPE_CHECKING:
-    from longboat.core.external import Price
     from longboat.gateway.calls.model_request import Call
     from longboat.gateway.calls.trip import Trips
     from longboat.gateway.http.request import Request
@@ -45,8 +44,8 @@ class Accounting:
     """The accounts of requests: each is opened once and closed once, however the request ends."""
 
     __slots__ = (
-        "_ended", "access_log", "counters", "in_flight", "metrics", "prices", "recent", "recorder",
-        "remote_counters", "tracer", "trips", "usage",
+        "_ended", "access_log", "counters", "in_flight", "metrics", "recent", "recorder", "remote_counters", "tracer",
+        "trips", "usage", "wallets",
     )  # fmt: skip
 
     def __init__(
@@ -67,27 +66,32 @@ class Accounting:
         self.trips: Trips | None = None  # set where requests are routed
         self.access_log = access_log
         self.tracer: Tracer | None = None
-        self.prices: Mapping[str, Price] = {}  # of the fleet's own models, as the policy in force has them
+        self.wallets = Wallets(Policy())  # as the policy in force has them
         self.in_flight = 0  # leases that are open
         self._ended: list[tuple[Call, float, int, str, str]] = []
 
     def open(self, call: Call) -> Refusal | None:
         """Count the request in, and reserve what it may cost; a refusal where its tenant has no room for it."""
         call.reserved_unix_s = time.time()
-        counters = self.counters
-        denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        denied = self._reserve(call)
         if denied is not None and self._ended:  # some of them may have used less than was reserved for them
             self.flush()
-            denied = counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
-        return self._opened(call, denied, counters)
+            denied = self._reserve(call)
+        return self._opened(call, denied, self.counters)
 
     async def open_remotely(self, call: Call) -> Refusal | None:
         """Open the account where other processes, or Redis, must be asked for room first."""
         remote, local = self.remote_counters, self.counters
         call.reserved_unix_s = time.time()
         self.flush()
-        reserve = local.reserve_after_division if remote is None else remote.reserve
-        denied = await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+        denied = await self.wallets.reserve_remotely(call, local, remote) if self.wallets.are_limited else None
+        if denied is None:
+            reserve = local.reserve_after_division if remote is None else remote.reserve
+            try:
+                denied = await reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+            except BaseException:
+                self.wallets.settle(call, 0)
+                raise
         return self._opened(call, denied, remote or local)
 
     def close(self, call: Call, now_s: float, *, status: int, outcome: str, code: str = "") -> None:
@@ -159,9 +163,19 @@ class Accounting:
         )
         self.access_log.write_lines([access_line(record)])
 
+    def _reserve(self, call: Call) -> Denied | None:
+        """Reserve the call's money, then its tokens: a refused request counts nowhere."""
+        counters = self.counters
+        if self.wallets.are_limited:
+            denied = self.wallets.reserve(call, counters)
+            if denied is not None:
+                return denied
+        return counters.reserve(call.tenant, tokens=call.cost_tokens, now_s=call.reserved_unix_s)
+
     def _opened(self, call: Call, denied: Denied | None, counters: LocalCounters | RedisCounters) -> Refusal | None:
         if denied is not None:
-            return quota_refused(denied, call.tenant.name)
+            self.wallets.settle(call, 0)
+            return quota_refused(denied, call.tenant.name, self.wallets.currency)
         call.series = series = self.metrics.series(call.pools[0], call.tenant.name)
         call.lease = Lease(counters, call.tenant, series)
         self.in_flight += 1
@@ -181,13 +195,15 @@ class Accounting:
             reserved_s=call.reserved_unix_s,
             now_s=now_s,
         )
-        self._count(call, record)
+        cost_nanos = self._count(call, record)
         if call.routed is not None:
             self._compare(call, call.routed, record)
         if self.recorder is not None and self.recorder.is_on:
             self.recorder.add(record, call.prompt, time.monotonic())
         if call.outside is not None:
-            self._count_outside(call, record, used)
+            cost_nanos += self._count_outside(call, record, used)
+        if call.money is not None:
+            self.wallets.settle(call, cost_nanos)
         self.recent.add(record)
         if call.span is not None and self.tracer is not None:
             self.tracer.finish(call.span, record)
@@ -201,21 +217,26 @@ class Accounting:
         if call.series is not None:
             call.series.compared(routed.expected_of(prompt_tokens), cached)
 
-    def _count_outside(self, call: Call, record: Record, used: int | None) -> None:
-        """Count what an external address answered, and close its bill."""
+    def _count_outside(self, call: Call, record: Record, used: int | None) -> int:
+        """Count what an external address answered, and close its bill. Return what that cost, in billionths."""
         bill, call.bill = call.bill, None
         if call.outside is not None and record.attempts and record.attempts[-1].replica in call.outside.labels:
             self.metrics.answered_outside(record.attempts[-1].replica, record.outcome)
         if bill is None:
-            return
+            return 0
         prompt, completion = record.prompt_tokens or 0, record.completion_tokens or 0
         cost = None if used is None else bill.cost(prompt, completion) if used else bill.cost(0, 0)
         bill.settle(self.usage, call.tenant.name, cost)
         price = bill.outside.model.price
-        if price is not None:
-            self.metrics.paid(bill.outside.model.name, price.currency, bill.num_sent and (cost or bill.estimate).nanos)
+        if price is None:
+            return 0
+        nanos = (cost or bill.estimate).nanos if bill.num_sent else 0
+        self.metrics.paid(bill.outside.model.name, price.currency, nanos)
+        self.metrics.charged(call.tenant.name, price.currency, nanos)
+        return nanos
 
-    def _count(self, call: Call, record: Record) -> None:
+    def _count(self, call: Call, record: Record) -> int:
+        """Count the request, and what tokens of the fleet's own models cost. Return that, in billionths."""
         assert call.series is not None
         prompt, completion, cached = record.prompt_tokens, record.completion_tokens, record.cached_tokens
         # A property of a named tuple runs in the interpreter: these two are made of the call.
@@ -231,7 +252,11 @@ class Accounting:
             cached,
             retries if retries > 0 else 0,
         )
-        price = self.prices.get(call.pool) if self.prices else None
+        cost_nanos = 0
+        price = self.wallets.own.get(call.pool) if self.wallets.own else None
+        if price is not None and record.outcome not in FAILED:
+            cost_nanos = price.nanos(prompt or 0, completion or 0)
+            self.metrics.charged(record.tenant, price.currency, cost_nanos)
         self.usage.add(
             record.tenant,
             call.pool,
@@ -239,8 +264,9 @@ class Accounting:
             prompt_tokens=prompt or 0,
             completion_tokens=completion or 0,
             cached_tokens=cached or 0,
-            cost_nanos=0 if record.outcome in FAILED else cost_of(price, prompt or 0, completion or 0),
+            cost_nanos=cost_nanos,
         )
+        return cost_nanos
 
 
 def _record(call: Call, ended_s: float, clocks_s: float, *, status: int, outcome: str, code: str) -> Record:

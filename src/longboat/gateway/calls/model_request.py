@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from longboat.gateway.calls.head import HeadPlan
     from longboat.gateway.calls.lease import Lease
     from longboat.gateway.external.bill import Bill
+    from longboat.gateway.external.budgets import Reserved
     from longboat.gateway.external.outside import Outside
     from longboat.gateway.http.request import Request
     from longboat.gateway.records.metrics import Series
@@ -59,6 +60,7 @@ class Call:
     span: Span | None = None
     outside: Outside | None = None  # the external model that is being tried; None: one of the fleet
     bill: Bill | None = None  # what it may cost there
+    money: Reserved | None = None  # of its tenant, held while its account is open
     prompt: Prompt | None = None  # as routing sees it; None before it was needed
     routed: Routed | None = None  # where it goes and why; None where there was nothing to choose
     overflow: Overflowing | None = None  # where it goes that waits too long

@@ -15,6 +15,7 @@ from longboat.core.states import EndpointTable
 from longboat.gateway.calls.accounting import Accounting
 from longboat.gateway.calls.head import KnownHeads
 from longboat.gateway.calls.trip import Trips
+from longboat.gateway.calls.wallets import Wallets
 from longboat.gateway.config import GatewayConfig
 from longboat.gateway.console.console import Console
 from longboat.gateway.limits.counters import LocalCounters
@@ -82,7 +83,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
             LocalCounters(), self.metrics, self.recent, self.usage, _access_log(config), self.recorder
         )
         self.accounting.trips = self.trips
-        self.accounting.prices = self.live.policy.prices
+        self.accounting.wallets = Wallets(self.live.policy)
         self.console = Console(config)
         self.sign_in = SignInDesk(config, clock)
         self.node: Node  # answers for the node; set by the maker of this state
@@ -138,7 +139,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.table.set_adapters(policy.adapters)
         self.live = LivePolicy(policy, self.table.names, digest_of_policy(document))
         self.table.set_rules(policy.queue, policy.routing)
-        self.accounting.prices = policy.prices
+        self.accounting.wallets = Wallets(policy)
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
         return True
 

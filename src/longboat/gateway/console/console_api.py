@@ -16,7 +16,7 @@ from longboat.gateway.admin.node_query import MetricsQuery, RecentQuery, Timelin
 from longboat.gateway.admin.routing_queries import RoutesQuery
 from longboat.gateway.api.paths import unknown_path
 from longboat.gateway.console.asked import Asked, ChatAs, ConsoleAnswer, ConsoleState
-from longboat.gateway.console.documents import models_document, tenants_document, traffic_document
+from longboat.gateway.console.documents import models_document, tenants_document, traffic_document, usage_document
 from longboat.gateway.console.node_reads import read_log, stored_weights
 from longboat.gateway.console.orders import KILL, ORDERS, Order, carry_out
 from longboat.gateway.console.provider_sign_in import answer_provider, provider_of, silent
@@ -26,6 +26,7 @@ from longboat.gateway.console.static_files import StaticFile, asset, page
 from longboat.gateway.console.visitors import Visitor, credential_of, leaving, playing_tenant, visitor_of
 from longboat.gateway.http.error_responses import method_not_allowed
 from longboat.gateway.http.responses import Refusal
+from longboat.gateway.records.usage_store import day_of
 from longboat.gateway.sign_in.problems import ProviderSilentError
 from longboat.telemetry import logger
 
@@ -272,7 +273,7 @@ async def _document(state: ConsoleState, visitor: Visitor, section: str) -> dict
         case "traffic":
             return traffic_document(await _metrics(state), only, state.clock.unix_s())
     usage = await state.node.ask(UsageQuery(_USAGE_DAYS))
-    return {"days": [row for row in usage["days"] if only in (None, row["tenant"])], "missing": usage["missing"]}
+    return usage_document(state.live.policy, usage, only, day_of(state.clock.unix_s()))
 
 
 async def _metrics(state: ConsoleState) -> dict[str, Any]:

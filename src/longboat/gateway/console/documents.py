@@ -10,8 +10,9 @@ from longboat.core.states import EndpointTable
 from longboat.core.tasks import GENERATE
 from longboat.gateway.limits.policy_view import LivePolicy
 from longboat.gateway.records.metrics import ITL_BOUNDS_S, OTHER, REQUEST_BOUNDS_S, add_counts
+from longboat.routing.capacity.daily_rests import with_rests
 
-__all__ = ("TableView", "models_document", "tenants_document", "traffic_document", "visible_to")
+__all__ = ("TableView", "models_document", "tenants_document", "traffic_document", "usage_document", "visible_to")
 
 Document = dict[str, Any]
 _COUNTS = ("in_flight", "waiting", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
@@ -136,6 +137,20 @@ def _process(process: Mapping[str, Any]) -> Document:
     return {name: process.get(name, 0) for name in ("process", "pid", "cpu_s", "rss_bytes", "connections", "lag_max_s")}
 
 
+def usage_document(policy: Policy, usage: Document, only: str | None, today: str) -> Document:
+    """Return use by day, the currency of each model's price, and what is left of daily limits. today: as days are"""
+    rows = [row for row in usage["days"] if only in (None, row["tenant"])]
+    limits = [limit for limit in usage["limits"] if only in (None, limit.get("tenant"))]
+    prices = {**policy.prices, **{model.name: model.price for model in policy.external if model.price is not None}}
+    used = {row["model"] for row in rows if row.get("cost_nanos")}
+    return {
+        "days": rows,
+        "currencies": {name: price.currency for name, price in prices.items() if name in used},
+        "limits": with_rests(limits, rows, today),
+        "missing": usage["missing"],
+    }
+
+
 def tenants_document(policy: Policy, metrics: Document, only: str | None) -> Document:
     """Return tenants with their limits, and their keys without what could be used of them."""
     used = _by((item for item in metrics["series"] if item["tenant"] != OTHER), "tenant")  # OTHER: of many tenants
@@ -162,6 +177,7 @@ def _tenant(tenant: TenantPolicy) -> Document:
         "requests_per_minute": tenant.requests_per_minute,
         "tokens_per_minute": tenant.tokens_per_minute,
         "tokens_per_day": tenant.tokens_per_day,
+        "money_per_day": tenant.money_per_day,
         "concurrent_requests": tenant.concurrent_requests,
         "max_context_tokens": tenant.max_context_tokens,
         "models": tenant.models,

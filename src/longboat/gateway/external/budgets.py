@@ -1,4 +1,4 @@
-"""What may be spent on external models: each daily limit is counted like the daily tokens of a tenant.
+"""What may be spent in a day, on external models and by tenants: each limit is counted like a tenant's daily tokens.
 
 So that the counters, the leases between processes and Redis hold them to the request, each limit is a tenant with a
 name that no tenant of the file can have, and its ``tokens_per_day`` are requests, tokens or billionths of a currency.
@@ -9,14 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from longboat.core.external import NANOS, ExternalModel, Price
 from longboat.core.policy import Policy, TenantPolicy
 from longboat.gateway.records.usage_store import UsageStore, day_of
 
-__all__ = ("KINDS", "Amounts", "budgets_of", "cost_of", "limits_by_name", "spent_today")
+if TYPE_CHECKING:
+    from longboat.gateway.limits.counters import LocalCounters
+    from longboat.gateway.limits.redis_counters import RedisCounters
+
+__all__ = ("KINDS", "Amounts", "Reserved", "budgets_of", "cost_of", "limits_by_name", "spent_today", "wallet_of")
 
 KINDS = ("requests_per_day", "tokens_per_day", "money_per_day")
+
+
+class Reserved(NamedTuple):
+    """A part of a tenant's money that a request holds."""
+
+    wallet: TenantPolicy
+    nanos: int
+    reserved_s: float  # Unix seconds
+    counters: LocalCounters | RedisCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +64,29 @@ def _budgets(model: ExternalModel) -> Iterator[tuple[str, TenantPolicy]]:
             yield kind, TenantPolicy(name=_name(model.name, kind), tokens_per_day=whole)
 
 
+def wallet_of(tenant: TenantPolicy) -> TenantPolicy | None:
+    """Return the tenant by which a tenant's money is counted; None where it has no limit of money."""
+    if tenant.money_per_day is None:
+        return None
+    return TenantPolicy(name=_wallet_name(tenant.name), tokens_per_day=math.floor(tenant.money_per_day * NANOS))
+
+
 def limits_by_name(policy: Policy) -> tuple[TenantPolicy, ...]:
-    """Return the tenants by which all limits of a policy's external models are counted."""
-    return tuple(tenant for model in policy.external for _, tenant in budgets_of(model))
+    """Return the tenants by which all limits of a policy's external models, and its tenants' money, are counted."""
+    wallets = (wallet for tenant in policy.tenants if (wallet := wallet_of(tenant)) is not None)
+    return (*(tenant for model in policy.external for _, tenant in budgets_of(model)), *wallets)
 
 
 def spent_today(usage: UsageStore, now_s: float) -> dict[str, int]:
     """Return what tenants, and each limit, have used of this UTC day, for counters that begin again within it."""
     spent = usage.all_totals_today(now_s)
     for row in usage.report(1, now_s):
-        if row.sent and row.day == day_of(now_s):
+        if row.day != day_of(now_s):
+            continue
+        if row.cost_nanos:
+            wallet = _wallet_name(row.tenant)
+            spent[wallet] = spent.get(wallet, 0) + row.cost_nanos
+        if row.sent:
             amounts = Amounts(row.sent, row.prompt_tokens + row.completion_tokens, row.cost_nanos)
             for kind in KINDS:
                 name = _name(row.model, kind)
@@ -69,3 +96,7 @@ def spent_today(usage: UsageStore, now_s: float) -> dict[str, int]:
 
 def _name(model: str, kind: str) -> str:
     return f"external:{model}:{kind}"
+
+
+def _wallet_name(tenant: str) -> str:
+    return f"tenant:{tenant}:money_per_day"

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Sequence
 
+from longboat.core.external import NANOS
 from longboat.gateway.http.responses import Refusal
 from longboat.gateway.http.strict_json import BodyError
 from longboat.routing.capacity.quota import Denied
@@ -237,14 +238,17 @@ _LIMITS = {
 }
 
 
-def quota_refused(denied: Denied, tenant: str) -> Refusal:
-    """Return the refusal for a request that would exceed a limit of its tenant."""
+def quota_refused(denied: Denied, tenant: str, currency: str = "") -> Refusal:
+    """Return the refusal for a request that would exceed a limit of its tenant. currency: of a limit of money"""
+    value, most = str(denied.value), str(denied.limit_value)
     what = _LIMITS.get(denied.limit, denied.limit)
+    if denied.limit == "money_per_day":
+        value, most, what = f"{denied.value / NANOS:.4f}", f"{denied.limit_value / NANOS:g}", f"{currency} a day"
     retry_s = denied.retry_after_s
     advice = "This request alone exceeds the limit. Shorten the prompt or lower max_tokens."
     if retry_s is not None:
         advice = f"Try again in {retry_s} s."
-    message = f"Tenant {tenant!r} has used {denied.value} of {denied.limit_value} {what}. {advice}"
+    message = f"Tenant {tenant!r} has used {value} of {most} {what}. {advice}"
     return Refusal(status=429, message=message, code=denied.limit, retry_after_s=retry_s)
 
 

@@ -46,7 +46,7 @@ ITL_BOUNDS_S = (
 )  # fmt: skip
 LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _MAX_SERIES = 2000
-_PAIR_COUNTS = ("refusals", "fallbacks", "resumes", "external", "costs")
+_PAIR_COUNTS = ("refusals", "fallbacks", "resumes", "external", "costs", "charges")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -193,7 +193,7 @@ class Metrics:
         self._models = _Labels(max_label_values)
         self._tenants = _Labels(max_label_values)
         # refusals by code and tenant, fallbacks by requested and served model, resumes by reason and result, external
-        # requests by endpoint and outcome, costs by model and currency
+        # requests by endpoint and outcome, costs by model and currency, charges by tenant and currency
         self._pairs: dict[str, dict[tuple[str, str], int]] = {name: {} for name in _PAIR_COUNTS}
         self._events: dict[str, int] = {}
         self._gap, self._detection = Histogram(REQUEST_BOUNDS_S), Histogram(REQUEST_BOUNDS_S)
@@ -223,6 +223,10 @@ class Metrics:
     def paid(self, model: str, currency: str, nanos: int) -> None:
         """Count money, in billionths of its currency."""
         self._count_pair("costs", self._models.of(model), currency, nanos)
+
+    def charged(self, tenant: str, currency: str, nanos: int) -> None:
+        """Count what a tenant's request cost, in billionths of the currency."""
+        self._count_pair("charges", self._tenants.of(tenant), currency, nanos)
 
     def resumed(self, reason: str, result: str, *, gap_s: float, detection_s: float) -> None:
         """Count a response that lost its engine.

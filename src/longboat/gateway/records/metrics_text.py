@@ -60,6 +60,10 @@ _OF_SCALING: Final = {
     "lowered": "lowered_total",
 }
 
+# Alerts ask how much these grew, and what begins with 1 did not grow: so they begin with 0.
+_LOST: Final = ("lost", "heartbeat", "silent", "moved", "report", "ended", "nonsense", "differs", "refused")
+_RARE_EVENTS: Final = ("poison_request",)
+
 _OF_PLANNER: Final = {
     "predicted_itl_s": "predicted_inter_token_latency_seconds",
     "itl_s": "measured_inter_token_latency_seconds",
@@ -112,12 +116,16 @@ def _of_refusals(snapshot: Mapping[str, Any]) -> Iterator[str]:
     yield from _family("external_requests_total", external)
     costs = ((_labels(model=name, currency=unit), nanos / NANOS) for name, unit, nanos in snapshot["costs"])
     yield from _family("external_cost_total", costs)
-    resumes = ((_labels(reason=why, result=result), count) for why, result, count in snapshot.get("resumes", ()))
+    charges = ((_labels(tenant=name, currency=unit), nanos / NANOS) for name, unit, nanos in snapshot["charges"])
+    yield from _family("tenant_cost_total", charges)
+    lost = {(why, "failed"): 0 for why in _LOST} | {(why, how): n for why, how, n in snapshot.get("resumes", ())}
+    resumes = ((_labels(reason=why, result=result), count) for (why, result), count in lost.items())
     yield from _family("resumes_total", resumes)
     for field, name in _RESUME_TIMES.items():
         counts = snapshot.get("resume_times", {}).get(field)
         yield from _histogram_family(name, REQUEST_BOUNDS_S, [("", counts)] if counts else [])
-    events = ((_labels(event=name), count) for name, count in snapshot["events"].items())
+    counted = {name: 0 for name in _RARE_EVENTS} | snapshot["events"]
+    events = ((_labels(event=name), count) for name, count in counted.items())
     yield from _family("events_total", events)
 
 

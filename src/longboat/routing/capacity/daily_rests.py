@@ -1,4 +1,4 @@
-"""What is left of daily limits: of tenants' tokens, and of what may be spent on external models. Pure."""
+"""What is left of daily limits: of tenants' tokens and money, and of what may be spent on external models. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from longboat.core.external import NANOS, ExternalModel
-from longboat.core.policy import Policy
+from longboat.core.policy import Policy, TenantPolicy
 
 __all__ = ("daily_limits", "with_rests")
 
@@ -16,12 +16,17 @@ _MONEY = "money_per_day"
 
 def daily_limits(policy: Policy) -> list[dict[str, Any]]:
     """Return each daily limit: whose it is (``tenant`` or ``model``), its kind, and the limit itself."""
-    tenants = [
-        {"tenant": tenant.name, "kind": _TOKENS, "limit": tenant.tokens_per_day}
-        for tenant in policy.tenants
-        if tenant.tokens_per_day is not None
-    ]
+    own = (*policy.prices.values(), *(model.price for model in policy.external if model.price is not None))
+    currency = next((price.currency for price in own), "")
+    tenants = (limit for tenant in policy.tenants for limit in _of_tenant(tenant, currency))
     return [*tenants, *(limit for model in policy.external for limit in _limits(model))]
+
+
+def _of_tenant(tenant: TenantPolicy, currency: str) -> Iterator[dict[str, Any]]:
+    if tenant.tokens_per_day is not None:
+        yield {"tenant": tenant.name, "kind": _TOKENS, "limit": tenant.tokens_per_day}
+    if tenant.money_per_day is not None:
+        yield {"tenant": tenant.name, "kind": _MONEY, "limit": tenant.money_per_day, "currency": currency}
 
 
 def _limits(model: ExternalModel) -> Iterator[dict[str, Any]]:
@@ -49,13 +54,18 @@ def with_rests(
 
 def _used(limit: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> float:
     if "tenant" in limit:
-        return sum(_tokens(row) for row in rows if row["tenant"] == limit["tenant"])
+        own = [row for row in rows if row["tenant"] == limit["tenant"]]
+        return _money(own) if limit["kind"] == _MONEY else sum(map(_tokens, own))
     sent = [row for row in rows if row["model"] == limit["model"] and row.get("sent")]
     if limit["kind"] == _TOKENS:
         return sum(map(_tokens, sent))
     if limit["kind"] == _MONEY:
-        return sum(int(row.get("cost_nanos") or 0) for row in sent) / NANOS
+        return _money(sent)
     return sum(int(row["sent"]) for row in sent)
+
+
+def _money(rows: Iterable[Mapping[str, Any]]) -> float:
+    return sum(int(row.get("cost_nanos") or 0) for row in rows) / NANOS
 
 
 def _tokens(row: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from longboat.core.errors import Problem
 from longboat.core.policy import ANONYMOUS
@@ -15,14 +16,16 @@ __all__ = ("gateway_problems",)
 ANY = "*"
 Names = Collection[str] | None
 """Names that may be written; None where they cannot be known."""
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def gateway_problems(
-    gateway: GatewayParts, models: Names, *, external: Collection[str] = (), at: Path = ("gateway",)
+    gateway: GatewayParts, models: Names, *, external: Mapping[str, str] = NO_NAMES, at: Path = ("gateway",)
 ) -> list[Problem]:
     """Return every mistake that no single value shows.
 
-    models: names that are served, None where one of them cannot be read; external: those that other people serve
+    models: names that are served, None where one of them cannot be read
+    external: those that other people serve, with the currency of their price, empty where they have none
     at: where the section stands
     """
     aliases = gateway.alias_names
@@ -40,6 +43,7 @@ def gateway_problems(
         *_unused_external(gateway, external, at),
         *_rule_problems(gateway, served, (*at, "rules")),
         *_tenant_model_problems(gateway, served, (*at, "tenants")),
+        *_money_problems(gateway, external, (*at, "tenants")),
     ]
 
 
@@ -106,7 +110,7 @@ def _overflow_problems(gateway: GatewayParts, models: Names, at: Path) -> Iterat
 
 
 def _price_problems(gateway: GatewayParts, models: Names, external: Collection[str], at: Path) -> Iterator[Problem]:
-    for name in gateway.priced:
+    for name in gateway.prices:
         yield from _unknown(name, models, (*at, name))
         if name in external:
             hint = "write its price into its engine: {kind: external, price: ...}"
@@ -162,6 +166,25 @@ def _tenant_model_problems(gateway: GatewayParts, names: Names, at: Path) -> Ite
     for index, tenant in gateway.tenants:
         for number, model in enumerate(tenant.models or ()):
             yield from _unknown(model, names, (*at, index, "models", number))
+
+
+def _money_problems(gateway: GatewayParts, external: Mapping[str, str], at: Path) -> Iterator[Problem]:
+    """Yield limits of money that no price fills, or that prices in several currencies would fill."""
+    prices = {**external, **gateway.prices}
+    currencies = sorted({currency for currency in prices.values() if currency})
+    if len(currencies) == 1 or (gateway.prices and not currencies):  # unreadable prices are other mistakes
+        return
+    for index, tenant in gateway.tenants:
+        where = show((*at, index, "money_per_day"))
+        if tenant.money_per_day is None:
+            continue
+        if currencies:
+            listed = ", ".join(f"{name} in {currency}" for name, currency in sorted(prices.items()) if currency)
+            what = f"a limit of money needs prices in one currency: {listed}"
+            yield Problem(where=where, what=what, hint=f"write currency: {currencies[0]} in every price")
+        else:
+            hint = "write gateway.prices: {MODEL: {input_per_million: 0.5, output_per_million: 1.5}}"
+            yield Problem(where=where, what="nothing costs money here: no model has a price", hint=hint)
 
 
 def _unknown(name: str, known: Names, where: Path, kind: str = "model") -> Iterator[Problem]:

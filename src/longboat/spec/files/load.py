@@ -25,7 +25,7 @@ from longboat.spec.text.yaml_text import Plain, read_yaml
 from longboat.spec.types.external import KIND
 from longboat.spec.types.fleet import Fleet
 from longboat.spec.types.gateway import GatewaySpec
-from longboat.spec.types.gateway_parts import parts_of
+from longboat.spec.types.gateway_parts import currency_of, parts_of
 from longboat.spec.types.section import LATER
 from longboat.spec.types.source import check_source, name_from_source
 
@@ -293,7 +293,7 @@ def _between_parts(values: dict[str, object]) -> list[Problem]:
     models = values.get("models")
     names = [_name_meant(model) for model in models] if isinstance(models, tuple) else [""]
     known = None if "" in names else names
-    external = {_name_meant(model) for model in models if _is_external(model)} if isinstance(models, tuple) else set()
+    external = _external_currencies(models) if isinstance(models, tuple) else {}
     parts = parts_of(values.get("gateway"))
     if known is not None:
         known = [*known, *adapter_names(models)]
@@ -301,6 +301,12 @@ def _between_parts(values: dict[str, object]) -> list[Problem]:
         *adapter_name_problems(models, names, parts.alias_names, parts.tenant_names),
         *gateway_problems(parts, known, external=external),
     ]
+
+
+def _external_currencies(models: tuple[object, ...]) -> dict[str, str]:
+    """Return the external models, each with the currency of its price."""
+    found = ((model, model["engine"]) for model in models if isinstance(model, dict) and _is_external(model))
+    return {_name_meant(model): currency_of(engine.get("price")) for model, engine in found}
 
 
 def _name_meant(model: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
@@ -21,7 +21,7 @@ from longboat.spec.text.location import show
 from longboat.spec.text.yaml_text import Plain, parse_yaml
 from longboat.spec.types.external import ExternalModelSpec
 from longboat.spec.types.gateway import GatewaySpec
-from longboat.spec.types.gateway_parts import parts_of
+from longboat.spec.types.gateway_parts import currency_of, parts_of
 from longboat.spec.types.section import Section, mistake
 
 __all__ = ("AloneSpec", "HealthSpec", "UpstreamSpec", "alone_from", "endpoints_of", "parse_alone", "refusal")
@@ -159,7 +159,7 @@ def alone_from(
     else:
         if spec.upstreams or not problems:
             problems += _upstream_problems(spec)
-    external = _external_names(values.get("models"))
+    external = _external_currencies(values.get("models"))
     problems += gateway_problems(
         parts_of(values.get("gateway")), _model_names(values.get("upstreams"), external), external=external
     )
@@ -168,13 +168,15 @@ def alone_from(
     return spec
 
 
-def _external_names(models: object) -> list[str]:
-    items = models if isinstance(models, tuple) else ()
-    names = [item.get("name") if isinstance(item, dict) else None for item in items]
-    return [name for name in names if isinstance(name, str)]
+def _external_currencies(models: object) -> dict[str, str]:
+    """Return the external models whose name can be read, each with the currency of its price."""
+    items = [item for item in models if isinstance(item, dict)] if isinstance(models, tuple) else []
+    named = [(item.get("name"), item.get("engine")) for item in items]
+    priced = ((name, engine.get("price") if isinstance(engine, dict) else None) for name, engine in named)
+    return {name: currency_of(price) for name, price in priced if isinstance(name, str)}
 
 
-def _model_names(upstreams: object, external: Sequence[str]) -> list[str] | None:
+def _model_names(upstreams: object, external: Collection[str]) -> list[str] | None:
     """Return the names that are served; None where one of them cannot be read, or there is none."""
     items = upstreams if isinstance(upstreams, tuple) else ()
     names = [item.get("model") if isinstance(item, dict) else None for item in items]

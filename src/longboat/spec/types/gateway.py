@@ -75,6 +75,8 @@ class TenantSpec(Section):
     """Prompt and completion tokens per minute."""
     tokens_per_day: Tokens | None = None
     """Prompt and completion tokens per UTC day."""
+    money_per_day: float | None = Field(default=None, gt=0, le=1_000_000)
+    """What its requests may cost per UTC day, in the currency of the prices."""
     concurrent_requests: Tokens | None = None
     """Concurrent requests, including waiting ones."""
     max_context_tokens: Tokens | None = None

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from longboat.core.policy import ANONYMOUS, DEFAULT_TENANT
+from longboat.spec.types.external import PriceSpec
 from longboat.spec.types.gateway import (
     AdminSpec,
     AliasSpec,
@@ -20,7 +21,7 @@ from longboat.spec.types.gateway import (
 from longboat.spec.types.section import Section
 from longboat.spec.types.sign_in import GroupSpec
 
-__all__ = ("GatewayParts", "parts_of")
+__all__ = ("GatewayParts", "currency_of", "parts_of")
 
 Part = TypeVar("Part", bound=Section)
 Numbered = tuple[tuple[int, Part], ...]
@@ -39,7 +40,8 @@ class GatewayParts:
     rules: Numbered[RuleSpec] = ()
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overflow: Mapping[str, OverflowSpec] = field(default_factory=dict)
-    priced: tuple[str, ...] = ()
+    prices: Mapping[str, str] = field(default_factory=dict)
+    """Models with a price, and its currency; empty where that cannot be read."""
     tenant_names: frozenset[str] | None = frozenset()
     """Names of all tenants; None where one of them cannot be read."""
     tags: frozenset[str] | None = frozenset()
@@ -62,7 +64,7 @@ def parts_of(section: object) -> GatewayParts:
         rules=_entries(values, "rules", RuleSpec),
         fallbacks=_fallbacks(values.get("fallbacks")),
         overflow=_overflow(values.get("overflow")),
-        priced=tuple(map(str, values["prices"])) if isinstance(values.get("prices"), dict) else (),
+        prices=_prices(values.get("prices")),
         tenant_names=_tenant_names(_names(values, "tenants"), auth),
         tags=_tags(values, tenants),
         alias_names=_names(values, "aliases"),
@@ -124,6 +126,17 @@ def _overflow(value: object) -> dict[str, OverflowSpec]:
     items = value.items() if isinstance(value, dict) else ()
     read = {str(name): _entry(item, OverflowSpec) for name, item in items}
     return {name: entry for name, entry in read.items() if entry is not None}
+
+
+def _prices(value: object) -> dict[str, str]:
+    items = value.items() if isinstance(value, dict) else ()
+    return {str(name): currency_of(item) for name, item in items}
+
+
+def currency_of(price: object) -> str:
+    """Return the currency of a price as the file has it; empty where there is no price that can be read."""
+    read = _entry(price, PriceSpec)
+    return "" if read is None else read.currency
 
 
 def _fallbacks(value: object) -> dict[str, tuple[str, ...]]:

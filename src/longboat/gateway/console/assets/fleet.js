@@ -5,6 +5,7 @@ import { attribute, classes, h, keyed, table, text, tile } from "./dom.js";
 import { bytes, clock, count, seconds, short } from "./format.js";
 import { lastOf } from "./history.js";
 
+const MAX_CARDS = 64;
 const GOOD = ["ready"];
 const BAD = ["failed", "gone", "suspect"];
 export const stateOf = (phase) => (GOOD.includes(phase) ? "good" : BAD.includes(phase) ? "bad" : "warn");
@@ -157,22 +158,43 @@ function nodesWithRanks(view) {
   return [...byNode.values()].sort((one, two) => (one.hostname || one.id).localeCompare(two.hostname || two.id, "en", { numeric: true }) || one.id.localeCompare(two.id));
 }
 
+/** The node's accelerators with the ranks on them. A name that is not a number takes the next place. */
+function cardsOf(node) {
+  const cards = Array.from({ length: Math.min(MAX_CARDS, Math.ceil(node.gpus)) }, (_, index) => ({ index, ranks: [] }));
+  const named = [...new Set(node.ranks.flatMap((rank) => rank.gpus ?? []).filter((id) => !/^\d+$/.test(id)))];
+  for (const rank of node.ranks) for (const id of rank.gpus ?? []) cards[named.includes(id) ? named.indexOf(id) : Number(id)]?.ranks.push(rank);
+  return cards.map((card, at) => ({ ...card, joins: card.ranks.length > 0 && card.ranks[0] === cards[at - 1]?.ranks[0] }));
+}
+
+function updateCard(cell, card, chosen) {
+  const states = card.ranks.map((rank) => stateOf(rank.phase));
+  const state = ["bad", "warn", "good"].find((each) => states.includes(each)) ?? "free";
+  const isChosen = card.ranks.some((rank) => rank.replica === chosen);
+  classes(cell, `${state}${card.joins ? " joins" : ""}${isChosen ? " chosen" : ""}`);
+  text(cell, card.index);
+  const words = card.ranks.map((rank) => `${rank.model}, ${rank.replica}, rank ${rank.rank}: ${rank.phase}`).join("; ");
+  attribute(cell, "title", `Accelerator ${card.index}: ${words || "free"}`);
+}
+
 function makeNode() {
   const name = h("b");
   const gateway = h("span", { class: "tag" });
   const hardware = h("div", { class: "soft" });
+  const cards = h("ol", { class: "cards", "aria-label": "Accelerators" });
   const ranks = h("div", { class: "ranks" });
-  return Object.assign(h("section", { class: "panel node" }, h("header", {}, name, gateway), hardware, ranks), { parts: { name, gateway, hardware, ranks } });
+  return Object.assign(h("section", { class: "panel node" }, h("header", {}, name, gateway), hardware, cards, ranks), { parts: { name, gateway, hardware, cards, ranks } });
 }
 
 function updateNode(card, node, chosen, choose) {
-  const { name, gateway, hardware, ranks } = card.parts;
+  const { name, gateway, hardware, cards, ranks } = card.parts;
   classes(card, !node.alive || node.gateway.problem ? "panel node bad" : "panel node");
   text(name, node.hostname || node.id.slice(0, 8));
   text(gateway, !node.alive ? "gone" : node.gateway.problem ? "gateway down" : node.gateway.draining ? "draining" : `${node.gateway.in_flight} running`);
   classes(gateway, `tag ${!node.alive || node.gateway.problem ? "bad" : node.gateway.draining ? "warn" : ""}`);
-  const cards = node.gpus ? `${node.gpus} × ${node.accelerator || "GPU"}` : `${node.cpus} CPUs`;
-  text(hardware, [node.address, cards].filter(Boolean).join(" · "));
+  const kind = node.gpus ? `${node.gpus} × ${node.accelerator || "GPU"}` : `${node.cpus} CPUs`;
+  text(hardware, [node.address, kind].filter(Boolean).join(" · "));
+  cards.classList.toggle("hidden", !node.gpus);
+  keyed(cards, cardsOf(node), (each) => String(each.index), () => h("li"), (cell, each) => updateCard(cell, each, chosen));
   keyed(ranks, node.ranks, (rank) => `${rank.replica}#${rank.rank}`, (rank) => h("button", { onclick: () => choose(rank.replica) }), (chip, rank) => {
     classes(chip, `rank ${stateOf(rank.phase)}${rank.replica === chosen ? " chosen" : ""}`);
     text(chip, rank.size > 1 ? `${rank.model} · ${rank.rank + 1}/${rank.size}` : rank.model);

@@ -38,6 +38,13 @@ export function usd(value) {
   return `$${value.toFixed(value >= 100 ? 0 : value >= 0.1 ? 2 : 3)}`;
 }
 
+/** An amount of money, with cents, or more digits where cents would hide it. */
+export function money(value, currency) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const digits = value !== 0 && value < 0.1 ? 4 : 2;
+  return `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: digits })} ${currency}`.trim();
+}
+
 export const clock = (unix) => new Date(unix * 1e3).toLocaleTimeString("en-GB");
 
 export const day = (unix) => (unix ? new Date(unix * 1e3).toISOString().slice(0, 10) : "–");

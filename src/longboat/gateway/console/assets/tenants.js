@@ -18,6 +18,7 @@ export function show(main, { query }) {
     { title: "Requests/min", num: true, cell: limit("requests_per_minute") },
     { title: "Tokens/min", num: true, cell: limit("tokens_per_minute") },
     { title: "Tokens/day", num: true, cell: limit("tokens_per_day") },
+    { title: "Money/day", num: true, cell: limit("money_per_day") },
     { title: "At once", num: true, cell: limit("concurrent_requests") },
     { title: "Running", num: true, cell: (row) => count(row.in_flight) },
     { title: "Waiting", num: true, cell: (row) => count(row.waiting) },

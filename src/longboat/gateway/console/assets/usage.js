@@ -1,19 +1,24 @@
-// Tokens by day, tenant and model.
+// Tokens and money by day, tenant and model, and what is left of the limits of today.
 
 import { follow } from "./api.js";
 import { h, select, table } from "./dom.js";
-import { count, percent, short } from "./format.js";
+import { count, money, percent, short } from "./format.js";
 import { barPlot } from "./plot.js";
 
+const MAX_LIMITS = 200;
 const SUMMED = ["requests", "prompt_tokens", "completion_tokens", "cached_tokens", "sent", "cost_nanos"];
 
 export function show(main, { query }) {
   let days = [];
+  let currencies = {};
+  const currency = () => [...new Set(Object.values(currencies))].join(", ");
   const by = select("By", ["tenant", "model", "tenant and model", "day"], query.get("by") ?? "tenant", changed);
   const output = barPlot("Output tokens by day (UTC)", short);
   const prompt = barPlot("Prompt tokens by day (UTC)", short);
-  const save = h("button", { text: "Save as CSV", onclick: () => saveCsv(days) });
+  const cost = barPlot("Cost by day (UTC)", (value) => money(value, currency()));
+  const save = h("button", { text: "Save as CSV", onclick: () => saveCsv(days, currencies) });
   const picture = h("button", { text: "Save as SVG", onclick: () => saveFile("longboat-usage.svg", "image/svg+xml", output.file()) });
+  const bill = h("button", { class: "hidden", text: "Save cost as SVG", onclick: () => saveFile("longboat-cost.svg", "image/svg+xml", cost.file()) });
   const list = table([
     { title: "Of", cell: (row) => ({ text: row.name, class: "name" }) },
     { title: "Requests", num: true, cell: (row) => count(row.requests) },
@@ -21,10 +26,18 @@ export function show(main, { query }) {
     { title: "From cache", num: true, cell: (row) => (row.prompt_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "–") },
     { title: "Output tokens", num: true, cell: (row) => count(row.completion_tokens) },
     { title: "Sent outside", num: true, cell: (row) => (row.sent ? count(row.sent) : "") },
-    { title: "Cost", num: true, cell: (row) => (row.cost_nanos ? (row.cost_nanos / 1e9).toFixed(2) : "") },
+    { title: "Cost", num: true, cell: (row) => (row.cost_nanos ? money(row.cost_nanos / 1e9, currency()) : "") },
   ], (row) => row.name, { empty: "Nothing was used in the last 31 days." });
-  main.append(h("p", { class: "row" }, by.node, save, picture, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
-    h("div", { class: "plots" }, output.node, prompt.node), h("h2", { text: "In all" }), list.node);
+  const amount = (name) => (row) => (row.kind === "money_per_day" ? money(row[name], row.currency) : count(row[name]));
+  const limits = table([
+    { title: "Limit of today (UTC)", cell: (row) => row.kind.replaceAll("_", " ") },
+    { title: "Of", cell: (row) => ({ text: row.tenant ?? `external ${row.model}`, class: "name" }) },
+    ...["used", "left", "limit"].map((name) => ({ title: name[0].toUpperCase() + name.slice(1), num: true, cell: amount(name) })),
+    { title: "Part used", num: true, cell: (row) => ({ text: percent(row.used / row.limit), class: row.used >= row.limit ? "tag bad" : row.used >= 0.8 * row.limit ? "tag warn" : "" }) },
+  ], (row) => `${row.tenant} ${row.model} ${row.kind}`, { empty: "No daily limit is set." });
+  const ofToday = h("div", { class: "hidden" }, h("h2", { text: "Left today" }), limits.node);
+  main.append(h("p", { class: "row" }, by.node, save, picture, bill, h("span", { class: "soft", text: "The last 31 days, of this node. `longboat usage` adds up all nodes." })),
+    h("div", { class: "plots" }, cost.node, output.node, prompt.node), ofToday, h("h2", { text: "In all" }), list.node);
 
   function changed(value) {
     history.replaceState(null, "", `/console/usage?by=${encodeURIComponent(value)}`);
@@ -40,10 +53,15 @@ export function show(main, { query }) {
     const values = (column) => last.map((name) => ({ name, value: each.find((row) => row.name === name)?.[column] ?? 0 }));
     output.update(values("completion_tokens"));
     prompt.update(values("prompt_tokens"));
+    cost.update(values("cost_nanos").map((each) => ({ ...each, value: each.value / 1e9 })));
+    for (const node of [cost.node, bill]) node.classList.toggle("hidden", !currency());
   }
 
   return follow("usage", (data) => {
     days = data.days;
+    currencies = data.currencies;
+    limits.update([...data.limits].sort((one, two) => two.used / two.limit - one.used / one.limit).slice(0, MAX_LIMITS));
+    ofToday.classList.toggle("hidden", !data.limits.length);
     render();
   });
 }
@@ -59,8 +77,9 @@ function summed(days, nameOf) {
   return [...found.values()];
 }
 
-function saveCsv(days) {
-  const columns = ["day", "tenant", "model", ...SUMMED];
+function saveCsv(rows, currencies) {
+  const columns = ["day", "tenant", "model", ...SUMMED, "cost", "currency"];
+  const days = rows.map((row) => (row.cost_nanos ? { ...row, cost: row.cost_nanos / 1e9, currency: currencies[row.model] } : row));
   const quoted = (value) => `"${String(value).replaceAll('"', '""').replace(/^[=+@\t\r-]/, "'$&")}"`;
   const lines = [columns.join(","), ...days.map((row) => columns.map((name) => (typeof row[name] === "number" ? row[name] : quoted(row[name] ?? ""))).join(","))];
   saveFile("longboat-usage.csv", "text/csv", `${lines.join("\n")}\n`);
