@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -252,3 +253,52 @@ async def test_client_that_sent_ahead_and_left_ends_the_engines_work(
     await asyncio.wait_for(upstream.ended.wait(), DEADLINE_S)
     await eventually(lambda: gateway.state.held_bytes == gateway.state.in_flight == 0, "nothing is left of it")
     assert len(upstream.seen) == 1
+
+
+async def test_client_that_does_not_take_the_end_of_its_answer_is_cut_off(make_gateway: Any) -> None:
+    gateway = await make_gateway(client_stall_s=0.5, keepalive_s=0.3)
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect(("127.0.0.1", gateway.port))
+    slow.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    await eventually(lambda: bool(gateway.state.connections), "the connection is there")
+    await eventually(lambda: not gateway.state.connections, "the connection is gone")
+    slow.close()
+
+
+async def test_next_request_that_trickles_beside_an_answer_is_refused(
+    make_upstream: Any, make_gateway: Any, connect: Any
+) -> None:
+    upstream = await make_upstream(until_closed)
+    gateway = await make_gateway(upstream, body_timeout_s=0.3, min_body_bytes_per_s=1_000_000)
+    client = await connect(gateway)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 40000\r\n\r\n"
+    client.send(post_bytes(ASK) + head + b"x" * 30_000)
+    await asyncio.wait_for(upstream.arrived.wait(), DEADLINE_S)
+    await eventually(lambda: gateway.state.held_bytes > 30_000, "the part of a body is there")
+    await eventually(lambda: gateway.state.held_bytes < 1000, "the part of a body is forgotten")
+
+
+class BrokenConnection:
+    def __init__(self, was_cut: asyncio.Event) -> None:
+        self.cut = was_cut.set
+
+    def sweep(self, now_s: float) -> None:
+        raise ZeroDivisionError
+
+    def stop_when_idle(self) -> None:
+        pass
+
+
+async def test_defect_in_one_connection_does_not_end_the_sweep_of_others(make_gateway: Any, connect: Any) -> None:
+    gateway = await make_gateway(keepalive_s=0.3)
+    cut = asyncio.Event()
+    broken = BrokenConnection(cut)
+    reports: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, report: reports.append(report["message"]))
+    gateway.state.connections.add(broken)
+    client = await connect(gateway)
+    assert (await client.get("/livez")).status == 200
+    assert await client.at_end()
+    gateway.state.connections.discard(broken)
+    assert cut.is_set() and reports

@@ -9,11 +9,13 @@ import pytest
 
 from longboat.core.external import Budget, ExternalModel, Price
 from longboat.core.policy import Policy
+from longboat.gateway.config import GatewayLimits
 from longboat.gateway.external.address import Address, addresses_of
 from longboat.gateway.external.budgets import limits_by_name, spent_today
 from longboat.gateway.external.keys import KeyProblemError, read_key
 from longboat.gateway.external.outside import HOLD_S, LONGEST_HOLD_S, retry_after_s
 from longboat.gateway.records.usage_store import UsageStore
+from longboat.gateway.upstreams.table import LiveTable
 
 NOW_S = 1_800_000_000.0
 
@@ -124,3 +126,14 @@ def test_file_of_an_older_version_is_taken_over(tmp_path: Path) -> None:
     assert spent["external:m:money_per_day"] == 7
     assert spent["a"] == 16
     store.close()
+
+
+def test_models_at_one_address_keep_their_endpoints_when_another_is_added() -> None:
+    table = LiveTable(GatewayLimits())
+    one, other, third = (model(name=name) for name in ("one", "other", "third"))
+    table.set_external((one, other))
+    before = {pool.model: pool.upstreams for pool in table.pools()}
+    table.set_external((one, other, third))
+    after = {pool.model: pool.upstreams for pool in table.pools()}
+    assert [[upstream.model for upstream in after[name]] for name in after] == [["one"], ["other"], ["third"]]
+    assert (after["one"], after["other"]) == (before["one"], before["other"])

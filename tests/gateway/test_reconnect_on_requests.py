@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from itertools import product
 from typing import Any
 
@@ -243,3 +244,25 @@ async def test_client_that_was_given_a_head_before_the_answer_can_come_back_too(
         assert (both.meaning(), len(both.ids)) == (whole.meaning(), len(whole.ids))
     finally:
         engine.kill()
+
+
+def counted_tokens(gateway: Gateway) -> int:
+    gateway.state.accounting.flush()
+    return sum(row.completion_tokens for row in gateway.state.usage.report(1, time.time()))
+
+
+async def test_client_that_says_it_has_more_than_there_is_pays_for_what_it_gets(
+    pair: list[Engine], make_gateway: Any
+) -> None:
+    path, document = TWO
+    gateway = await gateway_before(make_gateway, pair)
+    had = await beginning(gateway, path, document, 2)
+    await eventually(lambda: not settled(gateway).in_flight, "the first answer is over")
+    token = f"x-longboat-resume: {had.headers['x-longboat-resume']}\r\n"
+    for forged in ("999999999", "1.2.3"):  # other numbers of choices
+        answer = await streamed(gateway, path, document, f"last-event-id: {forged}\r\n{token}")
+        assert (answer.status, b"bad_resume" in answer.body) == (400, True)
+    before = counted_tokens(gateway)
+    await streamed(gateway, path, document, f"last-event-id: 0.999999999\r\n{token}")
+    await eventually(lambda: not settled(gateway).in_flight, "the rest is over")
+    assert counted_tokens(gateway) - before == 40

@@ -221,3 +221,14 @@ def test_first_rule_that_fits_decides(policy: Policy, body: dict[str, Any]) -> N
     else:
         assert found is not None
         assert found.pools[0] in (("large", "new") if target == "chat" else (target,))
+
+
+def test_names_that_no_model_has_take_no_memory() -> None:
+    head = HeadRoutes(RuleBook(Policy(rules=(RouteRule(to="large"),)), MODELS), "acme", (), {})
+    assert head.resolve("x" * 256, "r") is not None
+    assert head.resolve("x" * 257, "r") is None
+    plain = HeadRoutes(RuleBook(Policy(), MODELS), "acme", (), {})
+    for number in range(100):
+        assert plain.resolve(f"unknown-{number}", "r") is None
+    assert plain.resolve("large", "r") is not None
+    assert list(plain._branches) == ["large"]

@@ -13,6 +13,7 @@ __all__ = ("HeadRoutes", "Overflowing", "Resolution", "RuleBook")
 _ANY: Final = "*"
 _HEADER: Final = "header:"
 _MAX_NAMES: Final = 1024
+_MAX_NAME: Final = 256  # characters
 _MOST_TOKENS: Final = 1 << 61
 _NO_BOUNDS: Final = (0, _MOST_TOKENS)
 
@@ -123,6 +124,8 @@ class HeadRoutes:
         """
         branches = self._branches.get(model)
         if branches is None:
+            if len(model) > _MAX_NAME:  # no model has such a name, and a client could fill the memory with them
+                return None
             branches = self._learn(model)
         branch = branches.otherwise
         prompt_tokens, context_tokens = min(prompt_tokens, _MOST_TOKENS), min(context_tokens, _MOST_TOKENS)
@@ -147,7 +150,9 @@ class HeadRoutes:
                 otherwise = branch
                 break
             by_body.append(branch)
-        found = self._branches[model] = _Branches(by_body, otherwise or self._branch(model, 0, model, None))
+        found = _Branches(by_body, otherwise or self._branch(model, 0, model, None))
+        if by_body or not found.otherwise.is_steady or found.otherwise.resolution is not None:
+            self._branches[model] = found  # names that lead nowhere are not kept
         return found
 
     def _branch(self, model: str, number: int, target: str, rule: RouteRule | None) -> _Branch:

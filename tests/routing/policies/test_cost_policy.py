@@ -242,3 +242,13 @@ def test_a_pace_does_not_come_of_the_first_prefill_and_is_forgotten_without_new_
     assert paces[-1] < 1.05
     queue.learn(2.0, 1.0, 900.0)
     assert queue.pace > paces[-1]
+
+
+def test_pace_of_a_replica_without_requests_for_days_is_the_means() -> None:
+    queue = PrefillQueue()
+    for number in range(40):
+        queue.learn(2.0, 1.0, float(number))
+    paces = [queue.pace_at(100.0 + 61.0 * number) for number in range(3000)]
+    assert paces == sorted(paces, reverse=True) and paces[-1] == 1.0
+    queue.learn(2.0, 1.0, 200_000.0)
+    assert queue.pace > 1.0

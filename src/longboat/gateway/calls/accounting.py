@@ -200,7 +200,7 @@ class Accounting:
             self._compare(call, call.routed, record)
         if self.recorder is not None and self.recorder.is_on:
             self.recorder.add(record, call.prompt, time.monotonic())
-        if call.outside is not None:
+        if call.outside is not None or call.bill is not None:  # it may have ended between both
             cost_nanos += self._count_outside(call, record, used)
         if call.money is not None:
             self.wallets.settle(call, cost_nanos)

@@ -197,6 +197,11 @@ class KnownHeads:
         head = self._heads.get(key)
         return None if head is None else (head, body_at)
 
+    def forget_plans(self) -> None:
+        """Forget what heads decided, so that nothing keeps an old policy or an engine that left."""
+        for head in self._heads.values():
+            head.plan = None
+
     def learn(self, data: bytes, request: Request) -> None:
         """Remember the head that ``data`` begins with, which the parser read as ``request`` without fault."""
         if not request.keep_alive or not _OF_ONE_REQUEST.isdisjoint(request.noted):

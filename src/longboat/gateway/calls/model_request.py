@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from longboat.gateway.records.spans import Span
     from longboat.gateway.resume.event_ids import Point
     from longboat.gateway.resume.reconnect import ResumeToken
+    from longboat.gateway.resume.resume_state import ResumeState
     from longboat.routing.prefixes.prompt import Prompt
     from longboat.routing.route_rules import Overflowing
 
@@ -43,6 +44,7 @@ class Call:
     pinned = ""  # key of the only replica that can answer
     plan: HeadPlan | None = None  # what the request's head decided
     comes_back: tuple[ResumeToken, Point] | None = None  # the client has the answer up to this point
+    remainder: ResumeState | None = None  # what is made again for that client
     deadline_s: float | None = None  # after it the client does not wait for the first byte
     salt: str | None = None  # ``cache_salt`` for the engine
     adds_usage = False  # the gateway, not the client, asked for the stream's usage
@@ -146,7 +148,8 @@ class Call:
                 return self._broken_off(usage, self.usage.num_events)
         if self.comes_back is None or usage.completion_tokens is None:
             return usage
-        had = self.comes_back[1].num_tokens  # another gateway counted that, and the prompt
+        had = 0 if self.remainder is None else self.remainder.num_withheld
+        # another gateway counted these, and the prompt
         return Usage(prompt_tokens=0, completion_tokens=max(0, usage.completion_tokens - had), cached_tokens=0)
 
     def without_usage_event(self, events: bytes) -> bytes:

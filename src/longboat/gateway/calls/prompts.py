@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, Final
 
 from longboat.gateway.api.prompt_blocks import NO_BLOCKS, prompt_blocks
 from longboat.routing.prefixes.prompt import Prompt
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from longboat.gateway.calls.model_request import Call
 
 __all__ = ("prompt_of",)
+
+_MAX_SESSION: Final = 64
+"""Characters of ``user`` that are kept as they are. What a client sends may be as long as a body."""
 
 
 def prompt_of(call: Call, key: str, *, hashed: bool) -> Prompt:
@@ -28,8 +32,14 @@ def prompt_of(call: Call, key: str, *, hashed: bool) -> Prompt:
         blocks=blocks,
         ends=ends,
         max_output_tokens=facts.max_tokens,
-        session=facts.user,
+        session=_session(facts.user),
     )
+
+
+def _session(user: str) -> str:
+    if len(user) <= _MAX_SESSION:
+        return user
+    return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _seed(call: Call) -> bytes:

@@ -128,6 +128,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         if not self.table.offer(epoch, table):
             return False
         self.trips.keep({upstream.key for upstream in self.table.upstreams()})
+        self.heads.forget_plans()
         if self.table.models != models:
             self.live = self.live.with_models(self.table.names)
         return True
@@ -141,6 +142,7 @@ class GatewayState:  # size: what one process shares; every field belongs to one
         self.table.set_rules(policy.queue, policy.routing)
         self.accounting.wallets = Wallets(policy)
         self.accounting.counters.num_gateways = policy.num_gateways  # also while a Redis is away
+        self.heads.forget_plans()
         return True
 
     @property

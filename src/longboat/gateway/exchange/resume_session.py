@@ -50,6 +50,7 @@ class ResumeSession:
             resume_state = self.resume_state = resume_state_of(
                 call.facts, call.api.events, call.comes_back, seeds=policy.seeds
             )
+            call.remainder = resume_state if call.comes_back is not None else None
         if resume_state is None:
             return self._prepare_whole(upstream, body, sent_s)
         resume_state.model, resume_state.asked = call.pool, upstream.revision_of(call.pool)

@@ -212,7 +212,13 @@ class Gateway:  # size: the calls of the control socket, and the life of the pro
     def _sweep(self, now_s: float) -> None:
         state = self.state
         for connection in tuple(state.connections):
-            connection.sweep(now_s)
+            try:
+                connection.sweep(now_s)
+            except Exception as error:  # a defect of one request must not end the sweep of the others
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "the gateway failed on a request", "exception": error, "protocol": connection}
+                )
+                connection.cut()
         for pool in state.table.pools():
             pool.sweep(now_s)
         for upstream in state.table.upstreams():

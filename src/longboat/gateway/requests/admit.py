@@ -297,7 +297,7 @@ def _come_back(call: Call, secret: str, now_s: float) -> Call | Refusal:
     point = Point.read(event_id) if event_id else Point(())  # the client has the head, and nothing else
     if token is None or point is None or token.request != request_digest(call.path, call.body):
         return error_responses.bad_resume()
-    if type(facts) is not Facts or not facts.stream:
+    if type(facts) is not Facts or not facts.stream or len(point.places) not in (0, facts.n):
         return error_responses.bad_resume()
     call.pools, call.overflow = (token.pool,), None
     call.comes_back = (token, point)

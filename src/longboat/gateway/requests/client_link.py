@@ -32,7 +32,7 @@ class ClientLink:
         self.transport: Any = None
         self.queue: deque[Request] = deque()  # requests that were read and not answered
         self.exchange: Exchange | PendingReply[Any] | None = None  # gives the present answer
-        self.idle_since_s = 0.0  # 0.0: the next sweep sets it
+        self.idle_since_s = 0.0  # once it is deaf, since when it closes; 0.0: the next sweep sets it
         self.is_deaf = False  # nothing more is read
         self.reads_later = False  # reading is paused until the requests that wait were answered
         self.write_paused = False
@@ -92,6 +92,7 @@ class ClientLink:
     def close(self) -> None:
         """Close once all that was written has been sent."""
         self.is_deaf = True
+        self.idle_since_s = time.monotonic()
         if self.transport is not None:
             self.transport.close()
 

@@ -108,9 +108,16 @@ class ClientConnection(ClientLink):
                 self.transport.abort()
             else:
                 self.exchange.sweep(limits.engine_silence_s / SWEEP_S)
+                if reader is not None and reader.request is not None and not self.reads_later:  # the next one
+                    reader.sweep(reader.request, now_s)
+        elif self.is_deaf and not self.queue:
+            if not self.idle_since_s:
+                self.idle_since_s = now_s
+            elif now_s - self.idle_since_s > limits.client_stall_s:  # it does not take the end of its answer
+                self.transport.abort()
         elif reader is not None and reader.request is not None:
             reader.sweep(reader.request, now_s)
-        elif not self.queue and not self.is_deaf:
+        elif not self.queue:
             if not self.idle_since_s:
                 self.idle_since_s = now_s
             elif now_s - self.idle_since_s > limits.keepalive_s:

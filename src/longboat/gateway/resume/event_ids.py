@@ -30,7 +30,3 @@ class Point(NamedTuple):
         """Return the text for an ``id:`` line."""
         places = b".".join([b"%d+%d" % place if place[1] else b"%d" % place[0] for place in self.places])
         return places if self.sequence < 0 else b"%b@%d" % (places, self.sequence)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(tokens for tokens, _ in self.places)

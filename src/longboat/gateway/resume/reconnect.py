@@ -132,7 +132,7 @@ class ClientRemainder:
         self._identity = identity
         self._new = Identity()
         self._before = Point(((0, 0),) * len(point.places))
-        self._held = b""
+        self._held: list[bytes] = []
         self._through = not point.places
         self._shift: int | None = None  # of the numbers that events tell by themselves
 
@@ -154,12 +154,12 @@ class ClientRemainder:
         for event in filter(None, events.split(b"\n\n")):
             news = self._rest_of(event)
             if news is not None:
-                self._held += news + b"\n\n"
+                self._held += (news, b"\n\n")
                 ended = ended or not id_of(news)
         if not self._through and not ended:
             return b""
-        held, self._held = self._held, b""
-        return held
+        held, self._held = self._held, []
+        return b"".join(held)
 
     def _rest_of(self, event: bytes) -> bytes | None:
         """Return what the client lacks of an event; None where it has the event."""

@@ -255,6 +255,14 @@ class ResumeState:  # size: one answer's way through engines; most fields are ne
         return b"x-longboat-resume: %b\r\n" % token.encode(secret)
 
     @property
+    def num_withheld(self) -> int:
+        """Tokens that were made again for a client that said it has them. It may say more than were ever made."""
+        if self.comes_back is None or self.journal is None:
+            return 0
+        places = zip(self.comes_back[1].places, self.journal.ids, strict=False)
+        return sum(min(tokens, len(ids)) for (tokens, _), ids in places)
+
+    @property
     def can_go_on(self) -> bool:
         """Whether another engine could continue what the client has."""
         return self.journal is not None and _is_complete_so_far(self.journal)

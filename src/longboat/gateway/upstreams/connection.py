@@ -17,6 +17,7 @@ __all__ = ("EngineConnection", "ResponseSink", "UpstreamConnection")
 
 
 # They detect a host that vanished in about 11 s, even while nothing is sent to it.
+_MAX_HEAD_BYTES = 256 * 1024
 _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -82,6 +83,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         "_at_start",
         "_complete",
         "_ended",
+        "_head_room",
         "_headers",
         "_interim",
         "_keep",
@@ -107,6 +109,7 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         self._parser: Any = None  # of this response; None while it needs none
         self._sink: ResponseSink | None = None
         self._headers: list[tuple[bytes, bytes]] = []
+        self._head_room = _MAX_HEAD_BYTES
         self._pieces: list[bytes] = []
         self._at_start = False  # nothing of the response arrived yet
         self._complete = False
@@ -296,8 +299,12 @@ class UpstreamConnection:  # size: the parser calls seven of its methods, and re
         if self._complete:
             raise ResponseHeadError("a second response to one request")
         self._headers = []
+        self._head_room = _MAX_HEAD_BYTES
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_room -= len(name) + len(value)
+        if self._head_room < 0:
+            raise ResponseHeadError(f"a response head of more than {_MAX_HEAD_BYTES} bytes")
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:

@@ -51,7 +51,7 @@ class ExternalEndpoints:
     def _make(self, models: tuple[ExternalModel, ...]) -> None:
         """Make the endpoints again; what did not change stays the same object."""
         before = self.models
-        old = {(u.key, u.api_key): u for u in self.upstreams}
+        old = {(u.model, u.key, u.api_key): u for u in self.upstreams}  # models may share an address
         known = {model.name: model for model in self._models}
         self._models, self._stamps = models, {model.name: key_stamp(model) for model in models}
         self.models, made = {}, []
@@ -64,7 +64,7 @@ class ExternalEndpoints:
             found = self._endpoints(model, key)
             outside.labels = tuple(endpoint.replica for endpoint, _ in found)
             for endpoint, upstream in found:
-                same = old.pop((endpoint.key, key), None) if is_same else None
+                same = old.pop((model.name, endpoint.key, key), None) if is_same else None
                 made.append(same or upstream)
         for upstream in old.values():
             upstream.retire()

@@ -14,6 +14,7 @@ _SAMPLE_TOKENS: Final = 4096.0  # prefills share steps of the engine: times are 
 _PACE_MEMORY: Final = 0.97  # weight that a sample of the pace keeps with each new one: about 33 count
 _PACE_PRIOR: Final = 4.0  # samples that the mean replica's pace counts as
 _FORGET_S: Final = 60.0  # time without a sample after which those there were count half
+_FORGOTTEN: Final = 1e-3  # fewer samples than this are none
 _OWN_AT_MOST: Final = 1.1  # reported tokens are other gateways' above this multiple of our own,
 _OWN_MARGIN: Final = 512.0  # and this many more
 _SAME_STEP_S: Final = 0.002  # first tokens that come within it are of one step
@@ -158,7 +159,11 @@ class PrefillQueue:  # size: the state of one replica, read by every decision
             self._measured_sum_s *= 0.5
             self._predicted_sum_s *= 0.5
             self._samples *= 0.5
-            self._set_pace()
+            if self._samples < _FORGOTTEN:  # before the sums, which fall with it, come to zero
+                self._measured_sum_s = self._predicted_sum_s = self._samples = 0.0
+                self.pace = 1.0
+            else:
+                self._set_pace()
         return self.pace
 
     def learn(self, measured_s: float, predicted_s: float, now_s: float) -> None:
