@@ -146,7 +146,8 @@ def names(two: TwoHosts) -> list[str]:
 
 
 def test_a_cut_link_ends_the_gangs_without_a_wrong_answer_and_they_come_back(two: TwoHosts) -> None:
-    gangs = [f"split/{name}" for name in names(two)]
+    before = set(names(two))
+    gangs = [f"split/{name}" for name in before]
     url = f"http://127.0.0.1:{two.fleet.local_port}"
     with Load(url, "split", NUM_CLIENTS, max_tokens=100, timeout_s=120.0, more={"ignore_eos": True}) as clients:
         wait_until("streams run", lambda: clients.num_streams >= NUM_CLIENTS)
@@ -155,8 +156,9 @@ def test_a_cut_link_ends_the_gangs_without_a_wrong_answer_and_they_come_back(two
         wait_until("no process of a gang is left", lambda: not any(map(two.processes, gangs)), 60)
         assert text(two.fleet, "one", "Many rowers")
         two.lab.restore(two.lab.hosts[1])
-        took_s = wait_until("the model answers again", lambda: two.fleet.answers("split"), 120)
-        print(f"answers {took_s:.1f} s after the link is back: {phases(two)}")
+        whole_s = wait_until("a gang is whole again", lambda: set(names(two)) - before, 120)
+        took_s = whole_s + wait_until("it answers one more client", lambda: two.fleet.answers("split"))
+        print(f"link is back: whole after {whole_s:.1f} s, one more answer after {took_s:.1f} s: {phases(two)}")
         began = clients.num_streams
         wait_until("more streams run", lambda: clients.num_streams >= began + NUM_CLIENTS)
     assert clients.wrong == []
