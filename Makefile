@@ -103,6 +103,10 @@ check-deploy: venv  ## render the Helm chart for ten files of values, and check 
 	@$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --no-deps --target .deploy-tools -r requirements/deploy.txt
 	@PYTHONPATH=.deploy-tools $(VENV)/bin/pytest -q tests/deploy
 
+.PHONY: check-image
+check-image: venv  ## build the image for processors without an engine, and serve a fleet in it; needs root, buildah, podman, runc
+	@$(VENV)/bin/pytest -v -rs -m hosts --randomly-dont-reorganize --timeout 1800 tests/deploy/test_built_image.py
+
 .PHONY: bench-gpu
 bench-gpu: venv  ## predictions beside measurements on an NVIDIA GPU; ARGS="--environment /opt/vllm"
 	@$(VENV)/bin/python benchmarks/bench_gpu.py $(ARGS)
@@ -160,6 +164,10 @@ chaos: SEED ?= 7
 chaos: STREAMS ?= 500
 chaos: FAULTS ?= 60
 chaos: ENGINE ?= fake
+
+.PHONY: kills
+kills: venv  ## kill every part of a node and every pair of parts under load; prints how long each took to mend
+	@LONGBOAT_TEST_ALL_KILLS=1 $(VENV)/bin/pytest -s -m ray -k lost_parts --randomly-dont-reorganize tests/fleet/test_kept_node.py
 
 .PHONY: fuzz
 fuzz: venv  ## throw bytes at the gateway for SECONDS (3600); READER=body: at its readers; needs atheris in .venv
