@@ -28,22 +28,24 @@ DEADLINE_S = 60
 HEAD = """\
 # Requests held, beside llmfit: results
 
-How many requests of a length does an engine hold at once? Repeat it with `python benchmarks/memory_peers.py --llmfit PROGRAM`,
-where PROGRAM is llmfit's (its musl wheel runs on any Linux). The truth is the "maximum concurrency" of public logs of vLLM,
-which [the tests](../../tests/planner/test_engine_logs.py) cite.
+How many requests of a length does an engine hold at once? Repeat it with `python benchmarks/memory_peers.py --llmfit
+PROGRAM`, where PROGRAM is llmfit's (its musl wheel runs on any Linux). The truth is the "maximum concurrency" of
+public logs of vLLM, which [the tests](../../tests/planner/test_engine_logs.py) cite.
 """
 FAIRNESS = """
-**What each knows.** Longboat gets the engine's settings: version, `gpu-memory-utilization`, `max-num-seqs`. llmfit has no such
-settings: it gets the memory that vLLM may use of all cards, takes 0.5 GB beside the weights, and adds weights in GB of 10^9 to
-caches in GiB. It counts FP8 as Q8_0, every layer of Gemma 4 in full, and no splits over cards.
+**What each knows.** Longboat gets the engine's settings: version, `gpu-memory-utilization`, `max-num-seqs`. llmfit
+has no such settings: it gets the memory that vLLM may use of all cards, takes 0.5 GB beside the weights, and adds
+weights in GB of 10^9 to caches in GiB. It counts FP8 as Q8_0, every layer of Gemma 4 in full, and no splits over
+cards.
 
-**Gemma 4.** The engine of this log kept all tokens of the layers with a window, as llmfit counts. Longboat counts windows, as
-vLLM does for other logs of this model since 0.21 (vllm issue 43308: nine times as many tokens on the same card).
+**Gemma 4.** The engine of this log kept all tokens of the layers with a window, as llmfit counts. Longboat counts
+windows, as vLLM does for other logs of this model since 0.21 (vllm issue 43308: nine times as many tokens on the same
+card).
 
 **Not blind.** Longboat's formulas were made with these logs; llmfit has none of its own for memory.
 
-**gguf-parser** answers for GGUF files in llama.cpp only, and its Go module was out of reach of the machine of this run.
-AIConfigurator's command line says nothing of memory.
+**gguf-parser** answers for GGUF files in llama.cpp only, and its Go module was out of reach of the machine of this
+run. AIConfigurator's command line says nothing of memory.
 """
 
 
