@@ -92,6 +92,13 @@ def test_room_for_adapters_is_taken_from_the_cache() -> None:
     assert lora["cache_bytes"] < plain["cache_bytes"]
 
 
+def test_the_cost_of_a_running_command() -> None:
+    words = ("cost", "vllm serve Qwen/Qwen3-32B -tp 2", "--on", "2xH100", "--offline", "--json")
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["plan"] == "2 x H100 SXM, tensor 2"
+
+
 def test_settings_that_are_not_counted_are_named() -> None:
     document = planned("vllm serve Qwen/Qwen3-8B --max-model-len 8192 --cpu-offload-gb 4", "1xRTX4090")
     assert "not counted: --cpu-offload-gb" in document["notes"]
