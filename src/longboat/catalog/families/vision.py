@@ -11,7 +11,7 @@ SIDE_PIXELS = 1024
 """Side of the square image for which tokens are counted where a model takes images of any size."""
 
 GATED = ("gemma4_vision", "pixtral")
-GLM = "glm4v"
+GLM, LLAVA = "glm4v", "llava"
 
 
 def read_vision(whole: Fields, text_hidden: int) -> tuple[Weight, ...]:
@@ -34,6 +34,8 @@ def read_vision(whole: Fields, text_hidden: int) -> tuple[Weight, ...]:
     inner = fields.count("qkv_hidden_size", default=hidden)
     block = 4 * hidden * inner + _rest_of_block(fields, hidden, width)
     numbers = depth * block + _patches(fields, hidden) + _projector(fields, hidden, out)
+    if kind.startswith(LLAVA):
+        numbers += out * (out + 1)  # its projector has a second layer
     if between := whole.count("projector_hidden_size"):
         numbers += _two_layers(whole, fields, hidden, width, between, out) - hidden * out
     return _tower(numbers)
