@@ -59,7 +59,7 @@ GPUStack's performance lab, without a TTFT.
 
 **No answer** is one that did not come within four minutes on a loaded machine, or an error that the program prints.
 
-**Not compared.** llmfit 1.1.17 (from its package) needs glibc 2.39, which the machine of this run does not have.
+**Not here.** llmfit answers for one request without a split: [its answers about memory](memory-peers.md) stand apart.
 gguf-parser is a Go module, and its registry was out of reach.
 """
 

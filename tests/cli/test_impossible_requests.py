@@ -79,14 +79,14 @@ REQUESTS = (
     Impossible(
         "Qwen3-8B --on RTX4090 --context 100000",
         "a context of 100000 tokens is longer than the model's 40960",
-        "--context 35291",
-        "Qwen3-8B --on RTX4090 --context 35291",
+        "--context 37691",
+        "Qwen3-8B --on RTX4090 --context 37691",
     ),
     Impossible(
         "Llama-3.1-8B --on RTX4090 --context 131072 -q stored",
         "16.0 GiB of cache for 131072 tokens",
-        "--context 42706",
-        "Llama-3.1-8B --on RTX4090 --context 42706 -q stored",
+        "--context 45572",
+        "Llama-3.1-8B --on RTX4090 --context 45572 -q stored",
     ),
     Impossible(
         "Llama-3.1-8B --on RTX4090 --context 80000 -q stored",

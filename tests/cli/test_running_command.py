@@ -81,6 +81,24 @@ def test_a_command_that_does_not_start_is_told_so_with_what_would_start() -> Non
     assert "vllm serve does not start as it is given: the plan adds --max-num-batched-tokens 2048" in note
 
 
+def test_room_for_adapters_is_taken_from_the_cache() -> None:
+    plain, lora = (
+        planned(f"vllm serve Qwen/Qwen3-8B --max-model-len 8192 {more}", "1xRTX4090")["plans"][0]["groups"][0]["ranks"][
+            0
+        ]
+        for more in ("", "--enable-lora --max-loras 8 --max-lora-rank 64")
+    )
+    assert lora["overhead"]["adapters"] > 0
+    assert lora["cache_bytes"] < plain["cache_bytes"]
+
+
+def test_the_cost_of_a_running_command() -> None:
+    words = ("cost", "vllm serve Qwen/Qwen3-32B -tp 2", "--on", "2xH100", "--offline", "--json")
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["plan"] == "2 x H100 SXM, tensor 2"
+
+
 def test_settings_that_are_not_counted_are_named() -> None:
     document = planned("vllm serve Qwen/Qwen3-8B --max-model-len 8192 --cpu-offload-gb 4", "1xRTX4090")
     assert "not counted: --cpu-offload-gb" in document["notes"]

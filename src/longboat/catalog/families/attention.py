@@ -39,8 +39,9 @@ def heads_of(fields: Fields) -> Heads:
 
 def _kv_heads(fields: Fields, num_heads: int) -> int:
     """Return the heads of keys and values; the flags of some families overrule the number that they write."""
-    if fields.word("model_type") in FALCON and not fields.flag("new_decoder_architecture"):
-        return 1 if fields.flag("multi_query") else fields.count("n_head_kv", default=num_heads)
+    if fields.word("model_type") in FALCON:
+        single = fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
+        return 1 if single else fields.count(*KV_HEAD_FIELDS, default=num_heads)
     if fields.flag("multi_query_attention"):
         return fields.count("multi_query_group_num", default=1)
     return fields.count(*KV_HEAD_FIELDS, default=1 if fields.flag("multi_query") else num_heads)

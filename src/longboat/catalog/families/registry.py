@@ -100,12 +100,14 @@ COMMON = frozenset(
 # exact with that one, and with any other whose own class was checked.
 TOWERS = {
     "Cohere2VisionForConditionalGeneration": "cohere2",
+    "Glm4vForConditionalGeneration": "glm4v_text",
     "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
     "InternVLForConditionalGeneration": "qwen2",
     "Lfm2VlForConditionalGeneration": "lfm2",
     "LlavaForConditionalGeneration": "llama",
     "PaliGemmaForConditionalGeneration": "gemma",
     "Qwen2AudioForConditionalGeneration": "qwen2",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
     "Qwen3ASRForConditionalGeneration": "qwen3_asr_text",
 }
@@ -121,5 +123,6 @@ def is_known(architecture: str, model_type: str = "") -> bool:
     if not architecture:
         return model_type in CHECKED.values()
     if architecture in TOWERS:
-        return model_type == TOWERS[architecture] or model_type in CHECKED.values()
+        text = TOWERS[architecture]
+        return model_type in (text, text.removesuffix("_text")) or model_type in CHECKED.values()
     return architecture in READERS or architecture in COMMON or architecture in CHECKED

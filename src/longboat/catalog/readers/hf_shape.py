@@ -96,7 +96,7 @@ def _assemble(
     whole: Fields, text: Fields, facts: ModelConfig, stack: Stack, *, name: str, quantization: Quantization
 ) -> ModelShape:
     hidden, vocab = text.need("hidden_size", "n_embd", "d_model"), text.need("vocab_size", "padded_vocab_size")
-    towers = (*read_vision(whole.section("vision_config"), hidden), *read_audio(audio_section(whole), hidden))
+    towers = (*read_vision(whole, hidden), *read_audio(audio_section(whole), hidden))
     embedded = text.count("word_embed_proj_dim", default=hidden)
     estimate = (*stack.estimate, *_doubts(whole, text, facts.architecture), *quantization.estimate)
     return ModelShape(

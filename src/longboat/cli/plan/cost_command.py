@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from longboat.catalog.library import Library
+from longboat.cli.plan.inputs.running_command import as_run, is_command, request_of
 from longboat.cli.plan.plan_document import cost_values
 from longboat.cli.plan.plan_options import PlanRequest
 from longboat.cli.plan.planning import planner_for
@@ -29,10 +30,13 @@ class Money:
 
 def run_cost(model: str, request: PlanRequest, money: Money, *, as_json: bool) -> None:
     """Print what the best plan costs."""
+    if is_command(model):
+        model, request = request_of(model, request)
     planner = planner_for(request)
     assumed = assumptions_of(money, planner.library)
     api = planner.library.apis.find(money.api) if money.api else None
     shape = planner.read(model)
+    planner = as_run(planner, request, shape)
     planner, _ = planner.at_rate(shape)
     found = planner.plan(shape)
     cost = cost_of(found.plans[0], found.cluster, found.demand, assumed, api)

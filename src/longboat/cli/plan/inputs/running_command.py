@@ -11,7 +11,7 @@ from longboat.catalog.shape.model_shape import ModelShape
 from longboat.cli.plan.plan_options import PlanRequest, version_of
 from longboat.cli.plan.planning import Planner
 from longboat.core.errors import UserInputError
-from longboat.core.plan import EngineMemory
+from longboat.core.plan import AdapterRoom, EngineMemory
 from longboat.planner.search.reasons import memory_settings
 from longboat.planner.search.search import SearchResult
 
@@ -62,7 +62,7 @@ def request_of(command: str, request: PlanRequest) -> tuple[str, RunningRequest]
     reader, args = _reader(program), words[_arguments_at(words) :]
     model = _model(reader, args, program)
     told = {name: _number(reader, name, args) for name in NUMBERS}
-    given = reader.memory(args, EngineMemory(kv_bits=request.kv_bits))
+    given = replace(reader.memory(args, EngineMemory(kv_bits=request.kv_bits)), adapters=_adapters(reader, args))
     changed = {field.name: getattr(request, field.name) for field in fields(request)} | {
         "engine": request.engine or reader.engine,
         "quantization": request.quantization or _format(reader, args),
@@ -158,9 +158,21 @@ def _model(reader: _Reader, args: Sequence[str], program: str) -> str:
     return model
 
 
+def _adapters(reader: _Reader, args: Sequence[str]) -> AdapterRoom | None:
+    """Return the room that vLLM makes for LoRA adapters; its defaults are one of rank 16."""
+    if reader.engine != "vllm" or not any(word.replace("_", "-") == "--enable-lora" for word in args):
+        return None
+    slots = _whole(reader, "--max-loras", args) or 1
+    held = _whole(reader, "--max-cpu-loras", args) or slots
+    return AdapterRoom(slots=slots, held=held, rank=_whole(reader, "--max-lora-rank", args) or 16)
+
+
 def _number(reader: _Reader, name: str, args: Sequence[str]) -> int:
-    flag = reader.flags.get(name, "")
-    text = reader.text(flag, args) if flag else ""
+    return _whole(reader, reader.flags[name], args) if name in reader.flags else 0
+
+
+def _whole(reader: _Reader, flag: str, args: Sequence[str]) -> int:
+    text = reader.text(flag, args)
     scaled = re.fullmatch(r"(\d+)([kKmM]?)", text)
     if text and scaled is None:
         raise UserInputError(f"{flag} {text!r} is not a whole number", hint=f"{flag} 8")
