@@ -25,12 +25,12 @@ from longboat.cluster.fleet.adapters import running_fleet, values_with_adapters,
 from longboat.cluster.fleet.applications import ServeApplications
 from longboat.cluster.fleet.deployed import controller_values, document_with, key_book_in, values_with_keys
 from longboat.cluster.fleet.serve_config import serve_document
-from longboat.cluster.protocol.messages import FleetReport
+from longboat.cluster.protocol.messages import FleetReport, keys_digest
 from longboat.cluster.protocol.names import CONTROLLER_APP
 from longboat.cluster.ray import fleet_orders
 from longboat.cluster.ray.adapter_changes import remove_adapter
 from longboat.cluster.ray.count_changes import change_hold
-from longboat.cluster.ray.key_changes import change_keys, fleet_key_book, keys_path, remove_key
+from longboat.cluster.ray.key_changes import change_keys, fleet_key_book, keys_path, remove_key, wait_for_gateways
 from longboat.core.policy import KeyRecord
 from longboat.gateway.limits.keys import new_key
 from longboat.spec.files.dump import dump_fleet
@@ -74,7 +74,7 @@ class Cluster(FakeSession):
         return found
 
     def report(self) -> FleetReport:
-        told = {"policy_digest": "p", "num_keys": len(self.book().keys)}
+        told = {"policy_digest": "p", "keys_digest": keys_digest(key.key_id for key in self.book().keys)}
         made = report(gateways=(gateway(policy_digest="p"),))
         return FleetReport(**{**{name: getattr(made, name) for name in made.__slots__}, **told})
 
@@ -185,6 +185,13 @@ def test_a_fleet_that_asks_for_no_keys_leaves_no_file(longboat: Run) -> None:
     assert fleet_key_book(Cluster(up=False), "open", asks_for_keys=False) == KeyBook()
     assert not keys_path("open").exists()
     assert fleet_key_book(Cluster(), FLEET.name, asks_for_keys=False) == OLD
+
+
+def test_gateways_do_not_know_of_a_revocation_because_they_know_as_many_keys(cluster: Cluster) -> None:
+    """The gateways of this cluster still know the key ``old``; Serve has not passed on the change to another one."""
+    _, other = new_key("search", now_s=1.0)
+    assert wait_for_gateways(cluster, KeyBook(salt="salt", keys=(other,)), 0.1) == (0, 1)
+    assert wait_for_gateways(cluster, OLD, 5.0) == (1, 1)
 
 
 def orders_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from longboat.cluster.members.fleet_table import FleetTable
 from longboat.cluster.members.node_orders import NodeOrders
 from longboat.cluster.members.relay_book import order_every_s, push_pause_s
 from longboat.cluster.protocol.console_view import ConsoleViews
-from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOrder, Verdict, policy_digest
+from longboat.cluster.protocol.messages import Announcement, FleetReport, NodeOrder, Verdict, keys_digest, policy_digest
 from longboat.telemetry import logger
 
 __all__ = ("FleetController",)
@@ -87,6 +87,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         now_s = time.time()
         members, reports = self._fleet.members, self._orders.reports.values()
         members.expire(now_s)
+        keys = self._document.get("policy", {}).get("keys", ())
         return FleetReport(
             fleet=str(self._document.get("fleet", "")),
             document=str(self._document.get("text", "")),
@@ -98,7 +99,8 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
             table_version=self._fleet.table(self._counts).version,
             problems=tuple(report.problem for report in reports if report.problem),
             policy_digest=policy_digest(self._orders.policy(len(self._nodes))),
-            num_keys=len(self._document.get("policy", {}).get("keys", ())),
+            num_keys=len(keys),
+            keys_digest=keys_digest(key["key_id"] for key in keys),
             partial=self._fleet.is_partial(),
             counts=self._counts.keeper.book.counts,
             decisions=self._counts.keeper.book.decisions,
