@@ -14,7 +14,7 @@ from typing import Any
 from longboat.cluster.fleet.adapters import wanted_adapters
 from longboat.cluster.fleet.change_turns import ChangeTurns
 from longboat.cluster.fleet.count_loop import CountLoop
-from longboat.cluster.fleet.deployed import without_file
+from longboat.cluster.fleet.deployed import ENDING, without_file
 from longboat.cluster.fleet.rollouts import Rollouts, Step, read_rollouts
 from longboat.cluster.members.fleet_table import FleetTable
 from longboat.cluster.members.node_orders import NodeOrders
@@ -60,18 +60,26 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._turns = ChangeTurns()
         self._counts = CountLoop(self._fleet.states, self._fleet.is_partial, self._fleet.change)
         self._changed = asyncio.Event()
-        self._nodes: dict[str, asyncio.Future[Any]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
         self._stopping = False
+        self._nodes: dict[str, asyncio.Future[Any]] = {}
         loops = (self._follow_nodes(), self._follow_rollouts(), self._counts.run())
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
     async def reconfigure(self, document: Mapping[str, Any]) -> None:
-        """Take over the desired fleet from Serve, as ``serve_config.controller_document`` writes it."""
+        """Take over the desired fleet from Serve, as ``serve_config.controller_document`` writes it.
+
+        A ``longboat down`` that was cut may have ended the nodes' daemons already: the next ``up`` needs them again.
+        """
         self._document = document
         self._orders.take(document)
         self._fleet.take(document)
         self._rollouts.take(read_rollouts(document), time.monotonic())
         self._counts.take(document)
+        if self._stopping and not document.get(ENDING):
+            self._begin()
 
     async def announce(self, announcement: Announcement) -> Verdict:
         """Take in a supervisor's announcement of its gang."""
@@ -132,6 +140,7 @@ class FleetController:  # size: one Serve deployment answers supervisors, comman
         self._stopping = True
         for task in (*self._loops, *self._nodes.values()):
             task.cancel()
+        await asyncio.gather(*self._loops, *self._nodes.values(), return_exceptions=True)
         ended = await asyncio.gather(*(self._end_daemon(node_id) for node_id in self._nodes), return_exceptions=True)
         return sum(1 for answer in ended if answer is True)
 
