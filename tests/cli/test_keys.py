@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -229,6 +231,20 @@ async def test_order_for_a_key_that_cannot_be_is_refused(
     found = await fleet_orders.carry_out(None, order | {"timeout_s": 5}, "")  # type: ignore[arg-type]
     assert found["status"] == 400 and words in found["hint"]
     assert cluster.book() == OLD
+
+
+async def test_orders_that_wait_leave_the_controllers_own_threads_to_what_they_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    informed = threading.Event()
+    change = {"count": lambda _session, _order: {"informed": informed.wait(5)}}
+    monkeypatch.setattr(fleet_orders, "_CHANGES", change)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(5))  # as Serve does
+    order = {"count": {}, "timeout_s": 5}
+    orders = [asyncio.create_task(fleet_orders.carry_out(None, order, "")) for _ in range(6)]  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(informed.set)
+    assert await asyncio.gather(*orders) == [{"informed": True}] * 6
 
 
 def scale(cluster: Cluster) -> None:
