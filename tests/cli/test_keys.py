@@ -57,7 +57,7 @@ class Cluster(FakeSession):
         if up:
             policy = policy_of(FLEET.gateway, book.keys, book.salt) if book else policy_of(FLEET.gateway)
             self._take(serve_document(FLEET, (), dump_fleet(FLEET), policy=policy))
-        self.rest = SimpleNamespace(details=self.serve.details, put=self.put)  # type: ignore[assignment]
+        self.rest = SimpleNamespace(details=self.serve.details, put=self.put, url=self.serve.url)  # type: ignore[assignment]
         self.apps = ServeApplications(self.rest)
 
     def put(self, document: dict[str, Any]) -> None:

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from longboat.cluster.protocol.messages import FleetReport
 
 __all__ = (
+    "TRIES",
     "KeySession",
     "add_key",
     "change_keys",
     "find_key",
     "fleet_key_book",
     "keep_keys",
+    "keys_locked",
     "keys_path",
     "read_keys",
     "remove_key",
@@ -99,11 +101,11 @@ def fleet_key_book(session: KeySession, fleet: str, *, asks_for_keys: bool = Tru
 
     The file is made equal to them, so that the keys outlive the fleet. A fleet that asks for no keys leaves it alone.
     """
-    path = keys_path(fleet)
     running = key_book_in(controller_values(session.apps.all()))
     if not asks_for_keys:
         return running or KeyBook()
-    with _only_we(path):
+    path = keys_path(fleet)
+    with keys_locked(fleet):
         in_file = load_keys(path)
         book = running or in_file or KeyBook()
         book = book if book.salt else KeyBook(salt=new_salt(), keys=book.keys)
@@ -124,7 +126,7 @@ def change_keys(session: KeySession, change: Callable[[KeyBook], KeyBook]) -> Ke
     A file that cannot be written is a warning: the running fleet has the change.
     """
     fleet = str(_running_values(session)["fleet"])
-    with _only_we(keys_path(fleet)):
+    with keys_locked(fleet):
         for _ in range(TRIES):
             with WRITING:
                 apps = session.apps.all()
@@ -192,8 +194,9 @@ def _running_values(session: KeySession) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _only_we(path: Path) -> Iterator[None]:
+def keys_locked(fleet: str) -> Iterator[None]:
     """Let commands of this user on this machine wait for each other. Raises ClusterError where one never ends."""
+    path = keys_path(fleet)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = FileLock.awaited(path.parent / f".{path.name}.lock", LOCK_WAIT_S)
